@@ -158,6 +158,8 @@ CHANGES: dict[str, Change] = {
     "done_task": Change({"agent_name": "Ben", "task_id": 2, "epoch": 1}, {"message": "Lit."}),
     "add_note": Change({"agent_name": "Ada", "subject": "Lamp", "text": "It is red."}, {"subject": "Oil"}),
     "end_note": Change({"agent_name": "Ben", "note_id": 1}, {"note_id": 2}),
+    "subscribe": Change({"agent_name": "Ada", "kind": "file_changed", "about": "src/"}, {"about": "docs/"}),
+    "end_subscription": Change({"agent_name": "Ben", "subscription_id": 1}, {"subscription_id": 2}),
 }
 
 
@@ -172,6 +174,7 @@ async def furnish(room: Room) -> None:
         await room.call("add_task", agent_name="Ada", title=title)
     await room.call("claim_task", agent_name="Ben", task_id=2)
     await room.call("add_note", agent_name="Ada", subject="Paint", text="It must dry for a day.")
+    await room.call("subscribe", agent_name="Ben", kind="task_ready")
     await set_to_work(room.store)
 
 
@@ -230,6 +233,7 @@ def _project(tx: MailReads, project: Project) -> dict[str, object]:
             for state in ENDED_STATES
             for task in tx.ended_tasks(project.id, state, before=(2**62, 0), limit=100_000)
         ],
+        "subscriptions": [tx.subscriptions_of(agent.id) for agent in agents],
         "notes": tx.active_notes(project.id, now=0),
         "events": tx.project_events(project.id, after=0, limit=100_000),
     }

@@ -50,6 +50,7 @@ LOOKS: dict[str, dict[str, Any]] = {
     "list_file_reservations": {"agent_name": "Ben"},
     "list_tasks": {"task_id": 2},
     "find_notes": {"query": "paint"},
+    "list_subscriptions": {"agent_name": "Ben"},
     "catch_up": {"after": 3, "hours": 2},
     "fetch_events": {"after": 3, "limit": 4, "kinds": ["message.sent", "reservation.made"]},
 }

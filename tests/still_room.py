@@ -11,6 +11,7 @@ from postroom.contracts.run_stores import RunCursor
 from postroom.contracts.runs import Usage
 from postroom.contracts.schedules import Missed, Overlap, Schedule
 from postroom.contracts.work import (
+    ActiveRun,
     FailedRuns,
     Floor,
     FoundRuns,
@@ -80,6 +81,17 @@ class StillRoom:
 
     async def send(self, slug: str, draft: Draft) -> Posted:
         raise AssertionError("nothing is sent")
+
+    def active(self, tx: object, most: int) -> tuple[Sequence[ActiveRun], int]:
+        active = ActiveRun(
+            run_id="r1",
+            project="orchard",
+            agent="GreenLake",
+            since_at=self._now - 900_000,
+            heard_at=None,
+            last_line="Picked",
+        )
+        return [active], 1
 
     def failed(self, tx: object) -> Sequence[FailedRuns]:
         return [

@@ -56,6 +56,8 @@ class Talking(FakeAgents):
         self.output: list[str] = []
         self.question = "May I?"
         self.more_questions: list[str] = []
+        self.asks: dict[str, Any] = {}
+        """Further arguments of `ask_person`."""
         self.failing = {"Fay"}
         self.overloaded = set[str]()
         self.asking = {"Ash"}
@@ -74,7 +76,7 @@ class Talking(FakeAgents):
         if name in self.asking and not activation.decisions:
             asked = {"project_key": PROJECT, "agent_name": name, "run_id": activation.run_id}
             for question in (self.question, *self.more_questions):
-                view = await self._mail.call("ask_person", {**asked, "question": question})
+                view = await self._mail.call("ask_person", {**asked, "question": question, **self.asks})
                 self.question_ids.append(view["question_id"])
             return done(activation, "I wait.")
         return await super().execute(activation, sink)

@@ -350,7 +350,7 @@ def _converted(told: Any, kind: type[T]) -> T:
     try:
         return msgspec.convert(told, kind)
     except msgspec.ValidationError as error:
-        raise InvalidArgument(f"an event of Zulip has an unknown form: {error}") from error
+        raise InvalidArgument(f"an event from Zulip has an unknown format: {error}") from error
 
 
 def _answer(response: httpx2.Response) -> Answer:

@@ -1,8 +1,8 @@
 """Reads JSON as clients write it, with comments, trailing commas or a byte order mark.
 
 It provides the positions of all values, so that an edit can change one part of the text and leave the rest
-unchanged. The standard library reads plain JSON; positions are determined only on demand, because an edit
-needs few of them.
+unchanged. The standard library parses plain JSON. Positions are determined only when they are requested,
+because an edit needs few of them.
 """
 
 import json
@@ -42,7 +42,7 @@ class Node:
     start: int
     end: int
     inside: "tuple[tuple[Child, ...], int] | None" = None
-    """The parsed content of the brackets, which `children` and `tail` return; None until it is parsed."""
+    """The parsed content of the brackets, which `children` and `tail` return; None before it is parsed."""
     plain: object = None
     """The value, if it has no brackets or was not parsed in detail."""
     source: str = field(default="", repr=False)
@@ -65,7 +65,10 @@ class Node:
         return self.inside or _Reader(self.source, self.start).inside(self.depth)
 
     def value(self) -> object:
-        """Return the Python value; of duplicate keys, the last one counts, as for every client."""
+        """Return the Python value.
+
+        If a key occurs several times, its last value counts, as in every client.
+        """
         if self.inside is None:
             return self.plain
         if self.kind == "object":
@@ -75,7 +78,7 @@ class Node:
         return self.plain
 
     def child(self, key: str) -> "Child | None":
-        """Return the member with a key; of duplicates, the last one."""
+        """Return the member with this key; if there are several, the last one."""
         return next((child for child in reversed(self.children) if child.key == key), None)
 
     @property
@@ -119,7 +122,7 @@ def read(text: str) -> Node | None:
 
 
 def require_form(text: str, form: JsonForm, reader: str) -> None:
-    """Refuse a text that the program `reader` cannot read, because that program supports only this form.
+    """Refuse a text that the program `reader` cannot read, because the program supports only plain JSON.
 
     Raises:
         NotJson: The text has a comment, or a comma before a closing bracket; or it is not JSON at all.
@@ -146,7 +149,7 @@ def require_form(text: str, form: JsonForm, reader: str) -> None:
 
 
 def nodes(node: Node) -> Iterator[Node]:
-    """Yield a value and everything in it."""
+    """Yield a value and all values in it."""
     yield node
     for child in node.children:
         yield from nodes(child.node)
@@ -233,7 +236,7 @@ class _Reader:
         return tuple(children), tail
 
     def _skipped(self, tail: int) -> int:
-        """Skip whitespace and comments; return the end of the last comment, or `tail` without one."""
+        """Skip whitespace and comments; return where the last comment ends, or `tail` if there is none."""
         begin = self.at
         self.skip()
         if self.at == begin:

@@ -55,9 +55,9 @@ class Leases:
     ) -> None:
         """`holder` names this server since this start, and `about` describes it.
 
-        `is_gone` takes the description of another server and returns whether that server has certainly ended;
-        it may block. A lease is renewed after a third of its `length`, and counts as lost when only a sixth
-        of it is left.
+        `is_gone` takes the description of another server and returns whether that server has certainly ended.
+        It may block. A lease is renewed after a third of its `length`, and counts as lost when only a sixth
+        of its length is left.
         """
         self.holder = holder
         self._store, self._about, self._is_gone = store, about, is_gone
@@ -87,7 +87,7 @@ class Leases:
         return name in self._held and self._store.clock.now() < self._held[name][1]
 
     async def servers(self, place: str = "") -> list[Lease]:
-        """Return the running servers; with `place`, only those that serve this place.
+        """Return the running servers; if `place` is given, only those that serve it.
 
         Raises:
             StoreError: They cannot be read.
@@ -95,7 +95,7 @@ class Leases:
         return await self._store.read(lambda tx: servers(tx.leases.listed(), tx.now(), place))
 
     def places(self) -> list[str]:
-        """Return the places of this server: those in its description, and those of its leases."""
+        """Return the places of this server: those in its description, and those for which it holds leases."""
         return [*named_places(self._about), *(name for name in self._held if self.holds(name))]
 
     def guarded(self, name: str, change: Callable[[Transaction], T]) -> Callable[[Transaction], T]:
@@ -114,7 +114,7 @@ class Leases:
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
-        """Acquire the wanted leases, keep them during the block, and release them at its end."""
+        """Acquire the wanted leases, hold them during the block, and release them at its end."""
         self._tasks = Tasks("leases")
         await self.renew()
         self._tasks.start(self._serve(), name="renewal")

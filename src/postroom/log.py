@@ -1,4 +1,4 @@
-"""Loggers of the standard library, named `postroom.*`; the program decides where their lines go.
+"""Loggers of the standard library with names `postroom.*`; the program decides where their lines go.
 
 Each log line is an event with named facts. A handler shows it as `run.attempt_failed run_id=r1 attempt=1`.
 The server's formatter takes the facts from `record.msg` (a `LogLine`) and writes them in its own format.
@@ -106,7 +106,7 @@ def bound_facts() -> Mapping[str, Any]:
 
 @contextmanager
 def binding(**facts: Any) -> Iterator[None]:
-    """Within the block, add facts to every line that this task, or a task that it starts, logs."""
+    """Within the block, add facts to every line that this task, or a task started by it, logs."""
     token = _BOUND.set({**_BOUND.get(), **facts})
     try:
         yield

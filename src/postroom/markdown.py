@@ -1,7 +1,7 @@
 """Converts the Markdown of messages and answers to HTML that runs no scripts and loads nothing external.
 
-Each of two steps alone prevents scripts: the parser does not support raw HTML, and an allow-list filters its
-output. External images become links, because loading an image would tell its host who reads the mail. An
+Each of two steps prevents scripts on its own: the parser does not support raw HTML, and an allow-list filters
+its output. External images become links, because loading an image would tell its host who reads the mail. An
 attached image is shown in place and loaded from this server.
 """
 
@@ -34,13 +34,17 @@ MARKDOWN_LIMIT = 256 * 1024
 PLAIN_SHOWN = 64 * 1024
 """Maximum number of characters of a plain-text body that are shown."""
 INLINE_LIMIT = 16 * 1024
-"""Maximum bytes to render on the event loop, which takes about 5 ms; more is rendered on a worker thread."""
+"""Maximum number of bytes to render on the event loop, which takes about 5 ms.
+
+Longer texts use a worker thread.
+"""
 REMEMBERED = 16 * 1024 * 1024
 """Maximum characters of rendered HTML that are cached."""
 
 MOST_LOOKS: Final = 200_000
-"""Maximum parser steps within brackets, which take some tenths of a second; each open bracket is examined up
-to 60 levels deep.
+"""Maximum number of parser steps within brackets, which take some tenths of a second.
+
+Each open bracket is examined up to 60 levels deep.
 """
 MOST_TOKENS: Final = 60_000
 """Maximum number of blocks and table cells of a body; the parser pads each table row to the number of
@@ -97,7 +101,10 @@ _NONE: Final[Mapping[str, str]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """A body as shown on a page; `tangled` means shown as plain text, `cut` that its end is left out."""
+    """A body as a page shows it.
+
+    `tangled` means that it is shown as plain text, `cut` that its end is left out.
+    """
 
     html: Markup
     size: int

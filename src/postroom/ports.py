@@ -1,6 +1,6 @@
 """The interfaces between the mailbox, mail and chats, and the context of an execution."""
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -42,7 +42,7 @@ class RunEffects:
         return None
 
     def write(self, tx: Transaction, run: RunRecord, accept: Accept | None) -> None:
-        """Write the rows for a run that is done or waits, in the change that stores this state.
+        """Write the rows for a run that is done or waits, in the same change that stores this state.
 
         It is called after the run's rows are written, under the lock of its thread. It may be called again
         for the same run, and must leave existing rows unchanged. `accept` delivers messages to other threads;
@@ -59,7 +59,7 @@ class RunEffects:
         """
 
     def withdraw(self, tx: Transaction, run: RunRecord) -> None:
-        """Write that a run's questions can no longer be answered, in the change that ends its wait.
+        """Write that a run's questions can no longer be answered, in the same change that ends its wait.
 
         It is called after `write`, with the run as it waited.
         """
@@ -119,7 +119,7 @@ class RunControl:
     hidden_runs: frozenset[str] = frozenset()
     hidden_message_ids: frozenset[str] = frozenset()
     store_output: Callable[[], Awaitable[None]] = _stored
-    """Stores the text that the run has streamed so far, so that the next stored event follows it."""
+    """Stores the text that the run has streamed so far, so that the next stored event comes after it."""
     give_up_on: tuple[type[Exception], ...] = ()
     """Exceptions after which neither the run nor a step of it is retried."""
     spends: Callable[[Usage], tuple[Spending, ...]] = lambda _: ()
@@ -127,11 +127,11 @@ class RunControl:
     beginning: object | None = None
     """The result of `RunEffects.begin` for this execution; None if it wrote nothing."""
     agent: AddressedAgent | None = None
-    """The agent of the run as it was when the run got its messages; None if it is not a mail agent."""
+    """The run's agent at the time when the run got its messages; None if it is not an agent of mail."""
     conversation: str | None = None
     """The conversation of the run, if its thread has several."""
     only: frozenset[str] | None = None
-    """If set, the run sees only these messages of its thread and its own."""
+    """If set, the run sees only its own messages and these messages of its thread."""
     files: RunFiles | None = None
     """Gives access to the files of the run's messages, and accepts files that it sends; None without file
     support.
@@ -162,7 +162,7 @@ class ChatOutbox(Protocol):
     ) -> None:
         """Accept a message for a chat, within an open change; it is later delivered or reported as lost.
 
-        The files of the message are sent after it; if a file cannot be sent there, the chat gets a notice.
+        The files of the message are sent after it. If a file cannot be sent there, the chat gets a notice.
 
         A repeated call does not deliver the message twice. With `keeps_quiet`, delivery waits for the end of
         the chat's quiet hours.
@@ -193,7 +193,9 @@ class ChatDelivery(Protocol):
         ...
 
     async def prefer(self, chats: Sequence[ChatAddress]) -> str:
-        """From now on, deliver messages for the person of these chats to the first chat; return the person.
+        """From now on, deliver messages for the person who has these chats to the first of them.
+
+        Return the person.
 
         Raises:
             UnknownAgent: These chats belong to no person, or to more than one.
@@ -202,13 +204,25 @@ class ChatDelivery(Protocol):
         ...
 
     async def reply(self, chats: Sequence[ChatAddress], message: int, text: str, *, key: str) -> str:
-        """Answer a message on behalf of the person of these chats; return the person.
+        """Answer a message on behalf of the person who has these chats; return the person.
 
         `chats` must be all chats of the person. A repeated call with the same key does not answer twice.
 
         Raises:
             UnknownMessage: The person of these chats did not get this message.
             PostroomError: The mail service refuses the answer.
+        """
+        ...
+
+    async def catch_up(self, project: str, after: Mapping[str, int]) -> tuple[str, str, int]:
+        """Return a project's slug, a summary of its events, and the cursor for the next summary.
+
+        Without a project, the only one is meant. `after` has the last cursor by slug; without a valid cursor,
+        the summary covers 24 hours.
+
+        Raises:
+            UnknownProject: There is no such project, or several and none is named.
+            StoreError: The log could not be read.
         """
         ...
 

@@ -31,7 +31,7 @@ _LOG = get_logger(__name__)
 POLL: Final = timedelta(seconds=1)
 """The maximum time for which a lost hint, an expired lease or the end of a pause goes unnoticed."""
 GATHERING: Final = timedelta(milliseconds=100)
-"""How long a batch waits for further effects, so that a burst becomes one batch."""
+"""How long a batch waits for more effects, so that many effects in a row become one batch."""
 QUIET: Final = timedelta(milliseconds=10)
 """How long hints are collected after a round. A round starts all due effects, up to its limit."""
 KEPT: Final = timedelta(days=7)
@@ -50,12 +50,15 @@ class Performed:
     """The outcome of an effect that was performed."""
 
     also: Joined | None = None
-    """A change that writes further rows in the transaction that records the outcome."""
+    """A change that writes more rows in the transaction that records the outcome."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotPerformed:
-    """The outcome of an effect that failed or whose result is unknown; it is retried later unless `final`."""
+    """The outcome of an effect that failed, or whose result is unknown.
+
+    It is retried later unless it is `final`.
+    """
 
     error: str
     final: bool = False
@@ -73,10 +76,10 @@ Outcome = Performed | NotPerformed
 
 
 class Handler(Protocol):
-    """Performs the effects of one kind; repeating an effect must be harmless or visible to people."""
+    """Performs the effects of one kind; performing an effect twice must be harmless, or visible to people."""
 
     lease: timedelta
-    """How long one call of `perform` may take."""
+    """The maximum duration of one call of `perform`."""
     at_once: int
     """How many effects for one target are performed at the same time."""
     together: bool
@@ -91,12 +94,15 @@ class Handler(Protocol):
         ...
 
     async def perform(self, rows: Sequence[OutboxMessage]) -> Outcome:
-        """Perform effects for one target, with one common outcome; after an exception, they are retried."""
+        """Perform effects for one target, with one outcome for all.
+
+        After an exception, all of them are retried.
+        """
         ...
 
 
 class Relay(EffectPerformer):
-    """Performs due effects. Each process has one; several processes share an outbox."""
+    """Performs due effects. Each process has one relay; several processes share an outbox."""
 
     def __init__(
         self, store: SqlStore, handlers: MutableMapping[str, Handler], *, is_exclusive: bool = False
@@ -108,7 +114,7 @@ class Relay(EffectPerformer):
         self._is_exclusive = is_exclusive
         self._tasks = Tasks("relay")
         self._tokens: dict[str, str] = {}
-        """The newest claim of each effect in progress, by its id."""
+        """The newest claim of each effect in progress, keyed by the effect's id."""
         self._claiming = asyncio.Lock()
         self._under_way: dict[Place, int] = {}
         self._rooms: dict[Place, asyncio.Semaphore] = {}
@@ -183,7 +189,10 @@ class Relay(EffectPerformer):
                 asyncio.get_running_loop().call_later(GATHERING.total_seconds(), self._begin_gathered, place)
 
     def _begin_gathered(self, *places: Place) -> None:
-        """Start the batches of these targets, or of all; a target with a batch in progress starts later."""
+        """Start the batches of these targets, or of all targets.
+
+        A target whose batch is in progress starts later.
+        """
         for place in places or tuple(self._gathered):
             if place not in self._under_way and (rows := self._gathered.pop(place, None)):
                 at_once = self.handlers[place[0]].at_once
@@ -251,7 +260,7 @@ class Relay(EffectPerformer):
         return 0
 
     async def _round(self, *, gathers: bool = True) -> int:
-        """Claim due effects and start performing them; return how many."""
+        """Claim due effects and start performing them; return how many were claimed."""
         kinds = tuple(self.handlers)
         due, now = await self._store.read(lambda tx: (tx.outbox.due(kinds), tx.now()))
         if now >= self._purge_at:  # delete the keys of effects performed long ago
@@ -392,7 +401,7 @@ class Relay(EffectPerformer):
     def _rest(
         self, place: Place, handler: Handler, rows: Sequence[OutboxMessage], outcome: NotPerformed
     ) -> int:
-        """Return the pause after failed effects; if a batch failed, its whole target pauses."""
+        """Return the pause after failed effects; if a batch failed, all effects of its target pause."""
         if outcome.untried:
             _LOG.info("effect.postponed", kind=place[0], target=place[1], reason=outcome.error)
             return outcome.not_before_ms

@@ -10,11 +10,17 @@ from starlette.responses import StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
 SLOWEST: Final = 30.0
-"""Seconds within which a reader must accept one piece; a slower reader is disconnected and may reconnect."""
+"""Seconds within which a reader must accept a piece of data.
+
+A slower reader is disconnected and may reconnect.
+"""
 
 
 def entry(kind: str, data: str, *, number: int | str | None = None) -> str:
-    """Format one event, whose `data` is one line; a reader that reconnects sends its last `number`."""
+    """Format one event, whose `data` is one line.
+
+    A reader that reconnects sends the last `number` that it received.
+    """
     named = "" if number is None else f"id: {number}\n"
     return f"{named}event: {kind}\ndata: {data}\n\n"
 
@@ -25,7 +31,7 @@ def retry(milliseconds: int) -> str:
 
 
 class SseResponse(StreamingResponse):
-    """A response that streams events; its source is closed as soon as the reader disconnects.
+    """A response that streams events; the source of the events is closed as soon as the reader disconnects.
 
     For a slow reader, at most one piece waits in addition to the connection's buffer.
     """

@@ -48,7 +48,10 @@ class _Loop:
         self._process = os.getpid()
 
     def run(self, main: Coroutine[Any, Any, None], ended: Future[None]) -> None:
-        """Run `main` on a new daemon thread, which keeps no program alive; `ended` gets the outcome."""
+        """Run `main` on a new daemon thread, which does not keep the program alive.
+
+        `ended` receives the outcome.
+        """
 
         async def serve() -> None:
             self._loop = asyncio.get_running_loop()

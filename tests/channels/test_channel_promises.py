@@ -48,6 +48,7 @@ from postroom.contracts.errors import MissingExtra, StoreUnavailable
 from postroom.contracts.executor import AgentRunResult
 from postroom.contracts.inference import CallerRequest
 from postroom.contracts.messages import STOPPED_MARK
+from postroom.contracts.questions import Given, person
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import (
@@ -65,7 +66,7 @@ from postroom.gateway.events import SendErrorKind
 from postroom.gateway.gateway import Gateway
 from postroom.gateway.platforms.base import AdapterState, BasePlatformAdapter
 from postroom.gateway.platforms.web import WebAdapter
-from postroom.gateway.questions import answer_run, decision_of
+from postroom.gateway.questions import answer_run
 from postroom.gateway.replies import question_of
 from postroom.gateway.session import Platform
 from postroom.services.questions import QuestionService
@@ -526,7 +527,7 @@ async def test_a_press_of_a_button_that_was_left_takes_the_buttons_off(stage) ->
     [(_, mailbox)] = stage.room.opened
     [run] = await stage.room.runs.threads.list_runs(RunQuery(statuses=(RunStatus.WAITING,)))
     question = question_of(run, run.open_tickets[0])
-    told = decision_of(question, approved=False, why="", by="Ben", at="operator", now=stage.clock.now())
+    told = question.decision(Given(value=False, by=person("Ben"), at="operator"), stage.clock.now())
     assert await answer_run(mailbox, run.thread_id, question, told)  # and the process died before it told
     await stage.until(stage.shows("approved: [False]"))
     assert now(stage, card).buttons == card.buttons  # type: ignore[union-attr]  # seen just now
@@ -641,7 +642,7 @@ async def test_an_answer_given_elsewhere_takes_the_buttons_off_a_question(stage)
     runs = SimpleNamespace(stores=stage.room.runs, mailbox=mailbox)
     questions = QuestionService(runs, stage.clock)  # type: ignore[arg-type]  # what it uses of a RunService
     [asked] = await questions.questions()
-    await questions.answer(str(asked["number"]), approved=False, why="")
+    await questions.answer(str(asked["number"]), False, why="")
     await stage.until(
         lambda: (found := now(stage, card)) is not None and "Denied at the command line." in found.text,
         stage.shows("approved: [False]"),

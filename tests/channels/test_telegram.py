@@ -125,7 +125,7 @@ async def test_connecting_tells_who_the_bot_is(fake, adapter) -> None:
 
 @each_row("token", [None, "", "nonsense", "1:a/../b", "12:abc\n"])
 async def test_without_a_token_that_is_one_it_does_not_connect(fake, clock, token) -> None:
-    with pytest.raises(ConfigError, match="telegram") as caught:
+    with pytest.raises(ConfigError, match="Telegram") as caught:
         await made(fake, clock, token=token).connect()
     assert "BotFather" in caught.value.remedy
     assert not token or token not in str(caught.value.as_dict())
@@ -173,7 +173,7 @@ async def test_a_proxy_that_the_environment_names_is_not_given_the_token(
 
 async def test_what_is_no_bot_api_is_named(fake, clock) -> None:
     fake.faults["getMe"].append(Raw(200, b'{"ok": true, "result": {"id": "x"}}'))
-    with pytest.raises(ConfigError, match="not a Bot API"):
+    with pytest.raises(ConfigError, match="not the URL of a Bot API"):
         await made(fake, clock).connect()
 
 

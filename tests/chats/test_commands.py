@@ -391,6 +391,7 @@ WORDS_THAT_A_COMMAND_CANNOT_READ = {
     "undo": ["a", "0", "-1", "1 2", "1.5", "²", "9" * 5_000],
     "compact": ["now"],
     "usage": ["all"],
+    "inbox": ["all"],
     "link": ["a b", "AAAA", "1" * 8],
     "unlink": ["now"],
     "here": ["now"],

@@ -155,8 +155,8 @@ def test_every_button_can_be_hit_and_does_what_it_says(ana: Person, axe: str) ->
         (f"{home}/runs", "button[value=discard]", "The dead letter was discarded"),
         (home, "button[value=yes]", "Answered with yes"),
         (f"{home}/questions", "button[value=no]", "Answered with no"),
-        (run, "button[value=cancel]", "Cancelling the run"),
-        (f"{home}/runs", f"[data-key='{other}'] button[value=cancel]", "Cancelling the run"),
+        (run, "button[value=cancel]", "Stopping…"),
+        (f"{home}/runs", f"[data-key='{other}'] button[value=cancel]", "Stopping…"),
     ):
         ana.press(address, selector, told)
     writes_and_answers(ana, f"mail-src{number}-false")

@@ -1,9 +1,10 @@
 """The first page of a real server in a real browser: by keyboard, live, with the number in the title."""
 
+import json
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from e2e.running import RunningServer
 from e2e.test_accessibility import axe, examined
 from e2e.test_work_in_a_browser import ASKER, PATIENCE, agent, fill
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 
 __all__ = ["axe"]
 
@@ -82,4 +83,162 @@ def test_the_inbox_follows_by_keyboard_and_never_answers_by_enter(
     assert f"/p/{slug}/runs/" in str(browser.see("location.pathname"))
     with server.line() as line:
         assert len(line.request("GET", "/admin/questions").json()["questions"]) == 1
+    assert not browser.complaints()
+
+
+class Clicks:
+    """A person at the first page, whose clicks are counted; keys are free."""
+
+    def __init__(self, browser: Browser, home: str) -> None:
+        self.browser = browser
+        self.home = home
+        self.used: dict[str, int] = {}
+        self._count = 0
+
+    def do(self, task: str, act: Callable[[], None]) -> None:
+        """Do a task from the first page, and note its clicks."""
+        self.browser.open(self.home, width=1440)
+        self._count = 0
+        act()
+        self.used[task] = self._count
+
+    def click(self, finding: str, *, leads: bool = True) -> None:
+        """Click on an element that an expression finds, as a mouse does, and wait for the page it leads to."""
+        self._count += 1
+        becomes(self.browser, f"!!({finding})")
+        self.browser.see(f"({finding}).scrollIntoView({{block: 'center'}})")
+        place = self.browser.see(
+            f"(({{x, y, width, height}}) => [x + width / 2, y + height / 2])(({finding}).getBoundingClientRect())"
+        )
+        assert isinstance(place, list)
+        self.browser.events.clear()
+        for kind in ("mousePressed", "mouseReleased"):
+            self.browser.ask(
+                "Input.dispatchMouseEvent", type=kind, x=place[0], y=place[1], button="left", clickCount=1
+            )
+        if leads:
+            self.browser.wait_for("Page.loadEventFired")
+
+    def shows(self, words: str) -> None:
+        """Wait until the page shows some words."""
+        becomes(self.browser, f"document.querySelector('main').textContent.includes({json.dumps(words)})")
+
+
+def button(words: str, within: str = "main") -> str:
+    """Return an expression that finds the first button or link in a part of the page that begins with words."""
+    return (
+        f"[...document.querySelectorAll('{within} button, {within} a')]"
+        f".find(one => one.textContent.trim().startsWith({json.dumps(words)}))"
+    )
+
+
+def test_ten_tasks_take_the_clicks_that_the_design_allows(
+    server: RunningServer, browser: Browser, tmp_path: Path
+) -> None:
+    folder = tmp_path / "yard"
+    slug = ask(server, folder)
+    agent(server, folder, "Hugo", ["sh", "-c", "cat > /dev/null; echo begun; exec sleep 300"])
+    agent(server, folder, "Ann", [sys.executable, "-c", ASKER.replace("Ada", "Ann")])
+    said = {"project_key": str(folder), "sender_name": "Bo", "body_md": "please"}
+    with server.line() as line:
+        line.order("PUT", "/admin/people", {"name": "lena"})
+        for subject, to in (
+            ("Fence", "Fay"),
+            ("Gate", "Fay"),
+            ("Roof", "Fay"),
+            ("Tests", "Hugo"),
+            ("Wall", "Ann"),
+        ):
+            line.tool("send_message", **said, subject=subject, to=[to])
+        line.tool("send_message", **said, subject="Figures of November", to=["human:lena"])
+    log_in(server, browser)
+    browser.ask("Network.setCookie", name="postroom_name", value="lena", url=server.url)
+    lena = Clicks(browser, f"{server.url}/")
+    browser.open(lena.home, width=1440)
+    becomes(browser, "document.querySelectorAll('.question').length", 2)
+    becomes(
+        browser,
+        "document.querySelectorAll('[data-key^=failed] .badge')[0]?.textContent",
+        "the same failure 3 times",
+    )
+    becomes(browser, "!!document.querySelector('.since .says')")
+
+    lena.do("see what needs me", lambda: lena.shows("May I delete the branch?"))
+    lena.do("what changed since I was here", lambda: lena.shows("3 failed"))
+
+    def answer() -> None:
+        lena.click(button("Approve"))
+        lena.shows("Approved.")
+
+    def answer_in_words() -> None:
+        lena.click("document.querySelector('.question [name=why]')", leads=False)
+        browser.ask("Input.insertText", text="not before the backup is done")
+        lena.click(button("Deny"))
+        lena.shows("Denied.")
+
+    def newest_message() -> None:
+        lena.click(button("Figures of November"))
+        lena.shows("please")
+
+    def find() -> None:
+        lena.click("document.querySelector('[data-go-to]')", leads=False)
+        becomes(browser, "document.querySelectorAll('#go-list li').length > 3")
+        browser.ask("Input.insertText", text="roof")
+        becomes(browser, "document.querySelector('#go-list li')?.textContent.includes('Roof')")
+        assert browser.see("document.activeElement.getAttribute('aria-activedescendant')") == "go-0"
+        browser.events.clear()
+        browser.press("Enter", 13)
+        browser.wait_for("Page.loadEventFired")
+        assert f"/p/{slug}/m/" in str(browser.see("location.pathname"))
+
+    def why_silent() -> None:
+        lena.click(button("Hugo", ".since"))
+        lena.shows("last output")
+
+    def stop() -> None:
+        lena.click(button("Stop", ".since"))
+        lena.shows("Stopping…")
+
+    def retry_all() -> None:
+        lena.click(button("Replay all 3"))
+        lena.shows("The runs start again.")
+
+    def write_to_two() -> None:
+        lena.click(button("Write", ".projects"))
+        fill(browser, "input[name=others]", "Bo, Hugo")
+        fill(browser, "input[name=subject]", "Plan")
+        fill(browser, "textarea", "Here it is.")
+        browser.see(
+            "(() => { const given = new DataTransfer(); given.items.add(new File(['x'], 'plan.txt'));"
+            " document.querySelector('textarea').dispatchEvent("
+            "new DragEvent('drop', {dataTransfer: given, bubbles: true, cancelable: true})); })()"
+        )
+        assert browser.see("document.querySelector('[type=file]').files[0].name") == "plan.txt"
+        lena.click(button("Send", ".write"))
+        lena.shows("Sent.")
+        lena.shows("plan.txt")
+
+    for task, act in (
+        ("answer", answer),
+        ("answer in words", answer_in_words),
+        ("newest message of a thread", newest_message),
+        ("find a message", find),
+        ("why is this agent silent", why_silent),
+        ("stop a run", stop),
+        ("retry all 3", retry_all),
+        ("write to two with a file", write_to_two),
+    ):
+        lena.do(task, act)
+    assert lena.used == {
+        "see what needs me": 0,
+        "what changed since I was here": 0,
+        "answer": 1,
+        "answer in words": 2,
+        "newest message of a thread": 1,
+        "find a message": 1,
+        "why is this agent silent": 1,
+        "stop a run": 1,
+        "retry all 3": 1,
+        "write to two with a file": 2,
+    }
     assert not browser.complaints()

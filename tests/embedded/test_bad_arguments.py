@@ -42,7 +42,7 @@ OPTIONS = (
 )
 CONTENTS = (
     ("t2", object(), "the enqueued content cannot be stored"),
-    ("t2", "\ud800", "half of a character"),
+    ("t2", "\ud800", "unpaired surrogate"),
     (7, "a", "thread must be text, not int"),
     ("t2\t", "a", "thread must not contain control characters"),
     ("t" * 513, "a", "at most 512 characters.* has 513: 'ttt"),
@@ -120,7 +120,7 @@ async def test_an_invalid_argument_is_refused_at_once_and_writes_nothing(opening
                 await wrongly(why, call, mailbox, handle)
             for call in NAMING:
                 for id in (None, 5, b"x", "\ud800"):
-                    await wrongly("must be text, not|half of a character", call, mailbox, id)
+                    await wrongly("must be text, not|unpaired surrogate", call, mailbox, id)
             goes_on.set()
             await handle.result()
         assert await mailbox.stores.threads.load_messages("t2") is None
@@ -163,7 +163,7 @@ STEPS = (
     (lambda run: run.ask("?", timeout=-1), "the timeout of a question must be above 0"),
     (lambda run: run.ask(None), "must be text"),
     (lambda run: run.ask(" "), "blank|empty|needs"),
-    (lambda run: run.ask("half \ud800"), "half of a character"),
+    (lambda run: run.ask("half \ud800"), "unpaired surrogate"),
     (lambda run: run.stream(5), "the text to stream must be text, not int"),
     (lambda run: run.log(5), "the text to log must be text, not int"),
     (lambda run: run.used(cost_micros=-1), "cost_micros"),

@@ -2,13 +2,13 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any, TypeVar
 
 import pytest
 
-from embedded_room import Open, both_engines, in_state
+from embedded_room import Open, both_engines, echo, in_state
 from machine import PATIENCE
 from postroom import MailboxConfig, Run, RunUnsuccessful, State, StoreUnavailable
 from postroom.contracts.dispatch import RunDispatchStatus
@@ -28,6 +28,8 @@ class LosingEngine:
         self._engine = engine
         self.left = -1
         """Changes that are answered before the one whose reply is lost; -1: all."""
+        self.meanwhile: Callable[[], Awaitable[object]] | None = None
+        """What happens before the caller learns that it gets no reply."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
@@ -40,6 +42,8 @@ class LosingEngine:
         if self.left != -1:
             return await self._engine.write(change, key=key, committed=committed)
         await self._engine.write(change, key=key)  # the hint that goes with the reply is lost as well
+        if self.meanwhile is not None:
+            await self.meanwhile()
         raise StoreUnavailable("the reply is lost")
 
 
@@ -116,3 +120,44 @@ async def test_a_cancel_whose_reply_is_lost_is_kept_and_the_next_run_of_the_thre
         if before is not None:
             assert await before.result() == "done"
         assert begun[state] == (0 if state is State.QUEUED else 1)
+
+
+@both_engines
+async def test_a_run_that_is_cancelled_while_the_reply_to_its_claim_is_lost_does_not_start(
+    opening: Open,
+) -> None:
+    begun, gate = Counter[str](), asyncio.Event()
+
+    async def work(run: Run) -> str:
+        begun[run.text] += 1
+        await gate.wait()
+        return "done"
+
+    async with opening(work, config=CONFIG) as mailbox:
+        first = await mailbox.enqueue("t", "first")
+        await in_state(first, State.RUNNING)
+        second = await mailbox.enqueue("t", "second")
+        third = await mailbox.enqueue("t", "third")
+        engine = LosingEngine(mailbox.stores.store.engine)
+        mailbox.stores.store.engine = engine
+        engine.left, engine.meanwhile = 0, second.cancel
+        gate.set()  # the change that ends the first run claims the second
+        assert await first.result(timeout=PATIENCE) == await third.result(timeout=PATIENCE) == "done"
+        assert (await second.status()).state is State.CANCELLED
+        assert begun["second"] == 0
+
+
+async def test_the_refusal_of_an_enqueue_whose_caller_left_is_a_warning(
+    opening: Open, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with opening(echo) as mailbox:
+        await mailbox.enqueue("t", "one", key="k")
+        leaving = asyncio.create_task(mailbox.enqueue("t", "two", key="k"))
+        await asyncio.sleep(0)
+        leaving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await leaving
+    [told] = [one for one in caplog.records if "caller.gone" in one.getMessage()]
+    assert told.levelname == "WARNING"
+    assert "'k'" in told.getMessage()
+    assert not [one for one in caplog.records if one.levelname == "ERROR"]

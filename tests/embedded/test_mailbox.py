@@ -132,7 +132,9 @@ async def test_the_result_of_a_run_takes_no_longer_than_it_may(opening):
             (timedelta(0), "0"),
             (timedelta(milliseconds=1), "0.001"),
         ):
-            says = f"^run {handle.id} did not end within {waited} s. The run goes on: call result\\(\\) again"
+            says = (
+                f"^run {handle.id} did not end within {waited} s. The run continues: call result\\(\\) again"
+            )
             with pytest.raises(TimeoutError, match=says):
                 await handle.result(timeout=timeout)
         work.going.set()

@@ -153,7 +153,7 @@ async def test_a_short_wait_for_a_result_ends_in_an_outage_as_it_does_without(se
         await work.begun.acquire()
         await asyncio.to_thread(server.stop)
         for timeout in (0, 0.5, 1.5):
-            with pytest.raises(TimeoutError, match=f"did not end within {timeout:g} s. The run goes on"):
+            with pytest.raises(TimeoutError, match=f"did not end within {timeout:g} s. The run continues"):
                 await handle.result(timeout=timeout)
         await asyncio.to_thread(server.start)
         work.goes_on.set()

@@ -156,6 +156,8 @@ CREATE INDEX runs_waiting ON runs (run_id) WHERE status = 'waiting';
 
 CREATE INDEX schedules_due ON schedules (kind, next_at);
 
+CREATE INDEX snoozed_until ON snoozed_questions (until);
+
 CREATE INDEX subscriptions_of_agent ON subscriptions (agent_id);
 
 CREATE INDEX subscriptions_of_project ON subscriptions (project_id, cursor);
@@ -569,7 +571,7 @@ CREATE TABLE questions (
   question_id TEXT NOT NULL,
   text        TEXT NOT NULL,
   asked_at    INTEGER NOT NULL, timeout_ms INTEGER CHECK (timeout_ms > 0), on_timeout TEXT NOT NULL DEFAULT 'wait'
-  CHECK (on_timeout IN ('wait', 'cancel', 'no') AND (timeout_ms IS NULL) = (on_timeout = 'wait')),
+  CHECK (on_timeout IN ('wait', 'cancel', 'no') AND (timeout_ms IS NULL) = (on_timeout = 'wait')), asked TEXT NOT NULL DEFAULT '{}',
   PRIMARY KEY (run_id, question_id)
 ) WITHOUT ROWID;
 
@@ -759,6 +761,14 @@ CREATE TABLE "search_index_progress" (
   id         INTEGER PRIMARY KEY CHECK (id = 1),
   indexed_to INTEGER NOT NULL
 );
+
+CREATE TABLE snoozed_questions (
+  run_id      TEXT NOT NULL,
+  question_id TEXT NOT NULL,
+  until       INTEGER NOT NULL,
+  snoozed_by  TEXT NOT NULL,
+  PRIMARY KEY (run_id, question_id)
+) STRICT, WITHOUT ROWID;
 
 CREATE TABLE sqlite_sequence(name,seq);
 

@@ -320,7 +320,7 @@ def test_a_text_that_postgresql_cannot_hold_is_named_and_the_copy_goes_on_once_i
             add_functions(connection)
             connection.execute("UPDATE messages SET subject = ? WHERE id = 3", (text,))
         if "\0" in text:
-            with pytest.raises(InvalidRecord, match=r"a zero byte, in the row \['3'\] of messages"):
+            with pytest.raises(InvalidRecord, match=r"a NUL character, in the row \['3'\] of messages"):
                 copied(file, schema)
         else:
             assert copied(file, schema)["went_on"]

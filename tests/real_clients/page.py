@@ -10,12 +10,16 @@ from typing import Any
 from real_clients.clients import CLIENTS, PROGRAMS
 from real_clients.home import PINS, ROOT
 from real_clients.scenarios import OF_A_PERSON, OF_THE_SERVER, Scenario
-from real_clients.table import TABLE, Cell, NotOffered, Yes
+from real_clients.table import COLLIDES, TABLE, Cell, NotOffered, Yes
 
 PAGE = ROOT / "docs" / "clients.md"
 RESULTS = ROOT / ".clients" / "results"
 TRIED = ROOT / "src" / "postroom" / "app" / "clients" / "tried.json"
 """The date and the releases of the newest run that passed; `postroom setup status` reads them."""
+COLLISIONS = ROOT / "tests" / "real_clients" / "collisions.json"
+"""The outcomes of the newest whole run of the collisions, with its date."""
+WHOLE_RUN = 6
+"""How many collisions of each kind with each client are a whole run."""
 KEPT = timedelta(days=7)
 """How long a run of the table may go on from the results of an earlier one."""
 HEAD = """\
@@ -35,6 +39,18 @@ clients offer, {share_tried} % say yes. The notes give the reason for each other
 AGENTS = """\
 The server starts these agents when mail arrives: a client without a person, or an agent over the Agent Client Protocol (ACP).
 """
+COLLIDING = """\
+Bo reads a file, Ada changes it, and Bo writes it with a tool of the client without reading it again. The table has the outcomes of
+{total} such collisions on {date}. Edits lost in silence: {lost}. [Hooks](hooks.md#no-edit-lost) describes the check.
+"""
+OUTCOMES = """\
+- **held**: The hook refuses the write. The model gets the changed lines and Ada's name.
+- **made and told**: The write is made. With the tool's result, the model gets the changed lines and Ada's name.
+- **refused by the client**: The client's own check refuses the write, before the hook runs. The model is told of Ada's change after its next tool.
+- **no such tool**: The client has no such tool. Codex edits files by patches. Clients without a tool for patches apply them by their shell.
+
+A shell command that changes a file without naming it is not held in any client. The agent is told after the command ([details](hooks.md#no-edit-lost)).
+Cline was not tried."""
 STEERED = """\
 Claude Code, Codex and opencode get such a message at once. The other clients get it with the answer of the next postroom tool."""
 HANGS = """\
@@ -69,7 +85,16 @@ def page(words: Words, dates: Mapping[str, str]) -> str:
     rows += _row("tested on", [dates[client] for client in PROGRAMS])
     for scenario in OF_A_PERSON:
         rows += _row(_named(scenario), [_short(words[client, scenario], notes) for client in PROGRAMS])
-    rows += ["", *_explained(OF_A_PERSON), "", "## Agents that the server runs", "", AGENTS]
+    rows += [
+        "",
+        *_explained(OF_A_PERSON),
+        "",
+        *_collisions(),
+        "",
+        "## Agents that the server runs",
+        "",
+        AGENTS,
+    ]
     rows += _row("", map(_named, OF_THE_SERVER)) + _row("---", ["---"] * len(OF_THE_SERVER))
     for client in CLIENTS:
         cells = [_short(words[client, scenario], notes) for scenario in OF_THE_SERVER]
@@ -82,6 +107,30 @@ def page(words: Words, dates: Mapping[str, str]) -> str:
     ]
     rows += ["", HANGS]
     return "\n".join(rows) + "\n"
+
+
+def _collisions() -> list[str]:
+    """Return the part about agents that change one file at the same time."""
+    found = json.loads(COLLISIONS.read_text())
+    kinds = list(next(iter(COLLIDES.values())))
+    outcomes: dict[str, dict[str, Counter[str]]] = {
+        client: {kind: Counter(one) for kind, one in row.items()} for client, row in found["outcomes"].items()
+    }
+    total = sum((one for row in outcomes.values() for one in row.values()), Counter[str]())
+    intro = COLLIDING.format(total=total.total(), date=found["date"], lost=total["lost in silence"])
+    rows = ["## Two agents that change one file", "", intro]
+    rows += _row("", kinds) + _row("---", ["---"] * len(kinds))
+    for client in COLLIDES:
+        cells = [
+            ", ".join(
+                f"{outcome} ({count})"
+                for outcome, count in sorted(outcomes[client].get(kind, Counter()).items())
+            )
+            or "no such tool"
+            for kind in kinds
+        ]
+        rows += _row(f"{client} {PINS[CLIENTS[client].package]}", cells)
+    return [*rows, "", OUTCOMES]
 
 
 def _counts(words: Words) -> dict[str, Any]:
@@ -115,6 +164,16 @@ def _short(said: str, notes: dict[str, int]) -> str:
 
 def _explained(scenarios: Mapping[str, Scenario]) -> list[str]:
     return [f"- **{_named(name)}**: {one.__doc__}" for name, one in scenarios.items()]
+
+
+def keep_collisions(client: str, kind: str, outcomes: Counter[str]) -> None:
+    """Keep the outcomes of a client's collisions, if they are of a whole run."""
+    if outcomes.total() < WHOLE_RUN:
+        return
+    found = json.loads(COLLISIONS.read_text()) if COLLISIONS.exists() else {"outcomes": {}}
+    found["date"] = datetime.now(UTC).date().isoformat()
+    found["outcomes"].setdefault(client, {})[kind] = dict(outcomes)
+    COLLISIONS.write_text(json.dumps(found, indent=2, sort_keys=True) + "\n")
 
 
 def expected() -> dict[tuple[str, str], str]:

@@ -40,10 +40,20 @@ Cell = Yes | No | NotYet | NotOffered
 
 _NOT_WOKEN = NotOffered("no other program can start a turn in its idle session")
 
+_HELD, _TOLD, _REFUSED = "held", "made and told", "refused by the client"
+COLLIDES: Mapping[str, Mapping[str, str]] = {
+    "claude": {"whole file": _REFUSED, "edit": _TOLD, "patch": _TOLD, "shell": _TOLD},
+    "codex": {"whole file": _HELD, "edit": "", "patch": _TOLD, "shell": _TOLD},
+    "gemini": {"whole file": _HELD, "edit": _TOLD, "patch": _TOLD, "shell": _TOLD},
+    "opencode": {"whole file": _HELD, "edit": _TOLD, "patch": _TOLD, "shell": _TOLD},
+    "copilot": {"whole file": _HELD, "edit": _TOLD, "patch": _TOLD, "shell": _TOLD},
+}
+"""What a client's write onto an unread change of another agent comes to, by the tool; empty if it has no such tool."""
+
 TABLE: Mapping[str, Mapping[str, Cell]] = {
     "claude": {
         "configuration_accepted": Yes(),
-        "tools_offered": Yes("`core`: 19 tools, about 3,200 tokens; `full`: 45 tools, about 6,200 tokens"),
+        "tools_offered": Yes("`core`: 19 tools, about 3,200 tokens; `full`: 48 tools, about 6,200 tokens"),
         "tools_in_the_first_request": Yes(),
         "ends_with_its_answer": Yes(),
         "session_resumed": Yes(),
@@ -65,7 +75,7 @@ TABLE: Mapping[str, Mapping[str, Cell]] = {
     },
     "codex": {
         "configuration_accepted": Yes(),
-        "tools_offered": Yes("`core`: 19 tools, about 3,000 tokens; `full`: 45 tools, about 5,700 tokens"),
+        "tools_offered": Yes("`core`: 19 tools, about 3,000 tokens; `full`: 48 tools, about 5,700 tokens"),
         "tools_in_the_first_request": Yes(),
         "ends_with_its_answer": Yes(),
         "session_resumed": Yes(),
@@ -89,7 +99,7 @@ TABLE: Mapping[str, Mapping[str, Cell]] = {
     },
     "gemini": {
         "configuration_accepted": Yes(),
-        "tools_offered": Yes("`core`: 19 tools, about 4,000 tokens; `full`: 45 tools, about 8,300 tokens"),
+        "tools_offered": Yes("`core`: 19 tools, about 4,000 tokens; `full`: 48 tools, about 8,300 tokens"),
         "tools_in_the_first_request": Yes(),
         "ends_with_its_answer": Yes(),
         "session_resumed": Yes(),
@@ -111,7 +121,7 @@ TABLE: Mapping[str, Mapping[str, Cell]] = {
     },
     "opencode": {
         "configuration_accepted": Yes(),
-        "tools_offered": Yes("`core`: 19 tools, about 3,100 tokens; `full`: 45 tools, about 5,900 tokens"),
+        "tools_offered": Yes("`core`: 19 tools, about 3,100 tokens; `full`: 48 tools, about 5,900 tokens"),
         "tools_in_the_first_request": Yes(),
         "ends_with_its_answer": Yes(),
         "session_resumed": Yes(),
@@ -133,7 +143,7 @@ TABLE: Mapping[str, Mapping[str, Cell]] = {
     },
     "copilot": {
         "configuration_accepted": Yes(),
-        "tools_offered": Yes("`core`: 19 tools, about 3,100 tokens; `full`: 45 tools, about 5,900 tokens"),
+        "tools_offered": Yes("`core`: 19 tools, about 3,100 tokens; `full`: 48 tools, about 5,900 tokens"),
         "tools_in_the_first_request": Yes(),
         "ends_with_its_answer": Yes(),
         "session_resumed": Yes(),
@@ -155,7 +165,7 @@ TABLE: Mapping[str, Mapping[str, Cell]] = {
     },
     "cline": {
         "configuration_accepted": Yes(),
-        "tools_offered": Yes("`core`: 19 tools, about 3,100 tokens; `full`: 45 tools, about 5,900 tokens"),
+        "tools_offered": Yes("`core`: 19 tools, about 3,100 tokens; `full`: 48 tools, about 5,900 tokens"),
         "tools_in_the_first_request": Yes(),
         "ends_with_its_answer": Yes(),
         "session_resumed": Yes("at a terminal, by `cline --id`"),

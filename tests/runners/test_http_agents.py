@@ -272,7 +272,7 @@ async def test_a_result_that_does_not_come_in_time_is_waited_for_no_longer(
         await until(lambda: room.results.executing == 1 and room.clock.sleeping > 0)
         room.clock.advance(timedelta(seconds=21))
         await room.turn()
-        assert "no result came within 20 s" in (await room.texts("Ada"))[-1][1]
+        assert "no result arrived within 20 s" in (await room.texts("Ada"))[-1][1]
         [cancel] = remote.cancels
         assert (cancel.path, cancel.told["dispatch"]) == ("/run/cancel", dispatch)
         with pytest.raises(errors.StaleResult):

@@ -17,6 +17,7 @@ from postroom.contracts.errors import (
     UnknownProject,
     UnknownSchedule,
 )
+from postroom.mail.context import Caller
 from postroom.services.people import PeopleService
 from postroom.services.schedules import MailSchedules, ScheduledMessage
 from postroom.testing import ManualClock
@@ -36,7 +37,7 @@ class ScheduleRoom(Room):
 
     async def add(self, name: str = "standup", **given: Any) -> Any:
         message = {"sender": "Ana", "to": ["Bo"], "subject": "Plan", "body": "What is planned?"}
-        said = {key: given.pop(key) for key in [*message, "project"] if key in given}
+        said = {key: given.pop(key) for key in [*message, "project", "catch_up"] if key in given}
         asked: dict[str, Any] = {
             "cron": None,
             "every": None if "cron" in given else HOUR,
@@ -166,3 +167,24 @@ async def test_a_person_is_reached_in_a_chat_once_a_tick(room):
     await room.all_due()
     said = [(place, "What is planned?" in text) for _, place, text in chats.carried]
     assert said == [("telegram/77", True)] * 2
+
+
+@both_engines
+async def test_a_message_with_a_summary_covers_the_time_since_the_last_one(room):
+    added = await room.add("nine", to=["human:Ana"], body="Good morning.", catch_up=True)
+    assert added["catch_up"] is True
+    assert (await room.add("nine", to=["human:Ana"], body="Good morning.", catch_up=True)) == added
+    for subject in ("Lights", "Lamps"):
+        await room.send("Bo", "Cy", subject=subject, thread_id=subject)
+        room.clock.advance(HOUR)
+        await room.all_due()
+    room.clock.advance(HOUR)
+    await room.all_due()
+    asked = {"project_key": "postroom-people", "agent_name": "Ana", "after": 0}
+    inbox = await room.mail.call("fetch_inbox", asked, caller=Caller(postroom=True, operator=True))
+    first, second, third = [one["body_md"] for one in inbox]
+    assert first.startswith("Good morning.\n\nSince ")
+    assert ("- Lights  1  Lights  (Bo)" in first, "Lamps" in first) == (True, False)
+    assert ("Lights" in second, "- Lamps  1  Lamps  (Bo)" in second) == (False, True)
+    assert "Since" in third
+    assert "Threads" not in third

@@ -137,7 +137,7 @@ async def test_everybody_as_a_recipient_is_refused_with_the_argument_for_it(
     asked = {"project_key": HARBOR, **MESSAGE, field: name}
     answer = await client.call_tool("send_message", asked, raise_on_error=False)
     assert answer.structured_content is not None
-    assert "set broadcast to true" in answer.structured_content["error"]["remedy"]
+    assert "set `broadcast` to true" in answer.structured_content["error"]["remedy"]
     assert await everything(edge.store) == before
 
 
@@ -208,7 +208,11 @@ def test_each_choice_of_each_tool_has_a_type() -> None:
             if {"enum", "default"} & schema.keys() and not {"type", "anyOf"} & schema.keys():
                 untyped.append(where)
             for key, inner in schema.items():
-                walk(inner, f"{where}.{key}")
+                if key == "properties":  # its keys are names of arguments
+                    for name, one in inner.items():
+                        walk(one, f"{where}.{name}")
+                else:
+                    walk(inner, f"{where}.{key}")
 
     for tool in tools_of("full"):
         walk(tool.input_schema, tool.name)

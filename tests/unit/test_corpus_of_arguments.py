@@ -154,7 +154,7 @@ def test_one_argument_under_two_names_is_refused_if_the_values_differ() -> None:
     operation = next(one for one in MAIL_OPERATIONS if one.name == "whois")
     good = arguments_of("whois")
     assert read(operation, {**good, "agentName": good["agent_name"]}) == read(operation, good)
-    with pytest.raises(InvalidArgument, match="agent_name is given twice, with two values"):
+    with pytest.raises(InvalidArgument, match="agent_name is given twice, with different values"):
         read(operation, {**good, "agentName": "Zoe"})
 
 
@@ -189,7 +189,8 @@ def test_ids_in_doubt_are_refused_with_the_names_for_one_and_for_several(ids: ob
         *(("release_file_reservations", "id", "ids"), ("register_agent", "agent_name", "name")),
         *(("search_messages", "q", "query"), ("send_message", "from", "sender_name")),
         *(("send_message", "message", "body_md"), ("send_message", "priority", "importance")),
-        ("send_message", "title", "subject"),
+        *(("send_message", "title", "subject"), ("send_message", "agent_name", "sender_name")),
+        *(("start_session", "human_key", "project_key"), ("ensure_project", "project_key", "human_key")),
     ],
 )
 def test_another_word_for_an_argument_is_read_unless_ours_is_given_too(
@@ -200,7 +201,7 @@ def test_another_word_for_an_argument_is_read_unless_ours_is_given_too(
     good = {**arguments_of(tool), ours: arguments_of(tool).get(ours, some.get(ours))}
     rest = {name: value for name, value in good.items() if name != ours}
     assert read(operation, {**rest, other: good[ours]}) == read(operation, good)
-    with pytest.raises(InvalidArgument, match=f"{ours} is given twice, with two values"):
+    with pytest.raises(InvalidArgument, match=f"{ours} is given twice, with different values"):
         read(operation, {**good, other: "something else"})
 
 

@@ -78,16 +78,16 @@ async def test_the_beginning_of_an_answered_questions_number_never_answers_anoth
         await room.turn()
         if len(room.agents.question_ids) == 1:
             [first] = room.agents.question_ids
-            await room.questions.answer(first, approved=True, why="")
+            await room.questions.answer(first, True, why="")
             await room.turn()
     second = room.agents.question_ids[-1]
     assert second != first
     for stale in (first, first[:5]):
         with pytest.raises(StaleDecision, match=f"was answered already.*open now: {second}") as refused:
-            await room.questions.answer(stale, approved=True, why="")
+            await room.questions.answer(stale, True, why="")
         assert refused.value.details == {"open": [second]}
     with pytest.raises(StaleDecision, match="a question without a number is not open"):
-        await room.questions.answer(" ", approved=True, why="")
+        await room.questions.answer(" ", True, why="")
     assert [one.number for one in await room.look(room.questions.open_questions, SLUG)] == [second]
 
 

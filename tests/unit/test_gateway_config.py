@@ -376,7 +376,7 @@ UNSAFE = rows(r"""
 [platforms.web.people.ben]\ntoken = "{SECRET}"\n | the file contains the secret token itself
 [platforms.web]\ntoken_env = "{SECRET}"\n | the variable that token_env names
 [platforms.web]\ntoken_file = "{SECRET}"\n | the file that token_file names
-[agent]\nbase_url = "http://u:{SECRET}@x/v1"\nmodel = "m"\n{WEB} | no password
+[agent]\nbase_url = "http://u:{SECRET}@x/v1"\nmodel = "m"\n{WEB} | the password
 [platforms.slack]\nproxy = "http://u:{SECRET}@x"\n | the address contains a password
 [platforms.web]\ntoken_env = "A"\ntoken_file = "b"\n | are both set
 [platforms.email]\ntoken_env = "CHAT_TOKEN"\npassword_env = "CHAT_TOKEN"\n | are the same
@@ -416,7 +416,7 @@ def test_a_file_with_a_secret_is_private_and_holds_one(
 REFUSED_BY_ADAPTERS = rows(r"""
 [platforms.slack]\n | Slack requires a bot token | `token_env` or `token_file`
 [platforms.slack]\ntoken_env = "CHAT_TOKEN"\napp_token_env = "BOT"\n | not an app token | `app_token_env` or `app_token_file`
-[platforms.slack]\ntoken_env = "CHAT_TOKEN"\n | no way to reach this server | `app_token_env`
+[platforms.slack]\ntoken_env = "CHAT_TOKEN"\n | cannot reach this server | `app_token_env`
 [platforms.web]\n | no token | `token_env` or `token_file`
 [platforms.web]\ntoken_env = "SHORT"\n | too short | `token_env` or `token_file`
 [platforms.api_server]\n | the key is missing | `api_key_env` or `api_key_file`

@@ -294,7 +294,7 @@ async def test_a_stranger_is_let_in_by_the_code_and_shut_out_again(desk: Desk) -
     assert code not in str(asking)
     with pytest.raises(errors.InvalidArgument, match="unknown role"):
         await desk.operator.pair("telegram", code, "boss")
-    with pytest.raises(errors.InvalidArgument, match="no waiting person has this code"):
+    with pytest.raises(errors.InvalidArgument, match="no person with this code is waiting for access"):
         await desk.operator.pair("telegram", "ABCDEFGH", "member")
     found = await desk.operator.pair("telegram", code.lower(), "member")
     assert found["person"]["user_id"] == "stranger"
@@ -303,9 +303,9 @@ async def test_a_stranger_is_let_in_by_the_code_and_shut_out_again(desk: Desk) -
         *(("u1", "file"), ("u2", "file"), ("u3", "file"), ("stranger", "paired")),
     ]
     await desk.operator.shut_out("telegram", "stranger")
-    with pytest.raises(errors.InvalidArgument, match="was admitted"):
+    with pytest.raises(errors.InvalidArgument, match="was given access"):
         await desk.operator.shut_out("telegram", "stranger")
-    with pytest.raises(errors.InvalidArgument, match="was admitted"):
+    with pytest.raises(errors.InvalidArgument, match="was given access"):
         await desk.operator.shut_out("telegram", "u1")
 
 

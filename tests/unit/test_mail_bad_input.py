@@ -22,6 +22,7 @@ GOOD: dict[str, Any] = {
     **{"message_id": 1, "subject": "s", "body_md": "b", "query": "q", "thread_id": "t", "sha256": "0" * 64},
     **{"paths": ["a"], "reservation_id": 1, "reason": "r", "run_id": "r", "question": "May I?"},
     **{"title": "t", "task_id": 1, "epoch": 1, "text": "t", "note_id": 1},
+    **{"kind": "task_ready", "subscription_id": 1},
 }
 MESSAGE = {"sender_name": "Ada", "subject": "s", "body_md": "b"}
 TO_BEN = {**MESSAGE, "to": ["Ben"]}

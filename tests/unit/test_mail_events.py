@@ -36,6 +36,7 @@ TELLS: dict[str, list[str]] = {
     "add_task": ["task.added", "task.ready"],
     "add_note": ["note.added"],
     "end_note": ["note.ended"],
+    **{"subscribe": [], "end_subscription": []},
     "update_task": ["task.changed"],
     "done_task": ["task.done", "message.sent"],
 }

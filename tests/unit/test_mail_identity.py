@@ -52,6 +52,7 @@ async def _furnish(room: Room) -> None:
     await room.call("add_task", agent_name="Ada", title="t")
     await room.call("claim_task", agent_name="Ada")
     await room.call("add_note", agent_name="Ada", subject="Paint", text="It is red.")
+    await room.call("subscribe", agent_name="Ada", kind="task_ready", about="1")
     await set_to_work(room.store)
 
 
@@ -81,6 +82,9 @@ ACTING: dict[str, dict[str, Any]] = {
     "add_task": {"agent_name": "Ada", "title": "t"},
     "add_note": {"agent_name": "Ada", "subject": "s", "text": "t"},
     "end_note": {"agent_name": "Ada", "note_id": 1},
+    "subscribe": {"agent_name": "Ada", "kind": "task_ready"},
+    "list_subscriptions": {"agent_name": "Ada"},
+    "end_subscription": {"agent_name": "Ada", "subscription_id": 1},
     "update_task": {"agent_name": "Ada", "task_id": 1, "title": "t"},
     "done_task": {"agent_name": "Ada", "task_id": 1, "epoch": 1},
 }

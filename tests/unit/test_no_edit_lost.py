@@ -21,6 +21,7 @@ from mail_room import Room, a_room
 from postroom.cli import hook
 from postroom.cli.hook_files import LARGEST_COPY, LARGEST_FILE, MOST_COPIED, MOST_COPIES, Look
 from postroom.contracts.clients import EVENTS
+from postroom.contracts.waking import FileView
 from postroom.mail.context import Rules
 from postroom.services.hooks import VIEWS_KEPT, Hooks
 from postroom.stores.sqlite import SqliteStore
@@ -301,14 +302,25 @@ async def test_a_setting_or_the_environment_says_what_happens(make: Make, mode: 
     assert await collide(shell(POSTROOM_GUARD="off")) == (False, True), "nothing is checked, and all is told"
 
 
-async def test_a_server_that_is_away_holds_nothing_and_its_return_knows_no_wrong_version(make: Make) -> None:
+async def test_a_server_that_is_away_holds_nothing_and_gets_the_reports_when_it_is_back(make: Make) -> None:
     team = await make()
+    away = {"POSTROOM_URL": "http://127.0.0.1:9"}
     for agent in ("Ada", "Ben"):
         await team.read(agent)
-    away = {"POSTROOM_URL": "http://127.0.0.1:9"}
     assert await team.write("Ada", "ada\n", **away) == ""
     assert await team.write("Ben", "ben\n", **away) == "", "hooks fail open: ADR 21"
     assert (await team.write("Ada", "more\n")).startswith("held: ")
+    assert await team.tell("Ben", "prompt") == ""
+    assert '"a.py" was changed by "Ben"' in await team.write("Ada", "more\n"), "now it is known"
+    team.put("b.py", "one\n")
+    for agent in ("Ada", "Ben"):
+        await team.tell(agent, "tool", "Read", {"file_path": str(team.folder / "b.py")}, **away)
+    await team.write("Ada", "two\n", "b.py")
+    held = await team.write("Ben", "three\n", "b.py")
+    assert '"b.py" was changed by "Ada"' in held or '"b.py" was written by "Ada"' in held
+    await team.tell("Ben", "prompt")
+    held = await team.write("Ben", "three\n", "b.py")
+    assert '"b.py" was changed by "Ada" 0 s ago, after you last read it.' in held
 
 
 async def test_files_that_cannot_be_compared_get_a_warning_and_no_guess(make: Make) -> None:
@@ -343,6 +355,22 @@ async def test_files_that_cannot_be_compared_get_a_warning_and_no_guess(make: Ma
     for agent in ("Ada", "Ben"):
         assert await team.use(agent, "Read", {"file_path": str(team.folder / "pipe")}) == ""
         assert await team.read(agent, ".") == ""
+
+
+async def test_long_changes_and_control_characters_are_shown_in_short(make: Make) -> None:
+    team = await make()
+    rows = [f"row {number}\n" for number in range(1_000)]
+    for before, after, shown in (
+        ("x\n", "\x1b[2J" + "y" * 500 + "\n", "+?[2J" + "y" * 155),
+        ("".join(rows), "".join(f"+{row}" for row in rows), "lines 1 to 1000 are now lines 1 to 1000"),
+        ("".join(rows), "".join(rows[:10] + rows[60:]), "-row 28\nand 31 more lines"),
+        ("".join(rows), "".join([*rows[:5], "new\n", *rows[5:9], *rows[10:]]), "+new\n@@ line 11 @@\n-row 9"),
+    ):
+        team.put("a.py", before)
+        for agent in ("Ada", "Ben"):
+            await team.read(agent)
+        await team.write("Ada", after)
+        assert (await team.write("Ben", "z\n")).endswith(shown)
 
 
 async def test_a_link_is_the_file_that_it_leads_to(make: Make) -> None:
@@ -415,7 +443,7 @@ async def test_an_agent_has_one_row_for_a_file_and_rows_expire(make: Make) -> No
     assert len(await views(team, "b.py")) == 1
 
 
-async def views(team: Team, name: str) -> list[Any]:
+async def views(team: Team, name: str) -> list[FileView]:
     key = f"{socket.gethostname()}:{team.folder / name}"
     return await team.room.store.read(lambda tx: tx.file_views([key]))
 

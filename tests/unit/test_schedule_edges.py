@@ -164,7 +164,13 @@ def test_the_commands_send_what_was_said_and_print_what_came(fake: FakePostroom,
         **{"name": "standup", "project": str(tmp_path), "sender": "Ana", "to": ["Ada", "Bo@x"]},
         **{"subject": "Plan", "body": "What?", "every_seconds": 1800, "zone": "UTC"},
         **{"missed": "once", "overlap": "skip", "jitter_seconds": 90, "replaces": False},
+        "catch_up": False,
     }
+    summary = (*said[:8], "--catch-up", "--every", "1d")
+    assert run("add", "nine", *summary)[0] == 0
+    assert (fake.seen[-1].body["body"], fake.seen[-1].body["catch_up"]) == ("", True)
+    code, out, err = run("add", "nine", *said[:8], "--every", "1d")
+    assert (code, out, "the message has no text" in err) == (2, "", True)
     for words, printed in (
         *((("list",), "every 30 minutes"), (("list", "--json"), '"schedules"')),
         *((("show", "standup"), "subject: Plan"), (("pause", "standup"), "Paused standup.")),

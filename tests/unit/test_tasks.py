@@ -143,7 +143,7 @@ async def test_a_holder_that_is_gone_loses_the_task_after_the_lease_and_its_late
         TaskNotHeld, "done_task", agent_name="Ben", task_id=number, epoch=late["epoch"]
     )
     assert "its lease ended at" in refused.message
-    assert refused.remedy.startswith(f"call claim_task with task_id {number}")
+    assert refused.remedy.startswith(f"call claim_task with `task_id` {number}")
     taken = await claim(room, "Cyd")
     assert (taken["id"], taken["epoch"], await reserved(room)) == (number, 2, [("Cyd", "piers/**")])
     refused = await room.refused(TaskNotHeld, "done_task", agent_name="Ben", task_id=number, epoch=1)

@@ -30,11 +30,11 @@ async def test_a_person_ends_one_of_two_reservations_that_overlap_and_its_holder
     first, second = await overlapping(room)
     browser = room.browser()
     page = (await browser.get(HOME)).text
-    assert "Two hold the same file" in page
-    assert ">End <bdi>" not in page  # nobody has said who they are
+    assert "Overlapping reservations" in page
+    assert ">Release <bdi>" not in page  # nobody has said who they are
     browser.cookies.set("postroom_name", "Ana")
     page = (await browser.get(HOME)).text
-    assert "<span>End <bdi>Bo</bdi>" in page
+    assert "<span>Release <bdi>Bo</bdi>" in page
     form = [("form_token", hidden(page, "form_token")), ("name", "Ana"), ("reservation", str(second))]
     ended = await post(browser, DECIDE, *form, ("do", "end"))
     assert (ended.status_code, ended.headers["location"]) == (303, f"{HOME}?done=end")
@@ -45,7 +45,7 @@ async def test_a_person_ends_one_of_two_reservations_that_overlap_and_its_holder
     assert (told.sender_name, told.subject) == ("Ana", "Your reservation of src/total.py was ended")
     page = (await browser.get(f"{HOME}?done=end")).text
     assert "The reservation was ended" in page
-    assert "Two hold the same file" not in page
+    assert "Overlapping reservations" not in page
     for fields, status in [
         ((*form, ("do", "end")), 409),
         ((form[0], ("name", "Zoe"), ("reservation", str(first)), ("do", "end")), 404),
@@ -69,7 +69,7 @@ async def test_reservations_that_are_meant_to_overlap_are_shared_from_now_on(roo
     assert shared.headers["location"] == f"{HOME}?done=share"
     held = await room.store.read(lambda tx: tx.reservations_by_id(list(both)))
     assert [one.exclusive for one in held] == [False, False]
-    assert "Two hold the same file" not in (await browser.get(f"{HOME}?done=share")).text
+    assert "Overlapping reservations" not in (await browser.get(f"{HOME}?done=share")).text
     gone = await post(browser, DECIDE, *form, ("reservation", "999"), ("do", "share"))
     assert gone.status_code == 404
 

@@ -135,3 +135,13 @@ async def test_a_dead_letter_is_retried_with_a_note(room: WorkRoom) -> None:
     assert await room.operator.dead() == []
     await room.turn()
     assert any("Use the other key." in text for text in room.agents.told)
+
+
+async def test_the_page_of_an_agent_says_why_it_is_silent(room: WorkRoom) -> None:
+    browser, _ = await asked(room)
+    await room.send("Ada", "Ash", subject="Next")
+    await room.turn()
+    page = (await browser.get(f"/p/{SLUG}/agents/Ash")).text
+    runs = page[page.index('id="open">Runs') :].partition("</section>")[0]
+    assert "Waiting:" in runs
+    assert "1 waiting message" in runs

@@ -159,8 +159,32 @@ async def test_a_message_to_a_person_is_marked_in_its_thread(room: WorkRoom):
     browser.cookies.set("postroom_name", "Ana")
     address = f"/p/{SLUG}/t/{message.thread_id}"
     shown = (await browser.get(address)).text
-    assert "has read it" in shown
+    assert "Mark as read" in shown
     form = [(name, hidden(shown, name)) for name in ("form_token", "name", "thread")]
     marked = await post(browser, f"/p/{SLUG}/m/{message.id}/mark", *form, ("do", "read"))
     assert marked.headers["location"] == f"{address}?after={message.id - 1}#m-{message.id}"
-    assert "has read it" not in (await browser.get(address)).text
+    assert "Mark as read" not in (await browser.get(address)).text
+
+
+async def test_a_thread_leads_to_the_first_message_that_its_reader_has_not_read(room: WorkRoom):
+    await room.people_named.add("Ana", None)
+    sent = []
+    for number in range(4):
+        asked = {"project_key": PROJECT, "sender_name": "Ada", "to": ["human:Ana"], "thread_id": "long"}
+        sent.append(
+            await room.mail.call("send_message", {**asked, "subject": "Long", "body_md": f"part {number}"})
+        )
+    messages = await room.messages()
+    browser = room.browser()
+    browser.cookies.set("postroom_name", "Ana")
+    address = f"/p/{SLUG}/t/long"
+    assert 'id="unread"' not in (await browser.get(address)).text
+    for one in messages[:2]:
+        await room.services.messages.mark("Ana", one.id, acknowledge=False)
+    page = (await browser.get(address)).text
+    assert 'href="#unread"' in page
+    assert (
+        page.index(f'id="m-{messages[1].id}"')
+        < page.index('id="unread"')
+        < page.index(f'id="m-{messages[2].id}"')
+    )

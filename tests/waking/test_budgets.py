@@ -8,9 +8,10 @@ import pytest_asyncio
 
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.limits import Budget, BudgetScope, BudgetWindow
+from postroom.contracts.questions import Given, person
 from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import RunStatus
-from postroom.gateway.questions import answer_run, decision_of
+from postroom.gateway.questions import answer_run
 from postroom.gateway.replies import question_of
 from waking_room import Room, number
 
@@ -44,7 +45,7 @@ async def test_whoever_wrote_is_asked_and_a_yes_lets_the_run_go_on(tight: Room) 
     asked = (await tight.texts("Ada"))[-1][1]
     assert asked.startswith(f"Bo has a question:\n\n- {question.text}")
     assert asked.endswith("Answer on the pages or with `postroom questions`.")
-    yes = decision_of(question, approved=True, why="", by="Ana", at="page", now=tight.clock.now())
+    yes = question.decision(Given(value=True, by=person("Ana"), at="page"), tight.clock.now())
     assert await answer_run(tight.mailbox, run.thread_id, question, yes)
     await tight.turn()
     [_, (_, told)] = tight.agents.prompts
@@ -60,7 +61,7 @@ async def test_a_no_starts_nothing_and_the_question_stays(tight: Room) -> None:
         await tight.send("Ada", "Bo", body=body)
         await tight.turn()
     run, question = await waiting(tight)
-    no = decision_of(question, approved=False, why="", by="Ana", at="page", now=tight.clock.now())
+    no = question.decision(Given(value=False, by=person("Ana"), at="page"), tight.clock.now())
     assert await answer_run(tight.mailbox, run.thread_id, question, no)
     await tight.turn()
     assert len(tight.agents.prompts) == 1
@@ -76,7 +77,7 @@ async def test_a_message_that_was_read_while_the_budget_was_asked_about_starts_n
     run, question = await waiting(tight)
     read = {"project_key": "/projects/shop", "agent_name": "Bo", "message_id": number(second)}
     await tight.mail.call("mark_message_read", read)
-    yes = decision_of(question, approved=True, why="", by="Ana", at="page", now=tight.clock.now())
+    yes = question.decision(Given(value=True, by=person("Ana"), at="page"), tight.clock.now())
     assert await answer_run(tight.mailbox, run.thread_id, question, yes)
     await tight.turn()
     assert len(tight.agents.prompts) == 1

@@ -15,6 +15,7 @@ from postroom.contracts.errors import QueueFull, Unauthorized
 from postroom.contracts.executor import AgentRunResult
 from postroom.contracts.limits import Budget, BudgetScope
 from postroom.contracts.messages import Boundary
+from postroom.contracts.questions import Given, person
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import (
@@ -25,7 +26,7 @@ from postroom.contracts.runs import (
     TerminationReason,
     WaitingReason,
 )
-from postroom.gateway.questions import answer_run, decision_of
+from postroom.gateway.questions import answer_run
 from postroom.gateway.replies import question_of
 from postroom.stores.mail.store import MailStore
 from postroom.stores.runs.ports import RunStores
@@ -84,7 +85,7 @@ async def answered(room: Room, run: RunRecord, *, approved: bool = True) -> None
     """Answer the run's question, as people do."""
     [ticket] = run.open_tickets
     question = question_of(run, ticket)
-    decision = decision_of(question, approved=approved, why="", by="Ana", at="page", now=room.clock.now())
+    decision = question.decision(Given(value=approved, by=person("Ana"), at="page"), room.clock.now())
     assert await answer_run(room.mailbox, run.thread_id, question, decision)
     await room.turn()
 

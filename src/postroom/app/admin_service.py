@@ -1,4 +1,4 @@
-"""The server's administration for its operator: status, health checks, backups, tokens, rebuilding."""
+"""The administration of the server by its operator: status, health checks, backups, tokens, rebuilding."""
 
 import asyncio
 import os
@@ -170,7 +170,7 @@ class AdminService:
                 raise StateError(
                     "this is the project of a person, and people have no folder",
                     value=project,
-                    remedy="give a project of agents",
+                    remedy="give a project that has agents",
                 )
             holder = tx.project(home)
             if holder is not None and holder.id != known.id:
@@ -190,7 +190,7 @@ class AdminService:
     async def merge_projects(
         self, source: str, target: str, *, renames: Mapping[str, str], rename_equal: bool, dry_run: bool
     ) -> MergeView:
-        """Merge one project into another in one transaction, or only count the changes; may take long.
+        """Merge one project into another in one transaction, or only count the changes. This may take long.
 
         `renames` maps agents of the source to new names. `rename_equal` chooses a name for each other agent
         whose name exists in the target.
@@ -265,7 +265,9 @@ class AdminService:
         )
 
     async def doctor(self, *, full: bool = False) -> ChecksView:
-        """Check the store by a write and a full read, the archive by Git, and the set-up; may take long.
+        """Check the store (with a write and a complete read), the archive (with Git) and the set-up.
+
+        This may take long.
 
         With `full`, the content of every record is compared with its file in the archive.
         """
@@ -276,14 +278,20 @@ class AdminService:
         }
 
     async def repair(self, *, full: bool, dry_run: bool) -> RepairsView:
-        """Make all repairs that lose no data, or only list them, and run the checks again; may take long."""
+        """Make all repairs that lose no data, or only list them, then run the checks again.
+
+        This may take long.
+        """
         doctor = Doctor(self._application, self.chats, full=full)
         await doctor.findings()
         done = await performed(doctor.repairs, dry_run=dry_run)
         return {**await self.doctor(full=full), "dry_run": dry_run, "repairs": done}
 
     async def support_bundle(self) -> Mapping[str, str]:
-        """Return diagnostics that can be shared with others, as texts by file name; may take long."""
+        """Return diagnostics that can be shared with others: texts, keyed by file name.
+
+        This may take long.
+        """
         application = self._application
         found = await Doctor(application, self.chats).findings()
         await self.refresh_metrics()
@@ -324,7 +332,7 @@ class AdminService:
         return {"path": str(chosen), "bytes": chosen.stat().st_size}
 
     async def prune(self, *, dry_run: bool) -> PruneView:
-        """Delete the messages that no rule keeps, or only count them; may take long.
+        """Delete the messages that no rule keeps, or only count them. This may take long.
 
         Raises:
             UnknownProject: A rule with `hold` names an unknown project; nothing was deleted.

@@ -1,4 +1,4 @@
-"""Runs the agents that the server itself starts: wakes them for mail, and mails their answers.
+"""Runs the agents that this server starts itself: wakes them for mail, and mails their answers.
 
 start: the mailbox resumes earlier runs, then mail wakes agents again stop: no agent is woken, active runs are
 stopped and released without counting an attempt
@@ -135,9 +135,10 @@ class ExecutorRegistry:
     ) -> None:
         """Create an executor for each kind of runner, without starting them.
 
-        `address` is this server's listening address. `tokens` gives runs access to it; each token contains
-        the name `server`. `in_chats` returns the project's slug and the name of the agent that answers on a
-        chat's thread. If no other server uses the database, `alone_at` lists the places of this one.
+        `address` is this server's listening address. `tokens` issues the tokens with which runs access the
+        server; each token contains the name `server`. `in_chats` returns the project's slug and the name of
+        the agent that answers on a chat's thread. If no other server uses the database, `alone_at` lists the
+        places of this server.
         """
         self._settings, self._address = settings, address
         self._alone_at = alone_at
@@ -186,7 +187,7 @@ class ExecutorRegistry:
         return programs + self._models.executing + self.results.executing
 
     def check(self, runner: AnyRunner) -> None:
-        """Refuse a runner that cannot run here, whatever its agent.
+        """Refuse a runner that cannot run on this server, whichever agent it belongs to.
 
         Raises:
             InvalidRunner: Its kind has no executor here, or it names something that does not exist.
@@ -227,7 +228,7 @@ class ExecutorRegistry:
                 return f"posts to {urlsplit(runner.url).netloc}"
 
     async def runner_of(self, agent_id: str, agent: AddressedAgent | None = None) -> AnyRunner | None:
-        """Return the runner of an agent (`name@project`); None if it does not run here.
+        """Return the runner of an agent (`name@project`); None if the agent does not run on this server.
 
         `agent` is the agent, if it was already read for the same run.
 
@@ -287,7 +288,10 @@ class ExecutorRegistry:
             self._tokens.revoke(token)
 
     async def untold(self, run_id: str) -> str:
-        """Return the messages that have arrived for a run, to add them to the answer of its tool call."""
+        """Return the messages that have arrived for a run since the last call.
+
+        They are added to the answer of its tool call.
+        """
         return await self._commands.untold(run_id) or await self._acp.untold(run_id)
 
     async def close(self) -> None:
@@ -354,7 +358,7 @@ class AgentSupervisor:
         self._timeouts = QuestionTimeouts(runs, clock, SystemTimer())
         self._tasks = Tasks("agents")
         self.is_waking = False
-        """Whether messages wake their recipients, which they do after `start`."""
+        """Whether messages wake their recipients, which is the case after `start`."""
 
     async def start(self) -> None:
         """Resume the work of an earlier server, and wake recipients again.

@@ -1,4 +1,4 @@
-"""The agents of the configuration file: `[[agents]]`, each with its project and its runner."""
+"""The agents from the tables `[[agents]]` of the configuration file, each with its project and its runner."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -49,7 +49,7 @@ def load_agents(environment: Mapping[str, str]) -> tuple[DeclaredAgent, ...]:
     named = [(one.project, one.name.casefold()) for one in found]
     twice = next((one for one in found if named.count((one.project, one.name.casefold())) > 1), None)
     if twice is not None:
-        raise _wrong(told[0][0].file, twice.name, "it is declared twice", "leave one of them out")
+        raise _wrong(told[0][0].file, twice.name, "it is declared twice", "remove one of them")
     return found
 
 

@@ -1,4 +1,4 @@
-"""Compares the messages of a project with those of its archive, while a server changes both.
+"""Compares the messages of a project with its archive, while a server changes both.
 
 The archive lags behind the database, and the two cannot be read at the same time. So the database is read
 before and after the archive, and a difference is a failure only if both reads show it.
@@ -41,7 +41,7 @@ class _Difference:
     unknown: set[int]
     """Messages in the archive that the database does not contain and never contained."""
     missing: set[int]
-    """Messages of the database that are neither in the archive nor waiting for it."""
+    """Messages of the database that are neither in the archive nor waiting to be written to it."""
 
     def __bool__(self) -> bool:
         return bool(self.unknown or self.missing)
@@ -110,8 +110,8 @@ class ArchiveCheck:
     async def _settled(self, project: Project, known: _Known, written: set[int]) -> _Difference:
         """Return the differences that are not caused by changes between the reads.
 
-        Messages that were added since the first read of the database are in the second read; messages that
-        were deleted since are not. Messages that were added and deleted in between are in neither read, and
+        A message that was added after the first read of the database is in the second read; a message that
+        was deleted after it is not. Messages that were added and deleted in between are in neither read, and
         no longer in the archive.
         """
         differs = _Difference(

@@ -4,7 +4,8 @@
              └──failed: logged, shown, retried after a growing pause
 
 Backups that a person made with `postroom backup` are in the same folder and stay until `postroom backup
-prune`. A daily backup with a date in the future also stays: the clock is or was wrong, so its age is unknown.
+prune`. A daily backup with a date in the future also stays, because the clock is or was wrong and its age is
+unknown.
 """
 
 import asyncio
@@ -65,7 +66,10 @@ _LOG = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backup:
-    """A backup in the folder; `made_at` is from its name, or else from the file's time."""
+    """A backup in the folder.
+
+    `made_at` comes from its file name or, failing that, from the file's modification time.
+    """
 
     path: Path
     made_at: int
@@ -88,7 +92,7 @@ class BackupState:
     damaged: tuple[str, ...]
     """The names of the backups that were found to be damaged."""
     failure: PostroomError | None
-    """Why the last attempt failed, or why the next one will; None if there is no obstacle."""
+    """Why the last attempt failed, or why the next one will fail; None if there is no obstacle."""
     tries: int
     """Number of failed attempts since the last success."""
 
@@ -139,7 +143,7 @@ class Backups:
         await self._tasks.close()
 
     async def make(self, name: str) -> Backup:
-        """Make a backup with this name while work continues; verify it before it gets its name.
+        """Make a backup with this name while work continues; verify the backup before it gets its final name.
 
         Raises:
             StoreError: The database cannot be read or the backup cannot be written; the folder is unchanged.
@@ -174,7 +178,9 @@ class Backups:
         )
 
     async def examined(self, *, full: bool) -> BackupState:
-        """Return the state of the backups after checking each one: its length, or with `full` all of it.
+        """Check each backup and return the results.
+
+        `full` reads each file completely, otherwise only its length is checked.
 
         Raises:
             StoreError: The folder cannot be read.
@@ -399,13 +405,13 @@ def _instant(text: str) -> int | None:
 
 
 def _sizes(database: Path) -> tuple[int, int]:
-    """Return the size of a database, and of its log, which may contain much of the data."""
+    """Return the sizes of a database and of its write-ahead log, which may contain much of the data."""
     log = database.with_name(f"{database.name}-wal")
     return database.stat().st_size, log.stat().st_size if log.exists() else 0
 
 
 def named_backup(source: Path, settings: Settings) -> Path:
-    """Return the file of a backup, given by its path or by its name in the folder of backups.
+    """Return the file of a backup that is given by its path, or by its name in the folder of backups.
 
     Raises:
         InvalidPath: The backup does not exist.
@@ -442,7 +448,7 @@ def _examined(one: Backup, *, check: bool) -> dict[str, object]:
 
 
 def backups_beyond(folder: Path, keep: int) -> list[Backup]:
-    """Return the backups of a folder except the `keep` newest intact ones; those are read completely."""
+    """Return all backups of a folder except the newest `keep` intact ones, which are read completely."""
     found, kept = _by_age(folder), list[Backup]()
     for one in reversed(found):
         if len(kept) < keep and not _examined(one, check=True)["fault"]:

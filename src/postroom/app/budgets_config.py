@@ -25,7 +25,7 @@ _MICROS: Final = 1_000_000
 
 def _cost(value: object) -> object:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _MOST / _MICROS:
-        raise ValueError("write a number above 0")
+        raise ValueError("write a number greater than 0")
     return value
 
 
@@ -45,12 +45,12 @@ class BudgetTable(Table, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if (self.runs, self.work, self.tokens, self.cost) == (None, None, None, None):
-            raise ConfigError("it has no limit", remedy='add runs = 100, work = "8h", tokens or cost')
+            raise ConfigError("it sets no limit", remedy='add runs = 100, work = "8h", tokens or cost')
         if self.zone is not None and self.window is None:
             raise ConfigError(
-                "zone is set, and window is not",
+                "zone is set, but window is not",
                 value="zone",
-                remedy="set window too, or remove zone",
+                remedy="set window, too, or remove zone",
             )
 
     def budget(self) -> Budget:
@@ -86,7 +86,7 @@ def load_budgets(environment: Mapping[str, str]) -> tuple[Budget, ...]:
     for name in same_limits(found):
         file, limit = places.config_file(environment), _NAMES.get(name, name)
         raise ConfigError(
-            f"{file} [[{TABLE}]]: two set {limit} for the same runs and the same time",
-            remedy="leave one of them out",
+            f"{file} [[{TABLE}]]: two budgets set {limit} for the same runs and the same period",
+            remedy="remove one of them",
         )
     return found

@@ -41,11 +41,11 @@ class ChatAdministration:
         return self.found
 
     async def pair(self, platform: str, code: str, role: str) -> PairedPerson:
-        """Admit the person who was given this code."""
+        """Give access to the person who received this code."""
         return await self.gateway.pair(platform, code, role)
 
     async def people(self) -> ChatPeopleView:
-        """Return the people who may write, and those who ask for access."""
+        """Return the people who have access, and those who ask for it."""
         return await self.gateway.people()
 
     async def remove_person(self, platform: str, user_id: str) -> RemovedChatPerson:
@@ -66,7 +66,7 @@ class ChatAdministration:
         return there or await self.gateway.send(platform, text, chat_id, thread_id, key)
 
     async def reconnect(self, request: Request, platform: str) -> Mapping[str, Json] | Response:
-        """Reconnect a channel, at the server that has it; return its state."""
+        """Reconnect a channel on the server that has it, and return its state."""
         return await self.gateway.passed_on(platform, request) or await self.gateway.reconnect(platform)
 
 

@@ -19,7 +19,7 @@ class CheckResult:
     """The result of checking one part. A part that could not be checked is `unknown`, never `ok`."""
 
     part: str
-    """A word from a fixed list, so that it cannot contain names."""
+    """A word from a fixed list, so it cannot contain a name."""
     state: CheckState
     detail: str
     remedy: str = ""

@@ -1,9 +1,9 @@
 """Settings: one frozen object, read once at start from defaults, a TOML file, the environment and flags.
 
 Later sources in this order take precedence. In the environment, `POSTROOM_*` takes precedence over the older
-names without a prefix. Every setting records the origin of its value. The reader never guesses: an unknown
-name, a value out of range or a duration without a unit prevents the start with a `ConfigError` that names the
-setting, the value, its source and the remedy.
+names without a prefix. Every setting records the origin of its value. The reader never guesses. An unknown
+name, a value out of range or a duration without a unit prevents the start with a `ConfigError`, which names
+the setting, the value, its source and the remedy.
 """
 
 import difflib
@@ -50,7 +50,7 @@ def _interval(value: object) -> timedelta:
         return timedelta(0)
     found = duration_of(value)
     if not timedelta(minutes=1) <= found <= LONGEST:
-        raise ValueError("write 0 for never, or a duration of 1m to 36500d")
+        raise ValueError("write 0 for 'never', or a duration from 1m to 36500d")
     return found
 
 
@@ -106,7 +106,7 @@ def _endpoint(value: object) -> object:
         is_address = False
     if not is_address or "@" in found.netloc or found.query or found.fragment or not text.isprintable():
         raise ValueError(
-            "write http://host:port or https://host:port, optionally with a path, without a password"
+            "write http://host:port or https://host:port, optionally with a path, but without a password"
         )
     return text
 
@@ -144,7 +144,10 @@ IN_DATA_DIR: Final = {"database": "postroom.db", "storage_root": "archive", "gat
 
 
 class Settings(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All settings. `load_settings` makes the object; creating one directly reads no environment."""
+    """All settings.
+
+    Use `load_settings` to create the object; creating it directly does not read the environment.
+    """
 
     data_dir: Annotated[Path, _about("Folder of the server's data, its token and the note for clients.")] = (
         field(default_factory=lambda: places.data_dir(places.environment()))
@@ -315,7 +318,7 @@ class Settings(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"],
         _read_by(_lower),
-        _about("Minimum level of events to log."),
+        _about("The minimum level of events to log."),
     ] = "info"
     log_format: Annotated[Literal["console", "json"], _about("Format of the log.")] = "console"
     telemetry: Annotated[Switch, _about("Send spans of calls and runs. Requires the extra `otel`.")] = False
@@ -404,9 +407,11 @@ class _Found:
 def load_settings(
     *, environment: Mapping[str, str] | None = None, overrides: Mapping[str, object] | None = None
 ) -> Settings:
-    """Return the settings for this start. `overrides` are command-line flags; None means not given.
+    """Return the settings for this start.
 
-    Relative paths are resolved against the current folder; those in the file, against the file's folder.
+    `overrides` are command-line flags; None means that a flag was not given.
+
+    Relative paths are resolved against the current folder, and those in the file against the file's folder.
 
     Raises:
         ConfigError: A name is unknown, a value is invalid, or the file or the data folder cannot be read.
@@ -432,7 +437,7 @@ def load_settings(
 
 
 def explain(settings: Settings) -> list[SettingLine]:
-    """Return every setting with its value, without secrets, and the value's origin."""
+    """Return every setting with its value, without secrets, and the origin of the value."""
     return [
         SettingLine(
             name=name,
@@ -479,7 +484,9 @@ _OLDER_NAMES: Final = {
 
 
 def tables_of(environment: Mapping[str, str], name: str) -> list[tuple[TableName, dict[str, Any]]]:
-    """Return the tables `[[name]]` of the configuration file, each with its place; none without a file.
+    """Return the tables `[[name]]` of the configuration file, each with its position.
+
+    An empty list without a file.
 
     Raises:
         ConfigError: The name has another type of value in the file.
@@ -488,7 +495,7 @@ def tables_of(environment: Mapping[str, str], name: str) -> list[tuple[TableName
     told = (read_toml(file, _CALLED, _REMEDY) or {}).get(name, [])
     if not isinstance(told, list) or not all(isinstance(one, dict) for one in told):
         raise ConfigError(
-            f"{file} {name}: it is not a list of tables", remedy=f"write [[{name}]] before each"
+            f"{file} {name}: this is not a list of tables", remedy=f"write [[{name}]] before each table"
         )
     return [(TableName(file, name, number), one) for number, one in enumerate(told, start=1)]
 
@@ -506,7 +513,7 @@ def _from_file(environment: Mapping[str, str]) -> dict[str, _Found]:
         _check_known(name, [*SETTINGS, *_TABLES], f"in {file}")
     if "data_dir" in table:
         raise ConfigError(
-            f"data_dir cannot stand in {file}: clients that read no file could not find the server",
+            f"data_dir cannot be set in {file}: clients that read no file could not find the server",
             value=table["data_dir"],
             remedy=f"set {places.DATA_DIR_NAME} instead, for the server and for its clients",
         )
@@ -540,7 +547,7 @@ def _from_flags(overrides: Mapping[str, object]) -> dict[str, _Found]:
 
 
 def _choose_database(found: dict[str, _Found]) -> None:
-    """Choose between a database file and a database URL: the one from the later source takes precedence.
+    """Choose between a database file and a database URL: the one from the source with higher precedence wins.
 
     Raises:
         ConfigError: Both are from the same source; or the URL is empty, as an unset variable leaves it, and

@@ -45,7 +45,7 @@ _NO_HTTP: Final = (
 
 
 class _Refused(Exception):
-    """The input is refused; the parser ends with it, and uvicorn answers 400."""
+    """The input is refused; the parser stops, and uvicorn answers 400."""
 
 
 @cache
@@ -121,7 +121,10 @@ class Connection(HttpToolsProtocol):
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Accept a header without the blanks around its value; a header after the body is ignored."""
+        """Accept a header and strip the blanks around its value.
+
+        Ignore a header that comes after the body.
+        """
         self._count(len(name) + len(value))
         if self._in_head:
             super().on_header(name, value.strip(b" \t"))

@@ -293,11 +293,14 @@ class Doctor:
 
 
 async def _seen(part: str, look: Look, told: set[str]) -> list[CheckResult]:
-    """Check a part. A failing store is reported for its own parts only; other parts are then unknown.
+    """Check a part.
 
-    A store that does not belong to its archive is reported for the part that notices it.
+    If the store fails, this is reported only for the parts that use the store; their further checks are
+    unknown.
 
-    The reason for the store's failure is reported only once, which `told` records.
+    If a store does not belong to its archive, this is reported for the part that notices it.
+
+    The reason why the store failed is reported only once; `told` records that it was.
     """
     try:
         return await look()
@@ -322,7 +325,7 @@ async def _seen(part: str, look: Look, told: set[str]) -> list[CheckResult]:
 
 
 async def damaged_messages(store: MailStore) -> list[int]:
-    """Compare the texts of all messages with their check values; return the ids of damaged messages."""
+    """Compare the texts of all messages with their checksums; return the ids of damaged messages."""
     damaged, after, count = list[int](), 0, 0
     while True:
 

@@ -1,4 +1,4 @@
-"""Respondents in gateway.toml other than models: agents and people, which may not exist."""
+"""Respondents in gateway.toml that are not models: agents and people, which may not exist."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -15,7 +15,7 @@ class Missing(NamedTuple):
 
 
 class Named(NamedTuple):
-    """A respondent: `name@project` or `human:name`, at the place `where` in the file."""
+    """A respondent, `name@project` or `human:name`, which the file names at the position `where`."""
 
     whom: str
     where: str
@@ -31,7 +31,10 @@ class Named(NamedTuple):
         return Missing(f"{self.where} names {self.whom}, but there is no such person", remedy)
 
     def gone_but(self, addresses: Sequence[str]) -> Missing:
-        """The problem if no agent has this address, with the given addresses of agents with its name."""
+        """The problem if no agent has this address.
+
+        It lists the given addresses of agents with the same name.
+        """
         if not addresses:
             return self.gone
         name = self.whom.partition("@")[0]

@@ -6,9 +6,9 @@
     [agents.<name>]      another model that answers; omitted settings are those of [agent]
     [[routes]]           which agent answers which messages: the first that matches, else that of [agent]
 
-Without the file, there is no gateway. As in `config`, the reader never guesses: an unknown name, a value out
-of range, a duration without a unit or a secret in the file prevents the start with a `ConfigError` that names
-the file, the table, the name, the value (unless it is secret) and the remedy.
+Without the file, there is no gateway. As in `config`, the reader never guesses. An unknown name, a value out
+of range, a duration without a unit, or a secret in the file prevents the start with a `ConfigError`. The
+error names the file, the table, the name, the value (unless it is secret) and the remedy.
 """
 
 import re
@@ -66,9 +66,9 @@ def _address(value: object) -> object:
     except ValueError:
         fits = False
     if not fits or not text.isprintable() or " " in text or parts.query or parts.fragment:
-        raise ValueError("write an address that begins with http:// or https://, up to and with /v1")
+        raise ValueError("write a URL that begins with http:// or https:// and ends with /v1")
     if parts.username is not None or parts.password is not None:
-        raise ValueError("write no name and no password into the address")
+        raise ValueError("remove the user name and the password from the URL")
     return text
 
 
@@ -129,11 +129,13 @@ class AgentConfig(Table, frozen=True, kw_only=True):
         if self.run is None:
             for missing in (name for name, value in told.items() if not value):
                 raise ConfigError(
-                    f"{missing} is missing", value=missing, remedy=f"add {missing}, or run alone"
+                    f"{missing} is missing",
+                    value=missing,
+                    remedy=f"add {missing}, or remove the other settings of a model",
                 )
         elif any(told.values()):
             raise ConfigError(
-                "names a model and an agent", value="@".join(self.run[::-1]), remedy="leave one of them out"
+                "names both a model and an agent", value="@".join(self.run[::-1]), remedy="remove one of them"
             )
 
 
@@ -145,7 +147,7 @@ class GatewayFile:
     agent: AgentConfig
     gateway: GatewayConfig
     others: Mapping[str, AgentConfig] = field(default_factory=dict)
-    """The agents that routes name, in addition to that of `[agent]`."""
+    """The agents that routes name in addition to the agent of `[agent]`."""
 
     def agent_on(self, thread_id: str) -> AgentConfig | None:
         """Return the agent that answers on a chat's thread; None if it is no longer configured."""
@@ -169,7 +171,7 @@ class _Source:
 
 
 def load_gateway(settings: Settings, *, environment: Mapping[str, str] | None = None) -> GatewayFile | None:
-    """Return the gateway's configuration; None if there is no file.
+    """Return the gateway's configuration; None if the file does not exist.
 
     Raises:
         ConfigError: The file cannot be read, has an invalid value, or is missing although a setting names it.
@@ -245,7 +247,11 @@ def _models(
             if other in rest:
                 inner.refuse(f"{other} is set", value=other, remedy="name agents of the mail room in routes")
         for setting in sorted(one for one in rest if one.startswith("speech_")):
-            inner.refuse(f"{setting} is set", value=setting, remedy="set it in [agent]: it is for all agents")
+            inner.refuse(
+                f"{setting} is set",
+                value=setting,
+                remedy="set it in [agent], because it applies to all agents",
+            )
         own = {"base_url", "api_key_env", "api_key_file"} & rest.keys()
         left = {"id", "run", "instructions", *(("api_key_env", "api_key_file") if own else ())}
         left |= {"models"} if own else set()
@@ -320,7 +326,7 @@ def _check_person(table: TableName, person: str, route: Route, connected: Sequen
 
 
 def _named(table: TableName, name: str, agent: AgentConfig, models: Mapping[str, AgentConfig]) -> str | None:
-    """Return the agent that a route names; None for that of `[agent]`."""
+    """Return the agent that a route names; None if it is the agent of `[agent]`."""
     if name in (DEFAULT_AGENT, agent.agent_id):
         return None
     who, at, project = name.partition("@")
@@ -345,7 +351,7 @@ def _platforms(source: _Source, told: Mapping[str, Any]) -> Mapping[Platform, Pl
         source.place("").refuse(
             "no platform is enabled, so that nobody could write",
             value="platforms",
-            remedy=f"add [platforms.<name>], of {', '.join(known)}; or take the file away",
+            remedy=f"add [platforms.<name>], of {', '.join(known)}; or remove the file",
         )
     return found
 
@@ -367,7 +373,7 @@ def _platform(source: _Source, platform: Platform, told: object) -> PlatformConf
 
 
 def _with_chats(table: TableName, told: dict[str, Any]) -> dict[str, Any]:
-    """Return a channel's table with the busy modes of individual chats moved to their current place."""
+    """Return a channel's table with the busy modes of single chats converted to their current form."""
     former = told.pop("busy_chats", None)
     if former is None:
         return told

@@ -42,12 +42,14 @@ def take_secret(
             "private file, and change the secret if others may have read this file",
         )
     if by_env in told and by_file in told:
-        table.refuse(f"{by_env} and {by_file} are both set", value=name, remedy="keep one of them")
+        table.refuse(f"{by_env} and {by_file} are both set", value=name, remedy="set only one of them")
     for way, look in ((by_env, _from_environment), (by_file, _from_file)):
         if way in told:
             named = told.pop(way)
             if not isinstance(named, str) or not named.strip() or "\0" in named:
-                table.refuse(f"{way} is not text", value=way, remedy=f"give {way} as text, within quotes")
+                table.refuse(
+                    f"{way} is not text", value=way, remedy=f"give {way} as text, in quotation marks"
+                )
             return look(table, way, named, environment) if read else Secret()
     return None
 
@@ -69,7 +71,10 @@ def _from_environment(table: TableName, way: str, name: str, environment: Mappin
         table.refuse(
             f"the variable that {way} names is not set in the server's environment",
             value=way,
-            remedy=f"set it for the process that runs `postroom up`; {way} holds its name, not the secret",
+            remedy=(
+                f"set it for the process that runs `postroom up`; {way} contains the variable's name, "
+                "not the secret"
+            ),
         )
     return _one_line(table, way, found)
 
@@ -85,7 +90,9 @@ def _from_file(table: TableName, way: str, name: str, environment: Mapping[str, 
         table.refuse(
             f"the file that {way} names cannot be read: {error.strerror}",
             value=way,
-            remedy=f"write the secret into a file of mode 0600; {way} holds its path, not the secret",
+            remedy=(
+                f"write the secret into a file of mode 0600; {way} contains the file's path, not the secret"
+            ),
         )
     try:
         text = content.decode("utf-8")

@@ -1,4 +1,4 @@
-"""The gateway's administration for its operator: health, people, notices."""
+"""The administration of the gateway by its operator: health, people, notices."""
 
 from collections.abc import Mapping
 from secrets import token_hex
@@ -89,7 +89,7 @@ class GatewayService(UndeliveredService):
         self._chats.mailbox.metrics.show_depths(await self._chats.runs.stores.dispatches.count_by_status())
 
     async def pair(self, platform: str, code: str, role: str) -> PairedPerson:
-        """Admit the person who was given this code.
+        """Give access to the person who received this code.
 
         Raises:
             InvalidArgument: The code is unknown, or there is no such platform or role.
@@ -98,9 +98,9 @@ class GatewayService(UndeliveredService):
         person = await self._gateway.people.pair(self._channel(platform).platform, code, _role(role))
         if person is None:
             raise InvalidArgument(
-                "no waiting person has this code",
+                "no person with this code is waiting for access",
                 value=platform,
-                remedy="ask the person to write to the bot again: a code expires, and works once",
+                remedy="ask the person to write to the bot again: a code works only once, and expires",
             )
         return {"person": _person(person, "paired")}
 
@@ -146,7 +146,7 @@ class GatewayService(UndeliveredService):
         """
         if not await self._gateway.people.shut_out(platform, user_id):
             raise InvalidArgument(
-                "no person with this id was admitted with a code",
+                "nobody with this id was given access with a code",
                 value=user_id,
                 remedy=(
                     "list the people with `postroom gateway people`; remove people of gateway.toml from "
@@ -163,7 +163,7 @@ class GatewayService(UndeliveredService):
         thread_id: str | None = None,
         key: str | None = None,
     ) -> StoredEffect:
-        """Send a message to a chat, once for each key, or to the home channel; return its outbox row.
+        """Send a message to a chat or to the home channel, only once for each key; return its outbox row.
 
         Raises:
             InvalidArgument: There is no such channel, no home channel, or no text.

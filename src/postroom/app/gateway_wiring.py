@@ -92,7 +92,7 @@ class ChatAgents(SeveralExecutors):
     async def resolve(self, activation: RunActivation, *, pinned: str | None) -> ResolvedRunPlan:
         """Return the configuration of the run.
 
-        Messages for a removed agent still become a run, whose failure notifies their senders.
+        Messages for a removed agent still become a run; this run fails, which notifies their senders.
         """
         if pinned is not None and self._told.agent_on(activation.thread_id) is None:
             return ResolvedRunPlan(resolution_id=pinned)
@@ -159,11 +159,11 @@ class ChatService:
     ) -> None:
         """Create all parts; none is started.
 
-        `agents` runs the agents of mail that answer, if there are any, `runners` provides their runners, and
-        `knows_person` returns whether a person exists. `mail` is notified of the delivery of its messages,
-        and of words to people in chats. `locks_dir` shows the bot tokens that servers of this machine's user
-        have taken; with `leases` the servers of one database, identified by `store_id`, share its channels,
-        and requests for a channel of another server go to `others`.
+        `agents` runs the registered agents that answer in chats, if there are any; `runners` provides their
+        runners, and `knows_person` returns whether a person exists. `mail` is notified when its messages are
+        delivered, and when people write to a person in a chat. `locks_dir` shows which bot tokens are used by
+        servers of this machine's user. With `leases`, the servers of one database, identified by `store_id`,
+        share its channels, and a request for a channel of another server is passed to `others`.
 
         Raises:
             ConfigError: A channel cannot be created from its configuration.
@@ -241,7 +241,7 @@ class ChatService:
     async def missing(self) -> list[Missing]:
         """Return the problem of each agent and person that cannot answer.
 
-        People who write to them are notified that there is no answer; all others are served.
+        People who write to missing agents are told that there is no answer; everyone else is served.
         """
         looked_at = [await self._fault_of(named) for named in answering(self._told).values()]
         return [one for one in looked_at if one is not None]
@@ -311,13 +311,13 @@ class ChatService:
         return None if server is None or self._others is None else await self._others.pass_on(request, server)
 
     async def _elsewhere(self, adapter: BasePlatformAdapter) -> Lease | None:
-        """Return the other server that has a channel; None if every server or this one has it."""
+        """Return the other server that has a channel; None if this server or every server has it."""
         if self._others is None or adapter.lease is None or adapter.is_ours():
             return None
         return await self._others.with_lease(adapter.lease)
 
     def routes(self) -> list[BaseRoute]:
-        """Return the routes of its channels: some at the root, the others below `/channels`."""
+        """Return the routes of the channels: some at the root, and the others below `/channels`."""
         at_root: list[BaseRoute] = []
         below: list[BaseRoute] = []
         for adapter in self.adapters:
@@ -347,7 +347,7 @@ def examine(told: GatewayFile, settings: Settings) -> None:
 
 
 def open_paths(adapters: Sequence[BasePlatformAdapter]) -> tuple[OpenPath, ...]:
-    """Return the addresses that these channels authenticate themselves, and their size limits."""
+    """Return the addresses whose callers these channels authenticate themselves, and their size limits."""
     found: dict[str, OpenPath] = {}
     for adapter in adapters:
         base = "" if adapter.at_root else CHANNELS

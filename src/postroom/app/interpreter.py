@@ -5,11 +5,11 @@ import sys
 from typing import Final
 
 SWITCH_SECONDS: Final = 0.0005
-"""Time in which a computing thread keeps the interpreter from a waiting one; Python's default is 0.005.
+"""How long a computing thread may keep the interpreter while another one waits; Python's default is 0.005.
 
-A send changes threads several times, and may wait for a computing thread each time. On a busy machine its p99
-during `doctor` was 2.5 times that of sends alone, and is 1.3 times with this; on a quiet one there was no
-difference. It costs no measurable processor time.
+A send changes threads several times, and may wait for a computing thread each time. On a busy machine, the
+p99 of sends during `doctor` was 2.5 times that without it, and is 1.3 times with this value; on an idle
+machine there was no difference. It costs no measurable processor time.
 """
 
 

@@ -143,7 +143,7 @@ class Repeats(logging.Filter):
 
 
 class _Form(logging.Formatter):
-    """Writes a record on one line with secrets masked; a traceback follows the line."""
+    """Formats a record as one line with secrets masked; a traceback follows that line."""
 
     def __init__(self, *, as_json: bool, has_colors: bool) -> None:
         super().__init__()

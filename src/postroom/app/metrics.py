@@ -92,7 +92,10 @@ class Metrics:
         self.registry.register(_Grouping(store))
 
     def observe_call(self, tool: str, outcome: str, seconds: float) -> None:
-        """Count one tool call; `tool` is a name of the table, `outcome` a code, so that labels stay few."""
+        """Count one tool call.
+
+        `tool` is a name from the table and `outcome` is a code, so that there are few labels.
+        """
         self._calls.labels(tool, outcome).inc()
         self._seconds.labels(tool).observe(seconds)
 

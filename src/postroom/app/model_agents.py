@@ -32,9 +32,9 @@ _INTRODUCTION: Final = (
 class ModelAgents(AgentRuntime):
     """Runs each agent with the model of its runner.
 
-    On an agent's own thread a run sees its messages and its earlier steps; in a chat it sees the
+    On an agent's own thread, a run sees its messages and its earlier steps; in a chat, it sees the
     conversation. It reads messages that arrive while it works. Calls are committed before they are made, so
-    that a run that was cut off changes nothing twice.
+    that a run that was interrupted changes nothing twice.
     """
 
     def __init__(

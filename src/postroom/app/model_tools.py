@@ -1,4 +1,4 @@
-"""The tools of an agent that a model runs: mail operations, called only as that agent."""
+"""The tools of an agent that is a model: mail operations, which are always performed as that agent."""
 
 import hashlib
 import json
@@ -23,7 +23,7 @@ from postroom.runtime.files import SEND_FILE, SendFileTool
 from postroom.services.calls import Calls
 
 LONGEST_ANSWER: Final = 200_000
-"""Maximum characters of an answer; the model is asked to request a longer one in parts."""
+"""Maximum characters of an answer; if an answer is longer, the model is asked to request it in parts."""
 LONGEST_QUESTION: Final = 2_000
 _PROJECT: Final = "project_key"
 _KEY: Final = "idempotency_key"
@@ -65,6 +65,9 @@ TOOLS: Final = (
     "add_note",
     "find_notes",
     "end_note",
+    "subscribe",
+    "list_subscriptions",
+    "end_subscription",
     "fetch_events",
     "catch_up",
     SEND_FILE,
@@ -148,7 +151,7 @@ class MailTool:
 
 
 class AskTool:
-    """Asks a person; the run waits for the answer without a time limit, and continues with it."""
+    """Asks a person a question. The run waits for the answer without a time limit, then continues with it."""
 
     descriptor = ToolDescriptor(
         id=ASK,

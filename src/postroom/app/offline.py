@@ -152,7 +152,10 @@ def _outline(settings: Settings, now: int) -> Outline:
 
 @contextmanager
 def _owned(database: Path, now: int, purpose: str) -> Iterator[None]:
-    """Lock a database against servers; refuse a damaged log, which opening would use up."""
+    """Lock a database so that no server can open it.
+
+    Refuse a damaged log, because opening would consume it.
+    """
     lock = OwnerLock(database)
     lock.acquire(now=now, purpose=purpose)
     try:
@@ -214,7 +217,7 @@ def _look_at_store(settings: Settings, now: int) -> None:
 
 
 def _messages(settings: Settings, now: int) -> CheckResult:
-    """Compare the messages with their check values; the result for an unreadable store is unknown."""
+    """Compare the messages with their checksums; if the store is unreadable, the result is unknown."""
     try:
         if settings.database_url:
             with closing(_postgres(settings)) as store:

@@ -35,6 +35,7 @@ from postroom.services.administration import (
     DecidedTaskView,
     RunsView,
     ScheduleView,
+    SnoozedQuestion,
 )
 from postroom.services.people import PeopleService
 from postroom.services.questions import QuestionService
@@ -65,6 +66,7 @@ _RunId = Annotated[
         "The run's id, its dispatch's id, or the first characters of either.", metavar="ID", complete="runs"
     ),
 ]
+_QuestionNumber = Annotated[str, Meta(description="the question's number, or its first digits")]
 _TokenName = Annotated[str, _text("The token's name.")]
 _PersonName = Annotated[str, _text("The person, as agents write it: human:NAME.")]
 _ScheduleName = Annotated[str, _text("The schedule's name.")]
@@ -616,14 +618,34 @@ _TASKS: Final = _of(
 class AnswerQuestion(Command, frozen=True):
     """Answer a question. The first answer counts, whether it comes from a page, a command or a chat."""
 
-    number: Annotated[str, Meta(description="the question's number, or its first digits")]
-    answer: Literal["yes", "no"]
+    number: _QuestionNumber
+    answer: Annotated[
+        str | dict[str, Any], Meta(description="yes or no, a choice, a text, or the fields of a form")
+    ]
     why: Annotated[str, Meta(description="a comment for the agent")] = ""
+    by: Annotated[str, Meta(max_length=64, description="the name of the person who answers")] = ""
 
 
-async def answer_question(questions: QuestionService, number: str, answer: str, why: str) -> AnsweredQuestion:
+class SnoozeQuestion(Command, frozen=True):
+    """Put a question off: it stays open, and is neither yes nor no."""
+
+    number: _QuestionNumber
+    seconds: Annotated[_Span, Meta(description="0 ends it at once")]
+    by: Annotated[str, Meta(max_length=64)] = ""
+
+
+async def answer_question(
+    questions: QuestionService, number: str, answer: str | dict[str, Any], why: str, by: str
+) -> AnsweredQuestion:
     """Answer a question."""
-    return await questions.answer(number, approved=answer == "yes", why=why)
+    return await questions.answer(number, answer, why=why, by=by)
+
+
+async def snooze_question(
+    questions: QuestionService, number: str, seconds: float, by: str
+) -> SnoozedQuestion:
+    """Put a question off."""
+    return await questions.snooze(number, for_ms=int(seconds * 1_000), by=by)
 
 
 _QUESTIONS: Final = _of(
@@ -638,6 +660,7 @@ _QUESTIONS: Final = _of(
         answer_key="questions",
     ),
     _row(AnswerQuestion, answer_question, "POST /admin/questions"),
+    _row(SnoozeQuestion, snooze_question, "POST /admin/questions/snooze"),
 )
 
 
@@ -655,6 +678,9 @@ class AddSchedule(Command, frozen=True):
     body: str
     importance: Importance = "normal"
     ack_required: bool = False
+    catch_up: Annotated[
+        bool, Meta(description="end with a summary of the project since the last message of the schedule")
+    ] = False
     cron: Annotated[str, Meta(description="such as `0 9 * * MON`")] | None = None
     every_seconds: Annotated[_Span, Meta(description="instead of `cron`")] | None = None
     zone: str = "UTC"

@@ -115,7 +115,7 @@ class _Watched(AbstractContextManager[Span]):
         return _written(self._span)
 
     def failed(self, kind: str) -> None:
-        """Record a failure without its text, which may quote text from a person."""
+        """Record a failure without its text, which may quote text that a person wrote."""
         self._span.set_attribute("error.type", kind)
         self._span.set_status(trace.StatusCode.ERROR)
 

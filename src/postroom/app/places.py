@@ -1,4 +1,4 @@
-"""Paths on this machine: data, configuration, the server's token and its note for clients.
+"""Paths on this machine: data, configuration, the server's token, and the note with the server's address.
 
 Standard library only: the stdio proxy and the hooks import this module and must stay small. They read no
 configuration file, so that they find the data folder (`data_dir`) by the environment alone.
@@ -26,7 +26,7 @@ CLIENT_NAMES: Final = (
     "POSTROOM_TOKEN",
     "POSTROOM_URL",
 )
-"""Variables with postroom's prefix that clients read, and that are not settings of the server."""
+"""Variables with postroom's prefix that only clients read; they are not settings of the server."""
 RUN_NAMES: Final = (
     "POSTROOM_DISPATCH",
     "POSTROOM_PROJECT",
@@ -34,7 +34,7 @@ RUN_NAMES: Final = (
     "POSTROOM_STEERING",
     "POSTROOM_THREAD",
 )
-"""Variables that a server sets for a run, for the commands that it calls; they are not settings either."""
+"""Variables that a server sets for the program of a run and its commands; they are not settings either."""
 
 _LARGEST_NOTE: Final = 16 * 1024
 
@@ -66,7 +66,9 @@ def data_dir(environment: Mapping[str, str], *, platform: str = sys.platform) ->
 
 
 def refuse_closed(folder: Path) -> None:
-    """Refuse a data folder that this user may not enter; a missing one can be created.
+    """Refuse a data folder that this user may not enter.
+
+    Accept a folder that does not exist, because it can be created.
 
     Raises:
         ConfigError: The folder is closed; the error names its owner and the remedy.
@@ -80,7 +82,10 @@ def refuse_closed(folder: Path) -> None:
 
 
 def machine_dir(environment: Mapping[str, str], *, platform: str = sys.platform) -> Path:
-    """Return a folder that all servers of this user share, wherever their data is; possibly missing."""
+    """Return a folder that all servers of this user share, wherever their data folders are.
+
+    It may not exist.
+    """
     kept = {name: value for name, value in environment.items() if name != DATA_DIR_NAME}
     return data_dir(kept, platform=platform) / "machine"
 
@@ -115,7 +120,7 @@ def server_note(data_dir: Path) -> Path:
 
 
 def write_server_note(data_dir: Path, note: ServerNote) -> None:
-    """Write the note, readable by this user only; a reader sees the complete old or new one.
+    """Write the note so that only this user can read it; a reader sees the complete old or new note.
 
     Raises:
         OSError: The folder cannot be created or written.
@@ -168,7 +173,7 @@ def read_server_note(data_dir: Path) -> ServerNote | None:
         return None
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ConfigError(
-            f"{target} is not the note of a server: {why_unreadable(error)}",
+            f"{target} does not contain the address of a server: {why_unreadable(error)}",
             value=str(target),
             remedy="remove the file and start the server again with `postroom up`",
         ) from error

@@ -15,7 +15,7 @@ _SHARED: Final = stat.S_IRWXG | stat.S_IRWXO
 
 
 def private_places(settings: Settings) -> list[Path]:
-    """Return the folders and files with mail in them, or on the path to it."""
+    """Return the folders and files that contain mail, and the folders above them."""
     folder = settings.data_dir
     return [
         folder,
@@ -28,7 +28,7 @@ def private_places(settings: Settings) -> list[Path]:
 
 
 def keep_private(settings: Settings) -> None:
-    """Remove other users' permissions on postroom's files; no effect if there are none. Blocks.
+    """Remove other users' permissions on postroom's files; do nothing if there are no files. Blocks.
 
     Raises:
         ConfigError: A file that other users may use belongs to one of them.

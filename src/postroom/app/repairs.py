@@ -1,4 +1,4 @@
-"""The repairs of `postroom doctor --repair`: each is announced before it is done, and loses nothing."""
+"""The repairs of `postroom doctor --repair`; each one is announced before it is made, and loses no data."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -53,7 +53,7 @@ def gaps_of(archive: Archive, project: Project, missing: int) -> Repair:
 
 
 def head_of(archive: Archive, project: Project) -> Repair:
-    """Return the repair of an archive that lost its HEAD; its contents are compared afterwards."""
+    """Return the repair of an archive that has lost its HEAD; its contents are compared afterwards."""
     return Repair(
         name=f"archive {project.slug}",
         does="write the lost HEAD of the archive again; nothing else changes",
@@ -72,7 +72,7 @@ def another_archive(archive: Archive, project: Project, now: int) -> Repair:
 
 
 async def performed(repairs: Sequence[Repair], *, dry_run: bool) -> list[RepairView]:
-    """Perform repairs one after another, or none; a failure is reported and does not stop the others."""
+    """Perform the given repairs one after another; a failure is reported and does not stop the others."""
     return [await _performed(one, dry_run=dry_run) for one in repairs]
 
 

@@ -48,7 +48,7 @@ _Text = Annotated[str, Meta(pattern=r"\S", extra={"write": "a text that is not e
 
 
 class KeepTable(Table, frozen=True, kw_only=True):
-    """One rule: its messages, and how long they are kept."""
+    """One rule: which messages it applies to, and how long they are kept."""
 
     project: _Text | None = None
     topic: _Text | None = None
@@ -60,13 +60,15 @@ class KeepTable(Table, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.hold and (self.days is not None or self.unread_stays is not None):
             raise ConfigError(
-                "hold keeps the held messages for ever, and days or unread_stays is set too",
+                "with hold, messages are kept forever, but days or unread_stays is set, too",
                 value="hold",
-                remedy="leave out days and unread_stays, or leave out hold",
+                remedy="remove days and unread_stays, or remove hold",
             )
         if not self.hold and self.days is None:
             raise ConfigError(
-                "days is missing", value="days", remedy="write days = 90 for 90 days, or hold = true"
+                "days is missing",
+                value="days",
+                remedy="set days = 90 to keep them for 90 days, or hold = true",
             )
 
     def rule(self) -> KeepRule:
@@ -98,11 +100,11 @@ HOUR: Final = 60
 LOOK: Final = 1_000
 """Messages that one check covers: a few milliseconds."""
 STEP: Final = 500
-"""Rows that one change deletes: some milliseconds, during which no caller is answered."""
+"""Number of rows that one change deletes; it takes some milliseconds, during which no caller is answered."""
 THREADS: Final = 10
-"""Threads of runs that one change deletes, with all their messages."""
+"""Number of threads of runs that one change deletes, with all of their messages."""
 FILES: Final = 20
-"""Files whose bytes one change removes."""
+"""Number of files whose content one change removes."""
 UNUSED: Final = timedelta(days=7)
 """Retention of unreferenced bytes: a message may wait for its run together with its file."""
 _PAGE: Final = 500
@@ -165,7 +167,7 @@ class Retention:
         self._tasks.start(self._serve(), name="timer")
 
     async def stop(self) -> None:
-        """Stop; remaining deletions are done later."""
+        """Stop; the remaining deletions happen after the next start."""
         await self._tasks.close()
 
     async def logs(self) -> int:
@@ -188,7 +190,7 @@ class Retention:
         return gone
 
     async def answers(self) -> int:
-        """Delete expired answers to keyed calls; return their number.
+        """Delete expired answers to calls with an idempotency key; return how many were deleted.
 
         Raises:
             StoreError: The store failed; completed deletions stay.
@@ -197,7 +199,7 @@ class Retention:
         return await self._until_done(lambda tx: tx.purge_answers(tx.now() - kept, limit=STEP), STEP)
 
     async def messages(self) -> int:
-        """Delete messages that no rule keeps any longer; return their number.
+        """Delete messages that no rule keeps any longer; return how many were deleted.
 
         Raises:
             UnknownProject: A rule that holds messages names a missing project; nothing is deleted.
@@ -235,7 +237,7 @@ class Retention:
         return found
 
     async def runs(self) -> int:
-        """Delete the threads of runs that were idle for long enough; return their number.
+        """Delete the threads of runs that have been idle for long enough; return how many were deleted.
 
         Raises:
             StoreError: The store failed; completed deletions stay.

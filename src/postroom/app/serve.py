@@ -208,7 +208,7 @@ class Site:
         )
 
     def end_listening(self) -> None:
-        """End the streams of listeners; their other requests are still answered."""
+        """End the streams of subscribers; their other requests are still answered."""
         self._mcp.end_listening()
         self._application.mail.changes.stop()
 
@@ -454,7 +454,7 @@ def _address(listener: socket.socket) -> str:
 
 
 async def _leave_note_later(application: Application) -> None:
-    """Write the note as soon as possible; if the disk is full, when there is space again."""
+    """Write the note as soon as possible; if the disk is full, as soon as there is space again."""
     timer = SystemTimer()
     is_left = False
     while not is_left:

@@ -8,9 +8,9 @@ The same id is in the store, next to the token and in the archive.
     empty, older than the archive
     or another one              ─▶ WrongStore, nothing changed; `new_store` continues with the present store
 
-A data folder from a release without ids has no id in any of these places, and gets one here. If the store of
-a data folder is on PostgreSQL, a start with another database is refused too, because the address was lost or
-is wrong.
+A data folder from a release without ids has no id in any of these places, and gets its id here. If the store
+of a data folder is on PostgreSQL, a start with another database is refused too, because the address was lost
+or is wrong.
 """
 
 import asyncio
@@ -55,15 +55,18 @@ class Kept:
     slugs: list[str]
     """The repositories of the archive."""
     made: Mapping[str, int] = field(default_factory=dict)
-    """When each project was created, from its repository; read only if no mark identifies the store."""
+    """When each project was created, according to its repository.
+
+    Read only if no mark identifies the store.
+    """
     has_backups: bool = False
-    """Whether there are backups, which the server makes only on SQLite."""
+    """Whether the folder has backups, which the server makes only on SQLite."""
     elsewhere: str = ""
     """The location of the PostgreSQL store of the data folder, if the settings name another."""
 
     @classmethod
     def of(cls, settings: Settings) -> "Kept":
-        """Read the folders; ignore a disabled archive, and one without repositories.
+        """Read the folders; ignore an archive that is disabled or has no repositories.
 
         The mark of a database file says nothing about another database in the settings, because the file
         still exists. An address of PostgreSQL that is no longer in the settings may be lost.
@@ -94,7 +97,7 @@ class Kept:
 
     @property
     def expects_a_store(self) -> bool:
-        """Whether the data folder had a store, which a new one would silently replace."""
+        """Whether the data folder had a store before, which a new store would silently replace."""
         return self.beside is not None or bool(self.slugs) or self.has_backups
 
     @property
@@ -112,7 +115,7 @@ class Kept:
     def telling_where(self, found: str | None = None) -> Iterator[None]:
         """Add the store's location to a refusal if it is elsewhere, so that nothing needs to be restored.
 
-        `found` is the id of the refused store; the store that belongs here may have moved.
+        `found` is the id of the refused store. The store that belongs here may have been moved elsewhere.
 
         Raises:
             WrongStore: The block raised it.

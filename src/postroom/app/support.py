@@ -1,7 +1,7 @@
 """The contents of a support bundle by file name: schemas, counts, states and codes.
 
-The contents are selected rather than filtered: there are no fields for texts of people, names, paths or
-tokens. Of settings, only numbers and words from fixed lists are shown; of log lines, only the event.
+The contents are selected rather than filtered: no field can hold texts of people, names, paths or tokens.
+Settings are shown only if they are numbers or words from fixed lists, and log lines only by their event.
 """
 
 import hashlib
@@ -39,7 +39,7 @@ _EVENT: Final = re.compile(r"[a-z_]+(\.[a-z_]+)+")
 _INSTANT: Final = re.compile(r"[0-9T:.Z-]{20,30}")
 _LEVELS: Final = ("debug", "info", "warning", "error", "critical")
 _CODES: Final = tuple(kind.code for kind in all_errors())
-"""The only words of a log line that are shown in addition to its event."""
+"""The only words of a log line that are shown, apart from its event."""
 
 
 def common_documents(settings: Settings) -> dict[str, str]:
@@ -71,7 +71,7 @@ def told_findings(findings: Iterable[CheckResult]) -> list[dict[str, object]]:
 
 
 def told_runners(kept: Sequence[str]) -> list[dict[str, object]]:
-    """Return the kinds of runners, without their agents and the contents passed to their programs."""
+    """Return the kinds of runners, without their agents and without the text passed to their programs."""
     return [_runner(one) for one in kept]
 
 
@@ -94,7 +94,7 @@ def _versions() -> dict[str, object]:
 
 
 def _settings(settings: Settings) -> list[dict[str, str]]:
-    """Return each setting with the kind of its origin; a file's path is omitted."""
+    """Return each setting with the kind of its origin, but without the path of a file."""
     return [
         {
             "name": line.name,

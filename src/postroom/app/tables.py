@@ -1,6 +1,6 @@
 """Reads tables of TOML files into structs.
 
-All tables share one reader, which decides which values are refused, and with which message.
+All tables share one reader, which decides which values are refused, and with which error message.
 
 A struct declares the names of its table with their types, limits and defaults, and the tables within it.
 `postroom.toml_files` documents further options of a field.
@@ -67,7 +67,7 @@ def check_table(table: TableName, told: object, kind: type[Table]) -> dict[str, 
 
 
 def _ways(told: object, kind: type[Table]) -> str:
-    """Return the names of a table under which a misplaced value could belong; "" if there are too many."""
+    """Return the tables to which a misplaced value could belong; "" if there are too many."""
     names = list(fields_of(kind))
     fitting = [name for name in names if _holds(kind, name, told)]
     chosen = fitting if len(fitting) == 1 else names
@@ -105,7 +105,7 @@ def _converted(table: TableName, told: Mapping[str, Any], kind: type[T], environ
         if secret is None:
             continue
         if target in rest:
-            table.refuse(f"{name} and {target} are the same here", value=name, remedy="keep one of them")
+            table.refuse(f"{name} and {target} are the same here", value=name, remedy="set only one of them")
         rest[target] = secret
     for name, value in rest.items():
         inner, is_many = _table_in(fields[name])
@@ -147,7 +147,9 @@ def _value(
 def _refuse_invalid(
     table: TableName, given: Mapping[str, Any], told: Mapping[str, Any], kind: type[Table], why: str
 ) -> None:
-    """Refuse a value that msgspec refused, in the terms of the file; `told` has the `given` values as read.
+    """Report a value that msgspec refused, in the terms of the file.
+
+    `told` contains the `given` values as they were read.
 
     Raises:
         ConfigError: Always.

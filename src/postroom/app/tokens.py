@@ -41,7 +41,7 @@ _SHARED: Final = stat.S_IRWXG | stat.S_IRWXO
 def load_or_make_token(path: Path) -> str:
     """Return the server's token; the first call on a machine creates it, and concurrent callers get the same.
 
-    A new token is complete and on the disk before its file, which has mode 0600, appears under its name.
+    A new token is written completely to disk before its file, which has mode 0600, appears under its name.
 
     Raises:
         ConfigError: Other users can read the file, another user owns it, it has no token, or the folder is
@@ -91,7 +91,7 @@ def new_run_token(server: str) -> str:
 
 
 def new_agent_token() -> str:
-    """Return a new token for an agent; store only its hash."""
+    """Create and return a new token for an agent; store only its hash."""
     return AGENT_PREFIX + secrets.token_urlsafe(32)
 
 

@@ -32,16 +32,16 @@ class UndeliveredService:
         return {"undelivered": await self._kept.read(_undelivered)}
 
     async def revive(self, outbox_id: str) -> StoredEffect:
-        """Retry a dead letter; a unique prefix of its id is enough.
+        """Retry a dead letter, which is given by a unique prefix of its id.
 
         A message that no channel of this server can deliver stays on the list.
         """
         named = await self._named(outbox_id)
         if named.payload.get("kind") == ReplyKind.UPDATE:
             raise InvalidArgument(
-                "this is a raw update of a platform, which cannot be retried",
+                "this is a raw update from a chat platform, which cannot be retried",
                 value=outbox_id[:200],
-                remedy="ask the sender to send it again, and discard this dead letter",
+                remedy="ask the sender to send the message again, then discard this dead letter",
             )
         self._refuse_unsayable(named.target)
         row = await self._outbox.revive(named.outbox_id)
@@ -50,7 +50,7 @@ class UndeliveredService:
         return {"outbox_id": row.outbox_id, "status": row.status.value}
 
     async def discard(self, outbox_id: str) -> DiscardedEffect:
-        """Discard a dead letter; a unique prefix of its id is enough."""
+        """Discard a dead letter, which is given by a unique prefix of its id."""
         named = await self._named(outbox_id)
         if not await self._outbox.discard(named.outbox_id):
             raise _not_dead(outbox_id)
@@ -78,10 +78,10 @@ class UndeliveredService:
         """
         if has_waiting_caller(target):
             raise InvalidArgument(
-                "the caller over the OpenAI protocol has already received an error, so nobody would "
-                "read the answer",
+                "the client, which uses the OpenAI protocol, has already received an error, so nobody "
+                "would read the answer",
                 value=target,
-                remedy="read the answer with `postroom gateway dead --json`, and discard it",
+                remedy="read the answer with `postroom gateway dead --json`, then discard it",
             )
         if not any(_may_speak(one, target) for one in self._speakers):
             raise InvalidArgument(
@@ -92,7 +92,7 @@ class UndeliveredService:
 
 
 def _may_speak(adapter: BasePlatformAdapter, target: str) -> bool:
-    """Return whether a channel delivers for a target; it knows its bot once it has connected."""
+    """Return whether a channel delivers to a target; a channel knows its bot only after it has connected."""
     platform, account = adapter.platform.value, adapter.account
     if account == UNKNOWN_ACCOUNT:
         return target.startswith(target_name(platform, ""))

@@ -142,7 +142,7 @@ class Application:
 
         `declared` has the contents of the configuration files. Without `clock`, the database's clock is used.
         `address` is the server's listening address. With `new_store`, the present database, or a new one,
-        replaces the earlier one, whose archive is moved to another folder.
+        replaces the earlier database, and the earlier archive is moved to another folder.
 
         Raises:
             WrongStore: The database is missing, empty, older than the archive or has another id, or its log
@@ -275,13 +275,15 @@ class Application:
         return (await self.store.identity()).store_id or ""
 
     async def backlogs(self) -> dict[str, Backlog]:
-        """Return the number of waiting effects and dead letters of the outbox, by kind."""
+        """Return the number of waiting effects and dead letters of the outbox, keyed by kind."""
         kinds = {ARCHIVE, *self.relay.handlers}
         return await self.store.store.read(lambda tx: {kind: tx.outbox.backlog(kind) for kind in kinds})
 
     def mcp_server(self) -> "PostroomMcpServer":
         """Create an MCP server over this application; there may be several."""
         from postroom.mcp_server.server import PostroomMcpServer  # it loads the SDK
+        from postroom.mcp_server.windows import Windows
+        from postroom.services.questions import QuestionService
 
         @asynccontextmanager
         async def lifespan(_: object) -> AsyncIterator[dict[str, object]]:
@@ -295,6 +297,7 @@ class Application:
             subscriptions=self.news,
             observe=self.metrics.observe_call,
             untold=self.executors.untold,
+            windows=Windows(QuestionService(self.runs, self.clock)),
             lifespan=lifespan,
         )
 
@@ -302,7 +305,7 @@ class Application:
     async def at_work(self) -> AsyncIterator[None]:
         """Perform outbox effects while any caller is inside this context.
 
-        One of the callers performs them. When it leaves, the next one takes over.
+        One of the callers performs them. When that server leaves, the next one takes over.
         """
         leaving, has_turn = asyncio.Event(), asyncio.Event()
 
@@ -337,7 +340,7 @@ class Application:
 
 
 def in_chats(chats: "GatewayFile | None") -> Callable[[str], tuple[str, str] | None]:
-    """Return a function that finds the mail agent that answers on a chat's thread."""
+    """Return a function that finds the registered agent that answers on a chat's thread."""
 
     def whose(thread_id: str) -> tuple[str, str] | None:
         is_chat = chats is not None and thread_id.startswith(CHAT_THREAD)

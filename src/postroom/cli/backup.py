@@ -95,7 +95,7 @@ def list_(
 def prune(
     keep: Annotated[int, typer.Option(min=1, metavar="N", help="Number of newest backups to keep.")],
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would be removed, and remove nothing.")
+        bool, typer.Option("--dry-run", help="Show what would be removed without removing anything.")
     ] = False,
     data_dir: DataDir = None,
     as_json: AsJson = False,
@@ -138,7 +138,9 @@ def restore(
             "--force", help="Replace an existing database. The old database is kept in the same folder."
         ),
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything and change nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check everything without changing anything.")
+    ] = False,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:

@@ -55,10 +55,10 @@ def _folder(text: str) -> str:
 
 class _Kind(NamedTuple):
     option: Any = None
-    """The shared option for fields of this kind; None if the command describes its own option."""
+    """The shared option for fields of this kind; None if the command defines its own option."""
     default: Any = None
     sends: Callable[[str], str] | None = None
-    """Converts the text that was typed to the value that is sent."""
+    """Converts the text that the user typed to the value that is sent."""
 
 
 _PLAIN: Final = _Kind()

@@ -70,7 +70,7 @@ def _kept_token(path: Path) -> str:
 def _plain(token: str) -> str:
     if not (token.isascii() and token.isprintable()):
         raise ConfigError(
-            "the token contains characters that no token has",
+            "the token contains characters that are not allowed in a token",
             remedy="set the token again, without line breaks",
         )
     return token

@@ -29,7 +29,7 @@ _GROUPS: Final[Mapping[str, str]] = {"backup": "backup.backups", "config": "sett
 
 
 def tree(only: str = "") -> typer.Typer:
-    """Return the commands of the module that contains this one; all commands if there is no such module."""
+    """Return the commands of the module with the command `only`; all commands if no module has it."""
     names = [name for group in GROUPS.values() for name in group]
     app = typer.Typer(
         name="postroom",

@@ -102,4 +102,4 @@ KINDS: Final[Mapping[str, Complete]] = {
     "runs": _asked(_runs),
     "questions": _asked(_questions),
 }
-"""The completions, by the kind of value."""
+"""The completions, keyed by the kind of value."""

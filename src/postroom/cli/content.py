@@ -35,7 +35,7 @@ def _given_text(argument: str | None, file: str | None) -> str:
         raise InvalidArgument(
             "a message accepts one source of text",
             value=argument if file is None else file,
-            remedy="give the text as the argument, with --body-file FILE, or as - to read it from stdin",
+            remedy="give the text as the argument, use --body-file FILE, or give - to read it from stdin",
         )
     source = file if file is not None else argument
     if source == STDIN:
@@ -57,7 +57,7 @@ def _given_text(argument: str | None, file: str | None) -> str:
 
 
 def attachments(files: Sequence[Path]) -> list[dict[str, str]] | None:
-    """Return files in the form for a call; None if there are none.
+    """Return files in the form that a call requires; None if there are none.
 
     Raises:
         InvalidPath: A file cannot be read.

@@ -47,7 +47,7 @@ def copy(
         ),
     ] = "",
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check both databases, and write nothing.")
+        bool, typer.Option("--dry-run", help="Check both databases without writing anything.")
     ] = False,
     data_dir: DataDir = None,
     as_json: AsJson = False,

@@ -17,6 +17,7 @@ from postroom.cli.call import shows
 from postroom.cli.client import Server
 from postroom.cli.options import HERE, AsJson, Project, project_key
 from postroom.cli.watch import Patience, leave_when_unread, terminate
+from postroom.contracts.catching_up import summary_lines
 from postroom.contracts.errors import CursorExpired, InvalidArgument, PostroomError
 
 WAIT_SECONDS: Final = 25
@@ -66,32 +67,8 @@ def events(
 
 @shows(app, "catch_up")
 def _(found: dict[str, Any]) -> str:
-    runs, spent, skipped = found["runs"], found["spent"], found["skipped"]
-    threads = show.items(found["threads"])
-    lines = [f"Since {show.moment(found['since'])}: {found['events']} events."]
-    if skipped:
-        lines.append(f"{skipped} older events are not part of this summary.")
-    if ran := [f"{number} {state}" for state, number in runs.items() if number]:
-        usage = (
-            f" {spent['tokens']:,} tokens, {spent['cost_micros'] / 1e6:.2f} USD."
-            if any(spent.values())
-            else ""
-        )
-        lines.append(f"Runs: {', '.join(ran)}.{usage}")
-    if tasks := [f"{number} {kind[5:]}" for kind, number in found["counts"].items() if kind[:5] == "task."]:
-        lines.append(f"Tasks: {', '.join(tasks)}.")
-    for state, key, about in (("failed", "failed", "run_id"), ("asks", "questions", "question_id")):
-        lines += [f"  {state:8} {one[about]}  {one['agent'] or '-'}" for one in show.items(found[key])]
-    lines += [
-        f"  reserved {show.line(one['path'])}  {one['agent'] or '-'}" for one in show.items(found["reserved"])
-    ]
-    if threads:
-        lines.append(f"Threads with new messages: {found['threads_in_all']}.")
-    lines += [
-        f"  {one['thread_id']}  {one['messages']}  {show.line(one['subject'])}  ({', '.join(one['senders'])})"
-        for one in threads
-    ]
-    return "\n".join((*lines, f"Next time: postroom catch-up --after {found['next']}"))
+    lines = (*summary_lines(found), f"Next time: postroom catch-up --after {found['next']}")
+    return "\n".join(map(show.moment, lines))
 
 
 def _kept(asked: Mapping[str, object], after: int | None) -> Iterator[Mapping[str, Any]]:

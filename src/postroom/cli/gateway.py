@@ -48,7 +48,7 @@ def run(
     data_dir: DataDir = None,
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"] | None,
-        typer.Option(help="Minimum level of events to log."),
+        typer.Option(help="The minimum level of events to log."),
     ] = None,
     log_format: Annotated[Literal["console", "json"] | None, typer.Option(help="Format of the log.")] = None,
 ) -> None:
@@ -117,10 +117,14 @@ def send(  # noqa: PLR0913 - the options of the command
     platform: Platform,
     chat: Annotated[str, typer.Argument(metavar="CHAT", help="The chat's id on the platform, or `home`.")],
     text: Annotated[str, typer.Argument(metavar="TEXT", help="The text of the message.")],
-    thread: Annotated[str | None, typer.Option(metavar="ID", help="A thread of the chat.")] = None,
+    thread: Annotated[str | None, typer.Option(metavar="ID", help="The id of a thread in the chat.")] = None,
     key: Annotated[
         str | None,
-        typer.Option("--idempotency-key", metavar="KEY", help="A key: the same key sends the message once."),
+        typer.Option(
+            "--idempotency-key",
+            metavar="KEY",
+            help="Idempotency key: calls with the same key send the message only once.",
+        ),
     ] = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
@@ -144,7 +148,7 @@ def dead(
     revive: Annotated[str | None, typer.Option(metavar="ID", help="Retry this message.")] = None,
     discard: Annotated[
         str | None,
-        typer.Option(metavar="ID", help="Discard this message for good; `all` discards each."),
+        typer.Option(metavar="ID", help="Discard this message permanently; `all` discards all of them."),
     ] = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,

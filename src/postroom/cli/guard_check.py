@@ -36,7 +36,7 @@ _NAMES = ("-z", "--name-only", "--no-renames", "--no-relative")
 def run_check(hook: str, arguments: Sequence[str], *, sent: str | None = None) -> int:
     """Return 0 if Git may continue, else 1 with the reason on standard error.
 
-    `sent` is Git's standard input to the hook; it is read unless given.
+    `sent` is the standard input that Git gives to the hook; if it is not given, standard input is read.
     """
     if hook not in HOOKS:
         print(f"postroom: unknown check {hook!r}; use {' or '.join(HOOKS)}", file=sys.stderr)
@@ -143,7 +143,7 @@ def _git(*words: str, given: bytes = b"") -> bytes:
 
 
 def _ask_git(*words: str, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    """Run Git in the environment of its hook, which may have a separate index.
+    """Run Git in the environment of the hook, which may set a separate index.
 
     Raises:
         FileNotFoundError: Git is not installed.

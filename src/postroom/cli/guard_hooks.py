@@ -2,8 +2,9 @@
 
 This module knows where they are, how they coexist with other hooks, and how to remove them.
 
-An existing hook is renamed and kept next to the guard's hook, which calls it first. Renaming preserves its
-bytes, its mode and, for a symbolic link, the link, so removing the guard restores it exactly.
+An existing hook is renamed and kept next to the guard's hook, which calls it first. Renaming preserves a
+hook's bytes and mode and, if it is a symbolic link, the link itself, so removing the guard restores the hook
+exactly.
 
     absent ──install──▶ installed            foreign ──install──▶ installed, with the other hook kept
        ▲                   │                     ▲                   │
@@ -208,7 +209,7 @@ def _holds(path: Path, mark: bytes) -> bool:
 
 
 def _managed(repository: Path, folder: Path, name: str) -> Hook | None:
-    """Return a hook that husky or lefthook manages through its configuration; None if neither does."""
+    """Return a hook that husky or lefthook manages in its configuration; None if neither manages one."""
     if folder.name == "_" and (folder / "h").is_file():
         manager, files = "husky", [folder.parent / name]
         replaced = _usual_folder(repository) / name

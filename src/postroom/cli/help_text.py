@@ -9,7 +9,7 @@ from typer.core import TyperGroup
 GROUPS: Final[Mapping[str, Sequence[str]]] = {
     "Every day": ("init", "up", "inbox", "top", "open", "status", "demo"),
     "Mail and files": ("whoami", "mail", "agents", "people", "reservations", "watch", "events", "catch-up"),
-    "Work": ("tasks", "notes", "runs", "questions", "schedules"),
+    "Work": ("tasks", "notes", "subscriptions", "runs", "questions", "schedules"),
     "Clients and chats": ("setup", "mcp", "hook", "guard", "gateway"),
     "Upkeep": (
         "doctor",

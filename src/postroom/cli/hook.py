@@ -1,6 +1,7 @@
 """`postroom hook <client> <event>`: the program of a client's hook.
 
-The server makes the decision; this program asks it and translates between its format and the client's.
+The server makes the decision. This program asks the server, and translates between the client's format and
+its own.
 
 It runs at every tool call, so it imports next to nothing and uses HTTP over a plain socket, only to this
 machine. After any failure it prints nothing and exits with 0, so that mail never blocks a client. Its input
@@ -19,6 +20,8 @@ from postroom.contracts.clients import EVENTS, MODES, WAIT, WAKE, unchecked
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from postroom.cli.hook_files import Look
 
 LONGEST_TEXT = 4_000
 WOKEN = 2
@@ -63,37 +66,48 @@ def answered(client: str, event: str, raw: bytes, environment: Mapping[str, str]
     if endpoint is None and not (kind == "edit" and mode == "block"):
         return b""
     sent = read(raw)
-    call, look = call_of(client, kind, sent), None
-    if kind in ("edit", "tool", "prompt") and isinstance(sent, dict):
-        from postroom.cli.hook_files import Look
-
-        look = Look(client, kind, sent, data_dir(environment))
-        if look.reports:
-            call = {**(call or place_of(sent)), "files": look.reports}
-        elif call is None:
-            look.save()
+    call, look = _call_and_look(client, kind, sent, environment)
     if call is None:
         return b""
     queued = _queued(client, kind, sent)
     call.update(agent=environment.get("POSTROOM_AGENT", "")[:400], guard=mode)
-    if (stale := environment.get("POSTROOM_STALE", "").lower()) in MODES:
-        call["stale"] = stale
+    found: object = None
     try:
         status, given = ask(endpoint, f"/hooks/{client}/{WAKE if queued else event}", written(call).encode())
         found = read(given)
         outcome, text = _understood(kind, status, found, mode)
-        if look is not None and status == 200 and isinstance(found, dict):
-            look.save()
-            text += look.lines(found.get("changed"))
     except (Unreachable, ValueError):
         outcome, text = _failed(kind, "the server does not answer", mode if mode == "block" else "off")
+    text += look.conclude(found) if look is not None else ""
     text = "" if text == queued else text[:LONGEST_TEXT]  # the prompt says it
     shaped = _shaped(client, event, kind, outcome, text)
     return written(shaped).encode() if shaped else b""
 
 
+def _call_and_look(
+    client: str, kind: str, sent: object, environment: Mapping[str, str]
+) -> tuple[dict[str, object] | None, Look | None]:
+    """Return the request, or None if none is needed, and the files of the event, if it may have some."""
+    call = call_of(client, kind, sent)
+    if kind not in ("edit", "tool", "prompt") or not isinstance(sent, dict):
+        return call, None
+    from postroom.cli.hook_files import Look
+
+    look = Look(client, kind, sent, data_dir(environment))
+    if look.reports:
+        call = {**(call or place_of(sent)), "files": look.reports}
+    elif call is None:
+        look.save()
+    if call is not None and (stale := environment.get("POSTROOM_STALE", "").lower()) in MODES:
+        call["stale"] = stale
+    return call, look
+
+
 def _queued(client: str, kind: str, sent: object) -> str:
-    """Return the prompt with which mail has woken an idle Codex; its arrival confirms the announcement."""
+    """Return the prompt with which mail has woken an idle Codex session.
+
+    Its arrival confirms the announcement.
+    """
     prompt = sent.get("prompt") if client == "codex" and kind == "prompt" and isinstance(sent, dict) else ""
     return prompt.strip() if isinstance(prompt, str) and prompt.startswith("postroom: ") else ""
 

@@ -57,6 +57,7 @@ SHELL_TOOLS = (
     *("Bash", "bash", "run_shell_command", "Shell", "shell", "run_terminal_cmd", "exec_command"),
     *("run_commands", "execute_command", "powershell"),
 )
+_USED = ("read", "whole", "part", "shell")
 _READERS = ("cat", "head", "tail", "sed", "nl", "less", "more", "bat", "awk", "type")
 _WRITERS = ("tee", "cp", "mv", "rm", "truncate", "install", "dd", "patch", "ln", "unlink")
 _PREFIXES = ("sudo", "env", "time", "command", "nohup", "exec")
@@ -73,6 +74,7 @@ class Look:
         self._folder = os.path.join(data_dir, "hook-files")  # noqa: PTH118 - no pathlib here
         self._cwd = folder_of(sent)
         self._now = time.time_ns()
+        self._is_used = kind != "edit"
         self._left = MOST_BYTES
         session = session_of(sent)
         self._list = self._path("sessions", _hash(f"{client}/{session}".encode())) if session else ""
@@ -86,9 +88,10 @@ class Look:
                 uses[path] = how
         for path, how in [*uses.items()][:MOST_USED]:
             if "\n" not in path and text_of(path):
-                self._before(path, how) if kind == "edit" else self._after(path, how)
-        if kind != "edit":
+                self._after(path, how) if self._is_used else self._before(path, how)
+        if self._is_used:
             self._find_changes()
+            self.reports = [*self._unsent(), *self.reports]
 
     def _path(self, *parts: str) -> str:
         return os.path.join(self._folder, *parts)  # noqa: PTH118 - no pathlib here
@@ -170,32 +173,63 @@ class Look:
         """Return the session's list: the files that it used, and their versions then."""
         found = {}
         try:
-            rows = _content(self._list).decode("utf-8", "surrogateescape").split("\n") if self._list else []
-            for row in rows[:-1]:
+            for row in _rows(self._list) if self._list else ():
                 blob, time_ns, size, path = row.split(" ", 3)
                 found[path] = (blob, int(time_ns), int(size))
         except (OSError, ValueError):
             return {}
         return found
 
+    def _unsent(self) -> list[list[str]]:
+        """Return the reports that the server did not get, without writes that others have replaced since."""
+        try:
+            found = [row.split(" ", 2) for row in _rows(f"{self._list}.late")] if self._list else []
+        except OSError:
+            return []
+        return [
+            [path, blob, how]
+            for blob, how, path in found
+            if how == "read" or (self._version(path) or ("",))[0] == blob
+        ]
+
+    def conclude(self, answer: object) -> str:
+        """Return the lines of the changes that the server's answer names.
+
+        If the server did not take the reports, they are kept for the session's next hook.
+        """
+        if not isinstance(answer, dict) or "outcome" not in answer:
+            self._defer()
+            return ""
+        self.save()
+        return self._lines(answer.get("changed"))
+
+    def _defer(self) -> None:
+        """Keep the reports of a tool's use for the session's next hook, because the server did not answer."""
+        rows = [f"{blob} {how} {path}\n" for path, blob, how in self.reports[-MOST_USED:] if how in _USED]
+        if self._list and self._is_used and rows:
+            _put(f"{self._list}.late", "".join(rows).encode("utf-8", "surrogateescape"))
+
     def save(self) -> None:
         """Store the session's list, when the server knows the reports."""
-        if not self._list or not self._seen:
+        if not self._list:
             return
+        if self._is_used:
+            _remove(f"{self._list}.late")
         kept = {path: one for path, one in self._known.items() if path not in self._seen} | self._seen
         rows = [f"{one[0]} {one[1]} {one[2]} {path}\n" for path, one in [*kept.items()][-MOST_LISTED:]]
-        _put(self._list, "".join(rows).encode("utf-8", "surrogateescape"))
-        if not self._known:
+        if self._seen:
+            _put(self._list, "".join(rows).encode("utf-8", "surrogateescape"))
+        if self._seen and not self._known:
             _prune(self._path("sessions"), MOST_SESSIONS, MOST_COPIED)
 
-    def lines(self, changed: object) -> str:
+    def _lines(self, changed: object) -> str:
         """Return the changed lines of files that the server's answer lists: path, known and new version."""
         texts = []
         for path, was, now in changed if isinstance(changed, list) else ():
             one, two = self._kept(was), self._kept(now)
             if one is not None and two is not None:
                 name = os.path.relpath(path, self._cwd) if path.startswith(self._cwd + os.sep) else path
-                texts.append(f"Changed lines of {name} (data):\n{_difference(one, two)}")
+                texts.append(f"Changed lines of {_plain(name)} (data):\n{_difference(one, two)}")
             elif len(was) == len(now) == 40:
                 texts.append("The changed lines are not shown: the file is binary, large or was not kept.")
         return "".join(f"\n{text}" for text in dict.fromkeys(texts))
@@ -323,7 +357,12 @@ def _difference(was: bytes, now: bytes) -> str:
             *(f"+{row}" for row in after),
         ]
     more = [f"and {len(rows) - MOST_LINES} more lines"] if len(rows) > MOST_LINES else []
-    return "\n".join([*(row[:LONGEST_LINE] for row in rows[:MOST_LINES]), *more])
+    return "\n".join([*(_plain(row[:LONGEST_LINE]) for row in rows[:MOST_LINES]), *more])
+
+
+def _plain(text: str) -> str:
+    """Replace what controls a terminal or cannot be seen; a tab is kept."""
+    return "".join(char if char.isprintable() or char == "\t" else "?" for char in text)
 
 
 def _hunks(one: Sequence[str], two: Sequence[str]) -> Iterator[tuple[int, Sequence[str], Sequence[str]]]:
@@ -346,6 +385,17 @@ def _hash(content: bytes) -> str:
     except ImportError:
         from hashlib import sha1
     return str(sha1(content, usedforsecurity=False).hexdigest())
+
+
+def _rows(path: str) -> list[str]:
+    return _content(path).decode("utf-8", "surrogateescape").split("\n")[:-1]
+
+
+def _remove(path: str) -> None:
+    try:
+        os.unlink(path)  # noqa: PTH108 - no pathlib here
+    except OSError:
+        return
 
 
 def _content(path: str) -> bytes:

@@ -70,6 +70,8 @@ _ACTING = (
     "done_task",
     "add_note",
     "end_note",
+    "subscribe",
+    "end_subscription",
 )
 _ANSWERS = ("tool_response", "tool_output", "tool_result", "result_json", "toolResult")
 _WRAPPINGS = (
@@ -185,7 +187,8 @@ def _patched_by_shell(client: str, given: Values) -> Iterator[str]:
 def _spellings(path: str, folder: str) -> Iterator[str]:
     """Yield a file's path as written, and with symbolic links resolved if that differs.
 
-    The project's own path may contain a link too, so the resolved path is also given relative to the folder.
+    The project's own path may contain a symbolic link, too, so the resolved path is also given relative to
+    the folder.
     """
     yield path
     written = os.path.normpath(os.path.join(folder, path))  # noqa: PTH118 - no pathlib here

@@ -1,8 +1,8 @@
 """Waits in an idle session until mail comes for its agent.
 
 Claude Code runs `postroom hook claude wait` in the background, and starts a turn with its output. For Copilot
-CLI, postroom's extension does the same. Codex waits for its hooks to end, so there the waiter continues as a
-separate process and queues a turn.
+CLI, postroom's extension does the same. Codex waits for its hooks to end, so for Codex the waiter continues
+as a separate process and queues a turn.
 
 The process exists as long as the session is idle, so it loads next to nothing. The server knows the agent of
 the session, whether the session is active, and whether another process has replaced this one.
@@ -42,9 +42,9 @@ _BUILDS = ("codex-x86_64", "codex-aarch64")
 def awaited(client: str, raw: bytes, environment: Mapping[str, str]) -> str:
     """Return the line with which an idle session starts a turn, once mail has come.
 
-    It is empty if waiting is pointless: no person attends the session, the session has no agent or has ended,
-    the client has exited, or another process has replaced this one. A process from the session's start waits
-    for a server that is down; a process from the end of a turn does not.
+    The result is empty if waiting is pointless: no person attends the session, the session has no agent or
+    has ended, the client has exited, or another process has replaced this one. A process from the session's
+    start waits for a server that is down; a process from the end of a turn does not.
 
     Raises:
         Exception: The client's input or the server's answer cannot be read.
@@ -66,10 +66,11 @@ def _is_unattended(environment: Mapping[str, str]) -> bool:
 def leave_waiter(raw: bytes, environment: Mapping[str, str]) -> None:
     """Start a process that outlives a Codex hook and queues a turn when mail arrives; return at once.
 
-    The process has its own process session and none of the client's open files. It queues only one turn; that
-    turn's hook starts the next process. It ends when the client exits, and then reports the end of the
-    session to the server. It also ends after a week, or when `awaited` does. The messages count as announced
-    when the prompt hook of the turn reports it. If the turn is lost, the next hook announces them.
+    The process has its own process session and none of the client's open files. The process queues only one
+    turn; the hook at the end of that turn starts the next process. It ends when the client exits, and then
+    reports the end of the session to the server. It also ends after a week, or when `awaited` does. The
+    messages count as announced when the prompt hook of the turn reports it. If the turn is lost, the next
+    hook announces them.
 
     Raises:
         Exception: The client's input cannot be read, or the process cannot be started.
@@ -133,7 +134,7 @@ def _line(
 
 
 def _tell_end(raw: bytes, environment: Mapping[str, str], since: int) -> None:
-    """Report to the server that the session has ended with its Codex, which has no hook for this.
+    """Report to the server that a Codex session has ended together with Codex, which has no hook for this.
 
     The server ignores the report if a newer process waits for the session, because the session was then
     resumed.
@@ -163,7 +164,8 @@ def _gone_within(seconds: float, parent: int) -> bool:
 
     The client is the parent process, or the reader of the output.
 
-    If the system cannot tell, the client counts as gone, so that no process waits forever.
+    If the system cannot tell whether the client is alive, it counts as gone, so that no process waits
+    forever.
     """
     import select
 

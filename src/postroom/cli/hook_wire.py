@@ -49,7 +49,9 @@ class Endpoint:
 
 
 def endpoint_of(environment: Mapping[str, str]) -> Endpoint | None:
-    """Return the address of this machine's server; None if there is no note, or the server is elsewhere.
+    """Return the address of this machine's server.
+
+    Return None if there is no note or the server is on another machine.
 
     Raises:
         OSError, ValueError, KeyError, TypeError: The note or the token cannot be read.
@@ -145,7 +147,7 @@ def _length(head: bytes) -> int:
         name, _, value = row.partition(b":")
         if name.strip().lower() == b"content-length":
             return int(value)
-    raise ValueError("the answer has no length")
+    raise ValueError("the response has no Content-Length")
 
 
 def _parsed(found: bytes) -> tuple[int, bytes]:

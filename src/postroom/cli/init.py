@@ -130,7 +130,10 @@ def _git(*words: str) -> bool:
 
 
 def _rules(taken: list[Client], *, is_wanted: bool, dry_run: bool) -> str | None:
-    """Write the rules to this folder's AGENTS.md, once for all clients; return its path if it has them."""
+    """Write the rules to this folder's AGENTS.md once for all clients.
+
+    Return its path if it contains the rules.
+    """
     target = SetupScope(environment=places.environment(), scope="project", is_dry_run=dry_run)
     client = next((one for one in (*taken, *CLIENTS) if _rules_part(one, target)), CLIENTS[0])
     wanted, records = _rules_part(client, target), Records(target.environment)

@@ -73,7 +73,7 @@ def send(  # noqa: PLR0913 - the options of the command
         list[str] | None,
         typer.Option(metavar="NAME", help="A recipient. Repeatable.", autocompletion=completed("agents")),
     ] = None,
-    cc: Annotated[list[str] | None, typer.Option(metavar="NAME", help="A recipient of a copy.")] = None,
+    cc: Annotated[list[str] | None, typer.Option(metavar="NAME", help="A recipient of a copy (cc).")] = None,
     bcc: Annotated[list[str] | None, typer.Option(metavar="NAME", help="A hidden recipient.")] = None,
     body_file: BodyFile = None,
     attach: Files = None,
@@ -122,7 +122,7 @@ def reply(  # noqa: PLR0913 - the options of the command
     reply_all: Annotated[
         bool,
         typer.Option(
-            "--all", help="Reply to all recipients; a reply to a hidden copy goes to its sender only."
+            "--all", help="Reply to all recipients; a reply to a blind copy goes only to its sender."
         ),
     ] = False,
     importance: Annotated[Importance, typer.Option(help="The importance.")] = "normal",
@@ -370,7 +370,7 @@ def _receipt(tool: str, answered: Mapping[str, Any]) -> str:
         why = (
             "they accept no messages from this sender"
             if tool == "send_message"
-            else "a reply to a hidden copy goes to its sender only"
+            else "a reply to a blind copy goes only to its sender"
         )
         lines.append(f"left out, because {why}: {', '.join(show.line(name) for name in skipped)}")
     return "\n".join(lines)

@@ -80,7 +80,7 @@ def agent_of_folder() -> str:
 
 
 def _required_agent(ctx: typer.Context, given: str | None) -> str | None:
-    """Return the name as `_split_agent` does; without one, the default agent of the folder."""
+    """Return the agent's name as `_split_agent` does; if none is given, the default agent of the folder."""
     name = _split_agent(ctx, given or agent_of_folder())
     if not name and not ctx.resilient_parsing:
         ctx.fail(
@@ -112,7 +112,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")
 Key = Annotated[
     str | None,
     typer.Option(
-        "--idempotency-key", metavar="KEY", help="A key: a repeated call with the same key is executed once."
+        "--idempotency-key",
+        metavar="KEY",
+        help="Idempotency key: calls with the same key are executed only once.",
     ),
 ]
 DataDir = Annotated[
@@ -162,7 +164,7 @@ def seconds(text: str) -> float:
     found = parse_duration(text)
     if found is None:
         raise InvalidArgument(
-            f"{text!r} is not a duration", value=text, remedy=f"give a number and its unit: {DURATIONS}"
+            f"{text!r} is not a duration", value=text, remedy=f"give a number followed by a unit: {DURATIONS}"
         )
     total = found.total_seconds()
     return int(total) if total.is_integer() else total

@@ -83,7 +83,7 @@ def merge(  # noqa: PLR0913 - options of one command
         ),
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would happen, and change nothing.")
+        bool, typer.Option("--dry-run", help="Show what would happen without changing anything.")
     ] = False,
     data_dir: DataDir = None,
     as_json: AsJson = False,

@@ -1,5 +1,7 @@
 """`postroom questions`: the open questions of agents."""
 
+import os
+import pwd
 import sys
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -10,42 +12,78 @@ from postroom.cli import show
 from postroom.cli.call import call, shows
 from postroom.cli.help_text import examples
 from postroom.cli.options import AsJson, DataDir, completed
-from postroom.contracts.errors import InvalidArgument, StaleDecision
+from postroom.contracts.clock import duration_of
+from postroom.contracts.errors import InvalidArgument, NotPermitted, StaleDecision, TooLarge
 from postroom.services.cut_ids import whole_id
 
 app = typer.Typer(
     help="List and answer the questions of agents.",
     no_args_is_help=True,
     rich_markup_mode=None,
-    epilog=examples("questions list", "questions answer", "questions answer 4f2a yes --why 'after lunch'"),
+    epilog=examples(
+        "questions list",
+        "questions answer",
+        "questions answer 4f2a yes --why 'after lunch'",
+        "questions answer 4f2a EUR",
+        "questions snooze 4f2a 2h",
+    ),
 )
 
 
-_WORDS: Final = ("yes", "no", "skip")
 _LISTED: Final = "list the questions: `postroom questions list`"
+_SKIP: Final = "skip"
 
 
 @shows(app, "list_questions")
 def _(found: dict[str, Any]) -> str:
     rows = [
-        (one["number"], one["question"], show.agent(one), one["waiting_since"])
+        (
+            one["number"],
+            one["question"],
+            _takes(one),
+            show.agent(one),
+            f"not before {one['snoozed_until']}" if one["snoozed_until"] else one["waiting_since"],
+        )
         for one in show.items(found.get("questions"))
     ]
-    return show.table(("NUMBER", "QUESTION", "AGENT", "SINCE"), rows, none="No open questions.")
+    return show.table(("NUMBER", "QUESTION", "TAKES", "AGENT", "SINCE"), rows, none="No open questions.")
+
+
+def _takes(one: dict[str, Any]) -> str:
+    """Return the answers that a question takes, and who may give them."""
+    match one["takes"]:
+        case "choice":
+            taken = " | ".join(one["choices"])
+        case "text":
+            taken = "TEXT"
+        case "form":
+            taken = " ".join(f"{name}=..." for name in one["form"]["properties"])
+        case _:
+            taken = "yes | no"
+    who = "".join(f", from {name.removeprefix('human:')}" for name in one["to"])
+    return taken + who + "".join(f", not from {name.removeprefix('human:')}" for name in one["not_by"])
+
+
+Number = Annotated[
+    str,
+    typer.Argument(
+        metavar="NUMBER",
+        help="The question's number, or its first digits.",
+        autocompletion=completed("questions"),
+    ),
+]
+By = Annotated[str, typer.Option("--by", help="Your name, for the record. Default: your login name.")]
 
 
 @app.command()
 def answer(
-    number: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="NUMBER",
-            help="The question's number, or its first digits.",
-            autocompletion=completed("questions"),
-        ),
+    number: Number | None = None,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="ANSWER", help="yes or no, a choice, a text, or FIELD=VALUE for each field."),
     ] = None,
-    word: Annotated[str | None, typer.Argument(metavar="yes|no", help="The answer.")] = None,
     why: Annotated[str, typer.Option(help="A comment for the agent.")] = "",
+    by: By = "",
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
@@ -53,18 +91,46 @@ def answer(
 
     At a terminal the command asks for missing values; without a number it asks each open question in turn.
     """
-    if word is None and not as_json and sys.stdin.isatty():
-        _ask_in_turn(data_dir, number, why)
+    if not words and not as_json and sys.stdin.isatty():
+        _ask_in_turn(data_dir, number, why, by)
         return
-    if number is None or word not in ("yes", "no"):
+    if number is None or not words:
         to_what = "" if number is None else f" to question {number}"
-        said = f"no answer{to_what} was given" if word is None else f"{word!r} is not an answer"
-        raise InvalidArgument(said, value=word, remedy="give the question's number, and yes or no")
-    found = call("answer_question", data_dir=data_dir, number=number, answer=word, why=why)
-    show.answer(found, as_json=as_json, text=lambda: _answered(found["number"], word))
+        raise InvalidArgument(
+            f"no answer{to_what} was given", value=None, remedy="give the question's number, and the answer"
+        )
+    said = "\n".join(words) if len(words) > 1 and all("=" in one for one in words) else " ".join(words)
+    found = call("answer_question", data_dir=data_dir, number=number, answer=said, why=why, by=_name(by))
+    show.answer(found, as_json=as_json, text=lambda: _answered(found))
 
 
-def _ask_in_turn(data_dir: Path | None, number: str | None, why: str) -> None:
+@app.command()
+def snooze(
+    number: Number,
+    span: Annotated[str, typer.Argument(metavar="SPAN", help="For example 10m, 2h or 1d; 0 ends it.")],
+    by: By = "",
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Put a question off: it stays open, and is neither yes nor no."""
+    seconds = 0.0 if span == "0" else duration_of(span).total_seconds()
+    found = call("snooze_question", data_dir=data_dir, number=number, seconds=seconds, by=_name(by))
+    until = found["snoozed_until"]
+    line = f"{number} waits until {until}." if until else f"{number} is no longer put off."
+    show.answer(found, as_json=as_json, text=lambda: show.line(line))
+
+
+def _name(given: str) -> str:
+    """Return the given name, or the login name of the person at this terminal."""
+    if given:
+        return given
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name[:64]
+    except KeyError:  # the account has no name, as in some containers
+        return ""
+
+
+def _ask_in_turn(data_dir: Path | None, number: str | None, why: str, by: str) -> None:
     """Show open questions to the person at the terminal in turn, and send the answers."""
     found = show.items(call("list_questions", data_dir=data_dir).get("questions"))
     if number is not None:
@@ -79,25 +145,37 @@ def _ask_in_turn(data_dir: Path | None, number: str | None, why: str) -> None:
         number, since = show.line(one["number"]), show.line(one["waiting_since"])
         head = f"{place} of {len(found)}: {number}, since {since}, from {show.line(show.agent(one))}"
         show.print_line(f"\n{head}\n\n{show.plain(one['question'])}\n")
-        word = _word()
-        if word not in ("yes", "no"):
+        if one["action"]:
+            show.print_line(f"A yes permits exactly this:\n{show.plain(one['action'])}\n")
+        said = _typed(one)
+        if said is None:
             continue
         told = why or typer.prompt("Comment for the agent", default="", show_default=False)
+        asked = {"number": one["number"], "answer": said, "why": told, "by": _name(by)}
         try:
-            call("answer_question", data_dir=data_dir, number=one["number"], answer=word, why=told)
-            show.print_line(_answered(one["number"], word))
-        except StaleDecision as error:  # another person was faster; the next question is still open
-            show.failure(error, as_json=False)
+            show.print_line(_answered(call("answer_question", data_dir=data_dir, **asked)))
+        except (StaleDecision, NotPermitted, InvalidArgument, TooLarge) as error:
+            show.failure(error, as_json=False)  # another person was faster; the next question is still open
 
 
-def _word() -> str:
-    while True:
-        given = str(typer.prompt("yes, no or skip (y, n, s)", default="skip")).strip().lower()
-        for word in _WORDS:
-            if given in (word, word[0]):
-                return word
-        show.print_line(f"{given!r} is not an answer.")
+def _typed(one: dict[str, Any]) -> str | dict[str, str] | None:
+    """Return the answer that the person types; None to skip the question."""
+    if one["takes"] == "yes_no":
+        while True:
+            given = str(typer.prompt("yes, no or skip (y, n, s)", default=_SKIP)).strip().lower()
+            for word in ("yes", "no", _SKIP):
+                if given in (word, word[0]):
+                    return None if word == _SKIP else word
+            show.print_line(f"{given!r} is not an answer.")
+    if one["takes"] == "form":
+        fields = one["form"]["properties"]
+        filled = {name: str(typer.prompt(name, default="", show_default=False)) for name in fields}
+        return filled if any(filled.values()) else None
+    for place, choice in enumerate(one["choices"], start=1):
+        show.print_line(f"{place}. {show.line(choice)}")
+    given = str(typer.prompt("Answer, or nothing to skip", default="", show_default=False)).strip()
+    return given or None
 
 
-def _answered(number: object, word: str) -> str:
-    return f"Answered {show.line(number)} with {word}."
+def _answered(found: dict[str, Any]) -> str:
+    return f"Answered {show.line(found['number'])} with {show.line(found['answer'])}."

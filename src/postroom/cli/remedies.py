@@ -1,4 +1,4 @@
-"""Converts errors, which the server writes in terms of its tools, to the terms of the command line.
+"""Translates errors, which the server words for its tools, to the terms of the command line.
 
 A tool becomes the command that does the same. An argument becomes the option or the argument of the command
 that was run: `ttl_seconds` is `--ttl`.
@@ -7,6 +7,7 @@ that was run: `ttl_seconds` is `--ttl`.
 import re
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from functools import cache
 from typing import Any, Final
 
 from postroom.cli.table import TABLE
@@ -51,7 +52,10 @@ FOR_AGENTS: Final = {
 """Tools without a corresponding command, with the reason."""
 _NAMES: Final = "|".join(sorted(COMMANDS | FOR_AGENTS, key=len, reverse=True))
 _TOOL: Final = re.compile(rf"(\bcall )?`?(?:(?:GET|POST) /v1/|(?<![\w'\"/@.-]))({_NAMES})(?![\w'\"/@-])`?")
-"""Matches a tool by its name or, in a response of the administration, by its address."""
+"""Matches a tool, by its name or, in an answer of the administration, by its address."""
+_CALL: Final = re.compile(rf"call ({_NAMES}) with `(\w+)` (\w+)")
+"""Matches a call of a tool with the value of one argument."""
+_SWITCH: Final = re.compile(r"set `(\w+)` to true")
 _PARAMETERS: Final[Mapping[str, Sequence[str]]] = {
     "agent": ("name", "acting"),
     "agent_name": ("acting", "name"),
@@ -65,6 +69,7 @@ _PARAMETERS: Final[Mapping[str, Sequence[str]]] = {
     "life_seconds": ("expires",),
     "message_ids": ("message_id",),
     "mode": ("refuse",),
+    "name": ("name", "names"),
     "sender_name": ("acting",),
     "sha256": ("names",),
     "task_description": ("task",),
@@ -89,13 +94,14 @@ _OF_THE_LIBRARY: Final = re.compile(r" or mailbox(?:\.\w+)+(?:\(\))?")
 
 def at_the_command_line(error: PostroomError, given: Sequence[str]) -> dict[str, Any]:
     """Return an error as plain data, in terms of the command that the arguments `given` run."""
-    words, parameters = _command_of(given)
+    words, parameters = _command_of(tuple(given))
     found = error.as_dict()
 
     def said(text: str) -> str:
         text = _OF_THE_LIBRARY.sub(
             "", as_commands(text.replace(TokenRequired.default_remedy, _PROOF_OF_AGENT))
         )
+        text = _SWITCH.sub(lambda met: f"add {_shown_for(met[1], parameters) or met[0]}", text)
         text = _ALL_ARGUMENTS.sub(f"run `{' '.join(words)} --help` to see the options", text)
         text = _BOUND.sub(_as_duration, text)
         return _ARGUMENT.sub(lambda met: _shown_for(met[1] or met[2], parameters) or met[0], text)
@@ -121,8 +127,9 @@ def _shown_for(name: str, shown: Mapping[str, str]) -> str | None:
     return next((shown[one] for one in names if one in shown), None)
 
 
-def _command_of(given: Sequence[str]) -> tuple[list[str], Mapping[str, str]]:
-    """Return the command that these arguments run, and how each of its parameters is written."""
+@cache
+def _command_of(given: tuple[str, ...]) -> tuple[list[str], Mapping[str, str]]:
+    """Return the command that these arguments run, and how each of its parameters is written there."""
     from typer.main import get_command
 
     from postroom.cli.commands import tree
@@ -148,7 +155,17 @@ def _argument_shown(parameter: Any) -> str:
 
 def as_commands(remedy: str) -> str:
     """Return a text in which commands replace tools. A tool without a command is described as an agent's."""
-    return _TOOL.sub(_said, remedy)
+    return _TOOL.sub(_said, _CALL.sub(_called, remedy))
+
+
+def _called(met: re.Match[str]) -> str:
+    tool, argument, value = met.groups()
+    if tool not in COMMANDS:
+        return met[0]
+    words, parameters = _command_of(tuple(COMMANDS[tool].split()))
+    option = _shown_for(argument, parameters) or f"--{argument}"
+    given = f"{option} {value}" if option.startswith("--") else value
+    return f"run `{' '.join(words)} {given}`"
 
 
 def _said(met: re.Match[str]) -> str:

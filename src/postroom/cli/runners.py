@@ -72,8 +72,8 @@ def set_runner(  # noqa: PLR0913 - the options of the command
         str | None,
         typer.Option(
             help=(
-                "With --resume: thread keeps one session for each mail thread "
-                "(default), agent keeps one for all of them."
+                "With --resume: `thread` keeps one session for each mail thread "
+                "(default), `agent` keeps one session for all threads."
             )
         ),
     ] = None,
@@ -87,11 +87,12 @@ def set_runner(  # noqa: PLR0913 - the options of the command
         int | None,
         typer.Option(
             metavar="N",
-            help="Execute up to N runs at once, on different mail threads. Default: 1.",
+            help="Execute up to N runs at the same time, each for a different mail thread. Default: 1.",
         ),
     ] = None,
     claims_tasks: Annotated[
-        bool, typer.Option("--claims-tasks", help="Claim ready tasks for the agent, and run it with each.")
+        bool,
+        typer.Option("--claims-tasks", help="Claim ready tasks for the agent, and start a run for each."),
     ] = False,
     base_url: Annotated[
         str | None, typer.Option(help="model: the endpoint's URL, which ends with /v1.")

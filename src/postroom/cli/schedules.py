@@ -9,6 +9,7 @@ from postroom.cli.call import call, shows
 from postroom.cli.help_text import examples
 from postroom.cli.options import HERE, AsJson, DataDir, Project, project_key, seconds
 from postroom.contracts.clock import every
+from postroom.contracts.errors import InvalidArgument
 
 app = typer.Typer(
     help="Send messages on a schedule, for example to Ada every Monday at 9:00.",
@@ -16,6 +17,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     epilog=examples(
         "schedules add weekly --from Kim --to Ada --subject Report --body News? --cron '0 9 * * MON'",
+        "schedules add nine --from Kim --to human:Kim --subject Yesterday --catch-up --cron '0 9 * * *'",
         "schedules list",
         "schedules trigger weekly",
     ),
@@ -54,7 +56,13 @@ def add(  # noqa: PLR0913 - an option an argument
         typer.Option(metavar="ADDRESS", help="A recipient, such as Ada or Ada@project. Repeatable."),
     ],
     subject: Annotated[str, typer.Option(help="The subject.")],
-    body: Annotated[str, typer.Option(help="The message in Markdown.")],
+    body: Annotated[str | None, typer.Option(help="The message in Markdown.")] = None,
+    catch_up: Annotated[
+        bool,
+        typer.Option(
+            "--catch-up", help="End with a summary of the project since the last message of the schedule."
+        ),
+    ] = False,
     project: Project = HERE,
     cron: Annotated[
         str | None,
@@ -64,12 +72,13 @@ def add(  # noqa: PLR0913 - an option an argument
         str | None, typer.Option(metavar="TIME", help="The interval, such as 30m or 1d.")
     ] = None,
     zone: Annotated[
-        str, typer.Option(metavar="ZONE", help="The time zone of the cron line, such as Europe/Berlin.")
+        str, typer.Option(metavar="ZONE", help="The time zone of the cron expression, such as Europe/Berlin.")
     ] = "UTC",
     missed: Annotated[
         str,
         typer.Option(
-            metavar="POLICY", help="Times missed while no server ran: skip, send once, or send all."
+            metavar="POLICY",
+            help="What to do about times at which no server was running: skip them, send once, or send all.",
         ),
     ] = "once",
     overlap: Annotated[
@@ -93,13 +102,16 @@ def add(  # noqa: PLR0913 - an option an argument
     `postroom schedules add standup --from Ana --to Ada --cron "0 9 * * MON" --zone Europe/Berlin
     --subject "Plan" --body "What is planned this week?"`
     """
+    if body is None and not catch_up:
+        raise InvalidArgument("the message has no text", value="", remedy="give --body, --catch-up, or both")
     asked = {
         "name": name,
         "project": project_key(project),
         "sender": sender,
         "to": to,
         "subject": subject,
-        "body": body,
+        "body": body or "",
+        "catch_up": catch_up,
         "cron": cron,
         "every_seconds": None if every is None else seconds(every),
         "zone": zone,

@@ -59,7 +59,7 @@ def up(  # noqa: PLR0913 - the options of the command
             help="Accept a database that does not match the archive. The archive is set aside.",
         ),
     ] = False,
-    log_level: Annotated[LogLevel | None, typer.Option(help="Minimum level of events to log.")] = None,
+    log_level: Annotated[LogLevel | None, typer.Option(help="The minimum level of events to log.")] = None,
     log_format: Annotated[Literal["console", "json"] | None, typer.Option(help="Format of the log.")] = None,
 ) -> None:
     """Start the server in the foreground. Ctrl-C stops it."""

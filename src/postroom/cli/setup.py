@@ -45,7 +45,10 @@ class Served:
     """The server of this environment."""
 
     address: str
-    """The address of its MCP endpoint; while it does not run, the address that it will have."""
+    """The address of the server's MCP endpoint.
+
+    While the server is not running, the address that it will have.
+    """
     runs: bool
 
     def trial(self, client: Client, file: ConfigFile, environment: Mapping[str, str]) -> dict[str, Any]:
@@ -165,7 +168,7 @@ FilesScope = Annotated[
     Scope,
     typer.Option("--scope", help="user: the client files of your account; project: those of this folder."),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the changes, and write nothing.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the changes without writing anything.")]
 
 
 @app.callback()
@@ -240,7 +243,7 @@ def set_up(  # noqa: PLR0913 - each is a choice of its own
     plugin: bool = True,
     verify: bool = True,
 ) -> list[dict[str, Any]]:
-    """Write the server and its hooks to the files of each client, and return what happened to each.
+    """Write the server entry and the hooks to the files of each client; return what happened to each client.
 
     Raises:
         ConfigError: The command `postroom` is not on the PATH. Nothing was written.
@@ -362,7 +365,7 @@ def _set_up(
 def _written(
     client: Client, wanted: list[Part], target: SetupScope, records: Records, *, dry_run: bool
 ) -> list[Change]:
-    """Write the parts of a client and remove its other form; after a failure, neither is done."""
+    """Write the parts of a client and remove its other form; if one step fails, neither takes effect."""
     if dry_run:
         return plan(client, wanted, records)
     taken_out: list[Change] = []

@@ -1,6 +1,6 @@
-"""Output of commands: one JSON document with `--json`, else plain lines; tables only on a terminal.
+"""Output of commands: one JSON document with `--json`, otherwise plain lines, and tables only on a terminal.
 
-Agents' texts may contain escape sequences, which a terminal would execute, so every text goes through
+Texts from agents may contain escape sequences, which a terminal would execute, so every text passes through
 `plain`.
 """
 
@@ -103,7 +103,7 @@ def answer(document: Mapping[str, object], *, as_json: bool, text: Callable[[], 
 
 
 def failure(error: PostroomError, *, as_json: bool, given: Sequence[str] = ()) -> None:
-    """Print why a command with the words `given` failed: on stdout as JSON, or on stderr with a remedy."""
+    """Print why a command, typed as `given`, failed: as JSON on stdout, or on stderr with a remedy."""
     told = at_the_command_line(error, given)
     if as_json:
         print_line(json.dumps({"error": told}, indent=2, default=str))

@@ -31,7 +31,7 @@ Log = Callable[[str], None]
 
 
 def ensure_server(environment: Mapping[str, str], log: Log, *, data_dir: Path | None = None) -> str:
-    """Start a server unless one answers; return "", or the reason why no server answers in time.
+    """Start a server unless one answers; return "", or the reason why no server has answered in time.
 
     If `POSTROOM_URL` names a server, it is never started here. A started server outlives this process.
     """

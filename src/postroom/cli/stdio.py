@@ -1,6 +1,6 @@
 """`postroom mcp`: forwards MCP messages between a client's pipe and the shared server.
 
-It keeps no mail, database or session, so fifty clients need fifty small processes and only one server:
+It stores no mail, database or session, so fifty clients need fifty small processes but only one server:
 
     stdin line ──▶ waiting ──▶ running (at most 64, a thread and an HTTP stream each) ──▶ stdout line(s)
 
@@ -40,7 +40,7 @@ its MCP code with the first message after its start."""
 UNWIND: Final = timedelta(seconds=2)
 FIRST_PAUSE: Final = timedelta(seconds=1)
 LONGEST_PAUSE: Final = timedelta(minutes=1)
-"""The longest pause. After each failed start of the server, the pause doubles up to it."""
+"""The longest pause. After each failed start of the server, the pause doubles up to this value."""
 
 
 class PendingRequest:
@@ -54,7 +54,7 @@ class PendingRequest:
         self.dropped = False
 
     def drop(self) -> None:
-        """Abort the request; nothing more is written for it."""
+        """Abort the request; after this, nothing is written for it."""
         self.dropped = True
         if self.exchange is not None:
             self.exchange.break_off()
@@ -63,8 +63,8 @@ class PendingRequest:
 class Proxy:
     """Forwards lines to the server that `locate` finds for each line, and passes its lines to `write`.
 
-    If no server accepts a connection, `start` starts one. The request is then sent once more, because none of
-    it has reached a server. After a failed start the proxy refuses requests for 1 s, then 2 s, up to 60 s,
+    If no server accepts a connection, `start` starts one. The request is then sent once more, because no part
+    of it has reached a server. After a failed start the proxy refuses requests for 1 s, then 2 s, up to 60 s,
     before it tries to start a server again.
 
     If a server dies before it responds, requests that change nothing or have an idempotency key are sent once
@@ -95,6 +95,7 @@ class Proxy:
         self._handshake = False
         self._version = ""
         self._client = ""
+        self._elicits = False
         self._modern = False
 
     def take(self, line: bytes) -> None:
@@ -112,6 +113,7 @@ class Proxy:
             if message.version:
                 self._version, self._modern = message.version, True
             self._client = message.client or self._client
+            self._elicits = self._elicits or message.elicits
             self._waiting.append(PendingRequest(message))
             self._start_what_fits()
 
@@ -178,7 +180,7 @@ class Proxy:
         return endpoint, exchange
 
     def _connected_to_a_new_server(self, request: PendingRequest) -> tuple[Endpoint, Exchange]:
-        """Start a server unless one already answers, and connect to it; one thread at a time.
+        """Start a server unless one already answers, and connect to it; only one thread at a time does this.
 
         Raises:
             ServerUnavailable: No server started, or the last failed start is too recent.
@@ -250,6 +252,8 @@ class Proxy:
             headers["MCP-Protocol-Version"] = self._version
         if self._client:
             headers[CLIENT_HEADER] = self._client
+        if self._elicits and not self._modern:
+            headers["Mcp-Session-Id"] = "elicits-pipe"
         return headers
 
     def _stream(
@@ -322,7 +326,9 @@ def _lacks_id(document: object) -> bool:
 
 
 class LineWriter:
-    """Writes whole lines to a file descriptor, one thread at a time; stops when the reader is gone.
+    """Writes complete lines to a file descriptor, from one thread at a time.
+
+    Stops when the reader has closed it.
 
     It bypasses the interpreter's buffer, because a thread that holds its lock at exit would abort the
     process.

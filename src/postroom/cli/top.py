@@ -147,7 +147,7 @@ class _List:
     rows: Sequence[Sequence[str]]
     few: int = _FEW
     gap: str = "\n"
-    """The blank lines between this list and the one above."""
+    """The number of blank lines between this list and the one above."""
 
     def shown(self) -> list[str]:
         lines = [text for row in self.rows[: self.few] for text in row]

@@ -1,6 +1,6 @@
 """`postroom watch`: prints each new message once, as a line, even if the server is down for a while.
 
-A message counts as announced after its line has been written, which the next request reports to the server.
+A message counts as announced once its line has been written, which the next request reports to the server.
 """
 
 import fcntl
@@ -159,7 +159,10 @@ def _as_json(message: Mapping[str, Any]) -> str:
 
 
 class Patience:
-    """Waits for an unreachable server, longer each time; reports its loss and its return once each."""
+    """Waits for an unreachable server, longer each time.
+
+    Reports the loss of the server and its return once each.
+    """
 
     def __init__(self, *, is_quiet: bool = False) -> None:
         self._is_quiet = is_quiet
@@ -194,7 +197,8 @@ class Patience:
 def leave_when_unread() -> None:
     """Exit if the reader is gone. The next write, which would detect this too, may be days away.
 
-    A pipe reports it as an error. A socket, which Node clients give their hooks, reports a hang-up.
+    A pipe reports it as an error. If standard output is a socket, as in the hooks of Node clients, closing it
+    is reported as a hang-up.
     """
     if hasattr(select, "poll"):
         poll = select.poll()

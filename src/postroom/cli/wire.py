@@ -101,7 +101,9 @@ class Exchange:
             ) from error
 
     def send(self, call: Call) -> http.client.HTTPResponse:
-        """Send a call and return the response once its head has arrived; read the body from the response.
+        """Send a call and return the response as soon as its headers have arrived.
+
+        Read the body from the response.
 
         Raises:
             ServerUnavailable: No server answers there, or none answers in time.

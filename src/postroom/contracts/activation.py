@@ -100,7 +100,7 @@ class Recovery(StrEnum):
 
 
 class InferenceOverride(Record, frozen=True, kw_only=True):
-    """Model settings for one submission, which differ from the settings of its agent."""
+    """Model settings of one submission that differ from the settings of its agent."""
 
     upstream_model: str | None = None
     temperature: float | None = None

@@ -64,7 +64,10 @@ class RunFinish(AgentEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRetrying(AgentEvent):
-    """The execution failed and starts again at `retry_at`; discard its streamed output."""
+    """The attempt failed, and the run starts again at `retry_at`.
+
+    Discard the streamed output of the attempt.
+    """
 
     event_type: ClassVar[str] = "run_retrying"
     run_id: str
@@ -159,7 +162,7 @@ class ToolCallCancel(AgentEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamReset(AgentEvent):
-    """The output streamed so far for this step is invalid, and the step streams its output again."""
+    """The output that was streamed so far for this step is invalid; the step streams its output again."""
 
     event_type: ClassVar[str] = "stream_reset"
     reason: str

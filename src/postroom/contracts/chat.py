@@ -32,7 +32,7 @@ CHAT_THREAD = "chat/"
 the answers.
 """
 CHAT_KIND = "chat"
-"""The outbox kind of messages to chats; its targets are `<platform>/<account>`."""
+"""The outbox kind of messages to chats; their targets have the form `<platform>/<account>`."""
 
 
 class InboundStatus(StrEnum):
@@ -72,8 +72,8 @@ class InboundKey(Record, frozen=True, kw_only=True):
 class InboundMessage(Record, frozen=True, kw_only=True):
     """A chat message; `inbound_id` increases, with gaps, in the order in which the chat's messages arrived.
 
-    The id, the status and the times are those of the stored message; before it is stored, they have these
-    defaults. `body` has everything that is needed to answer the message: text, sender, media and time.
+    The id, the status and the times are those of the stored message; before the message is stored, they have
+    these defaults. `body` has everything that is needed to answer the message: text, sender, media and time.
     """
 
     inbound_id: int = 0
@@ -101,7 +101,7 @@ class InboundMessage(Record, frozen=True, kw_only=True):
         return status in INBOUND_MOVES.get(self.status, ())
 
     def moved(self, move: "InboundMove", *, now: int) -> "InboundMessage":
-        """Return the message after a move; a move to its current status changes nothing.
+        """Return the message with a new status; if it already has this status, return it unchanged.
 
         Raises:
             IllegalTransition: The message cannot change to that status.
@@ -164,7 +164,10 @@ class InboundMove(Record, frozen=True, kw_only=True):
     thread_id: str | None = None
     reason: str | None = None
     since: InboundStatus | None = None
-    """The status that each message must still have; None allows any status that can precede `status`."""
+    """The status that each message must still have.
+
+    None allows any status from which `status` can be reached.
+    """
 
 
 class ChatSession(Record, frozen=True, kw_only=True):

@@ -8,7 +8,10 @@ from postroom.contracts.people import ChatAddress
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkedChat:
-    """A direct chat, its person, and the newest code issued there; instants are in milliseconds."""
+    """A direct chat with its person and the newest code that was issued there.
+
+    Instants are in milliseconds.
+    """
 
     platform: str
     chat_id: str
@@ -19,7 +22,7 @@ class LinkedChat:
     code_hash: str | None = None
     code_until: int = 0
     failures: int = 0
-    """Number of wrong codes entered there since the last correct one."""
+    """Number of wrong codes entered there since the last correct code."""
     locked_until: int = 0
 
     @property

@@ -41,7 +41,7 @@ class Person:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairingRequest:
-    """A stranger's request for access; the stranger has the code, and the store only a hash of it."""
+    """A stranger's request for access; the stranger knows the code, and the store has only a hash of it."""
 
     platform: str
     user_id: str

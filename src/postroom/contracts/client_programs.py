@@ -13,7 +13,10 @@ NAME: Final = "postroom"
 CLAUDE_LOADED: Final[Mapping[str, object]] = {"alwaysLoad": True}
 """Without this, Claude Code defers the tools of an MCP server to its tool search."""
 CODEX_DIRECT: Final[Mapping[str, object]] = {"omit_tools_from": ["deferred"]}
-"""Without this, Codex defers the tools of an MCP server to its tool search; older releases ignore it."""
+"""Without this setting, Codex hides the tools of an MCP server behind its tool search.
+
+Older releases ignore the setting.
+"""
 CODEX_GRANTED: Final[Mapping[str, object]] = {"default_tools_approval_mode": "approve"}
 """The setting that lets Codex call a server's tools without asking."""
 GEMINI_GRANTED: Final[Mapping[str, object]] = {"trust": True}
@@ -22,7 +25,7 @@ GEMINI_GRANTED: Final[Mapping[str, object]] = {"trust": True}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientProgram:
-    """A client program; `log_in` and `trust` are steps that its user must perform."""
+    """A client program; `log_in` and `trust` describe steps that its user must take."""
 
     title: str
     program: str
@@ -30,7 +33,10 @@ class ClientProgram:
     log_in: str
     trust: str
     oldest: str = ""
-    """The first release that supports the hooks that setup needs; empty if all tested releases do."""
+    """The first release that supports the hooks that setup needs.
+
+    Empty if all tested releases support them.
+    """
     why_oldest: str = ""
     """How older releases were observed to behave."""
 

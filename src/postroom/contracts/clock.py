@@ -107,7 +107,7 @@ def given_duration(given: object, name: str) -> timedelta:
         return timedelta(seconds=seconds_of(given, name))
     except OverflowError as error:
         raise InvalidArgument(
-            f"{name} is too long: {given} seconds", value=repr(given)[:80], remedy="give a shorter time"
+            f"{name} is too long: {given} seconds", value=repr(given)[:80], remedy="give a shorter duration"
         ) from error
 
 
@@ -207,7 +207,7 @@ def duration_of(value: object) -> timedelta:
     if found is None:
         raise ValueError(f"write a duration with its unit, such as {DURATIONS}")
     if not timedelta(0) < found <= LONGEST:
-        raise ValueError("write a duration of more than nothing and of at most 36500d")
+        raise ValueError("write a duration greater than 0 and of at most 36500d")
     return found
 
 

@@ -12,8 +12,9 @@
 
 A record changes only through the transitions below. Each returns a new record, and raises if the current
 state does not permit it. Stores persist the returned record, or make the same change in SQL; a row that is
-read back is checked by the same rules. `Acked` means that the queue has finished with the dispatch, never
-that the run succeeded: the run has the outcome, and the fields `run_status` to `run_error` hold a copy of it.
+read back is checked by the same rules. `Acked` means only that the queue has finished with the dispatch, not
+that the run succeeded: the outcome is stored with the run, and copied to the fields `run_status` to
+`run_error`.
 """
 
 from enum import StrEnum
@@ -75,8 +76,10 @@ UNHANDLED_AT_FIRST = (
     RunDispatchStatus.SUPERSEDED,
     RunDispatchStatus.DEAD_LETTER,
 )
-"""Final states that the run does not know yet; a row is `reconciled` once its run is updated. `Acked` rows
-are."""
+"""Final states about which the run has not been told yet; a row becomes `reconciled` when its run is updated.
+
+`Acked` rows are.
+"""
 
 
 class RunDispatchResult(Record, frozen=True, kw_only=True):
@@ -133,9 +136,12 @@ class RunDispatch(Record, frozen=True, kw_only=True):
     limit_key: str = ""
     """The key by which limits count the run, in addition to its tenant."""
     interruption_count: int = 0
-    """Number of executions cut off by a server's shutdown or a lost lease; `attempt_count` omits them."""
+    """Number of executions that were cut off by a server's shutdown or a lost lease.
+
+    `attempt_count` does not include them.
+    """
     max_interruptions: int | None = None
-    """Maximum number of interruptions; one more makes the dispatch a dead letter.
+    """Maximum number of interruptions; one more interruption makes the dispatch a dead letter.
 
     If None, each interruption counts as a failed attempt.
     """
@@ -237,7 +243,9 @@ class RunDispatch(Record, frozen=True, kw_only=True):
     def claim(
         self, *, token: str, consumer: str, lease_ms: int, now: int, begins: str | None = None
     ) -> "RunDispatch":
-        """Return the dispatch as claimed until `now + lease_ms`; its number of attempts stays the same.
+        """Return the dispatch as claimed until `now + lease_ms`.
+
+        The claim itself does not count as an attempt.
 
         `begins` is the id of the execution that starts with the claim; None if no execution starts.
         """
@@ -266,7 +274,7 @@ class RunDispatch(Record, frozen=True, kw_only=True):
         return replace(self, **{**_NOTHING_REPORTED, **changes})
 
     def record_run_result(self, result: RunDispatchResult, *, now: int) -> "RunDispatch":
-        """Return the dispatch with its run's result; it stays Claimed.
+        """Return the dispatch with the result of its run; the dispatch itself stays Claimed.
 
         Raises:
             InvalidRecord: The result belongs to another run.
@@ -314,7 +322,10 @@ class RunDispatch(Record, frozen=True, kw_only=True):
 
     @property
     def failed_attempts(self) -> int:
-        """Number of attempts that failed; `attempt_count` omits a failure that no retry can fix."""
+        """Number of attempts that failed.
+
+        Unlike `attempt_count`, it includes a failure that no retry can fix.
+        """
         is_beyond_retry = self.status is RunDispatchStatus.DEAD_LETTER and not self._has_used_up
         return self.attempt_count + is_beyond_retry
 
@@ -358,10 +369,10 @@ class RunDispatch(Record, frozen=True, kw_only=True):
         )
 
     def lease_ended(self, *, now: int, reason: str = LEASE_ENDED) -> "RunDispatch":
-        """Return a dispatch whose owner exited or lost its lease: queued again, or a dead letter.
+        """Return a dispatch whose owner exited or lost its lease, either queued again or as a dead letter.
 
-        With `max_interruptions`, it is due at once the first time, then after 250 ms, doubled each time up to
-        5 s, so that a run that crashes its server does not crash all servers in a row.
+        With `max_interruptions`, the dispatch is due at once the first time, then after 250 ms, doubled each
+        time up to 5 s. A run that crashes its server therefore does not crash all servers in a row.
         """
         self._require(RunDispatchStatus.CLAIMED, "lease_ended")
         if self.max_interruptions is not None:
@@ -376,7 +387,7 @@ class RunDispatch(Record, frozen=True, kw_only=True):
         return self._requeued(attempts=attempts, error=reason, now=now)
 
     def stopped(self, *, now: int) -> "RunDispatch":
-        """Return the dispatch after the shutdown of its server: queued and due at once, or a dead letter."""
+        """Return the dispatch after its server shut down: queued again and due at once, or a dead letter."""
         self._require(RunDispatchStatus.CLAIMED, "stop")
         if self.max_interruptions is None:
             return self.released(now=now)
@@ -410,7 +421,7 @@ class RunDispatch(Record, frozen=True, kw_only=True):
         return _ended(self, RunDispatchStatus.CANCELLED, now=now)
 
     def superseded(self, *, reason: str, now: int) -> "RunDispatch":
-        """Return the dispatch superseded by newer work of its thread; the result of its run is dropped."""
+        """Return the dispatch as superseded by newer work of its thread; the result of its run is dropped."""
         if self.status.is_terminal:
             raise IllegalTransition(
                 f"dispatch {self.dispatch_id!r} is {self.status} and cannot be superseded",

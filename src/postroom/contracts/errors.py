@@ -1,10 +1,11 @@
-"""Every failure postroom can name, in one tree, split by who must act.
+"""Every failure that postroom can name, in one class hierarchy, grouped by who must act.
 
     PostroomError
     ├── InputError            the caller mends the call
     │   ├── InvalidArgument, InvalidName, InvalidPattern, InvalidPath, InvalidRecipients, TooLarge
     │   ├── UnknownProject, UnknownAgent, UnknownMessage, UnknownThread, UnknownReservation, UnknownToken
-    │   ├── UnknownTask, TaskCircle, UnknownNote, UnknownRun, UnknownDispatch
+    │   ├── UnknownTask, TaskCircle, UnknownNote, UnknownSubscription, EventNotReported
+    │   ├── UnknownRun, UnknownDispatch
     │   ├── NameTaken, ToolNotListed
     │   ├── InvalidSubmission, InvalidRecord, ForeignThread
     │   ├── AgentNotFound, ResolveFailed, InvalidActivation, InvalidResume
@@ -46,7 +47,8 @@
         ├── ClientFileRefused, ClientUnfit      a client that cannot be set up as it is
         └── CredentialRefused                   a platform that takes a token or a password no more
 
-`code` is stable and never reused. The message names the value and what is wrong; `remedy` says what to do.
+`code` is stable and never reused. The message names the value and says what is wrong with it; `remedy` says
+what to do.
 """
 
 from collections.abc import Mapping
@@ -81,7 +83,7 @@ class PostroomError(Exception):
             self.add_note(f"Remedy: {self.remedy}")
 
     def met_at(self, place: str) -> Self:
-        """Return the same error with the place where it occurred in front of its message."""
+        """Return the same error with the place where it occurred added in front of its message."""
         text = f"{place}: {self.message}"
         return type(self)(text, value=self.value, remedy=self.remedy, details={**self.details, "at": place})
 
@@ -204,7 +206,7 @@ class UnknownTask(InputError):
 
 
 class TaskCircle(InputError):
-    """The tasks would depend on one another in a cycle, so that none of them could ever be claimed."""
+    """The tasks would depend on one another in a cycle, so none of them could ever be claimed."""
 
     code = "task_circle"
     default_remedy = "remove one of the tasks in `details.circle` from `depends_on`"
@@ -215,6 +217,19 @@ class UnknownNote(InputError):
 
     code = "unknown_note"
     default_remedy = "take the id from find_notes"
+
+
+class UnknownSubscription(InputError):
+    """The agent has no subscription with this id."""
+
+    code = "unknown_subscription"
+    default_remedy = "take the id from list_subscriptions"
+
+
+class EventNotReported(InputError):
+    """Nothing reports events of this kind to postroom, so that nobody can subscribe to them."""
+
+    code = "event_not_reported"
 
 
 class UnknownToken(InputError):
@@ -573,7 +588,7 @@ class WrongToken(AccessError):
 
 
 class IdentityMismatch(AccessError):
-    """The token belongs to an agent other than the one that the call names."""
+    """The token belongs to a different agent than the call names."""
 
     code = "identity_mismatch"
     default_remedy = "name the agent that the token belongs to"
@@ -697,7 +712,7 @@ class CommandSaidNothing(CommandError):
 
 
 class CommandTimedOut(CommandError):
-    """The program exceeded its time limit, or its limit for time without output, and was ended."""
+    """The program exceeded its time limit, or wrote nothing for too long, and was ended."""
 
     code = "command_timed_out"
     default_remedy = "raise `timeout` or `idle_timeout` of the agent's runner, or ask for less"

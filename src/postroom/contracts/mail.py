@@ -444,6 +444,8 @@ EventKind = Literal[
     "task.review",
     "task.done",
     "task.cancelled",
+    "agent.idle",
+    "file.changed",
     "note.added",
     "note.ended",
     "contact.asked",

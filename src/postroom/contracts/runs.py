@@ -22,6 +22,7 @@ from postroom.contracts.errors import (
     StaleDecision,
 )
 from postroom.contracts.messages import Json, Message, SeqRange
+from postroom.contracts.questions import YES_OR_NO, Asked
 from postroom.contracts.records import Record, field, replace
 from postroom.contracts.tools import ToolCallResume, ToolCallResumeMode
 
@@ -142,6 +143,8 @@ class RunWaitingTicket(Record, frozen=True, kw_only=True):
     expires_at: int | None = None
     """The time until which an answer is accepted; None for no limit."""
     on_timeout: OnTimeout = OnTimeout.WAIT
+    asked: Asked = YES_OR_NO
+    """The answer that the question takes, and who may give it."""
 
     @property
     def question(self) -> str:

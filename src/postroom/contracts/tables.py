@@ -25,7 +25,7 @@ class Table(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
 
     ALSO: ClassVar[Mapping[str, str]] = {}
-    """Other names for secrets, by the name of the field."""
+    """Other names for secrets, keyed by the name of the field."""
 
 
 Duration = Annotated[timedelta, Meta(extra={"read": duration_of})]

@@ -16,6 +16,7 @@ from typing import Final, Literal
 
 from postroom.contracts.choices import Importance, RecipientKind
 from postroom.contracts.messages import DeliveryMode, Message
+from postroom.contracts.questions import YES_OR_NO, Asked
 from postroom.contracts.runs import OnTimeout
 from postroom.contracts.tools import ToolCallResume
 
@@ -115,6 +116,8 @@ class AskedQuestion:
     timeout_ms: int | None = None
     """How long an answer is accepted, in milliseconds; None for no limit."""
     on_timeout: OnTimeout = OnTimeout.WAIT
+    asked: Asked = YES_OR_NO
+    """The answer that the question takes, and who may give it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,8 @@ from dataclasses import asdict, dataclass, field, is_dataclass
 from typing import Final, Literal
 
 from postroom.contracts.clock import iso
+from postroom.contracts.questions import YES_OR_NO, Asked
+from postroom.contracts.records import Record, as_plain
 from postroom.contracts.run_stores import BEFORE_ALL_RUNS, RunCursor
 
 WorkState = Literal["at work", "queued", "asks", "done", "cancelled", "failed"]
@@ -40,6 +42,12 @@ class OpenQuestion:
     """The chat in which the agent asks; empty if the run processes mail."""
     who: str = ""
     """The person to whom the agent speaks in that chat; empty if unknown."""
+    asked: Asked = YES_OR_NO
+    """The answer that the question takes, and who may give it."""
+    expires_at: int | None = None
+    """The time until which an answer is accepted; None for no limit."""
+    snoozed_until: int | None = None
+    """The time until which somebody has put the question off; None if nobody has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +160,8 @@ class RunSearch:
     agent: str = ""
     text: str = ""
     """Words that must all occur in the agent's name, the run's id, its subjects, its answer or its error."""
+    since: int = 0
+    """The instant at or after which the run last changed."""
     before: RunCursor = BEFORE_ALL_RUNS
     """The position after which the search continues."""
 
@@ -316,19 +326,19 @@ class Floor:
     waiting: Sequence[Waiting] = ()
     """Messages that wait for the next run of their recipient."""
     last_lines: Mapping[str, str] = field(default_factory=dict)
-    """The last lines of output of open runs and dead letters, by run id."""
+    """The last lines of output of open runs and dead letters, keyed by run id."""
     heard_at: Mapping[str, int] = field(default_factory=dict)
-    """The time of the newest event of each open run and dead letter, by run id."""
+    """The time of the newest event of each open run and dead letter, keyed by run id."""
     conflicts: Sequence[ReservationConflict] = ()
     holds: Mapping[str, Sequence[Held]] = field(default_factory=dict)
-    """The active reservations of each agent, by the agent's name in lower case."""
+    """The active reservations of each agent, keyed by the agent's name in lower case."""
     waits: Sequence[Waits] = ()
     owed: Sequence[OwedMessage] = ()
     """Messages that are unread or lack a requested acknowledgement, newest first."""
     owed_in_all: int = 0
     """Number of such messages among the newest; `owed` contains the newest of them."""
     last_hour: Mapping[str, Sequence[Stretch]] = field(default_factory=dict)
-    """Attempts of the last hour, by the agent's name in lower case."""
+    """Attempts of the last hour, keyed by the agent's name in lower case."""
     health: Sequence[HealthFact] = ()
     """Facts about the server, problems first."""
 
@@ -343,6 +353,8 @@ def plain(value: object) -> object:
 
 
 def _plain(name: str, value: object) -> object:
+    if isinstance(value, Record):
+        return as_plain(value)
     if isinstance(value, Mapping):
         return {key: _plain(name if name.endswith(INSTANTS) else key, one) for key, one in value.items()}
     if isinstance(value, (list, tuple)):

@@ -463,7 +463,7 @@ def _of(account: Spending, **spent: int) -> Spending:
 
 
 def _costs(used: Usage, wall_ms: int) -> dict[str, int]:
-    """Return the usage, by the names of the limits of a budget."""
+    """Return the usage, keyed by the names of the limits of a budget."""
     tokens = used.input_tokens + used.output_tokens
     return {"wall_ms": wall_ms, "tokens": tokens, "cost_micros": used.cost_micros}
 

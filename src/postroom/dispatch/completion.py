@@ -422,7 +422,7 @@ class Workers:
     def __init__(self) -> None:
         self._workers: dict[str, MailboxWorker] = {}
         self.executing: dict[str, MailboxWorker] = {}
-        """The workers that execute a run, by thread."""
+        """The workers that execute a run, keyed by thread."""
 
     def __contains__(self, thread_id: str) -> bool:
         return thread_id in self._workers
@@ -498,7 +498,7 @@ class Ending(Record, frozen=True, kw_only=True):
     """Whether another dispatch may be queued on the thread; True if that is not known."""
     next: Claimed | Held | None = None
     """The claim of the thread's next dispatch, or the budget that keeps it from starting."""
-    tells: Callable[[], Awaitable[None]] | None = None
+    tells: Callable[[], Awaitable[object]] | None = None
     """Publishes that the run was queued again, because the decisions arrived before its questions were
     stored.
     """
@@ -727,7 +727,7 @@ class Completion:
     def _ended_before(self, tx: Transaction, job: Job, run: RunRecord) -> Ending | None:
         """Return the result if an earlier try wrote this end and only the store's reply was lost; else None.
 
-        The dispatch that the earlier try claimed is claimed again.
+        The dispatch that the earlier try claimed is claimed again, unless its run was asked to end meanwhile.
         """
         queue, asks = tx.runs.dispatches, job.asks
         row = queue.load(job.dispatch.dispatch_id)
@@ -737,8 +737,12 @@ class Completion:
         after = queue.claimed(job.dispatch.thread_id)
         if asks is None or after is None or after.dispatch_instance_id != asks.instance_id:
             return Ending(run=run)
-        queue.move_owned(after.claim_proof, lambda row, now: row.released(now=now))
-        return Ending(run=run, next=claimed_next(tx, after.thread_id, asks))
+        released = queue.move_owned(after.claim_proof, lambda row, now: row.released(now=now))
+        told = None
+        if not isinstance(released, StaleClaim):
+            row, ended = self.ended_in(tx, heeded(tx, released))
+            told = None if ended is None else partial(self.told_withdrawn, row, ended)
+        return Ending(run=run, next=claimed_next(tx, after.thread_id, asks), tells=told)
 
     def _resumed(
         self, tx: Transaction, dispatch: RunDispatch, run: RunRecord, asked: Sequence[LiveRunCommand]

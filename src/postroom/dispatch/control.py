@@ -384,7 +384,7 @@ def fresh_decisions(
             asked[call].refuse_late(now)
         before = told.get(call)
         if before is None and run.status is RunStatus.WAITING and call not in asked:
-            raise StaleDecision(f"run {run.run_id} does not ask {call!r} now", value=call)
+            raise StaleDecision(f"run {run.run_id} is not waiting for a decision on {call!r}", value=call)
         if before is None:
             fresh.append((call, decision))
         elif before.decision_id != decision.decision_id:

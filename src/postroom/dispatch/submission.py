@@ -172,7 +172,7 @@ def validate_run_inputs(
         for block in message.content:
             if storable(block.text) != block.text:
                 raise InvalidSubmission(
-                    "a message contains half of a character",
+                    "a message contains an unpaired surrogate character",
                     value=message.id,
                     remedy="decode the text with errors='replace' where you read it",
                 )
@@ -199,10 +199,10 @@ def refuse_odd_id(name: str, value: str) -> None:
     """
     if len(value) > _LONGEST_ID or "\x00" in value or storable(value) != value:
         raise InvalidSubmission(
-            f"the {name} must have at most {_LONGEST_ID} characters, without zero bytes and halves "
-            f"of characters; this {name} has {len(value)}: {storable(value)[:_SHOWN_OF_ID]!r}",
+            f"the {name} must have at most {_LONGEST_ID} characters, without NUL and unpaired "
+            f"surrogate characters; this {name} has {len(value)}: {storable(value)[:_SHOWN_OF_ID]!r}",
             value=storable(value[:80]),
-            remedy=f"give the {name} at most {_LONGEST_ID} characters, and remove zero bytes",
+            remedy=f"give the {name} at most {_LONGEST_ID} characters, and remove NUL characters",
         )
 
 
@@ -238,7 +238,7 @@ def refuse_bad_delivery(request: RunActivation) -> None:
     for call, resume in request.decisions:
         if not call.strip() or not resume.decision_id.strip():
             raise InvalidSubmission(
-                "a decision needs an id and the id of its tool call",
+                "a decision needs its own id and the id of its tool call",
                 remedy="take the tool call's id from the open question, and choose a new id for the decision",
             )
 
@@ -1619,7 +1619,7 @@ class Submissions:
         message_ids = [message.id for message in request.messages if message.id]
         if message_ids:
             for twice in messages.among_waiting(request.thread_id, message_ids):
-                raise DuplicateRecord(f"message {twice!r} waits on the thread already", value=twice)
+                raise DuplicateRecord(f"message {twice!r} is already waiting in the thread", value=twice)
         if boundary is None or not self._core.config.pending_zone:
             return state
         pending = messages.leading(request.thread_id, boundary, run_id, resumed=resumed)
@@ -1752,9 +1752,9 @@ def refuse_other_content(request: RunActivation, run_id: str, stored: Sequence[M
         return
     key = request.hints.key
     raise IdempotencyConflict(
-        f"the key {key!r} names run {run_id!r} of thread {request.thread_id!r}, which has other content",
+        f"the key {key!r} belongs to run {run_id!r} of thread {request.thread_id!r}, whose content differs",
         value=key,
-        remedy="use another key for another job; with the same content, the call returns the existing run",
+        remedy="use a different key for a different job; a call with the same content returns the run",
         details={"key": key, "run_id": run_id},
     )
 

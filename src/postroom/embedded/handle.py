@@ -1,7 +1,7 @@
 """A program's handle of a run, enqueued by this process or another."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -18,12 +18,14 @@ from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import InvalidArgument, RunUnsuccessful, StaleDecision, StateError, UnknownRun
 from postroom.contracts.events import CanonicalEvent, EventScope
 from postroom.contracts.messages import Json
+from postroom.contracts.questions import Given, QuestionKind, decision_on, person
+from postroom.contracts.records import replace
 from postroom.contracts.runs import RunRecord, RunStatus, RunWaitingTicket, TerminationKind
 from postroom.contracts.tools import ToolCallResume
 from postroom.dispatch.sinks import RESET, TEXT
 from postroom.dispatch.worker import ATTEMPT_FAILED
 from postroom.embedded.effects import ENDED, WAITS, Watch
-from postroom.embedded.items import T, refuse_other_text, refuse_other_type
+from postroom.embedded.items import T, plain, refuse_other_text, refuse_other_type
 from postroom.embedded.running import LOGGED, SLEEP, STEP
 from postroom.stores.runs.ports import LOOK_AGAIN_AFTER
 from postroom.stores.store import refuse_forked
@@ -173,7 +175,7 @@ class RunHandle:
                     run = await self._ended()
             except TimeoutError:
                 raise TimeoutError(
-                    f"run {self.id} did not end within {max(timeout or 0, 0):g} s. The run goes on: call "
+                    f"run {self.id} did not end within {max(timeout or 0, 0):g} s. The run continues: call "
                     "result() again to keep waiting, or cancel() to end the run."
                 ) from None
         text = run.final_output or ""
@@ -217,9 +219,17 @@ class RunHandle:
 
     @_needs_question_id
     async def answer(
-        self, text: str = "", *, question_id: str, approved: bool | None = None, by: str = ""
+        self,
+        text: str = "",
+        *,
+        question_id: str,
+        approved: bool | None = None,
+        by: str = "",
+        values: Mapping[str, Any] | None = None,
     ) -> None:
         """Answer the question with this id; the run resumes with the answer.
+
+        If the question has choices, `text` is one of them. If it has a form, `values` are its fields.
 
         While the database is unavailable, the call waits.
 
@@ -229,8 +239,8 @@ class RunHandle:
         A repeated call with the same answer and the same `by` has no effect.
 
         Raises:
-            InvalidArgument: An argument has the wrong type or cannot be stored, `question_id` is missing, or
-                there is neither a text nor `approved`.
+            InvalidArgument: An argument has the wrong type or cannot be stored, `question_id` is
+                missing, there is neither a text nor `approved`, or the question takes another answer.
             StaleDecision: The run does not ask this question now, or the question has another answer.
         """
         refuse_other_text("the answer", text)
@@ -242,22 +252,51 @@ class RunHandle:
                 value=repr(approved)[:80],
                 remedy="pass True for yes, False for no, or leave out approved",
             )
-        if not text and approved is None:
+        if not text and approved is None and values is None:
             raise InvalidArgument("the answer is empty", remedy="pass a text, or approved=True or False")
-        result: dict[str, Json] = {"text": text} | ({} if approved is None else {"approved": approved})
-        if _is_answered(await self._retried(self._loaded), question_id, result, by):
+        run = await self._retried(self._loaded)
+        decision = self._decision(run, question_id, text if values is None else values, approved, by)
+        if _is_answered(run, question_id, decision.result, by):
             return
-        decision = ToolCallResume(decision_id=uuid4().hex, result=result, by=by)
         request = RunActivation.new(
             self.thread_id, [], continue_run_id=self.id, decisions=[(question_id, decision)]
         )
         try:
             await self._retried(lambda: self._mailbox.admin.submit_background(request))
         except StateError as error:
-            if not _is_answered(await self._retried(self._loaded), question_id, result, by):
+            if not _is_answered(await self._retried(self._loaded), question_id, decision.result, by):
                 if isinstance(error, StaleDecision):
                     raise
                 raise _not_asked(self.id, question_id, ()) from error
+
+    def _decision(
+        self,
+        run: RunRecord,
+        question_id: str,
+        given: str | Mapping[str, Any],
+        approved: bool | None,
+        by: str,
+    ) -> ToolCallResume:
+        """Return the decision that an answer makes.
+
+        Raises:
+            InvalidArgument: The open question does not take such an answer.
+        """
+        tickets = [*open_questions(run), *(one.ticket for one in run.answered)]
+        asked = next((one for one in tickets if one.tool_call_id == question_id), None)
+        if asked is not None and (asked.asked.kind is not QuestionKind.YES_NO or not isinstance(given, str)):
+            value = given if isinstance(given, str) else plain(given, "the values")
+            now = self._mailbox.stores.clock.now()
+            answer = Given(value=value, by=person(by), at="embedded")
+            try:
+                decision = decision_on(asked.asked, question_id, asked.question, answer, now)
+                return replace(decision, decision_id=uuid4().hex)
+            except InvalidArgument:
+                if asked in open_questions(run):
+                    raise
+        words: dict[str, Json] = {"text": given if isinstance(given, str) else ""}
+        result = words | ({} if approved is None else {"approved": approved})
+        return ToolCallResume(decision_id=uuid4().hex, result=result, by=by)
 
     async def events(self, *, after: int | str | None = 0) -> AsyncIterator[RunEvent]:
         """Yield the events of the run after a cursor, then each new event, until the run has ended.
@@ -386,7 +425,7 @@ def unknown_run(run_id: str) -> UnknownRun:
     return UnknownRun(
         f"there is no run {run_id!r}",
         value=run_id,
-        remedy="pass the `id` of a handle that `enqueue` returned; a run may be purged after its time",
+        remedy="pass the `id` of a handle that `enqueue` returned; old runs are deleted by retention",
     )
 
 

@@ -66,7 +66,7 @@ def _refuse_unwritable(value: Json) -> None:
     if isinstance(value, float) and not isfinite(value):
         raise ValueError(f"{value} is not a JSON number")
     if isinstance(value, str) and storable(value) != value:
-        raise ValueError("a text contains half of a character")
+        raise ValueError("a text contains an unpaired surrogate character")
     for one in (
         (*value, *value.values()) if isinstance(value, dict) else value if isinstance(value, list) else ()
     ):
@@ -130,7 +130,7 @@ def refuse_other_text(what: str, text: object) -> None:
         )
     if storable(text) != text:
         raise InvalidArgument(
-            f"{what} contains half of a character",
+            f"{what} contains an unpaired surrogate character",
             value=storable(text)[:80],
             remedy="decode the text with errors='replace' where you read it",
         )

@@ -1,12 +1,13 @@
 """Operations for operators: on unread messages, open questions and dead letters."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import IllegalTransition, InvalidArgument, UnknownDispatch
 from postroom.contracts.messages import Message, PendingMessage
+from postroom.contracts.questions import schema_of
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import RunStatus
@@ -79,6 +80,10 @@ class OpenQuestion:
     thread_id: str
     text: str
     at: int
+    choices: tuple[str, ...] = ()
+    """The choices, if the question has any."""
+    form: Mapping[str, Any] | None = None
+    """The JSON schema of the fields, if the question has a form."""
 
 
 class Questions:
@@ -99,6 +104,8 @@ class Questions:
                         thread_id=run.thread_id,
                         text=asked.question,
                         at=asked.updated_at,
+                        choices=asked.asked.choices,
+                        form=schema_of(asked.asked) if asked.asked.fields else None,
                     )
             query = replace(query, after=page[-1].run_id)
 

@@ -40,6 +40,7 @@ from postroom.contracts.events import (
 from postroom.contracts.executor import AgentRunResult, RunDispatchExecutor
 from postroom.contracts.limits import Spending
 from postroom.contracts.messages import Json, Message
+from postroom.contracts.questions import asked_for
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import ThreadCommit
 from postroom.contracts.runs import (
@@ -98,10 +99,19 @@ class Answer:
     """Whether nobody answered in time. If so, `text` is empty and `approved` is None, so silence never counts
     as approval.
     """
+    choice: str = ""
+    """The choice, if the question had choices."""
+    values: Mapping[str, Json] = field(default_factory=dict)
+    """The fields of the form, if the question had one."""
 
     @classmethod
     def of(cls, decision: ToolCallResume) -> "Answer":
         """Return a decision as an answer."""
+        if isinstance(result := decision.result, dict) and (result.get("choice") or result.get("values")):
+            choice, values = str(result.get("choice") or ""), result.get("values") or {}
+            return cls(
+                text=decision.reason or "", approved=None, by=decision.by, choice=choice, values=values
+            )
         said = decision.result.get("text") if isinstance(decision.result, dict) else decision.result
         text = said if isinstance(said, str) else decision.reason or ""
         return cls(text=text, approved=decision.approved, by=decision.by)
@@ -155,7 +165,7 @@ class _Memory:
     is_streamed: bool
     """Whether an earlier execution streamed text, which is no longer part of the answer."""
     answers: Mapping[str, ToolCallResume]
-    """The answers, by the id of the call that asked."""
+    """The answers, keyed by the id of the call that asked."""
     waited: Mapping[str, RunWaitingTicket]
     """The tickets on which the run waited before it resumed."""
     used: set[str] = field(default_factory=set)
@@ -164,7 +174,7 @@ class _Memory:
     counted: Usage = field(default_factory=Usage)
     """The part of that usage that budgets have already counted together with its steps."""
     unnamed: Counter[str] = field(default_factory=Counter)
-    """The number of unnamed steps so far, by kind."""
+    """The number of unnamed steps so far, keyed by kind."""
     is_suspended: bool = False
     """Whether the function was unwound because the run must wait."""
 
@@ -272,7 +282,15 @@ class Run:
                 return result
         return value if returns is None else typed(value, returns, f"the result of step {name!r}")
 
-    async def ask(self, question: str, *, timeout: Duration | None = None, name: str | None = None) -> Answer:
+    async def ask(
+        self,
+        question: str,
+        *,
+        timeout: Duration | None = None,
+        name: str | None = None,
+        choices: Sequence[str] = (),
+        form: Mapping[str, Any] | None = None,
+    ) -> Answer:
         """Ask a person and return the answer; until then, the run waits without occupying a worker.
 
         When the answer comes, the function starts again from the beginning, so put earlier work into steps. A
@@ -280,11 +298,15 @@ class Run:
         their order. With `timeout` (seconds, or a timedelta), the run resumes if nobody answers in time: the
         answer has `timed_out`, and later answers are refused.
 
+        With `choices`, the answer is one of them. With `form`, a flat JSON schema of strings, numbers,
+        integers and booleans, the answer has the `values` of its fields. Other answers are refused.
+
         Raises:
             InvalidStep: The name is blank, or was used in this run before.
             InvalidArgument: The question is blank or not text, or the timeout is not a duration above 0.
         """
         refuse_other_text("the question", question)
+        asked = asked_for(choices=choices, form=form)
         if not question.strip():
             raise InvalidArgument(
                 "the question must not be blank", value=question, remedy="pass the text that the person reads"
@@ -324,6 +346,7 @@ class Run:
                 updated_at=now,
                 expires_at=until,
                 on_timeout=OnTimeout.WAIT if until is None else OnTimeout.GO_ON,
+                asked=asked,
             )
         )
 

@@ -146,7 +146,7 @@ class RunSchedules:
         return await self.kept.add(schedule, replaces=replaces)
 
     async def list(self) -> list[Schedule]:
-        """Return all schedules, by name."""
+        """Return all schedules, ordered by name."""
         found: list[Schedule] = []
         while page := await self.kept.listed(RUN, after=found[-1].name if found else ""):
             found += page

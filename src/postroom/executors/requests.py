@@ -31,7 +31,7 @@ def prompt_of(activation: RunActivation) -> str:
     texts = [text for message in activation.messages for text in _told(message) if text.strip()]
     if not texts:
         raise InvalidActivation(
-            f"run {activation.run_id!r} has no text for its agent", value=activation.run_id
+            f"run {activation.run_id!r} contains no text for its agent", value=activation.run_id
         )
     return storable("\n\n".join(texts))
 
@@ -62,7 +62,7 @@ OUTBOX: Final = "POSTROOM_OUTBOX"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileRoom:
-    """The files of a run, in the form in which its program sees them."""
+    """The files of a run, in the form that its program sees."""
 
     activation: RunActivation
     """The request, with the files named in its messages."""

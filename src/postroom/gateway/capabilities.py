@@ -65,14 +65,17 @@ class Rate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateLimits:
-    """The limits that a platform documents for one bot; others are learned from its refusals."""
+    """The rate limits that a platform documents for one bot.
+
+    Undocumented limits are learned from refusals.
+    """
 
     bot: Rate | None = None
     """All calls together."""
     chat: Rate | None = None
     """Messages in one chat."""
     group: Rate | None = None
-    """Messages in one group; this limit applies in addition to `chat`."""
+    """Maximum rate of messages in one group, in addition to the limit `chat`."""
     methods: Mapping[str, Rate] = field(default_factory=dict)
     """Calls of one method."""
 

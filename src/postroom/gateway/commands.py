@@ -1,6 +1,6 @@
 """Chat commands, which the gateway itself performs. They do not wait for active runs.
 
-By default a command waits until the earlier messages of its chat have had their turns; `/stop` does not.
+By default, a command waits until the earlier messages of its chat have been processed; `/stop` does not wait.
 """
 
 import asyncio
@@ -23,9 +23,11 @@ from postroom.contracts.errors import (
     StoreError,
     UnknownAgent,
     UnknownDispatch,
+    UnknownProject,
 )
 from postroom.contracts.files import safe_name
-from postroom.contracts.messages import COMPACT, Message, Role, Visibility
+from postroom.contracts.messages import COMPACT, Json, Message, Role, Visibility
+from postroom.contracts.quoting import sentence
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import MAX_PAGE, MessageQuery
 from postroom.contracts.runs import RunRecord, Usage
@@ -44,7 +46,7 @@ from postroom.gateway.events import Button, Card, MessageEvent, is_button_value
 from postroom.gateway.handover import Handover
 from postroom.gateway.notices import Notices
 from postroom.gateway.people import People
-from postroom.gateway.questions import Questions
+from postroom.gateway.questions import Questions, inbox_text
 from postroom.gateway.reminders import CHAT, Reminders, in_words, next_time, read_every, read_once
 from postroom.gateway.replies import thread_name
 from postroom.gateway.session import ANSWER_ONLY, SessionSource
@@ -60,13 +62,15 @@ _MOST_LISTED = 10
 _MOST_SEARCHED = 2_000
 """The maximum number of messages that one `/search` reads, page by page."""
 _ID_DIGITS = 15
+_CAUGHT_UP = "catch_up"
+"""The setting of a session that holds the cursors of its summaries, by project."""
 Answer = str | Card | None
 """The reply to a command: a text, a text with buttons, or nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandCall:
-    """A command with its sender and words."""
+    """A command that a person sent, with its sender and arguments."""
 
     event: MessageEvent
     source: SessionSource
@@ -168,7 +172,7 @@ class Commands:
     async def _stop(self, call: CommandCall) -> str | None:
         """End the run of this session.
 
-        A run that waits for a person ends at once, and reports that itself.
+        A run that waits for a person ends at once and reports its own end.
         """
         dropped: list[Message] = []
         stopping, ended, waiting = False, False, 0
@@ -349,9 +353,40 @@ class Commands:
     async def _deny(self, call: CommandCall) -> str:
         return await self._decide(call, approved=False)
 
-    async def _decide(self, call: CommandCall, *, approved: bool) -> str:
+    async def _answer(self, call: CommandCall) -> str:
+        return await self._decide(call, approved=None)
+
+    async def _inbox(self, call: CommandCall) -> str:
+        if not self._sees_all(call.source):
+            return "/inbox shows the questions of all projects: only owners can use it, in a direct message."
+        return inbox_text(await self._questions.everywhere())
+
+    def _sees_all(self, source: SessionSource) -> bool:
+        """Return whether this chat may show the questions of all projects."""
+        return source.chat_type == "dm" and self._people.may(source, PersonRole.OWNER)
+
+    async def read_as_answer(self, event: MessageEvent, source: SessionSource, key: str) -> None:
+        """Turn a reply to the card of an open question into an answer, if the sender may answer questions.
+
+        Raises:
+            StoreError: The question could not be read.
+        """
+        call = CommandCall(event=event, source=source, key=key, words="")
+        if is_person(source.agent) or not self.may_use(BY_NAME["answer"], source) or not event.text.strip():
+            return
+        for session in await self._sessions_here(call):
+            for number, card in session.settings.get("cards", {}).items():
+                if card["id"] != event.reply_to_message_id:
+                    continue
+                if any(one.number == number for one in await self._questions.open(session.thread_id)):
+                    event.text = f"/answer {number} {event.text}"
+                    return
+
+    async def _decide(self, call: CommandCall, *, approved: bool | None) -> str:
         threads = [session.thread_id for session in await self._sessions_here(call)]
-        decided = await self._questions.decide(threads, call.source, call.words, approved=approved)
+        decided = await self._questions.decide(
+            threads, call.source, call.words, approved=approved, everywhere=self._sees_all(call.source)
+        )
         if decided.question is not None:
             text = f"{decided.question.text}\n\n{decided.answer}"
             await self._notices.show_answered(decided.thread_id, decided.question.number, text)
@@ -388,6 +423,26 @@ class Commands:
         except UnknownAgent:
             return wording.NOBODY_REACHED
         return wording.reached_here(person)
+
+    async def _catchup(self, call: CommandCall) -> str:
+        """Summarise a project since the last summary in this chat; without a name, the agent's project."""
+        if self._mail is None:
+            return "This chat receives no messages."
+        session, _ = await self._sessions.of(call.key, call.source)
+        kept = session.settings.get(_CAUGHT_UP)
+        known = (
+            {slug: at for slug, at in kept.items() if isinstance(at, int)} if isinstance(kept, dict) else {}
+        )
+        project = call.words.strip() or (call.source.agent or "").partition("@")[2]
+        try:
+            slug, text, newest = await self._mail.catch_up(project, known)
+        except UnknownProject as error:
+            return f"{sentence(error.message)}. Write /catchup <project>."
+        caught: dict[str, Json] = {**known, slug: newest}
+        await self._sessions.changed(
+            call.key, lambda one: replace(one, settings={**one.settings, _CAUGHT_UP: caught})
+        )
+        return f"{slug}\n{text}"
 
     # Later.
 
@@ -518,8 +573,10 @@ class Command:
     aliases: tuple[str, ...] = ()
     role: PersonRole = PersonRole.MEMBER
     form: str = ""
-    """The pattern of the words after the name, in any case. If it is empty, and `usage` is not, the command
-    checks its words itself."""
+    """The pattern of the words after the name, in any case.
+
+    If `form` is empty and `usage` is not, the command checks its arguments itself.
+    """
     takes: str = "no words after it"
     """The accepted words, as shown when other words are refused."""
     is_for_agents: bool = False
@@ -532,7 +589,7 @@ class Command:
     answers_question: bool = False
     """Whether the command answers a run's question; the question's card then shows the answer."""
     has_turn: bool = True
-    """Whether it waits for the earlier messages of its chat; otherwise it is performed at once."""
+    """Whether the command waits for the earlier messages of its chat; otherwise it is performed at once."""
     decides_session: bool = False
     """Whether the command changes the session of later messages in its chat.
 
@@ -540,7 +597,7 @@ class Command:
     """
 
     def refusal(self, name: str, words: str) -> str | None:
-        """Return why the command does not accept these words; None if it does."""
+        """Return why the command does not accept these arguments; None if it accepts them."""
         is_free = not words or (self.usage and not self.form)
         if is_free or re.fullmatch(self.form, words, re.ASCII | re.IGNORECASE | re.DOTALL):
             return None
@@ -682,6 +739,20 @@ COMMANDS = (
         role=PersonRole.OPERATOR,
     ),
     Command(
+        name="answer",
+        run=Commands._answer,
+        answers_question=True,
+        usage="<number> <answer>",
+        help="answer a question with a choice, its number, a text, or field = value",
+        role=PersonRole.OPERATOR,
+    ),
+    Command(
+        name="inbox",
+        run=Commands._inbox,
+        help="list the open questions of all agents",
+        role=PersonRole.OPERATOR,
+    ),
+    Command(
         name="remind",
         run=Commands._remind,
         usage="<span> <text>",
@@ -708,6 +779,13 @@ COMMANDS = (
     ),
     Command(
         name="unlink", run=Commands._unlink, decides_session=True, help="unlink this chat from the others"
+    ),
+    Command(
+        name="catchup",
+        run=Commands._catchup,
+        usage="[project]",
+        help="summarise what happened in a project since the last summary in this chat",
+        role=PersonRole.OPERATOR,
     ),
     Command(name="here", run=Commands._here, help="receive messages of agents to you in this chat"),
     Command(
@@ -737,10 +815,10 @@ BY_NAME: Mapping[str | None, Command] = {
 
 
 def may_be_changed_into(before: MessageEvent, after: MessageEvent) -> bool:
-    """Return whether an edit may replace a waiting message with these words.
+    """Return whether a waiting message may be edited into these words.
 
-    A waiting message cannot become a command, and a command cannot become another one. Only a command whose
-    words an agent reads may get other words.
+    A waiting message cannot become a command, and a command cannot become another one. If the waiting message
+    is a command, its arguments may change only if an agent reads them.
     """
     name = after.get_command()
     if name is None:
@@ -769,7 +847,7 @@ def _is_shown(message: Message) -> bool:
 
 
 def _searched(message: Message) -> str:
-    """Return the text of a message in one line, with the names of its files."""
+    """Return the text of a message as one line, together with the names of its files."""
     names = [
         f"[{safe_name(block.data['name'], block.data.get('mime') or '', position)}]"
         for position, block in enumerate(message.content)

@@ -121,7 +121,7 @@ class SessionResetPolicy(Table, frozen=True, kw_only=True):
 
 
 class HomeChannel(Table, frozen=True, kw_only=True):
-    """The chat of a platform that receives messages that are not an answer to anybody."""
+    """The chat of a platform that receives messages which answer nobody."""
 
     chat_id: Line
     name: Line = "Home"
@@ -156,7 +156,7 @@ class PlatformConfig(Table, frozen=True, kw_only=True):
     api_key: Secret | None = None
     home_channel: HomeChannel | None = None
     allow: Mapping[Line, PersonRole] = {}
-    """The roles of the people who may write, by the platform's stable user id; `*` means everybody."""
+    """The roles of the people who may write, keyed by the platform's stable user id; `*` means everybody."""
     reactions: bool | None = None
     """Whether messages that will be answered get a "seen" reaction; None: only in groups."""
     busy: Mode | None = None
@@ -164,7 +164,7 @@ class PlatformConfig(Table, frozen=True, kw_only=True):
     reset: SessionResetPolicy | None = None
     """The reset policy of a session; None: as in [gateway]. A chat's own rule wins."""
     chats: Mapping[Line, ChatRules] = {}
-    """The rules of individual chats, by the platform's chat id."""
+    """The rules of individual chats, keyed by the platform's chat id."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(...)"
@@ -182,7 +182,8 @@ class StreamingConfig(Table, frozen=True, kw_only=True):
 class BusyConfig(Table, frozen=True, kw_only=True):
     """What a busy session does with a further message.
 
-    The most specific choice applies: the session's own, then the chat's, then the platform's, then this one.
+    The most specific setting applies: that of the session, then of the chat, then of the platform, then this
+    one.
     """
 
     mode: Mode = BusyPolicy.QUEUE
@@ -199,7 +200,7 @@ class DeliveryConfig(Table, frozen=True, kw_only=True):
     max_age: Duration = timedelta(hours=12)
     """The age at which an answer is no longer sent but becomes a dead letter."""
     lease: Annotated[timedelta, Meta(extra={"read": _lease})] = timedelta(seconds=90)
-    """How long a process may take for one delivery.
+    """The maximum time that a process may take for one delivery.
 
     If the process dies, its deliveries are retried after this time.
     """
@@ -281,12 +282,15 @@ class GatewayRules(Table, frozen=True, kw_only=True):
     group_sessions_per_user: bool = True
     thread_sessions_per_user: bool = True
     max_message_age: Duration = timedelta(hours=1)
-    """The age at which a message left by a crash is no longer answered; its sender gets a notice."""
+    """The age from which a message that a crash left behind is no longer answered.
+
+    Its sender gets a notice.
+    """
     keep_messages: Duration = timedelta(days=7)
-    """How long an answered message is remembered, so that it is recognised if its platform sends it again."""
+    """How long an answered message is remembered. If its platform sends it again, it is recognised."""
     max_media_bytes: MediaLimit = 20_000_000
     max_media_bytes_by_kind: Mapping[FileKind, MediaLimit] = {}
-    """The largest file of each kind, by the first half of the MIME type; 0: such files are refused."""
+    """The largest file of each kind, keyed by the first half of the MIME type; 0: such files are refused."""
     scan_command: Annotated[tuple[Line, ...], Meta(max_length=50)] = ()
     """A program that scans each received or sent file. The file is refused if the exit code is not 0."""
     drain: Duration = timedelta(seconds=30)
@@ -302,7 +306,7 @@ class GatewayConfig(GatewayRules, frozen=True, kw_only=True):
     programs: frozenset[str | None] = frozenset()
     """The agents that are not models, by their names in routes; the key None stands for `[agent]`."""
     models: Mapping[str | None, tuple[str, ...]] = {}
-    """The models that /model offers, by agent; the key None stands for `[agent]`."""
+    """The models that /model offers, keyed by agent; the key None stands for `[agent]`."""
     own_models: Mapping[str | None, str] = {}
     """The default model of chats that have not chosen one, by agent; the key None stands for `[agent]`."""
     speaks: bool = False
@@ -313,7 +317,7 @@ class GatewayConfig(GatewayRules, frozen=True, kw_only=True):
     The first matching route decides; if none matches, `[agent]` answers.
     """
     state_dir: Path | None = None
-    """The folder of the status file and of the locks on bot tokens; None: there are no such files."""
+    """The folder of the status file and of the locks on bot tokens; None if there are no such files."""
 
     def get_connected_platforms(self) -> tuple[Platform, ...]:
         """Return the platforms to connect."""
@@ -348,7 +352,7 @@ class GatewayConfig(GatewayRules, frozen=True, kw_only=True):
 
 
 def reachable(routes: Sequence[Route], source: SessionSource) -> tuple[str | None, ...]:
-    """Return the agents that a sender can reach in a chat with some words; None stands for `[agent]`."""
+    """Return the agents that a sender can reach in a chat with these words; None stands for `[agent]`."""
     found: dict[str | None, None] = {}
     for rule in routes:
         if rule.covers(source):

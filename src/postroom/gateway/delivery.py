@@ -56,7 +56,7 @@ _LOOKED_AGAIN_MS = 300_000
 class ReplyAddress:
     """Where a message is sent, and which messages of the platform it answers or were read before it.
 
-    `files` are the files of its run, which are sent after it.
+    `files` are the files of the run, which are sent after the reply.
     """
 
     source: SessionSource
@@ -89,7 +89,10 @@ class OutgoingMessage:
     details: dict[str, Json] = field(default_factory=dict)
     """Details that the channel gets together with the last part."""
     is_under_way: bool = False
-    """Whether a part is being sent; if still set at the next attempt, its outcome is unknown."""
+    """Whether a part is being sent.
+
+    If this is still set at the next attempt, it is unknown whether the part was sent.
+    """
 
     async def send_rest(self, adapter: BasePlatformAdapter) -> SendResult:
         """Send the remaining parts; stop at the first refused part."""
@@ -167,7 +170,7 @@ class _Closes:
     """Whether all of these messages were already closed when they were read."""
 
     def change(self, failed: str | None, voice: OutboxDraft | None = None) -> Joined:
-        """Return the change that closes these messages, and stores the voice message if there is one.
+        """Return the change that closes these messages and, if the reply is spoken, stores the voice message.
 
         Messages that have already been closed are not changed.
         """
@@ -313,7 +316,7 @@ class Delivery:
     def adapter_of(self, row: OutboxMessage, source: SessionSource) -> BasePlatformAdapter | None:
         """Return the adapter for a chat.
 
-        With linked chats, it may differ from the one in the thread's name.
+        For linked chats, this channel may differ from the one in the name of the thread.
         """
         target = self._target(row, source)
         return self._adapters.get(target) if self.serves(target) else None
@@ -357,7 +360,7 @@ class Delivery:
     ) -> SendResult:
         """Send the files after a text; the chat gets a notice about a refused file.
 
-        Progress is stored before the next file is sent, so that a process that dies here repeats at most one.
+        Progress is stored before the next file is sent, so a process that dies here repeats at most one file.
         """
         if not outgoing.steps_sent:
             await self._stores.note_sent(outgoing.key, _TEXT)
@@ -397,8 +400,8 @@ class Delivery:
         """Return the text to send. It replaces the draft if this adapter shows one.
 
         If the channel can edit messages, the text before a question is a separate message and stays.
-        Otherwise the question's first card begins with that text. A text that stands above an earlier card of
-        one of these questions is not repeated.
+        Otherwise the question's first card begins with that text. A text that is already shown above an
+        earlier card of one of these questions is not repeated.
         """
         outgoing = OutgoingMessage(row.outbox_id, address)
         asks, capabilities = bool(reply.questions), adapter.capabilities
@@ -467,7 +470,7 @@ class Delivery:
     async def _ask(self, adapter: BasePlatformAdapter, reply: Reply, outgoing: OutgoingMessage) -> SendResult:
         """Send a card for each question after the text, and store the ids of the cards.
 
-        A run that gets one of several answers waits again for the others: their cards are still there.
+        If a run gets one of several answers, it waits again for the others, whose cards are still shown.
         """
         source, result = outgoing.address.source, SendResult.sent()
         cards = await self._cards(reply.thread_id)
@@ -518,7 +521,10 @@ class Delivery:
     async def _change_card(
         self, row: OutboxMessage, source: SessionSource, card_id: str, text: str
     ) -> SendResult:
-        """Replace a card's text and remove its buttons; a card that the platform no longer has is ignored."""
+        """Replace the text of a card and remove its buttons.
+
+        If the platform no longer has the card, do nothing.
+        """
         adapter = self.adapter_of(row, source)
         if adapter is None:
             return _NO_CHANNEL
@@ -527,7 +533,7 @@ class Delivery:
         return SendResult.sent() if result.error_kind in NO_SUCH_CARD else result
 
     async def _cards(self, thread_id: str) -> Mapping[str, Any]:
-        """Return the known cards of a thread's session, by the numbers of their questions."""
+        """Return the known cards of a thread's session, keyed by the numbers of their questions."""
         found = await self._sessions.address(thread_id)
         session = None if found is None else await self._sessions.load(found[0])
         return {} if session is None else session.settings.get("cards", {})
@@ -558,7 +564,7 @@ class Delivery:
     ) -> NotPerformed:
         """Decide whether a failed row is retried later or not at all.
 
-        Later rows of its thread wait for it.
+        Later rows of the same thread wait for this row.
         """
         kind = result.error_kind or SendErrorKind.UNKNOWN
         why = f"{kind}: {result.error}"
@@ -595,7 +601,7 @@ def _said(reply: Reply) -> str:
 
 
 def _with_card(settings: Mapping[str, Json], number: str, card_id: Json) -> dict[str, Json]:
-    """Return a session's settings with one more card; the oldest cards are dropped if there are too many."""
+    """Return the settings of a session with one more card; if there are too many, drop the oldest ones."""
     cards = list(settings.get("cards", {}).items())[1 - _MOST_CARDS :]
     return {**settings, "cards": {**dict(cards), number: card_id}}
 

@@ -10,7 +10,7 @@ returned.
 
 A draft shows the beginning of the text received so far. It only grows, it never contains an unclosed fence or
 an incomplete fence line, and it stops growing when one message is full. The rest is sent with the final
-answer, whose first part may be split at a better place than the draft.
+answer, whose first part may be split at a better position than the draft.
 """
 
 import re
@@ -73,7 +73,7 @@ class Draft:
         self._length = self._looked_at = 0
 
     def stands(self) -> None:
-        """Record that the chat already shows a draft, which another process left there."""
+        """Record that the chat already shows a draft, which another process has left there."""
         self._shown = Look("", 0, is_full=False)
 
     def add(self, delta: str, *, now: int) -> Step:
@@ -159,7 +159,7 @@ class Draft:
         return look
 
     def _draw(self) -> Look | None:
-        """Return the first part of the received text; None if it is blank and there is no reasoning.
+        """Return the first part of the received text; None if the text is blank and there is no reasoning.
 
         It reads only as much of the answer as one part can need.
         """

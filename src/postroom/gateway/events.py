@@ -111,7 +111,9 @@ class MessageEvent:
         return self.get_command() is not None
 
     def get_command(self) -> str | None:
-        """Return the command's name in lower case, without slash and without `@bot`; else None.
+        """Return the command's name in lower case, without the slash and without `@bot`.
+
+        Return None if it is no command.
 
         `/etc/passwd` is a path, not a command.
         """
@@ -231,7 +233,7 @@ class SendResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Button:
-    """A button on a card. A press returns its `value`, which has at most 60 ASCII characters."""
+    """A button on a card. Pressing the button returns its `value`, which has at most 60 ASCII characters."""
 
     label: str
     value: str

@@ -52,11 +52,14 @@ _LOG = get_logger(__name__)
 MOST_TRANSCRIPT = 100_000
 """Maximum characters of a transcript."""
 _TRIES = 3
-"""The number of a run's executions that wait for a file that is temporarily unavailable."""
+"""Number of executions of a run that wait for a file that is temporarily unavailable."""
 _TRIES_UNCONNECTED = 12
-"""The same if the channel is not connected. A run has one attempt more, which goes ahead without the file."""
+"""The same if the channel is not connected.
+
+The run then gets one more attempt, which continues without the file.
+"""
 _CONNECTED_SECONDS = 20.0
-"""How long an execution waits for its channel; at start-up, a run may begin before the channel connects."""
+"""How long an execution waits for its channel, because a run may start before the channel has connected."""
 _SCAN_SECONDS = 120.0
 _TRANSCRIBE_SECONDS = 600.0
 """The time limit for an endpoint that keeps sending data but never finishes."""
@@ -64,7 +67,10 @@ Transcribe = Callable[[Path, ChatFile], Awaitable[str]]
 
 
 class ChatFiles:
-    """The files of all chats. There is one object, from which each run gets its own files."""
+    """The files of all chats.
+
+    The process has one such object, from which each run gets the files of its own messages.
+    """
 
     def __init__(
         self,

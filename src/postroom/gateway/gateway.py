@@ -303,7 +303,7 @@ class Gateway:
     def _place_of_runs(self, source: SessionSource) -> str:
         """Return the server where a chat's runs must execute.
 
-        The channel is there, which shows drafts and fetches files.
+        Chat runs execute on the server that has the channel, which shows drafts and fetches files.
         """
         adapter = self._adapters.get(source.platform)
         return "" if self._leases is None or adapter is None else adapter.lease or ""

@@ -1,4 +1,4 @@
-"""Remembers group messages that were not for the agent, and quotes them, fenced, with its next message.
+"""Remembers group messages that were not meant for the agent, and quotes them with its next message.
 
 Only a few messages of each group are kept, in memory, so they are lost at a restart. Messages from people
 without access are not kept.

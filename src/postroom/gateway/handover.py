@@ -4,9 +4,9 @@
                           │ too many wait, or none may wait
                           └─▶ withdrawn and rejected; its sender gets the reason
 
-All of this happens in one transaction. If the session is idle, the same transaction also stores the message
-and queues a run for it. The pending message's id is derived from the inbound message, so a repeated handover
-is ignored.
+All of this happens in one transaction. If the session is idle, the same transaction stores the message and
+queues a run for it. The pending message's id is derived from the inbound message, so a repeated handover is
+ignored.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -84,7 +84,7 @@ class Admission:
 
 
 class NotHandedOver(ChangeUndone):
-    """A message cannot be stored and handed over in one transaction; the transaction was rolled back."""
+    """A message could not be stored and handed over in one transaction, which was rolled back."""
 
 
 class Handover:
@@ -126,7 +126,9 @@ class Handover:
         """
         source, thread_id = event.source, session.thread_id
         if source is None or (draft is None and event.inbound_id is None):
-            raise UnknownMessage("a message is handed over only when it was kept", value=event.message_id)
+            raise UnknownMessage(
+                "a message can be handed over only after it was stored", value=event.message_id
+            )
         take = self._finder(event, draft, thread_id)
         mode, asked = mode or self.busy_mode(session, source), self.asked(session, source)
         locks = {chat_lock(inbound_key(source, event.message_id)), *(activity.locks if activity else ())}
@@ -213,7 +215,7 @@ class Handover:
                 return Admission(AdmissionKind.QUEUED, wording.queued(ids.index(inbound.thread_message_id)))
 
     def busy_mode(self, session: ChatSession, source: SessionSource) -> BusyPolicy:
-        """Return the busy policy of a session: its own choice, else the configured one."""
+        """Return the busy policy of a session: its own choice, otherwise the configured one."""
         chosen = session.settings.get("busy")
         return BusyPolicy(chosen) if chosen else self._config.get_busy_mode(source.platform, source.chat_id)
 

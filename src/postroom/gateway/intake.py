@@ -80,7 +80,7 @@ class Intake:
         self._metrics = services.metrics
         self._clock = clock
         self._albums_for_us: OrderedDict[tuple[str, SessionSource], SessionSource] = OrderedDict()
-        """The newest albums, by id and sender.
+        """The newest albums, keyed by id and sender.
 
         Only the first message of an album names the addressee of all.
         """
@@ -270,7 +270,7 @@ class Intake:
         return await self._runner.pressed(replace(press, source=source))
 
     async def look_up(self, source: SessionSource, message_id: str) -> KnownMessage | None:
-        """Return a stored message, with its answer if there is one; None if the message is unknown.
+        """Return a stored message with its answer, if there is one; None if the message is unknown.
 
         Raises:
             StoreError: The message could not be read.
@@ -377,7 +377,7 @@ class Intake:
         return taken
 
     async def sweep(self) -> int:
-        """Hand over messages that dead processes left behind; return their number."""
+        """Hand over messages that dead processes left behind; return how many."""
         return await self._resume_waiting(older_than=self._clock.now() - _LEFT_BEHIND_MS)
 
     async def close(self) -> None:
@@ -446,7 +446,7 @@ class Intake:
         if event.metadata.get("verified") is False:  # its sender address may be forged
             source = event.source = replace(source, user_id=None)
         if len(event.text) > MOST_TEXT:
-            raise TooLarge(f"a message of {len(event.text)} characters", value=len(event.text))
+            raise TooLarge(f"the message has {len(event.text)} characters", value=len(event.text))
         return source
 
 

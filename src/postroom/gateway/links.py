@@ -21,7 +21,10 @@ from postroom.gateway.sessions import Sessions
 from postroom.stores.chats.links import ChatLinks
 
 _SCOPE = "link"
-"""The prefix with which link codes are hashed; pairing codes are hashed with their platform instead."""
+"""The prefix with which link codes are hashed.
+
+Pairing codes are hashed with their platform's name instead.
+"""
 _APART, _TOGETHER = "apart", "together"
 
 

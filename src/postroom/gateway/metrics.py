@@ -1,6 +1,6 @@
 """The gateway's metrics. `accepted = finished + queued + running + rejected` holds at every instant.
 
-Each process counts only the messages that it hands over, not those that wait or run in other processes.
+Each process counts only the messages that it hands over, not those that wait, or run in other processes.
 """
 
 from dataclasses import dataclass

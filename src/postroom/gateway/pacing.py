@@ -4,7 +4,7 @@
               │ soon: waits                       │ later: returns how long; its place in the line is kept
     refused for its rate ─▶ the scope pauses for the requested time
 
-A call counts against a limit from its beginning until one period after its end, because the platform may
+A call counts towards a limit from its beginning until one period after its end, because the platform may
 count it at any time in between. Calls of low priority (drafts, typing) get a turn only if no other call waits
 and half of the limit is unused. If the platform refuses a call without content (typing, reactions), only
 calls of that kind pause. The state is not stored; after a restart, the platform's first refusal restores it.
@@ -21,7 +21,7 @@ from postroom.gateway.capabilities import Rate, RateLimits
 PATIENCE_MS = 2_000
 """The longest wait for a turn. If the turn comes later, the caller is told to ask again then."""
 KEPT_MS = 5_000
-"""How long a postponed caller keeps its place in the line after its turn was due."""
+"""How long a caller that was postponed keeps its place in the queue after its turn was due."""
 UNTOLD_MS = 5_000
 """The pause after a refusal in which the platform names no duration."""
 _MOST_SCOPES = 10_000
@@ -82,7 +82,7 @@ class _Scope:
         return not self.line and (self.rate is None or 2 * len(used) <= self.rate.most - 1)
 
     def _drop_places(self, now: int) -> None:
-        """Remove callers whose place in the line has expired."""
+        """Remove callers whose place in the queue has expired."""
         if self.line:
             self.line = {who: until for who, until in self.line.items() if until >= now}
 
@@ -113,8 +113,8 @@ class Pacing:
     ) -> AsyncIterator[Turn]:
         """Wait for a turn if it comes soon. Make the call within the block if `wait_ms` is 0.
 
-        With `chat_id` the call sends a message there. A caller that returns under the same key has kept its
-        place.
+        With `chat_id` the call sends a message there. A caller that returns with the same key keeps its place
+        in the queue.
         """
         scopes = self._of(method, chat_id, is_group=is_group, is_alone=gives_way and chat_id is None)
         wait = await self._waited(scopes, key, gives_way=gives_way)
@@ -160,8 +160,8 @@ class Pacing:
     def _quieten(self, scopes: "Sequence[_Scope]", now: int, quiet_ms: int) -> None:
         """Pause the narrowest scope; if two scopes pause at the same time, the platform meant the bot.
 
-        If two chats pause, the shorter pause counts for the bot, because one of them may have its own limit.
-        A chat and a method share only the bot.
+        If two chats pause, the shorter pause applies to the whole bot, because one of the chats may have its
+        own limit. A chat and a method share only the bot.
         """
         narrow, bot, until = scopes[0], scopes[-1], now + quiet_ms
         narrow.quiet = (now, max(until, narrow.quiet[1]))

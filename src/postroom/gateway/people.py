@@ -33,7 +33,7 @@ ROLES_OF_HOLDERS = {
     Platform.WEBHOOK: PersonRole.MEMBER,
     Platform.LOCAL: PersonRole.OWNER,
 }
-"""The role of everybody who knows a channel's secret, on platforms whose adapters require one."""
+"""The role of everyone who knows a channel's secret, on platforms whose adapters require a secret."""
 
 
 class People:
@@ -50,7 +50,7 @@ class People:
     async def learn(self, source: SessionSource) -> SessionSource:
         """Read the sender's role, so that `role_of` can return it without waiting.
 
-        Return the source. If the chat is linked, its `person` is the one whose chats share the conversation.
+        Return the source. If the chat is linked, `person` is the one whose chats share the conversation.
 
         Raises:
             StoreError: The person could not be read.
@@ -75,7 +75,7 @@ class People:
         self._linked.clear()
 
     def role_of(self, source: SessionSource) -> PersonRole | None:
-        """Return the sender's role here; None if there is no role, or if it has not been read yet.
+        """Return the sender's role here; None if the sender has no role, or if it was not read yet.
 
         Never waits.
         """

@@ -5,24 +5,26 @@ from dataclasses import dataclass
 
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.clock import Clock
-from postroom.contracts.errors import StateError
+from postroom.contracts.errors import InvalidArgument, NotPermitted, StateError
+from postroom.contracts.questions import Given, QuestionKind, person
+from postroom.contracts.quoting import one_line
 from postroom.contracts.run_stores import RunQuery
-from postroom.contracts.runs import RunStatus
-from postroom.contracts.tools import ResumeDecisionAction, ToolCallResume
+from postroom.contracts.runs import RunRecord, RunStatus
+from postroom.contracts.tools import ToolCallResume
 from postroom.contracts.waking import QUESTION_NUMBER
 from postroom.dispatch.mailbox import Mailbox
-from postroom.gateway.replies import Question, question_of
+from postroom.gateway.replies import Question, how_to_answer, question_of
 from postroom.gateway.session import SessionSource
 from postroom.stores.runs.ports import ThreadStore
 
-_LONGEST_ID = 512
-_LONGEST_NAME = 200
+_SHOWN = 200
+_MOST_LISTED = 20
 ANSWERED_ALREADY = "This question was already answered."
 
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """The reply to a decision, and the question that it answers or that was answered earlier."""
+    """The reply to a decision, and the question that the decision answers, or that was answered before."""
 
     note: str
     question: Question | None = None
@@ -45,78 +47,95 @@ class Questions:
         runs = await self._threads.list_runs(RunQuery(thread_id=thread_id, statuses=(RunStatus.WAITING,)))
         return [question_of(run, ticket) for run in runs for ticket in run.open_tickets]
 
-    async def decide(
-        self, thread_ids: Sequence[str], source: SessionSource, words: str, *, approved: bool
-    ) -> Decided:
-        """Answer the question on these threads whose number is the first word.
+    async def everywhere(self) -> list[tuple[str, Question]]:
+        """Return the open questions of all agents, each with its thread, those of the oldest run first."""
+        found, after = list[RunRecord](), ""
+        while page := await self._threads.list_runs(RunQuery(statuses=(RunStatus.WAITING,), after=after)):
+            after = page[-1].run_id
+            found += page
+        found.sort(key=lambda run: run.updated_at)
+        return [(run.thread_id, question_of(run, ticket)) for run in found for ticket in run.open_tickets]
 
-        Without a number, nothing is answered, because the question that the person saw may already have its
-        answer and another one may be open. The reply then lists the open questions with their numbers.
+    async def decide(
+        self,
+        thread_ids: Sequence[str],
+        source: SessionSource,
+        words: str,
+        *,
+        approved: bool | None,
+        everywhere: bool = False,
+    ) -> Decided:
+        """Answer the question on these threads whose number is the first of the given words.
+
+        If `approved` is None, the other words are the answer; else they are a comment. With `everywhere`, a
+        number that no question on these threads has may be that of another agent's question.
+
+        Without a number nothing is answered, because the question that the person saw may have been answered
+        already, and another one may be open. The reply then lists the open questions with their numbers.
 
         Raises:
             StoreError: The answer could not be stored; the question stays open.
         """
         asked = [(thread_id, question) for thread_id in thread_ids for question in await self.open(thread_id)]
         number, why = _number_in(words)
+        given = Given(
+            value=why if approved is None else approved,
+            by=person(source.user_name or source.user_id or ""),
+            at="chat",
+            why="" if approved is None else why,
+        )
         matching = [one for one in asked if one[1].number == number]
+        if everywhere and number and not matching:
+            matching = [one for one in await self.everywhere() if one[1].number == number]
         if not matching:
             note = _not_open(number, [question for _, question in asked], approved=approved)
-            repeated = _decision(approved=approved, by=source.user_name or source.user_id or "")
-            return await self._answered_before(thread_ids, number, note, repeated)
+            return await self._answered_before(thread_ids, number, note, given)
         if len(matching) > 1:
             return Decided(f"Several open questions have the number {number}: answer them on the pages.")
         thread_id, chosen = matching[0]
-        who = source.user_name or source.user_id or ""
-        decision = decision_of(chosen, approved=approved, why=why, by=who, at="chat", now=self._clock.now())
+        try:
+            decision = chosen.decision(given, self._clock.now())
+        except (NotPermitted, InvalidArgument) as error:
+            return Decided(f"Not answered: {error.message}.")
         if not await answer_run(self._run_queue, thread_id, chosen, decision):
             return Decided(ANSWERED_ALREADY)
-        note = _decision(approved=approved, by=who or "an unknown person")
+        note = answer_note(chosen, decision)
         return Decided(note, chosen, note, thread_id)
 
     async def _answered_before(
-        self, thread_ids: Sequence[str], number: str | None, note: str, repeated: str
+        self, thread_ids: Sequence[str], number: str | None, note: str, given: Given
     ) -> Decided:
         """Return this reply and the answered question, because its card may not show the answer yet.
 
-        A person who repeats a decision gets `repeated`, because the page sends a button again if it did not
-        get the first reply.
+        A person who repeats an answer gets the first reply again, because the page sends a button again if it
+        did not get the first reply.
         """
         for thread_id in thread_ids if number else ():
             for run in await self._threads.latest_runs(thread_id):
                 for one in run.answered:
-                    question, by = question_of(run, one.ticket), one.decision.by
+                    question = question_of(run, one.ticket)
                     if question.number == number:
-                        decided = _decision(approved=one.decision.approved, by=by)
-                        told = decided if by and decided == repeated else note
-                        return Decided(told, question, decided, thread_id)
+                        decided = answer_note(question, one.decision)
+                        return Decided(
+                            decided if self._repeats(question, one.decision, given) else note,
+                            question,
+                            decided,
+                            thread_id,
+                        )
         return Decided(note)
 
-
-def _decision(*, approved: bool | None, by: str) -> str:
-    """Return the sentence that reports an answer; `approved` is None for an answer in words."""
-    word = {True: "Approved", False: "Denied", None: "Answered"}[approved]
-    return f"{word} by {by}." if by else f"{word}."
-
-
-def decision_of(
-    question: Question, *, approved: bool, why: str, by: str, at: str, now: int
-) -> ToolCallResume:
-    """Return a person's decision. A repetition by the same person in the same chat counts only once."""
-    word = "yes" if approved else "no"
-    return ToolCallResume(
-        decision_id=f"{at}/{question.number}/{word}/{by}"[:_LONGEST_ID],
-        action=ResumeDecisionAction.RESUME if approved else ResumeDecisionAction.CANCEL,
-        result={"approved": approved},
-        reason=why or None,
-        updated_at=now,
-        by=by[:_LONGEST_NAME],
-    )
+    def _repeats(self, question: Question, decision: ToolCallResume, given: Given) -> bool:
+        """Return whether an answer is the one that was already given, by the same person in the same chat."""
+        try:
+            return question.decision(given, self._clock.now()).decision_id == decision.decision_id
+        except (NotPermitted, InvalidArgument):
+            return False
 
 
 async def answer_run(
     run_queue: Mailbox, thread_id: str, question: Question, decision: ToolCallResume, *, delay_ms: int = 0
 ) -> bool:
-    """Pass an answer to the run that waits for it; return False if another answer came first.
+    """Pass an answer to the run that waits for it; return False if another answer arrived first.
 
     The run resumes with the answer after `delay_ms` milliseconds.
 
@@ -135,7 +154,26 @@ async def answer_run(
     return True
 
 
-def _not_open(number: str | None, asked: Sequence[Question], *, approved: bool) -> str:
+def answer_note(question: Question, decision: ToolCallResume, where: str = "") -> str:
+    """Return the line on a question's card that tells its answer, who gave it and where."""
+    word = {True: "Approved", False: "Denied"}.get(decision.approved)  # type: ignore[arg-type]
+    by = decision.by or ("" if where else "an unknown person")
+    said = word or f"Answered: {one_line(decision.reason or '')[:_SHOWN]}"
+    return f"{said}{f' by {one_line(by)}' if by else ''}{f' {where}' if where else ''}."
+
+
+def inbox_text(found: Sequence[tuple[str, Question]]) -> str:
+    """Return the list of open questions for a chat, with the command that answers each of them."""
+    lines = list[str]()
+    for _, one in found[:_MOST_LISTED]:
+        who = f"From {one.asked.who}." if one.asked.to else ""
+        lines.append("\n".join(filter(None, (one.text[:_SHOWN], how_to_answer(one), who))))
+    if len(found) > _MOST_LISTED:
+        lines.append(f"{len(found) - _MOST_LISTED} more: see the pages.")
+    return "\n\n".join(lines) or "No open questions."
+
+
+def _not_open(number: str | None, asked: Sequence[Question], *, approved: bool | None) -> str:
     """Return why a decision answers no question, with a list of the questions that are open now."""
     if number is None:
         told = (
@@ -143,8 +181,12 @@ def _not_open(number: str | None, asked: Sequence[Question], *, approved: bool) 
         )
     else:
         told = f"Question {number} is not open; it may have been answered already."
-    command = "/approve" if approved else "/deny"
-    return "\n".join([told, *(f"Open now: {command} {one.number}: {one.text}" for one in asked)])
+    command = "/deny" if approved is False else "/approve"
+    words = [
+        f"{command if one.asked.kind is QuestionKind.YES_NO else '/answer'} {one.number}: {one.text}"
+        for one in asked
+    ]
+    return "\n".join([told, *(f"Open now: {one}" for one in words)])
 
 
 def _number_in(words: str) -> tuple[str | None, str]:

@@ -205,10 +205,10 @@ def read_every(words: str, zone: str) -> tuple[When, str]:
 
 
 def _zone_named(told: str) -> str | None:
-    """Return a zone's name as spelled in the database; None for other words, such as `and/or`.
+    """Return the name of a time zone as the database spells it; None for other words, such as `and/or`.
 
-    An unknown name that begins with a capital letter or a known area such as `europe/` is returned unchanged,
-    so that the schedule refuses it by name.
+    An unknown name that begins with a capital letter, or with a known area such as `europe/`, is returned
+    unchanged, so that the schedule refuses it and names it.
     """
     zones = {name.casefold(): name for name in available_timezones()}
     areas = {name.partition("/")[0] for name in zones if "/" in name}

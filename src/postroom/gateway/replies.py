@@ -1,7 +1,7 @@
 """The effects of a chat run that ends or waits: an answer to deliver, or a question to ask.
 
 The outbox rows are stored in the commit that ends the run. The thread's name identifies the bot that delivers
-a row. The row of an answer contains its address; the address of other rows is looked up on delivery.
+a row. The row of an answer contains its address, and the address of any other row is looked up on delivery.
 """
 
 from collections.abc import Sequence
@@ -16,6 +16,8 @@ from postroom.contracts.inference import CALLER_TOOLS
 from postroom.contracts.mail import Attachment
 from postroom.contracts.messages import Json, ToolCall
 from postroom.contracts.outbox import NO_END, OutboxDraft, OutboxMessage
+from postroom.contracts.questions import YES_OR_NO, Asked, Given, QuestionKind, decision_on
+from postroom.contracts.quoting import readable
 from postroom.contracts.records import Record, replace
 from postroom.contracts.runs import (
     CUT_OFF,
@@ -25,6 +27,7 @@ from postroom.contracts.runs import (
     TerminationKind,
     WaitingReason,
 )
+from postroom.contracts.tools import ToolCallResume
 from postroom.contracts.waking import QUESTION_NUMBER, question_number
 from postroom.gateway import wording
 from postroom.gateway.events import Button, Card
@@ -57,6 +60,16 @@ class Question(Record, frozen=True, kw_only=True):
     run_id: str
     call_id: str
     text: str
+    asked: Asked = YES_OR_NO
+
+    def decision(self, given: Given, now: int) -> ToolCallResume:
+        """Return the decision that an answer makes.
+
+        Raises:
+            NotPermitted: This person may not answer the question.
+            InvalidArgument, TooLarge: The question does not take such an answer.
+        """
+        return decision_on(self.asked, self.number, self.text, given, now)
 
 
 class Reply(Record, frozen=True, kw_only=True):
@@ -67,7 +80,7 @@ class Reply(Record, frozen=True, kw_only=True):
     text: str = ""
     run_id: str | None = None
     inbound_ids: tuple[int, ...] = ()
-    """The inbound messages that it answers; for a question, the messages that its run has read."""
+    """The inbound messages that the reply answers; for a question, the messages that its run has read."""
     failed: str | None = None
     """The reason why those messages failed, if they did."""
     error: str | None = None
@@ -83,7 +96,7 @@ class Reply(Record, frozen=True, kw_only=True):
     choices: tuple[Button, ...] = ()
     """Buttons below a notice."""
     output: str | None = None
-    """The agent's own words, if postroom changed or extended them in `text`."""
+    """The agent's own words, if postroom has changed or extended them in `text`."""
     is_cut: bool = False
     """Whether the model's limit of tokens cut the answer off."""
     questions: tuple[Question, ...] = ()
@@ -93,15 +106,21 @@ class Reply(Record, frozen=True, kw_only=True):
     If it is None, it is looked up by the inbound messages, or else by the thread's session.
     """
     answers: tuple[str, ...] = ()
-    """The platform's ids of the answered messages; if empty, they are looked up by its inbound messages."""
+    """The platform's ids of the answered messages.
+
+    If empty, they are looked up through the inbound messages.
+    """
     leaves_files: bool = False
-    """Whether its run has left files, which are sent after it."""
+    """Whether the run has left files, which are sent after its reply."""
     question: str | None = None
     """The number of the question that was answered."""
     waits_for: str | None = None
     """For a notice that is true until an agent begins with a message: the platform's id of that message."""
     card: str | None = None
-    """The platform's id of the notice's card whose button was pressed; None for a question's card."""
+    """The platform's id of the notice's card whose button was pressed.
+
+    Return None if the card belongs to a question.
+    """
     mail_key: str | None = None
     """The key of its mail message, if mail must be notified of the result."""
     keeps_quiet: bool = False
@@ -117,7 +136,7 @@ class Reply(Record, frozen=True, kw_only=True):
 
     @property
     def says_where(self) -> bool:
-        """Whether its destination is known, so that no look-up is needed."""
+        """Whether the destination is already known, so that it need not be looked up."""
         has_ids = bool(self.answers) or not self.inbound_ids
         is_whole = self.source is not None and has_ids and not self.leaves_files
         return is_whole and self.kind is not ReplyKind.QUESTION
@@ -150,7 +169,7 @@ class Reply(Record, frozen=True, kw_only=True):
 
     @property
     def details(self) -> dict[str, Json]:
-        """The details of an answer that a channel gets besides its text; see `Metadata`."""
+        """The details that a channel gets with an answer, besides the answer's text; see `Metadata`."""
         told: dict[str, Json] = {"usage": list(self.usage)} if any(self.usage) else {}
         if self.waits_for is not None:
             told["waits_for"] = self.waits_for
@@ -177,7 +196,10 @@ class Reply(Record, frozen=True, kw_only=True):
 
 
 def thread_name(platform: str, account: str, unique: str, agent: str | None = None) -> str:
-    """Return the name of a chat's thread. It contains the agent that answers; None stands for `[agent]`."""
+    """Return the name of a chat's thread.
+
+    The name contains the agent that answers; None stands for `[agent]`.
+    """
     whose = "" if agent is None else f"/{quote(agent, safe='@')}"
     return f"{CHAT_THREAD}{quote(platform, safe='')}/{quote(account, safe='')}/{unique}{whose}"
 
@@ -216,14 +238,15 @@ def question_of(run: RunRecord, ticket: RunWaitingTicket) -> Question:
         run_id=run.run_id,
         call_id=ticket.tool_call_id,
         text=ticket.question,
+        asked=ticket.asked,
     )
 
 
 def number_of(run_id: str, ticket: RunWaitingTicket) -> str:
     """Return the six characters that name a question in a chat, 24 bits of a hash.
 
-    For one in 16 million pairs of open questions in a chat, the numbers are equal; the number then answers
-    neither question. A question from `ask_person` keeps its number.
+    Two open questions of a chat have the same number in one of 16 million cases; the number then answers
+    neither. A question from `ask_person` keeps its number.
     """
     if ticket.ticket_id == ticket.tool_call_id and QUESTION_NUMBER.fullmatch(ticket.ticket_id):
         return ticket.ticket_id
@@ -231,12 +254,40 @@ def number_of(run_id: str, ticket: RunWaitingTicket) -> str:
 
 
 def card_of(question: Question, before: str = "") -> Card:
-    """Return the card of a question, with the text that stands above it."""
-    buttons = (
-        Button(label="Approve", value=f"approve {question.number}"),
-        Button(label="Deny", value=f"deny {question.number}"),
-    )
-    return Card(text="\n\n".join(filter(None, (before, question.text))), buttons=buttons)
+    """Return the card of a question with its limits and buttons, below the text `before`."""
+    number, asked = question.number, question.asked
+    buttons: tuple[Button, ...] = ()
+    how = ""
+    match asked.kind:
+        case QuestionKind.YES_NO:
+            buttons = (
+                Button(label="Approve", value=f"approve {number}"),
+                Button(label="Deny", value=f"deny {number}"),
+            )
+        case QuestionKind.CHOICE:
+            buttons = tuple(
+                Button(label=choice, value=f"answer {number} {place}")
+                for place, choice in enumerate(asked.choices, start=1)
+            )
+        case _:
+            how = f"Reply to this message, or send {how_to_answer(question)}"
+    action = f"A yes permits exactly this:\n{readable(asked.action)}" if asked.action else ""
+    who = f"From {asked.who}." if asked.to or asked.not_by else ""
+    return Card(text="\n\n".join(filter(None, (before, question.text, action, who, how))), buttons=buttons)
+
+
+def how_to_answer(question: Question) -> str:
+    """Return the commands that answer a question."""
+    number, asked = question.number, question.asked
+    match asked.kind:
+        case QuestionKind.YES_NO:
+            return f"/approve {number} or /deny {number}"
+        case QuestionKind.CHOICE:
+            return f"/answer {number} {' | '.join(asked.choices)}"
+        case QuestionKind.TEXT:
+            return f"/answer {number} <text>"
+    fields = "; ".join(f"{one.name} = <{one.described}>" for one in asked.fields)
+    return f"/answer {number} {fields}"
 
 
 def cards_of(run: RunRecord) -> list[Card]:

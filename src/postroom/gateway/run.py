@@ -4,10 +4,10 @@
         stranger ─▶ a pairing code, or nothing      command ─▶ performed; of some, an agent reads the words
         message ─▶ handed over to its session's thread; the mailbox knows whether the thread is busy
 
-Each chat has one worker, which gives each stored message its turn, in order. A message that arrives while its
-chat is idle is stored and handed over in one transaction. The store contains every message of a queue, so a
-process that dies loses none. A message that cannot be handed over leaves the queue and is picked up from the
-store later.
+Each chat has one worker, which processes the stored messages of the chat in order. A message that arrives
+while its chat is idle is stored and handed over in one transaction. The store contains every message of a
+queue, so a process that dies loses none. A message that cannot be handed over leaves the queue and is picked
+up from the store later.
 
 `/stop` does not wait for its turn: it is performed at once. `/agent`, `/link` and `/unlink` change the
 session of later messages in the queue, so such a message is stored only after the command has been performed.
@@ -74,7 +74,7 @@ class ChatWorker:
         self.is_active = False
         """Whether a message is being handled now."""
         self.accepting = asyncio.Lock()
-        """Held while a message is stored, so that messages keep their order of arrival."""
+        """A lock that is held while a message is stored, so that messages keep their order of arrival."""
         self.decided = asyncio.Event()
         """Set while the queue contains no command that changes the session of later messages."""
         self.decided.set()
@@ -196,7 +196,7 @@ class Acknowledgements:
         self._told: OrderedDict[str, int] = OrderedDict()
 
     def is_due(self, key: str) -> bool:
-        """Return whether a notice may be sent now; if so, record it as sent."""
+        """Return whether a notice may be sent now; if it may, record it as sent."""
         now = self._clock.now()
         before = self._told.get(key)
         if before is not None and 0 <= now - before < _ACKNOWLEDGED_EVERY_MS:
@@ -257,7 +257,7 @@ class GatewayRunner:
     def services(self) -> Services:
         """The runner's services. A runner that was created without `__init__` has none."""
         if self._services is None:
-            raise PostroomError("this runner was made without its services")
+            raise PostroomError("this runner was created without its services")
         return self._services
 
     @property
@@ -332,6 +332,8 @@ class GatewayRunner:
         source, key, services = event.source, draft.session_key, self.services
         if event.is_command() or event.is_empty or album_of(event) or "automatic" in event.metadata:
             return False
+        if event.reply_to_message_id is not None:  # it may answer a question
+            return False
         if source is None or not worker.is_idle or key in services.presenter.runs:
             return False
         if is_person(source.agent) or not self._is_user_authorized(source):
@@ -362,6 +364,8 @@ class GatewayRunner:
         if source is None:
             return
         key, may_write = self._session_key_for_source(source), self._is_user_authorized(source)
+        if event.reply_to_message_id is not None and not event.is_command():
+            await self.services.commands.read_as_answer(event, source, key)
         if "automatic" in event.metadata and not (event.metadata.get("may_be_a_person") and may_write):
             reason = f"a machine sent it: {event.metadata['automatic']}"
             await self._close(event, InboundStatus.REJECTED, reason=reason)
@@ -583,7 +587,7 @@ class GatewayRunner:
         )
 
     async def pressed(self, press: ButtonPress) -> str:
-        """Handle a pressed button as the command that its value names, sent by the person who pressed it."""
+        """Handle a pressed button like the command in its value, sent by the person who pressed it."""
         event = MessageEvent(text=f"/{press.value}", source=press.source)
         if not self._knows(press.source):
             return wording.NOT_ALLOWED

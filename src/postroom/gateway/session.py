@@ -21,7 +21,7 @@ _MAIN = "main"
 
 
 class Platform(StrEnum):
-    """A chat platform: a built-in one, or the platform of a plug-in by its name, as in `Platform("zulip")`.
+    """A chat platform: a built-in one, or that of a plug-in, given by name as in `Platform("zulip")`.
 
     The plug-in need not be installed. `gateway.toml` decides which platforms are connected, and stored
     messages keep their platform if the plug-in is removed.
@@ -48,7 +48,7 @@ class Platform(StrEnum):
 
 
 ANSWER_ONLY = frozenset({Platform.API_SERVER, Platform.WEBHOOK})
-"""Platforms where each message is a request with exactly one answer, so that nothing else can be sent."""
+"""Platforms where each message is a request with exactly one answer, so no other message can be sent."""
 
 
 class SessionSource(Record, frozen=True, kw_only=True):
@@ -104,9 +104,9 @@ def build_session_key(
 ) -> str:
     """Return the session key of a source, such as `agent:main:telegram:dm:12345`.
 
-    Different agents have separate sessions. Direct messages have one session for each chat and thread; all
-    linked chats of a person share one. In other chats, each participant has a separate session, unless this
-    is switched off, separately for threads. A colon within a part is escaped as `%3A`.
+    Different agents have separate sessions. Direct messages have one session for each chat and thread, but
+    all linked chats of a person share one. In other chats, each participant has a separate session, unless
+    this is switched off, separately for threads. A colon within a part is escaped as `%3A`.
     """
     chat_id = source.chat_id or None
     if source.person is not None:

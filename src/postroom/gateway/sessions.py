@@ -193,10 +193,10 @@ class Sessions:
         raise VersionConflict(f"other writers changed session {key!r} {_TRIES} times in a row", value=key)
 
     async def follow(self, platform: Platform, account: str, chat_id: str, new_id: str) -> int:
-        """Move a group's sessions to its new id; return their number.
+        """Move a group's sessions to the group's new id; return how many.
 
-        If a session has already been started there, it continues, and the earlier one is kept under the old
-        id.
+        If a session already exists under the new id, it continues, and the earlier session stays under the
+        old id.
         """
         old, new = (
             build_session_key(SessionSource(platform=platform, chat_type="group", chat_id=group))
@@ -258,7 +258,7 @@ class Sessions:
         return (found[0], SessionSource.from_dict(source)) if source else found
 
     async def address(self, thread_id: str) -> tuple[str, SessionSource] | None:
-        """Return the session of a thread, and its place; None for a thread without a session."""
+        """Return the session of a thread and its address; None if the thread has no session."""
         known = self._addresses.get(thread_id)
         if known is not None:
             self._addresses.move_to_end(thread_id)
@@ -300,7 +300,7 @@ class Sessions:
         return self._config.get_reset_policy(source.platform, source.chat_type, source.chat_id)
 
     async def quiet_hours(self, address: ChatAddress) -> QuietHours | None:
-        """Return the quiet hours of a chat: those chosen there, or else those in the file."""
+        """Return the quiet hours of a chat: those chosen in the chat, otherwise those in the file."""
         session = await self.load(_quiet_key(address))
         chosen = None if session is None else session.settings.get("quiet")
         if chosen is not None:

@@ -12,8 +12,8 @@ What a cut must not do, and the exceptions:
     preferably not   lie elsewhere than after a blank line, then a newline, then a space: of each the last one
                      that leaves a part at least half full
 
-White space at a cut is dropped, except for the indentation of the next line. Inside a fence, all of it is
-kept. An info string that would fill half of a part is not repeated. If the markers of a fence would fill a
+White space at a cut is dropped, except for the indentation of the next line. Within a code fence, white space
+is kept. An info string that would fill half of a part is not repeated. If the markers of a fence would fill a
 part, the fence is treated as text.
 """
 
@@ -133,7 +133,10 @@ class _Splitter:
             start = found.after
 
     def _carried(self, fence: _Fence) -> _Fence | None:
-        """Return the fence as each part reopens it; None if its markers leave no room for code."""
+        """Return the fence with which each part reopens the code.
+
+        Return None if its markers leave no room for code.
+        """
         if fence.code - fence.start > self._room:
             return None
         first = self._unit.measure(self._text[fence.start : fence.code])
@@ -251,7 +254,10 @@ class _Splitter:
         return max(start, self._text.rfind("\n", start, place) + 1)
 
     def _within_a_line(self, start: int, end: int) -> _Cut:
-        """Return the last cut that divides no grapheme or code span; if there is none, one that does."""
+        """Return the last cut that divides neither a grapheme nor a code span.
+
+        If there is none, the last cut that does.
+        """
         text = self._text
         fence = self._fence_at(end)
         if fence is not None and end >= fence.close:

@@ -1,8 +1,8 @@
 """The state of a gateway on disk: its status file, its process file, and its locks on bot tokens.
 
-All files are in one folder, which the caller names; with None, nothing is stored. Files are written
-atomically and are readable only by their owner. The operating system holds the locks, so a lock ends with its
-process.
+All files are in one folder, which the caller names. If the caller passes None, nothing is stored. Files are
+written atomically and are readable only by their owner. The operating system holds the locks, so a lock ends
+with its process.
 """
 
 import json

@@ -80,7 +80,7 @@ class RunInChat:
     """The platform's ids of the messages that the run answers."""
 
     def interrupt(self, reason: str) -> None:
-        """Request the end of the run; messages that wait in its session are kept."""
+        """Request the end of the run; keep the messages that are waiting in its session."""
         _LOG.info("run.interrupted", run_id=self.run_id, reason=reason)
         self.cancel()
 
@@ -330,7 +330,7 @@ class StreamingPresenter:
                 step = await asyncio.shield(shown.step)
 
     async def _begin_again(self, adapter: BasePlatformAdapter, chat_id: str, shown: Shown) -> None:
-        """Restart the draft. Notify a channel that cannot withdraw text that it has already sent."""
+        """Restart the draft. Notify a channel that cannot take back text which it has already sent."""
         shown.draft.begin_again()
         if shown.is_open and shown.message_id is not None and adapter.capabilities.holds_requests:
             await adapter.edit_message(chat_id, shown.message_id, "", {"begins_again": True, "draft": True})

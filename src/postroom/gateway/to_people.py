@@ -29,7 +29,9 @@ class ToPeople:
         self._intake_log, self._mail = intake_log, mail
 
     async def pass_on(self, event: MessageEvent, source: SessionSource, session: ChatSession) -> str | None:
-        """Send a message to the person who answers; return why it was refused, or None if it was sent.
+        """Send a message to the person who answers.
+
+        Return the reason if it was refused, or None if it was sent.
 
         A repeated call for the same message does not send it again.
 

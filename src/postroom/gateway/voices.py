@@ -191,7 +191,7 @@ class Voices:
         return self._give_up(row, reply, why)
 
     def _give_up(self, row: OutboxMessage, reply: Reply, why: str) -> Performed:
-        """Give up on a voice message: notify the chat in one sentence, and log the reason."""
+        """Give up sending a voice message: notify the chat in one sentence, and log the reason."""
         _LOG.warning("voice.not_sent", target=row.target, thread_id=reply.thread_id, reason=why)
         notice = replace(reply, kind=ReplyKind.NOTICE, text=wording.NOT_SPOKEN).draft(
             f"unspoken/{row.outbox_id}"

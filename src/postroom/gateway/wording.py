@@ -169,7 +169,7 @@ def queue_full(most: int) -> str:
 
 
 def end_of(run: RunRecord) -> str:
-    """Return the text that a chat shows at the end of a run: its answer, or the reason why there is none."""
+    """Return the text that a chat shows at the end of a run: its answer, or why there is no answer."""
     reason = run.termination
     if run.final_output and (reason is None or reason.type is not TerminationKind.ERROR):
         return "\n\n".join(filter(None, (run.final_output, _mark(reason))))

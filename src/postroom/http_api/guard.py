@@ -80,7 +80,7 @@ _DISCOVERY: Final = (
 class OpenPath:
     """An address, and all addresses below it, whose handler authenticates the caller itself.
 
-    It is the address of a channel, or the one for results.
+    The path is the address of a channel, or the address for results.
     """
 
     path: str
@@ -159,7 +159,7 @@ class Guard:
         self._programs = (*self._interfaces, *_below(REST))
         """The addresses where a login page would be no useful response.
 
-        REST, which accepts sessions for reading, is one of them.
+        The programs' addresses include REST, which accepts sessions for reading.
         """
         self._agents = _below(mcp_path, REST)
 
@@ -253,7 +253,7 @@ class Guard:
         return None
 
     async def _caller(self, head: Head) -> _Admitted | None:
-        """Return the caller; None if the request has no token or session that is accepted here.
+        """Return the caller; None if the request has no token or session that this address accepts.
 
         Raises:
             WrongToken: The request has a bearer token that is not valid for this path.
@@ -423,6 +423,6 @@ def _too_large(limit: int) -> Problem:
         TooLarge(
             f"the request exceeds {limit} bytes",
             value=limit,
-            remedy="send less at once; the limits are settings of the server",
+            remedy="send less data at once; the limits are settings of the server",
         )
     )

@@ -115,7 +115,10 @@ class OtherServers:
         return found[0]
 
     async def of_run(self, token: str) -> Lease | None:
-        """Return the other server that issued a run's token; None if it is this one, or has ended."""
+        """Return the other server that issued a run's token.
+
+        Return None if this server issued it, or the other has ended.
+        """
         tag = server_of(token)
         if tag is None or tag == tag_of(self._this):
             return None
@@ -134,7 +137,10 @@ class OtherServers:
         return self._told(*await self._answered(request, server))
 
     async def first(self, request: Request, *, unless: int) -> Response | None:
-        """Ask the other servers in turn; return the first response whose status is not `unless`, or None."""
+        """Ask the other servers in turn.
+
+        Return the first response whose status differs from `unless`, or None.
+        """
         if PASSED_ON in request.headers:
             return None
         for server in await self._leases.servers():
@@ -153,7 +159,10 @@ class OtherServers:
     async def _answered(
         self, request: Request, server: Lease
     ) -> "tuple[httpx2.AsyncClient, httpx2.Response]":
-        """Send a request to another server; return the client, and the response once its head has arrived."""
+        """Send a request to another server.
+
+        Return the client and, once its headers have arrived, the response.
+        """
         url = f"{self._address(server)}{request.scope['raw_path'].decode('ascii').partition('?')[0]}"
         query = request.scope["query_string"].decode("ascii")
         client = await asyncio.to_thread(_client)  # the first time the library is loaded
@@ -237,7 +246,7 @@ class Believing:
 
 
 class PassedOn:
-    """A route whose requests another server answers whenever `doing` names one."""
+    """A route whose requests are answered by another server whenever `doing` names one."""
 
     def __init__(self, app: ASGIApp, others: OtherServers, doing: Doing) -> None:
         self._app, self._others, self._doing = app, others, doing

@@ -1,9 +1,9 @@
 """The permissions of callers: a table, and the only function that reads it. Everything else is forbidden.
 
 `application` puts `check` in front of every route, so that a new route answers nobody until it has a row
-here. The rows of operations come from their own table (`postroom.app.operations`), which also has the scopes
-that an operation of mail needs; the address of such an operation accepts callers with these scopes. The rows
-of channels come from the routes of their adapters. `Guard`, in front of this, has identified the caller.
+here. The rows of operations come from their own table (`postroom.app.operations`), which also lists the
+scopes that a mail operation needs; its address accepts callers with these scopes. The rows of channels come
+from the routes of their adapters. `Guard`, in front of this, has identified the caller.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -126,6 +126,7 @@ _PAGES: Final = tuple(
         "GET POST /p/{slug}/runs/{run_id:path}",
         "GET POST /p/{slug}/schedules",
         "GET /chats",
+        "GET /find",
         "GET POST /chats/{run_id:path}",
     )
 )

@@ -30,7 +30,7 @@ class Check:
 
 
 class ReadinessView(TypedDict):
-    """Whether the server is ready; `checks` by part, each with its `state` and facts."""
+    """Whether the server is ready; `checks` contains the `state` and the facts of each part."""
 
     status: Literal["ready", "not_ready"]
     checks: dict[str, dict[str, object]]

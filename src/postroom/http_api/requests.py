@@ -122,8 +122,9 @@ def read_authority(text: str) -> Authority | None:
 def is_own_origin(origin: str, host: Authority, trusted: frozenset[str]) -> bool:
     """Return whether a page of this origin belongs to this server.
 
-    The origin must have the host and port of the request, or a name that the operator trusts, with that port
-    or the default one (as behind an https proxy). Another port of the same machine is a foreign origin.
+    The origin must have the host and port of the request, or a host name that the operator trusts, with the
+    same port or the default port (as behind an https proxy). Another port of the same machine is a foreign
+    origin.
     """
     found = _ORIGIN.fullmatch(origin)
     author = read_authority(found[2]) if found else None

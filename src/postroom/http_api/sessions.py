@@ -1,9 +1,9 @@
 """Logs people in to the pages with the server's token or a one-time code, and then a signed cookie.
 
-The cookie can be verified without the store, so it survives a restart, and a person can log in even while
-nothing can be written. It expires after thirty days, when the server's token changes, or at logout. A logout
-is stored, so that no server accepts the cookie again. Codes are in the store; failed attempts are kept only
-in memory.
+The cookie can be verified without the store. It therefore survives a restart, and people can log in even
+while nothing can be written. It expires after thirty days, when the server's token changes, or at logout. A
+logout is stored, so that no server accepts the cookie again. Codes are in the store; failed attempts are kept
+only in memory.
 """
 
 import html
@@ -46,7 +46,7 @@ class Attempts:
     def failed(self, address: str) -> None:
         """Record a failure.
 
-        If more than a thousand addresses have failed, forget the one whose last failure is oldest.
+        If more than a thousand addresses have failed, forget the address whose last failure is the oldest.
         """
         self._failures.setdefault(address, deque(maxlen=MOST_FAILURES)).append(self._clock.now())
         self._failures.move_to_end(address)

@@ -1,8 +1,8 @@
-"""The operation that summarizes what has happened in a project since a cursor, computed from its log.
+"""The operation that summarizes the events of a project since a cursor, computed from the project's log.
 
     after ──▶ newest 2,000 entries that the caller may see ──▶ threads, questions, runs, usage ──▶ next
 
-The summary reads at most `MOST` entries, however many the log has, so that its cost does not grow with the
+The summary reads at most `MOST` entries, however long the log is, so that its cost does not grow with the
 project. Older entries after the cursor are only counted, in `skipped`.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, TypedDict, TypeVar
 
 from postroom.contracts.clock import iso
-from postroom.contracts.mail import Happening
+from postroom.contracts.mail import Happening, Project
 from postroom.mail.commands import CatchUp
 from postroom.mail.context import ReadContext
 from postroom.mail.event_log import agent_addresses, check_cursor, visible_events
@@ -62,7 +62,7 @@ class CaughtRun(TypedDict):
 
 
 class CaughtRuns(TypedDict):
-    """The number of runs in each state, as their newest events tell it."""
+    """The number of runs in each state, according to the newest event of each run."""
 
     active: int
     waiting: int
@@ -114,13 +114,22 @@ def catch_up(context: ReadContext, asked: CatchUp) -> CaughtUpView:
         CursorAhead: The cursor is greater than the newest entry's number.
     """
     project = find_project(context.projects, asked.project_key)
+    return summary(context, project, after=asked.after, begin=context.now - asked.hours * _HOUR)
+
+
+def summary(context: ReadContext, project: Project, *, after: int | None, begin: int) -> CaughtUpView:
+    """Return what happened in a project after a cursor or, without a cursor, since an instant.
+
+    Raises:
+        CursorExpired, CursorAhead: As for `catch_up`.
+    """
     bounds = context.tx.log_bounds(project.id)
-    oldest = bounds.oldest if asked.after is None else asked.after
+    oldest = bounds.oldest if after is None else after
     check_cursor(oldest, bounds)
     found = context.tx.project_events(project.id, after=max(oldest, bounds.newest - MOST), limit=MOST)
     skipped = max(0, bounds.newest - MOST - oldest)
     since = found[0].happening.at if found else context.now
-    if asked.after is None and since < (begin := context.now - asked.hours * _HOUR):
+    if after is None and since < begin:
         found, skipped, since = [one for one in found if one.happening.at >= begin], 0, begin
     events = visible_events(context, project, found)
     names = agent_addresses(context.tx, project, events)

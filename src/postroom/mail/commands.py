@@ -18,6 +18,7 @@ from postroom.contracts.errors import InvalidArgument
 from postroom.contracts.mail import EVENT_KINDS, EventKind
 from postroom.contracts.misfits import misfit, place_of
 from postroom.contracts.notes import MAX_SUBJECT, MAX_TEXT
+from postroom.contracts.subscriptions import Watched
 from postroom.contracts.tasks import TaskState
 from postroom.mail.names import nearest
 
@@ -405,7 +406,7 @@ class SummarizeThread(Command, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class AskPerson(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Ask a person a yes or no question, in a run that the server has started.
+    """Ask a person, in a run that the server has started: yes or no, or choices, text or form.
 
     Use it before a step that only a person may decide. Then end your turn: the run resumes with the answer.
     """
@@ -429,8 +430,18 @@ class AskPerson(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
         | None
     ) = None
     on_timeout: Annotated[
-        Literal["wait", "cancel", "no"], Meta(description="cancel the run, or answer no")
+        Literal["wait", "cancel", "no", "default"],
+        Meta(description="cancel the run, answer no, or answer default"),
     ] = "wait"
+    choices: Annotated[list[str], Meta(description="the person picks one")] = []
+    text: Annotated[bool, Meta(description="the person writes a text")] = False
+    form: Annotated[dict[str, Any], Meta(description="flat JSON schema, as in MCP elicitation")] | None = None
+    to: Annotated[
+        list[str], Meta(max_length=10, description="human:NAME, operator or starter; default: anyone")
+    ] = []
+    not_by: Annotated[list[str], Meta(max_length=10, description="who may not answer, as in to")] = []
+    action: Annotated[str, Meta(max_length=4000, description="exactly the action that a yes permits")] = ""
+    default: Annotated[str, Meta(max_length=2000, description="a choice or text; never a yes")] = ""
 
 
 class RequestContact(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -682,6 +693,40 @@ class EndNote(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
     note_id: MessageId
 
 
+class Subscribe(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Be sent a message when an agent is idle, a task is ready, or another agent changes a file.
+
+    Use it instead of asking again and again.
+    """
+
+    project_key: ProjectKey
+    agent_name: AgentName
+    kind: Watched
+    about: Annotated[str, Meta(max_length=4096, description="agent name, task id or file pattern")] = ""
+    once: Annotated[bool, Meta(description="end with the first message")] = False
+
+
+class ListSubscriptions(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """List your subscriptions.
+
+    Use it to find the id of one to end.
+    """
+
+    project_key: ProjectKey
+    agent_name: AgentName
+
+
+class EndSubscription(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """End a subscription.
+
+    Its messages stay.
+    """
+
+    project_key: ProjectKey
+    agent_name: AgentName
+    subscription_id: MessageId
+
+
 class HealthCheck(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Check that the server works, with a read of the database.
 
@@ -745,8 +790,8 @@ _BEGINS_WITH_AND = re.compile(r"\A(?:and|&)\s+", re.IGNORECASE)
 _DATA_URL = re.compile(r"\s*data:[^,]{0,200};base64,", re.IGNORECASE)
 _BEGINS_WITH_SHA256 = re.compile(r"\Asha-?256[:=-]\s*", re.IGNORECASE)
 _OTHER_WORDS: Final[Mapping[str, tuple[str, ...]]] = {
-    "agent": ("agent_name",),
-    "agent_name": ("name",),
+    "agent": ("agent_name", "sender_name"),
+    "agent_name": ("name", "sender_name"),
     "attachment": ("name",),
     "attachment_name": ("name",),
     "body": ("body_md",),
@@ -760,6 +805,7 @@ _OTHER_WORDS: Final[Mapping[str, tuple[str, ...]]] = {
     "files": ("attachments", "paths"),
     "from": ("sender_name",),
     "hash": ("sha256",),
+    "human_key": ("project_key",),
     "id": ("message_id", "reservation_id", "ids"),
     "max_results": ("limit",),
     "message": ("body_md",),
@@ -769,6 +815,7 @@ _OTHER_WORDS: Final[Mapping[str, tuple[str, ...]]] = {
     "priority": ("importance",),
     "project": ("project_key",),
     "project_id": ("project_key",),
+    "project_key": ("human_key",),
     "project_name": ("project_key",),
     "project_path": ("project_key",),
     "project_slug": ("project_key",),
@@ -898,7 +945,7 @@ def _named_arguments(kind: type[Command], arguments: dict[str, Any], tool: str) 
         known = known if known in fields or known in _OTHER_WORDS else name
         if known in named and named[known] != value:
             raise InvalidArgument(
-                f"{known} is given twice, with two values", remedy=f"give {known} only once"
+                f"{known} is given twice, with different values", remedy=f"give {known} only once"
             )
         named[known] = value
     return _with_known_names(named, kind)
@@ -1147,7 +1194,7 @@ def _with_known_names(given: dict[str, Any], kind: type[msgspec.Struct]) -> dict
         known = name if name in fields else next(meant, name)
         if known in named and named[known] != value:
             raise InvalidArgument(
-                f"{known} is given twice, with two values", remedy=f"give {known} only once"
+                f"{known} is given twice, with different values", remedy=f"give {known} only once"
             )
         named[known] = value
     return named
@@ -1266,7 +1313,7 @@ def _forms_of_text(text: str, kind: Any, name: str) -> Iterator[object]:
             parts = ", ".join(str(int(part)) for part in number[1].split(","))
             one = number[1].replace(",", "")
             raise InvalidArgument(
-                f"{name} {text[:_LONGEST_SHOWN]!r} may be one id or several ids",
+                f"{name} {text[:_LONGEST_SHOWN]!r} may mean one id or several ids",
                 value=text[:_LONGEST_SHOWN],
                 remedy=f"write [{parts}] for several ids, or {one} for one",
             )

@@ -78,13 +78,13 @@ def list_contacts(context: ReadContext, asked: ListContacts) -> ContactsView:
 
 
 def _addresses(home: Project, *agents: tuple[Project, Agent]) -> dict[int, str]:
-    """Return, by agent, the address that agents of `home` use for it."""
+    """Return, for each agent, the address under which the agents of `home` reach it."""
     return {one.id: address_of(one.name, place.slug, home.slug) for place, one in agents}
 
 
 def _with_itself(name: str) -> StateError:
     return StateError(
-        "an agent needs no contact with itself", value=name, remedy="use the name of another agent"
+        "an agent cannot be its own contact", value=name, remedy="use the name of another agent"
     )
 
 

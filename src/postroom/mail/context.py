@@ -26,7 +26,7 @@ class Rules:
     verified: bool = False
     """Whether a call must include the token of the agent that it acts as."""
     owner: str = "local"
-    """The owner of projects created here; mail between projects of the same owner needs no approval."""
+    """The owner of newly created projects; mail between projects of the same owner needs no approval."""
     projects_by: Literal["repository", "folder"] = "repository"
     """Whether all folders of one Git repository belong to one project."""
     max_subject_chars: int = 512
@@ -44,7 +44,7 @@ class Rules:
     note_ttl: timedelta = timedelta(days=90)
     """How long a note is active if its author names no time."""
     enforced_by: tuple[str, ...] = ()
-    """The hooks that enforce reservations, in the clients that have them installed."""
+    """The hooks that enforce reservations in the clients that have installed them."""
     guard_mode: Literal["warn", "block", "off"] = "warn"
     """What happens to an edit or a commit if reservations cannot be checked; `off` disables the check."""
     stale_write_mode: Literal["warn", "block", "off"] = "block"
@@ -66,7 +66,10 @@ class Caller:
     It is never set for a request from outside.
     """
     agent_id: int | None = None
-    """The agent whose run the server executes; the call can act only as this agent, whatever it names."""
+    """The agent whose run the server executes.
+
+    The call can act only as this agent, whatever name it gives.
+    """
     run_id: str | None = None
     """The id of that run."""
     grant: Grant | None = None
@@ -75,7 +78,7 @@ class Caller:
     Without a grant, the caller is not restricted by scopes.
     """
     trace: str | None = None
-    """The call's trace position; no decision depends on it."""
+    """The trace context of the call; no decision depends on it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +96,7 @@ class OperationContext(Generic[Records, Projects]):
 
     tx: Records
     projects: Projects
-    """The projects that the caller can see: all, or only the project to which its token is bound."""
+    """The projects that the caller can see: all of them, or only the one to which its token is bound."""
     now: int
     rules: Rules
     caller: Caller
@@ -106,7 +109,7 @@ class OperationContext(Generic[Records, Projects]):
     waking: "OpenChange | None" = None
     """Wakes recipients within this change; without it, they are found later."""
     active: set[int] = field(default_factory=set)
-    """The agents that this call acts as: each operation that checks an agent's identity adds the agent."""
+    """The agents as which this call acts: each operation that checks an agent's identity adds the agent."""
 
 
 ReadContext = OperationContext[RecordReads, ProjectReads]

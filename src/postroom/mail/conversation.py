@@ -1,4 +1,4 @@
-"""Messages as a project sees them: its own, and those received from people and other projects.
+"""Messages as a project sees them: its own messages, and those received from people and other projects.
 
 A message is stored in the project of its sender. Blind copies do not make a message visible here.
 """
@@ -35,7 +35,7 @@ def here(reads: RecordReads, project: Project, messages: Sequence[Message]) -> l
 
 
 def awaited(message: Message, recipients: Sequence[Recipient]) -> int:
-    """Return how many of these recipients have not given the requested acknowledgement yet."""
+    """Return how many of these recipients have not yet acknowledged the message although it asks for that."""
     if not message.ack_required or message.recalled_at is not None:
         return 0
     return sum(one.acked_at is None for one in recipients)
@@ -60,7 +60,10 @@ class Conversation:
         self._others = _others(reads, projects, project, thread_id)
 
     def size(self) -> int:
-        """Return the number of its messages; for each other project, at most the last 200 are counted."""
+        """Return the number of messages in the thread.
+
+        For each other project, at most the last 200 are counted.
+        """
         own = self._reads.thread_size(self._project.id, self._thread_id)
         theirs = [one for other in self._others for one in self._tail_of(other, COUNTED)]
         return own + len(self._here(theirs))

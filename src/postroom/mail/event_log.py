@@ -22,7 +22,7 @@ from postroom.stores.mail.access import RecordReads
 
 
 class EventView(TypedDict):
-    """An event: `agent` caused it or, for a delivery, is the recipient; ids name the rest."""
+    """An event: `agent` caused it or, for a delivery, is the recipient; the other fields are ids."""
 
     seq: int
     at: str
@@ -72,7 +72,10 @@ def newest_of(context: ReadContext, project_key: str) -> EventsView:
 
 
 def _reader(context: ReadContext) -> Agent | None:
-    """Return the calling agent, identified by its token or its run; None for the operator and people."""
+    """Return the agent that calls, identified by its token or its run.
+
+    None for the operator and for people.
+    """
     token, own_id = context.caller.agent_token, context.caller.agent_id
     if own_id is not None:
         return context.tx.agents_by_id([own_id]).get(own_id)

@@ -27,9 +27,9 @@ _LOG = get_logger(__name__)
 QUICK_SECONDS: Final = 3
 """Seconds in which Git must read a few files; a repository may contain files that block forever."""
 WALK_SECONDS: Final = 15
-"""Seconds in which Git must find the first of a million commits, which takes about 8 s."""
+"""Time limit in seconds for Git to find the first of a million commits, which takes about 8 s."""
 LONGEST_REMOTE: Final = 500
-"""Maximum number of stored characters of a remote; a longer remote is identified by its hash."""
+"""Maximum number of characters of a remote that are stored; a longer remote is identified by its hash."""
 _LOCAL_ORIGINS: Final = 3
 """Maximum number of local clones that are followed to find the remote of the first one."""
 _FOLDER: Final = "#folder:"
@@ -51,7 +51,7 @@ class RepositoryFolder:
     top: str
     """The root of its working tree, spelled like the folder; the folder itself if there is none."""
     home: str = ""
-    """The main working tree if the folder is in a linked one, which may be removed before it.
+    """The main working tree if the folder is in a linked one, because the linked one may be removed first.
 
     Empty otherwise.
     """
@@ -72,7 +72,7 @@ class RepositoryFolder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recognition:
-    """The facts about a project's folder: its repository, and the repositories of older projects."""
+    """The facts about a project's folder: its repository, and the repositories that match older projects."""
 
     folder: RepositoryFolder
     identities: Mapping[int, str]

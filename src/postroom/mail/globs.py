@@ -165,7 +165,10 @@ def _unit(lexeme: str, case_sensitive: bool) -> Character | None:
 
 @lru_cache(maxsize=1024)
 def _set(written: str, case_sensitive: bool) -> str | _Ranges:
-    """Return the content of a character class (`[a-z]`, `[!ab]`); a class of one is that character."""
+    """Return the content of a character class (`[a-z]`, `[!ab]`).
+
+    A class with one character becomes that character.
+    """
     ranges = _merged((ord(low), ord(high)) for low, high in _items(written))
     is_negated = written[1] in "!^"
     if not is_negated and len(ranges) == 1 and ranges[0][0] == ranges[0][1]:
@@ -287,12 +290,12 @@ class _Folders:
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A valid pattern; only `parse_pattern` creates one.
+    """A valid pattern, which only `parse_pattern` creates.
 
     Parsing `text` again returns the same pattern. `prefix` has the leading names without wildcards (for a
     resource, its text), case-folded if case is ignored. Two patterns can overlap only if one prefix consists
     of the first names of the other. The other fields are private to this module: `start` is the text before
-    the first wildcard, with the path written as `/path/`, so that each name ends with a slash.
+    the first wildcard, where the path is written as `/path/`, so that each name ends with a slash.
     """
 
     text: str
@@ -588,8 +591,8 @@ def _fits(chain: Sequence[Sequence[_Unit]], row: Sequence[_Unit], agree: _Agree[
 def _follow(pieces: Sequence[Sequence[_Unit]], row: Sequence[_Unit], agree: _Agree[_Unit]) -> bool:
     """Return whether the pieces can be placed along `row`, one after the other.
 
-    In a short row, each position is tried. For a long row, sets of positions are integers with one bit per
-    position, so that a piece of n units is placed in n steps, whatever the number of partial matches.
+    In a short row, each position is tried. For a long row, a set of positions is an integer with one bit per
+    position. A piece of n units is therefore placed in n steps, whatever the number of partial matches is.
     """
     first = 0
     if len(row) <= _SHORT:

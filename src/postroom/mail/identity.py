@@ -63,7 +63,7 @@ def unknown_agent(tx: RecordReads, project: Project, name: str) -> UnknownAgent:
             f"project {project.slug} has no agent {shown(name)}",
             value=name,
             remedy=(
-                "to write to every active agent of the project, set broadcast to true and remove this name"
+                "to write to every active agent of the project, set `broadcast` to true and remove this name"
             ),
             details={"nearest": [], "project": project.slug},
         )
@@ -126,8 +126,8 @@ def find_address(context: ReadContext, home: Project, address: str) -> tuple[Pro
 def check_token(context: ReadContext, agent: Agent) -> None:
     """Raise unless the caller may act as `agent`.
 
-    A token that is given is always checked, but only an installation in verified mode requires one. An agent
-    whose run the server executes needs no token.
+    If a token is given, it is always checked, but only an installation in verified mode requires one. An
+    agent whose run the server executes needs no token.
 
     Raises:
         TokenRequired, WrongToken, IdentityMismatch: The caller has not proved that it is the agent.
@@ -168,7 +168,7 @@ def refuse_making(context: ReadContext) -> None:
     if context.rules.verified and not context.caller.operator:
         raise TokenRequired(
             "on this server only the operator creates agents",
-            remedy="run `postroom agents register` and `postroom agents token` on the server",
+            remedy="the operator runs `postroom agents register` and `postroom agents token` on the server",
         )
 
 
@@ -195,7 +195,7 @@ def acting(context: ReadContext, project_key: str, name: str) -> tuple[Project, 
 def acting_active(
     context: WriteContext, project_key: str, name: str, *, may_be_retired: bool = False
 ) -> tuple[Project, Agent]:
-    """Return project and agent of a call that changes data, and record that the agent is active.
+    """Return the project and the agent of a call that changes data, and record that the agent is active.
 
     Activity extends the agent's reservations. It is stored at most once per interval.
 
@@ -218,7 +218,7 @@ def as_reason(error: PostroomError) -> dict[str, object]:
 def visible_message(
     context: ReadContext, project: Project, agent: Agent, message_id: int
 ) -> tuple[Message, list[Recipient]]:
-    """Return, with its recipients, a message of the agent's project or one that the agent received.
+    """Return a message of the agent's project, or one that the agent received, with its recipients.
 
     A person on the server's pages sees the messages of all projects, like the operator.
 

@@ -82,7 +82,7 @@ class Acknowledgement(MarkView):
 
 
 class AckView(TypedDict, total=False):
-    """The acknowledgement of one message; for several, `messages` has one each, in the given order."""
+    """The acknowledgement of one message; for several messages, `messages` lists them in the given order."""
 
     message_id: int
     read: bool
@@ -169,7 +169,7 @@ def _slugs(tx: RecordReads, home: Project, messages: Iterable[Message]) -> dict[
 
 
 def fetch_inbox(context: ReadContext, asked: FetchInbox) -> list[InboxView]:
-    """Return an agent's messages, or the message with the given id; messages are not marked as read.
+    """Return an agent's messages, or the message with the given id, without marking them as read.
 
     Raises:
         InvalidArgument: Both `after` and `before` were given.
@@ -190,7 +190,7 @@ def fetch_inbox(context: ReadContext, asked: FetchInbox) -> list[InboxView]:
         raise InvalidArgument(
             "fetch_inbox accepts either after or before",
             value=asked.before,
-            remedy="use after for newer messages, or before for older messages",
+            remedy="use `after` for newer messages, or `before` for older messages",
         )
     _refuse_cursor_ahead(reader, asked.after or 0)
     entries = context.tx.inbox(
@@ -299,7 +299,7 @@ def attached_file(context: ReadContext, asked: GetAttachment) -> tuple[Attachmen
 
 
 def _attachment(message_id: int, attachments: Sequence[Attachment], asked: GetAttachment) -> Attachment:
-    """Return the attachment with the given digest or name; without both, the only attachment.
+    """Return the attachment with the given digest or name; if neither is given, the only attachment.
 
     Raises:
         InvalidArgument: Several attachments match.
@@ -347,9 +347,9 @@ def acknowledge_message(context: WriteContext, asked: AcknowledgeMessage) -> Ack
     ids = asked.message_ids or ([] if asked.message_id is None else [asked.message_id])
     if not ids or (asked.message_ids and asked.message_id is not None):
         raise InvalidArgument(
-            "acknowledge_message accepts either message_id or message_ids",
+            "acknowledge_message accepts either `message_id` or `message_ids`",
             value=asked.message_id,
-            remedy="give message_id for one message, or message_ids for several",
+            remedy="give `message_id` for one message, or `message_ids` for several",
         )
     done: list[Acknowledgement] = []
     for message_id in ids:
@@ -414,7 +414,7 @@ def delivery_status(context: ReadContext, asked: DeliveryStatus) -> DeliveryView
 
 
 def _on_its_way(context: ReadContext, message: Message, readers: Sequence[Recipient]) -> dict[int, str]:
-    """Return why a message has not reached people in their chats yet: quiet hours, or the last error."""
+    """Return why a message was not shown to people in their chats yet: quiet hours, or the last error."""
     people = [one for one in readers if one.project_slug == PEOPLE_SLUG and one.announced_at is None]
     keys = {wake_key(message.id, one.agent_id): one.agent_id for one in people}
     rows = context.tx.outbox.open(CHAT_KIND, limit=_MOST_ON_THEIR_WAY) if keys else ()

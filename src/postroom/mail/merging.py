@@ -1,4 +1,4 @@
-"""The merge of two projects: the obstacles to it and its effects. Only the operator may merge.
+"""The merge of two projects: what prevents it, and its effects. Only the operator may merge.
 
 All records of the source move to the target and keep their ids. The source's path and slug become names of
 the target, so that agents in the source's folder can continue and existing addresses still work.
@@ -30,7 +30,7 @@ _NAMED: Final = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergePlan:
-    """The effects of a merge and the obstacles to it."""
+    """The effects of a merge, and what prevents it."""
 
     source: Project
     target: Project

@@ -16,6 +16,7 @@ from postroom.mail import (
     notes,
     reservations,
     sending,
+    subscriptions,
     tasks,
     threads,
 )
@@ -88,7 +89,7 @@ MAIL_OPERATIONS: tuple[Operation, ...] = (
         options={
             **_HERE,
             "include_retired": Option(name="--retired", help="Include retired agents."),
-            "limit": Option(metavar="N", help="Maximum number of agents."),
+            "limit": Option(metavar="N", help="The maximum number of agents."),
             "after": Option(metavar="N", help="Continue after a page: its `next`."),
         },
     ),
@@ -248,7 +249,7 @@ MAIL_OPERATIONS: tuple[Operation, ...] = (
             "task_id": Option(name="--id", metavar="ID", help="Claim this task."),
             "roles": Option(name="--role", metavar="ROLE", help="A role of the agent, such as reviewer."),
             "ttl_seconds": Option(kind="ttl", help="Time after which an inactive agent loses the task."),
-            "dry_run": Option(help="Show the task, and claim nothing."),
+            "dry_run": Option(help="Show the task without claiming it."),
         },
     ),
     _changes(
@@ -264,10 +265,12 @@ MAIL_OPERATIONS: tuple[Operation, ...] = (
             "text": Option(metavar="TEXT", help="The work to do, as Markdown."),
             "paths": Option(name="--path", metavar="PATH", help="A file or pattern that the work touches."),
             "depends_on": Option(name="--after", metavar="ID", help="A task that must be done first."),
-            "priority": Option(help="Tasks with a higher priority are claimed first."),
+            "priority": Option(help="The priority; tasks with a higher one are claimed first."),
             "assignee": Option(name="--to", metavar="NAME", help="An agent, or role:NAME. Default: anybody."),
             "acceptance": Option(
-                name="--check", metavar="COMMAND", help="A command that must succeed, or `person`."
+                name="--check",
+                metavar="COMMAND",
+                help="A command that must succeed, or `person` if a person must accept the work.",
             ),
         },
     ),
@@ -295,7 +298,9 @@ MAIL_OPERATIONS: tuple[Operation, ...] = (
             "priority": Option(help="The new priority."),
             "assignee": Option(name="--to", metavar="NAME", help="An agent, or role:NAME."),
             "acceptance": Option(
-                name="--check", metavar="COMMAND", help="A command that must succeed, or `person`."
+                name="--check",
+                metavar="COMMAND",
+                help="A command that must succeed, or `person` if a person must accept the work.",
             ),
         },
     ),
@@ -356,6 +361,38 @@ MAIL_OPERATIONS: tuple[Operation, ...] = (
         line="notes end NOTE_ID",
         line_help="End a note that is no longer true.",
         options={**_ACTING, "note_id": Option(help="The note's number.")},
+    ),
+    _changes(
+        SEND,
+        commands.Subscribe,
+        subscriptions.subscribe,
+        is_of_one_project=True,
+        line="subscriptions add KIND ABOUT",
+        line_help="Send an agent a message when an agent is idle, a task is ready, or a file changes.",
+        options={
+            **_ACTING,
+            "kind": Option(help="What to watch."),
+            "about": Option(help="The agent, the number of the task (default: every task), or the files."),
+            "once": Option(help="End the subscription with its first message."),
+        },
+    ),
+    _looks(
+        READ,
+        commands.ListSubscriptions,
+        subscriptions.list_subscriptions,
+        is_of_one_project=True,
+        line="subscriptions list",
+        line_help="List the subscriptions of an agent.",
+        options={**_HERE, "agent_name": Option(kind="acting")},
+    ),
+    _changes(
+        SEND,
+        commands.EndSubscription,
+        subscriptions.end_subscription,
+        is_of_one_project=True,
+        line="subscriptions end SUBSCRIPTION_ID",
+        line_help="End a subscription.",
+        options={**_ACTING, "subscription_id": Option(help="The subscription's number.")},
     ),
     _looks(READ, commands.FetchEvents, event_log.fetch_events, is_of_one_project=True),
     _looks(

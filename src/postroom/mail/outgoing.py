@@ -27,7 +27,7 @@ DELETION: Final = "deletion"
 
 
 RECORDS: Final = "records"
-"""The record kind that stands for several records, each written like a single one."""
+"""The kind of a record that stands for several records, each of which is written like a single one."""
 MOVED: Final = "moved"
 """The record kind for a merged project and the project that it was merged into."""
 

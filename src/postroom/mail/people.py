@@ -1,14 +1,23 @@
 """People, added by the operator or, as visitors, by a chat, and the delivery of messages to their chats."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
-from postroom.contracts.errors import InvalidArgument, UnknownAgent, UnknownMessage
+from postroom.contracts.catching_up import summary_lines
+from postroom.contracts.errors import (
+    CursorAhead,
+    CursorExpired,
+    InvalidArgument,
+    UnknownAgent,
+    UnknownMessage,
+    UnknownProject,
+)
 from postroom.contracts.people import ChatAddress, ChatWords
-from postroom.mail.context import Caller
+from postroom.mail.catching_up import summary
+from postroom.mail.context import Caller, ReadContext
 from postroom.mail.outgoing import woken_by
-from postroom.mail.projects import HUMAN, PEOPLE_KEY, PEOPLE_SLUG, VISITOR
+from postroom.mail.projects import HUMAN, PEOPLE_KEY, PEOPLE_SLUG, VISITOR, find_project
 from postroom.mail.waking.mail_runs import RunCompletion
 from postroom.stores.mail.access import MailReads, MailWrites
 
@@ -130,10 +139,34 @@ class StoredChatDelivery:
 
         return await self._mail.store.write(change)
 
-    async def reply(self, chats: Sequence[ChatAddress], message: int, text: str, *, key: str) -> str:
-        """Reply to a message on behalf of the person who owns all these chats, one of which is the address.
+    async def catch_up(self, project: str, after: Mapping[str, int]) -> tuple[str, str, int]:
+        """Return a project's slug, a summary as people may see it, and the cursor for the next summary.
 
-        Return the person's address. If the call is repeated with its key, only one reply is sent.
+        Raises:
+            UnknownProject: There is no such project, or several and none is named.
+        """
+
+        def look(tx: MailReads) -> tuple[str, str, int]:
+            found = [] if project else [one for one in tx.projects(limit=3) if one.slug != PEOPLE_SLUG]
+            if not project and len(found) != 1:
+                raise UnknownProject(
+                    f"there are {'several' if found else 'no'} projects", remedy="name one of them"
+                )
+            context: ReadContext = self._mail.context(tx, Caller(postroom=True))
+            one = found[0] if found else find_project(context.projects, project)
+            begin = tx.now() - 24 * 3_600_000
+            try:
+                told = summary(context, one, after=after.get(one.slug), begin=begin)
+            except (CursorAhead, CursorExpired):  # the log was cut, or another database is there
+                told = summary(context, one, after=None, begin=begin)
+            return one.slug, "\n".join(summary_lines(told, mark="- ")), told["next"]
+
+        return await self._mail.store.read(look)
+
+    async def reply(self, chats: Sequence[ChatAddress], message: int, text: str, *, key: str) -> str:
+        """Reply to a message as the person who owns all these chats, one of which is the person's address.
+
+        Return the person's address. If the call is repeated with the same key, only one reply is sent.
 
         Raises:
             UnknownMessage: No person with one of these chats received this message.
@@ -153,7 +186,7 @@ class StoredChatDelivery:
         return ", ".join(sent["deliveries"][0]["payload"]["to"])
 
     async def pass_on(self, said: ChatWords) -> None:
-        """Send a message from a chat to a person; its author is the person whose address the chat is.
+        """Send a message from a chat to a person; its author is the person whose address is this chat.
 
         If the chat is nobody's address, a visitor is created for it, and mail to the visitor is shown in the
         chat.
@@ -184,7 +217,7 @@ class StoredChatDelivery:
 
 
 def _reached_at(tx: MailReads, chat: ChatAddress) -> str | None:
-    """Return the person whose address a chat is; if there are several, the one that was added first."""
+    """Return the person whose address is this chat; if there are several, the one that was added first."""
     people = tx.agents_by_id(sorted(tx.reached_at(chat)))
     return next((people[one].name for one in sorted(people)), None)
 

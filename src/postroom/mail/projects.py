@@ -12,7 +12,7 @@ from typing import Final
 from typing_extensions import override
 
 from postroom.contracts.errors import InvalidPath, NotPermitted, UnknownProject
-from postroom.contracts.mail import Project
+from postroom.contracts.mail import Agent, Project
 from postroom.contracts.tokens import UNBOUND
 from postroom.mail.names import nearest, shown
 from postroom.stores.mail.access import MailWrites, ProjectReads, ProjectWrites
@@ -135,6 +135,11 @@ def address_of(name: str, slug: str, home_slug: str) -> str:
     if slug == PEOPLE_SLUG:
         return f"{HUMAN}{name}"
     return name if slug == home_slug else f"{name}@{slug}"
+
+
+def full_address(project: Project, agent: Agent) -> str:
+    """Return the address of an agent or a person that holds in every project."""
+    return address_of(agent.name, project.slug, "")
 
 
 class OneProject(ProjectWrites):

@@ -28,7 +28,7 @@ _LARGEST_POINTER = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Location:
-    """One absolute path of a file; projects whose folder is above `floor` are ignored."""
+    """An absolute path of a file; projects whose folder is above `floor` are ignored."""
 
     path: str
     floor: str = ""
@@ -100,7 +100,7 @@ def _top_of(path: Path) -> str:
 
 
 def _pointed_at(file: Path, lead: str, base: Path) -> str | None:
-    """Return the path stored in one of Git's files: "" if it has none, None if the file is missing."""
+    """Return the path stored in one of Git's files: "" if it contains none, None if the file is missing."""
     try:
         with file.open("rb") as stream:
             text = os.fsdecode(stream.read(_LARGEST_POINTER)).strip("\r\n")
@@ -162,7 +162,7 @@ class Repositories:
         return path != known.human_key and not await asyncio.to_thread(is_folder, known.human_key)
 
     async def _moved(self, known: Project | None, read: Recognition) -> None:
-        """Move a project whose folder is gone to this one."""
+        """Move a project whose folder no longer exists to this folder."""
         folder, home = read.folder, read.folder.lasting
         kept = known or await self._store.read(lambda tx: project_of(tx, folder, folder.identity))
         if kept is None or not await self._is_homeless(kept, home):
@@ -176,7 +176,7 @@ class Repositories:
 def project_of(
     projects: ProjectReads, folder: RepositoryFolder | None, identity: str, *, is_said: bool = False
 ) -> Project | None:
-    """Return the project of a folder or of its repository; an identity that the caller gives must match.
+    """Return the project of a folder or of its repository; an identity given by the caller must match.
 
     A folder belongs to the project of a folder that contains it, of the target if it is a symbolic link, and
     of the main working tree if it is a worktree. A renamed folder without a repository keeps its project.

@@ -89,7 +89,7 @@ class Held:
 
 
 def held_by_others(context: ReadContext, project: Project, agent: Agent, paths: Sequence[str]) -> list[Held]:
-    """Return those of the files that others reserve exclusively, each with one reservation that covers it.
+    """Return the files that others reserve exclusively, each with one reservation that covers it.
 
     Paths are relative to the project's folder. The agent's own reservations and shared ones are ignored.
     """
@@ -136,8 +136,8 @@ class Conflict(TypedDict):
 class GrantedView(ReservationView):
     """A reservation that was created or renewed.
 
-    `held` is true if no conflicting reservation of another agent is older: among all agents that reserve a
-    path exclusively, one has true.
+    `held` is true if no other agent has an older conflicting reservation: of all agents that reserve a path
+    exclusively, it is true for one.
     """
 
     held: bool
@@ -177,7 +177,7 @@ class ReservationsView(TypedDict):
 
     reservations: list[ReservationView]
     conflicts: list[list[int]]
-    """Pairs of ids of listed reservations that overlap: of different agents, at least one exclusive."""
+    """Pairs of ids of listed reservations that conflict: of different agents, and at least one exclusive."""
     enforced_by: list[str]
 
 
@@ -305,8 +305,8 @@ def holder_of(
 ) -> str:
     """Return the name of an agent that holds one of these paths; "" if no agent does.
 
-    The agent's own reservations are ignored, but the patterns `own`, which belong to its other tasks, count
-    as held.
+    The agent's own reservations are ignored, except those with the patterns `own`, which belong to its other
+    tasks.
     """
     sensitive = context.rules.case_sensitive_paths
     taken = [parse_pattern(text, case_sensitive=sensitive) for text in own]
@@ -475,7 +475,7 @@ def end_reservation(
 
 
 def share_reservation(context: WriteContext, project: Project, reservation_id: int) -> None:
-    """Turn an exclusive reservation into a shared one, so that others can reserve the same paths.
+    """Turn an exclusive reservation into a shared one, so that other agents can reserve the same paths.
 
     Raises:
         UnknownReservation, StateError: The project has no such reservation, or it has ended.

@@ -1,6 +1,6 @@
 """Decides which messages are deleted, and deletes them in small changes.
 
-A rule that puts messages on hold always takes precedence; otherwise the first matching rule applies. Messages
+A rule that puts messages on hold always takes precedence. Otherwise the first matching rule applies. Messages
 that match no rule are kept. Messages of active runs are kept, too, and so are messages that a recipient has
 not read or acknowledged yet, unless the rule says otherwise.
 """
@@ -18,8 +18,9 @@ from postroom.stores.mail.access import MailReads, MailWrites, ProjectReads
 
 Verdict = Literal["goes", "young", "held", "unread", "at_work", "no_rule"]
 STEP: Final = 10
-"""Number of messages that one change deletes; this takes a few milliseconds, during which no caller is
-answered.
+"""Number of messages that one change deletes.
+
+It takes a few milliseconds, during which no caller is answered.
 """
 
 
@@ -73,7 +74,7 @@ def rules_of_projects(
 
 
 def delete_some(tx: MailWrites, *, project_id: int, ids: Sequence[int], rules: ProjectRules) -> int:
-    """Delete, in one change, those of these messages that are due; return their number.
+    """Delete those of the given messages that are due, in one change; return how many were deleted.
 
     Each message is checked again while the lock is held, because a run may have received it in the meantime.
     Its trace positions are deleted, too, and the archive removes its files from the newest tree.
@@ -92,7 +93,7 @@ def delete_some(tx: MailWrites, *, project_id: int, ids: Sequence[int], rules: P
 def going_of(
     tx: MailReads, *, project_id: int, rules: ProjectRules, after: int, limit: int
 ) -> tuple[list[int], int | None]:
-    """Check a page of a project's messages; return those to delete and where the next page starts.
+    """Check a page of a project's messages; return those to delete, and where the next page begins.
 
     The store skips messages that cannot be deleted, so that a million kept messages are not returned one by
     one.

@@ -45,11 +45,10 @@ _ID_DIGITS = 15
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 MAX_BROADCAST = 10_000
 MAX_THREAD = 1_000
-"""Number of a thread's newest messages from which the address `thread:` takes its recipients."""
+"""Number of a thread's newest messages in which the address `thread:` looks for recipients."""
 THREAD = "thread:"
 LIVE = "live"
-"""An active run on the thread reads the message at its next step; if that run ends first, another run reads
-it.
+"""The thread's active run reads the message at its next step or, if it ends first, another run reads it.
 """
 RUNNER = "wake by runner"
 WAITS = "waits"
@@ -86,8 +85,8 @@ class ContactFacts:
 def refusal(facts: ContactFacts) -> type[PostroomError] | None:
     """Return why the message is refused, or None if it is permitted.
 
-    The policy `closed` and a block always apply: importance, acknowledgement requests, broadcasts, threads
-    and approvals do not bypass them.
+    The policy `closed` and a block always apply: neither importance nor acknowledgement requests, broadcasts,
+    threads or approvals bypass them.
     """
     if facts.retired:
         return AgentRetired
@@ -157,7 +156,10 @@ class Delivery(TypedDict):
 
 
 class Sent(TypedDict):
-    """A stored message: `count` recipients have it in their inbox; this does not mean that they read it."""
+    """A stored message.
+
+    It is in the inboxes of `count` recipients, which does not mean that they have read it.
+    """
 
     count: int
     deliveries: list[Delivery]
@@ -309,7 +311,10 @@ def reply_message(context: WriteContext, asked: ReplyMessage) -> Sent:
 
 
 def reply_subject(subject: str, most: int) -> str:
-    """Return the subject of a reply with a single `Re:`, cut to `most` characters; empty remains empty."""
+    """Return the subject of a reply with a single `Re:`, cut to `most` characters.
+
+    An empty subject stays empty.
+    """
     asked = _REPLY_PREFIX.sub("", subject)
     return f"Re: {asked}"[:most] if asked.strip() else ""
 
@@ -351,9 +356,9 @@ def _participants(
     """Return the other participants of a thread, based on the messages that the sender wrote or received.
 
     Participants are the agent that started the thread, the sender, and every agent to which a participant has
-    written visibly. A stranger that writes to the thread becomes a participant as soon as a participant
-    writes to it. If the sender shares no message with a participant, the first message that it received
-    counts as the start of the thread.
+    written visibly. If a stranger writes to the thread, the stranger becomes a participant as soon as a
+    participant writes to them. If the sender shares no message with a participant, the first message that it
+    received counts as the start of the thread.
 
     Raises:
         UnknownThread: The project has no such thread.
@@ -404,7 +409,10 @@ class _Entry:
 
 
 def _met(entries: Iterable[_Entry], participants: set[int]) -> set[int]:
-    """Return the agents in shared messages of participants; their recipients become participants."""
+    """Return the agents in the participants' messages.
+
+    The recipients of these messages become participants.
+    """
     met = set[int]()
     for entry in entries:
         if entry.sender in participants:
@@ -414,7 +422,10 @@ def _met(entries: Iterable[_Entry], participants: set[int]) -> set[int]:
 
 
 def post(context: WriteContext, new: NewMessage, *, bad: list[PostroomError], skipped: list[str]) -> Sent:
-    """Store a message, its recipients and its outbox row, and wake the recipients; all of it or nothing."""
+    """Store a message, its recipients and its outbox row, and wake the recipients.
+
+    Everything or nothing is stored.
+    """
     _check_size(context, new)
     tx = context.tx
     reach = tx.reach(new.sender.id, [one.agent.id for one in new.addressees])
@@ -521,7 +532,7 @@ def _sent(context: WriteContext, new: NewMessage, message: Message, reach: Mappi
 
 
 def how_seen(tx: RecordReads, message: Message, readers: Sequence[Recipient]) -> dict[int, str]:
-    """Return how each recipient sees the message, by recipient id, if it is already determined."""
+    """Return how each recipient sees the message, keyed by recipient id, if it is already determined."""
     ids = [one.agent_id for one in readers]
     return _seen_by(tx, message, readers, tx.reach(message.sender_id, ids), tx.agents_by_id(ids))
 
@@ -586,14 +597,17 @@ def _check_number(recipients: int, limit: int) -> None:
         raise TooLarge(
             f"{recipients} recipients exceed the limit of {limit}",
             value=recipients,
-            remedy="use broadcast, or send several messages",
+            remedy="set `broadcast` to true to write to all active agents, or send several messages",
         )
 
 
 def _addressees(
     context: WriteContext, home: Project, sender: Agent, asked: SendMessage
 ) -> tuple[list[Addressee], list[PostroomError]]:
-    """Look up all names at once; an agent named twice gets one message, by its most visible mention."""
+    """Look up all names at once.
+
+    An agent that is named twice gets one message, by its most visible mention.
+    """
     kinds: dict[str, RecipientKind] = {}
     mentions: tuple[tuple[RecipientKind, list[str]], ...] = (
         ("to", asked.to),

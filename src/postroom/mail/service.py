@@ -77,7 +77,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 TOGETHER: Final = 0.05
-"""Seconds to wait after a hint, so that a burst of changes causes only one read."""
+"""Seconds to wait after a hint, so that many changes in a row cause only one read."""
 LOOK_AGAIN: Final = timedelta(seconds=5)
 """Maximum time for which a change can go unnoticed if its hint is lost."""
 _LOG = get_logger(__name__)
@@ -157,7 +157,7 @@ class Mail:
 
         `keep_token` creates a token for an agent of a project, stores it in a private file, and returns the
         token and the path. `tracing` traces calls and runs for external monitoring. `waker` returns an object
-        that wakes recipients in the change that stores their messages; without it, recipients are found
+        that wakes recipients in the same change that stores their messages. Without it, recipients are found
         later.
         """
         self.store = store
@@ -188,7 +188,9 @@ class Mail:
         )
 
     async def perform(self, operation: Operation, command: Command, *, caller: Caller) -> Any:
-        """Perform an operation; a change with a key is done once, and repeated calls get the same result.
+        """Perform an operation.
+
+        A change with a key is made only once, and repeated calls get the same result.
 
         Raises:
             InsufficientScope, NotPermitted: The caller's named token lacks a permission.
@@ -208,7 +210,7 @@ class Mail:
         return answer
 
     async def _read(self, operation: Operation, command: Command, caller: Caller) -> Any:
-        """Perform an operation that only reads, and renew the claims of the agent that reads.
+        """Perform an operation that only reads, and renew the claims of the agent that makes the call.
 
         A claim is renewed if a quarter of its lease has passed. If the renewal fails, it is logged, and the
         answer is given.
@@ -252,7 +254,8 @@ class Mail:
         """Give the agent a new token in a file on the server, so that the calling model never sees it."""
         if self._keep_token is None:
             raise NotPermitted(
-                "this server stores no token files", remedy="run `postroom agents token` on the server"
+                "this server stores no token files",
+                remedy="the operator runs `postroom agents token` on the server",
             )
 
         def look(tx: MailReads) -> tuple[str, str, bool]:
@@ -274,7 +277,7 @@ class Mail:
         return {"agent": name, "token_file": path}
 
     async def slugs(self, caller: Caller, *, limit: int) -> list[str]:
-        """Return the slugs of at most `limit` projects that the caller may see, by id."""
+        """Return the slugs of at most `limit` projects that the caller may see, ordered by id."""
         found = await self.store.read(lambda tx: self.context(tx, caller).projects.projects(limit=limit))
         return [project.slug for project in found]
 
@@ -294,8 +297,8 @@ class Mail:
     async def knows_token(self, token: str) -> bool:
         """Return whether a token belongs to an agent.
 
-        A token that was replaced moments ago also counts, because clients list tools before they show the
-        result that names the file of the new token. No operation accepts such a token.
+        A token that was replaced moments ago is also accepted, because clients list the tools before they
+        show the result that names the file of the new token. No operation accepts such a token.
         """
         hashed = token_hash(token)
         if self._replaced.get(hashed, 0) > self.clock.now():
@@ -305,7 +308,7 @@ class Mail:
     def own_context(self, tx: Transaction, accept: Accept | None = None) -> WriteContext:
         """Return the context for operations that postroom itself performs.
 
-        If `accept` is given, recipients are woken in the same change; otherwise they are found later.
+        If `accept` is given, recipients are woken in the same change. Otherwise they are found later.
         """
         waker = None if accept is None else self._waker()
         waking = None if waker is None or accept is None else waker.opened(tx, accept)
@@ -395,7 +398,10 @@ class Mail:
         )
 
     async def _changed(self, operation: Operation, command: Command, caller: Caller) -> Any:
-        """Make a change; with a key it is made only once, and each call gets the result of the first."""
+        """Make a change.
+
+        With a key, the change is made only once, and each call gets the result of the first.
+        """
         keyed = isinstance(command, Change) and command.idempotency_key is not None
         place = _place_of(operation, command) if keyed else None
         attached = isinstance(command, SendMessage | ReplyMessage) and command.attachments
@@ -433,7 +439,10 @@ class Mail:
         return answer
 
     def _answer_before(self, tx: MailReads, place: _AnswerKey, command: Command, caller: Caller) -> Any:
-        """Return the result that was stored under a key, but only to the caller who got it; else None."""
+        """Return the result that was stored under a key, but only to the caller who got it first.
+
+        Otherwise None.
+        """
         stored = tx.answer(place.scope, place.key)
         if stored is None:
             return None
@@ -473,7 +482,7 @@ class Mail:
         return await self._folders.recognised(home_of(command), may_move=caller.agent_id is None)
 
     async def _root_for(self, command: SendMessage | ReplyMessage, caller: Caller) -> str:
-        """Return the project's folder if the caller may act there; files are not read for other callers."""
+        """Return the project's folder if the caller may act there; for other callers, no files are read."""
 
         def look(tx: MailReads) -> str:
             project, _ = acting(self.context(tx, caller), command.project_key, command.sender_name)
@@ -487,7 +496,7 @@ def _is_bound(caller: Caller) -> bool:
 
 
 def named_in(command: Command) -> tuple[str, str]:
-    """Return the project and the agent that a command acts for; '' for each that it does not name."""
+    """Return the project and the agent for which a command acts; '' for each one that it does not name."""
     fields: Mapping[str, Any] = msgspec.structs.asdict(command)
     project = fields.get("project_key") or fields.get("human_key") or ""
     return project, fields.get("sender_name") or fields.get("agent_name") or fields.get("name") or ""

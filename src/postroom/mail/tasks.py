@@ -1,7 +1,7 @@
 """Operations on tasks: list, claim, add, update, done.
 
 A claim is a lease with an epoch. The same change reserves the files of the task, and each activity of the
-holder renews both. Each write by a holder names the epoch, so that a holder that has lost its claim in the
+holder renews both. Each write by a holder names the epoch, so a holder that has lost its claim in the
 meantime is refused.
 """
 
@@ -50,9 +50,15 @@ from postroom.stores.mail.access import RecordReads, task_place
 
 AT_ONCE: Final = 50
 MOST_LOOKED_AT: Final = 500
-"""Maximum number of ready tasks that a claim examines; if others hold all their files, it finds none."""
+"""Maximum number of ready tasks that a claim examines.
+
+If others hold files of all these, it finds no task.
+"""
 _MOST_OUTPUT: Final = 2_000
-"""Maximum characters of the acceptance command's output in the message; `list_tasks` shows all of it."""
+"""Maximum characters of the acceptance command's output in the message.
+
+`list_tasks` shows the complete output.
+"""
 MOST_REASON: Final = 2_000
 """Maximum number of characters of a reason."""
 _ROLE: Final = re.compile(r"role:[ ]*([A-Za-z0-9][A-Za-z0-9._-]{0,63})")
@@ -86,7 +92,7 @@ class TaskView(TypedDict):
 
 
 class TasksView(TypedDict):
-    """Tasks, those to claim first; `next` continues the list, and is null at its end."""
+    """Tasks, beginning with those to claim first; `next` continues the list, and is null at its end."""
 
     tasks: list[TaskView]
     next: str | None
@@ -101,7 +107,7 @@ class ClaimAnswer(TypedDict):
 
 
 class DoneAnswer(TypedDict):
-    """A task that was finished, the tasks that are ready because of it, and the stored message.
+    """A finished task, the tasks that became ready through it, and the message that was stored.
 
     A repeated call frees no task and stores no message.
     """
@@ -229,7 +235,7 @@ def _view(
 
 
 def claim_task(context: WriteContext, asked: ClaimTask) -> ClaimAnswer:
-    """Assign to the caller a ready task whose files no other agent holds, and reserve these files.
+    """Give the caller a ready task whose files no other agent holds, and reserve these files for the caller.
 
     If a task id is given, only that task is claimed. A dry run changes nothing.
 
@@ -283,7 +289,10 @@ def place_in_message(message_id: int) -> str:
 def next_ready(
     context: WriteContext, project: Project, agent: Agent, mine: Sequence[str], own: Sequence[str]
 ) -> tuple[Task | None, str]:
-    """Return the first ready task for these assignees whose files are free, or else the reason for none."""
+    """Return the first ready task for these assignees whose files are free.
+
+    Otherwise return why there is none.
+    """
     after, looked_at, holders = _START, 0, dict[str, None]()
     while looked_at < MOST_LOOKED_AT:
         page = context.tx.ready_tasks(project.id, mine, after=after, limit=AT_ONCE)
@@ -600,14 +609,14 @@ def end_leases(context: WriteContext, project: Project) -> None:
 
 
 def give_back(context: WriteContext, task: Task, *, by: int | None, reason: str) -> None:
-    """End the claim on a task, so that it can be claimed again; without `by`, its lease has expired."""
+    """End the claim on a task, so that the task can be claimed again; without `by`, its lease has expired."""
     _left(context, task, "ready", by=by, reason=reason)
 
 
 def block_unfinished(
     context: WriteContext, project: Project, agent: Agent, message_id: int, why: str
 ) -> None:
-    """Block a task that an agent received in a message and did not finish in the run of that message."""
+    """Block a task that an agent received in a message and did not finish in the run for that message."""
     for task in context.tx.tasks_claimed_in(place_in_message(message_id)):
         _left(context, task, "blocked", by=agent.id, reason=why)
         _tell(context, project, task, agent, f"Blocked: {task.title}", why)
@@ -656,7 +665,9 @@ def _refuse_lost(
         return
     remedy = None
     if task.state == "ready":
-        remedy = f"call claim_task with task_id {task.id} to continue, if nobody changed its files meanwhile"
+        remedy = (
+            f"call claim_task with `task_id` {task.id} to continue, if nobody changed its files meanwhile"
+        )
     raise TaskNotHeld(
         f"task {task.id} {_story(context, project, task)}; nothing was changed",
         value=task.id,
@@ -666,7 +677,7 @@ def _refuse_lost(
 
 
 def _story(context: ReadContext, project: Project, task: Task) -> str:
-    """Describe the state of a task in words: who changed it, and when."""
+    """Describe the state of a task in a sentence that says who changed it, and when."""
     ids = (task.holder_id, task.changed_by)
     names = _names(context.tx, project, {one for one in ids if one is not None})
     by, since = names.get(task.changed_by or 0, "nobody"), iso(task.changed_at)

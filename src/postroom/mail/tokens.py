@@ -1,9 +1,9 @@
 """Tokens: named tokens, which the operator creates, and a token for each active run.
 
-A named token is checked at each call. When it is replaced, the old and the new token are both valid for a
-while; a revocation takes effect at once. The client generates the token and sends only its hash, so that
-repeating a call whose result was lost does not create a second token. Each check reads the store, so a token
-is invalid as soon as the call that revoked it has returned.
+A named token is checked at each call. When a token is replaced, the old and the new token are both valid for
+a while. A revocation takes effect at once. The client generates the token and sends only its hash. If a
+result is lost and the call is repeated, this does not create a second token. Each check reads the store, so a
+token is invalid as soon as the call that revoked it has returned.
 
 A run's token gives one run of one agent access to the server while the run's program is active. These tokens
 are kept only in memory, so the tokens of a killed server are invalid after it restarts.
@@ -38,7 +38,10 @@ from postroom.stores.mail.access import MailReads, MailWrites
 from postroom.stores.mail.store import MailStore
 
 WRITTEN_EVERY: Final = timedelta(minutes=1)
-"""Interval at which times of last use are stored; a server that crashes loses those since the last write."""
+"""Interval at which the times of last use are stored.
+
+A server that crashes loses those since the last time.
+"""
 LONGEST_LIFE: Final = timedelta(days=3650)
 LONGEST_OVERLAP: Final = timedelta(days=90)
 
@@ -53,7 +56,7 @@ _MOST_RECOGNISED: Final = 1_000
 
 
 class TokenView(TypedDict):
-    """A named token, without the token itself and its hash."""
+    """A named token, without the token's text and without its hash."""
 
     name: str
     id: str
@@ -77,7 +80,7 @@ class NamedTokens:
         timer: Timer | None = None,
         shared: SharedChanges | None = None,
     ) -> None:
-        """Keep the arguments; through `shared`, servers of one database tell each other of ended tokens."""
+        """Keep the arguments; `shared` tells the other servers of the database about ended tokens."""
         self._store = store
         self._clock = clock
         self._timer = timer or SystemTimer()
@@ -123,7 +126,7 @@ class NamedTokens:
         )
 
     def holds(self, grant: Grant) -> bool:
-        """Return, without reading the store, whether a token that was recognised earlier is still valid."""
+        """Return whether a token that was recognised earlier is still valid, without reading the store."""
         if grant.run_id is not None:
             return self.runs.holds(grant)
         ends = (grant.expires_at, self._ends.get(grant.token_id))
@@ -239,7 +242,7 @@ class NamedTokens:
             self._shared.share((_TOKENS,))
 
     async def listed(self, *, ended: bool = False) -> Sequence[TokenView]:
-        """Return the valid tokens, and with `ended` also the others, by name, oldest first."""
+        """Return the valid tokens, and with `ended` also the others, ordered by name, oldest first."""
 
         def look(tx: MailReads) -> list[TokenView]:
             now = self._clock.now()

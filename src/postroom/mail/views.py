@@ -48,7 +48,7 @@ class AgentView(TypedDict):
 
 
 class AttachmentView(TypedDict):
-    """An attachment; get_attachment returns its bytes, and so does the MCP resource named by `resource`."""
+    """An attachment; `get_attachment`, and the MCP resource named in `resource`, return its bytes."""
 
     name: str
     media_type: str
@@ -83,7 +83,7 @@ MessageView = TypedDict(
         "more": NotRequired[bool],
     },
 )
-"""A message; `bcc` is present for its sender, and contains a hidden recipient only for that recipient.
+"""A message; `bcc` is present only for its sender and, with one entry, for a recipient of a blind copy.
 
 `truncated`, `characters_left` and `next_offset` are present only if `body_md` stops before the body ends.
 Call get_message, or fetch_inbox with `message_id`, with `next_offset` as `offset` for the next part. `more`
@@ -119,7 +119,7 @@ _CONTROLS: Final = re.compile(r"[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f]")
 
 
 def maybe_iso(instant: int | None) -> str | None:
-    """Format an instant as ISO 8601; None if there is none."""
+    """Format an instant as ISO 8601; return None for None."""
     return None if instant is None else iso(instant)
 
 

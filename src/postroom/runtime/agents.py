@@ -16,7 +16,7 @@ from postroom.runtime.tools import Tool
 class AgentSpec:
     """The settings of an agent; durations in milliseconds.
 
-    `tools` names the permitted tools among those that the agent is resolved with; None means all.
+    `tools` names the tools that the agent may use, of those with which it is resolved; None means all.
     `max_rounds` and `wall_timeout_ms` limit one execution; `token_budget` limits all executions of a run
     together. A run that exceeds a limit is stopped, and its work is kept. `context_window` is the size of the
     model's context in tokens, if it is known before the endpoint reports it. With `commits_calls`, the tool

@@ -1,4 +1,4 @@
-"""Background work that a tool starts for a run; it outlives the step, and its end is reported to the run.
+"""Background work that a tool starts for a run; it outlives the step, and the run is told when it ends.
 
 running run ── spawn ──▶ task ── ends ──▶ the run still executes: its inbox, read at the next step
                                    └─────▶ it does not: a wake is submitted, so that it is executed again
@@ -85,7 +85,7 @@ class BackgroundEvent:
 
 
 class BackgroundTasks:
-    """The tasks of one process. A tool starts them; the attached runtime reports their end."""
+    """The tasks of one process. A tool starts the tasks, and the attached runtime reports their ends."""
 
     def __init__(self, *, timer: Timer | None = None) -> None:
         self.instance = uuid.uuid4().hex
@@ -112,7 +112,9 @@ class BackgroundTasks:
         name: str | None = None,
         owner: RunIdentity | None = None,
     ) -> str:
-        """Start a task and return its id. Its result is plain JSON data; an exception is its failure.
+        """Start a task and return its id.
+
+        The task's result is plain JSON data; an exception makes the task fail.
 
         Without an owner, the task belongs to the run that executes on the thread.
 
@@ -266,7 +268,7 @@ Work = Callable[[dict[str, Json], ToolContext], Awaitable[Json]]
 
 
 class BackgroundTaskTool:
-    """Starts its work and answers at once; the run is notified when the work has ended."""
+    """A tool that starts its work and answers at once; the run is notified when the work has ended."""
 
     def __init__(self, tasks: BackgroundTasks, descriptor: ToolDescriptor, work: Work) -> None:
         self._tasks = tasks

@@ -1,4 +1,6 @@
-"""Checks tool calls, makes each within its time limit, and answers it; a failed call does not fail the run.
+"""Checks tool calls, executes each within its time limit, and answers it.
+
+A failed call does not fail the run.
 
 A suspended call becomes a question of the run; the decision about the question determines how the call
 continues.
@@ -44,7 +46,7 @@ class CallRequest:
 
 @dataclass(slots=True)
 class Answers:
-    """The answers so far, by call; they include the partial answer of an interrupted call."""
+    """The answers so far, keyed by call, including the partial answer of an interrupted call."""
 
     results: dict[str, ToolResult] = field(default_factory=dict)
     message_ids: dict[str, str] = field(default_factory=dict)
@@ -226,7 +228,10 @@ def ticket_for(call: ToolCall, result: ToolResult, *, now: int) -> RunWaitingTic
 def waiting_for(
     tickets: Sequence[RunWaitingTicket], dispatch_id: str | None, *, said: str = ""
 ) -> RunWaitingState:
-    """Return the state of a run that waits for these questions; permissions take precedence over input."""
+    """Return the state of a run that waits for these questions.
+
+    Permissions come before requests for input.
+    """
     asks = any(ticket.reason == WaitingReason.TOOL_PERMISSION for ticket in tickets)
     return RunWaitingState(
         reason=WaitingReason.TOOL_PERMISSION if asks else WaitingReason.USER_INPUT,
@@ -244,7 +249,7 @@ def waits(record: RunRecord, waiting: RunWaitingState) -> RunRecord:
 def settled_by(
     decision: ToolCallResume, ticket: RunWaitingTicket
 ) -> tuple[ToolCall, ToolResult | CallRequest]:
-    """Return the effect of a decision on a call: its answer at once, or a request to make it.
+    """Return the effect of a decision on a call: the call's answer, or a request to execute the call.
 
     A denial becomes the answer to the call, unless the decision itself is the answer or the tool evaluates
     the decision. A cancelled question is always answered as cancelled.

@@ -1,6 +1,6 @@
 """A run's view of its thread, the runtime's state for the run, and the checkpoints that store both.
 
-The model sees each tool call directly followed by its answer; a call without an answer is not shown to it.
+The model sees each tool call directly followed by its answer; it does not see a call without an answer.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -200,7 +200,7 @@ def with_state(record: RunRecord, state: RuntimeState) -> RunRecord:
 
 
 def by_call(tickets: Iterable[RunWaitingTicket]) -> dict[str, RunWaitingTicket]:
-    """Return questions by the id of their tool call."""
+    """Return questions, keyed by the id of their tool call."""
     return {ticket.tool_call_id: ticket for ticket in tickets}
 
 
@@ -211,8 +211,8 @@ Change = Callable[[RunRecord], RunRecord]
 class RunLog:
     """The messages of the thread that this execution knows, including those that are not committed yet.
 
-    The record is read again for each checkpoint, because others write to it, too. For example, reading a
-    pending message extends the run's input.
+    The record is read again for each checkpoint, because other processes write to it, too. For example,
+    reading a pending message extends the run's input.
     """
 
     def __init__(self, control: RunControl, fresh: RunRecord, clock: Clock) -> None:
@@ -247,7 +247,7 @@ class RunLog:
         return self._fresh.run_id
 
     async def stored(self) -> RunRecord:
-        """Return the stored run; if it is not stored yet, return the run as it was at its start.
+        """Return the stored run or, if it is not stored yet, the run as it was at its start.
 
         Raises:
             ForeignThread: The run belongs to another thread.
@@ -258,7 +258,7 @@ class RunLog:
         return record or self._fresh
 
     async def load(self, given: Sequence[Message], *, restart: bool) -> None:
-        """Read the thread and the run; the given uncommitted messages follow the messages of the thread.
+        """Read the thread and the run; the given uncommitted messages come after the messages of the thread.
 
         With `restart`, the run's earlier output is ignored, both now and in later executions.
 

@@ -1,4 +1,4 @@
-"""Summarizes the older messages of a conversation that becomes too long, with the model that reads it.
+"""Summarizes the older messages of a conversation that is getting too long, with the model that reads it.
 
 The summary, and the record of which messages it covers, are stored in one change; a crash before that changes
 nothing. The messages themselves stay unchanged. A later run reads the summary and the messages after it.
@@ -125,7 +125,9 @@ class Compaction:
         return await self._sum_up(min(most, size // 2), window)
 
     async def now(self) -> Compacted | None:
-        """Summarize all but the newest messages at a person's request; None if there is nothing to summarize.
+        """Summarize all but the newest messages because a person asks for it.
+
+        Return None if there is nothing to summarize.
 
         Raises:
             InferenceError: As for `when_full`.

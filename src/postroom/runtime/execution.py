@@ -81,8 +81,9 @@ from postroom.runtime.model_call import PartialAnswer, ask, with_call_ids
 from postroom.runtime.step_context import StepContext
 
 _MOST_COMPACTIONS = 6
-"""Maximum number of summaries in one step for a conversation that the model rejects as too long; each halves
-it.
+"""Maximum number of summaries in one step for a conversation that the model rejects as too long.
+
+Each one halves it.
 """
 NOTHING_TO_COMPACT = "There is no earlier conversation to compact yet."
 
@@ -226,7 +227,10 @@ class Execution:
                 await self._note(compacted)
 
     def _keep_partial(self, message_id: str, text: str) -> None:
-        """Store the answer that a stop has cut off; people have seen it, and the model must know that."""
+        """Store the part of an answer that was written before a stop.
+
+        People have seen it, so the model must know it.
+        """
         if text:
             self._said = text
             message = Message.assistant(text)
@@ -433,7 +437,7 @@ class Execution:
         return lambda record: waits(record, waiting)
 
     async def _natural_end(self, answer: Message) -> AgentRunResult | None:
-        """End the run after its answer; return None if new input needs another answer."""
+        """End the run after its answer; return None if new input requires another answer."""
         self._said = answer.text() + self._told
         identity = self._active.identity
         ended = TerminationReason.cut_off() if self._is_cut else TerminationReason.natural_end()

@@ -41,7 +41,7 @@ class _Room:
 async def with_files(
     messages: Sequence[Message], files: RunFiles, *, most_words: int = MOST_WORDS, takes_parts: bool = True
 ) -> tuple[tuple[Message, ...], tuple[ChatFile, ...]]:
-    """Return the conversation with its files, and the files that became parts of it; other files are named.
+    """Return the conversation with its files, and which files became parts of it; other files are only named.
 
     Raises:
         ServerUnavailable: A file could not be fetched now.
@@ -143,7 +143,9 @@ class SendFileTool:
     )
 
     async def execute(self, arguments: dict[str, Json], context: ToolContext) -> ToolResult:
-        """Store the file for the run's answer; repeating the call after a crash still results in one file.
+        """Store the file for the run's answer.
+
+        If the call is repeated after a crash, there is still only one file.
 
         Raises:
             InvalidArgument: The file has no name or no text.

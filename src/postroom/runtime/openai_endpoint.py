@@ -206,7 +206,9 @@ class Endpoint:
     async def chunks(
         self, body: dict[str, Any], *, now: int
     ) -> AsyncIterator[tuple[AsyncIterator[ChatCompletionChunk], Callable[[], bool]]]:
-        """Send a request; yield the answer's chunks, and a function that tells whether `[DONE]` has arrived.
+        """Send a request.
+
+        Yield the chunks of the answer, and a function that tells whether `[DONE]` has arrived.
 
         A complete chat completion in place of a stream becomes one chunk.
 
@@ -296,7 +298,7 @@ class Endpoint:
             raise ProviderFailed(f"{endpoint} sent no valid answer") from error
 
     def _told(self, failure: InferenceError) -> InferenceError:
-        """Return the failure without the key, which some endpoints repeat in their answers."""
+        """Return the failure without the key, because some endpoints repeat the key in their answers."""
         failure.message = self._hidden(failure.message)
         failure.args = (failure.message,)
         return failure

@@ -93,7 +93,10 @@ def _alternating(messages: Iterable[Message]) -> list[dict[str, Json]]:
 
 
 def _joined(before: Json, content: Json) -> Json:
-    """Return the contents of two messages as one; the result is a list of parts if either has files."""
+    """Join the contents of two messages into one.
+
+    The result is a list of parts if either message has files.
+    """
     if not isinstance(before, list) and not isinstance(content, list):
         return "\n\n".join(str(text) for text in (before, content) if text)
     sides = (one if isinstance(one, list) else [{"type": "text", "text": one}] for one in (before, content))
@@ -192,7 +195,7 @@ class _Thoughts:
         self._holds_beginning = holds_beginning
         self._held = ""
         self._looked = 0
-        """End of the part of the held text that was searched for an end of the reasoning."""
+        """The position up to which the held text was searched for the end of the reasoning."""
         self._mark: str | None = _THINK
         """The tag that is expected next; None if only text follows."""
         self._is_blank = False
@@ -277,7 +280,7 @@ class _Call:
     arguments: _Text = field(default_factory=_Text)
 
     def whole(self) -> ToolCall:
-        """Return the call; arguments that are not JSON remain text, so that their validation refuses them."""
+        """Return the call; arguments that are not JSON stay text, so that their validation refuses them."""
         text = self.arguments.whole()
         try:
             arguments = json.loads(text) if text.strip() else {}

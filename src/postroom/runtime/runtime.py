@@ -39,7 +39,7 @@ def _new_id(kind: str) -> str:
 class AgentRuntime(RunDispatchExecutor):
     """Runs agents in this process: a model in a loop with tools, each step committed.
 
-    `wake` submits a run again if its background tasks end after the run was released; it can be set later.
+    `wake` submits a run again if its background tasks end after the run was released. It can be set later.
     With `threads` and `coordinator`, the runtime also executes runs without a mailbox. A suspended run is
     released; with `hold_ms`, it first stays active for that time, in case a decision comes quickly.
     """
@@ -250,12 +250,12 @@ class AgentRuntime(RunDispatchExecutor):
         return active is not None and active.decide([(tool_call_id, resume)])
 
     def send_messages(self, id: str, messages: Sequence[Message]) -> bool:
-        """Pass messages to the run with this id for its next step; return False if it is ending."""
+        """Pass messages to the run with this id for its next step; return False if the run is ending."""
         active = self._runs.find(id)
         return active is not None and active.accept(messages)
 
     def wake_pending_boundary(self, id: str) -> bool:
-        """Notify the run with this id that messages wait for it; return False if it is ending."""
+        """Notify the run with this id that messages are waiting for it; return False if the run is ending."""
         active = self._runs.find(id)
         return active is not None and active.wake()
 

@@ -22,7 +22,7 @@ from postroom.runtime.interrupting import Stop, TimeUp, limited
 
 
 class ActiveRun:
-    """One execution as seen by outside callers; their input waits here until the execution reads it.
+    """One execution as outside callers see it; their input waits here until the execution reads it.
 
     It accepts input while it is open. Accepted input is either used or, when the run ends, stored. It can be
     cancelled even before it opens.
@@ -82,7 +82,10 @@ class ActiveRun:
         self._decisions = {id: one for id, one in self._decisions.items() if id in self._open_calls}
 
     def wake(self) -> bool:
-        """Accept the hint that messages are pending; return False if the run is not open or ignores them."""
+        """Accept the hint that messages are pending.
+
+        Return False if the run is not open, or ignores hints.
+        """
         if not (self._open and self._reads_pending):
             return False
         self._woken = True
@@ -116,7 +119,7 @@ class ActiveRun:
         return taken
 
     def close(self) -> bool:
-        """Stop accepting input; if there is unused input, stay open and return False."""
+        """Stop accepting input; if there is unused input, stay open instead and return False."""
         if self.stop.requested or self._inbox or self._decisions or self._woken:
             return False
         self._open, self._ending = False, True

@@ -15,7 +15,7 @@ from postroom.contracts.tools import Suspension, ToolCallResume, ToolDescriptor,
 class ToolContext:
     """The context of a tool call, which the tool gets in addition to the arguments.
 
-    `decision` is the decision that was made while this call was suspended; None if it was not suspended. If
+    `decision` is the decision that was made while this call was suspended; None if it was never suspended. If
     the call must be made again, the decision is never a denial.
     """
 
@@ -65,7 +65,7 @@ class FunctionTool:
         self._takes_context = "context" in inspect.signature(function).parameters
 
     async def execute(self, arguments: dict[str, Json], context: ToolContext) -> ToolResult:
-        """Call the function; if it needs approval and has none, ask for it."""
+        """Call the function; if it needs an approval that was not given yet, ask for it."""
         name = self.descriptor.name
         if self._needs_approval and context.decision is None:
             question = Suspension(

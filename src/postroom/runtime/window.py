@@ -62,9 +62,9 @@ class Windows:
     def refused(self, spec: AgentSpec, request: InferenceRequest, error: ContextOverflow) -> int | None:
         """Learn the window from a refusal, and return its tokens.
 
-        Without a number in the refusal, the window is estimated from the request. The estimate is at
-        least the largest request that succeeded, or 4,000 tokens if none has. If this request is no larger
-        than that, return None and learn nothing, so that other conversations keep their messages.
+        Without a number in the refusal, the window is estimated from the request. The estimate is at least
+        the largest request that succeeded, or 4,000 tokens if none has. If this request is no larger than a
+        request that fitted, return None and learn nothing, so that other conversations keep their messages.
         """
         asked, window = error.details.get("asked"), error.details.get("window")
         taken = self.tokens(spec, tokens_of(request))

@@ -1,1 +1,4 @@
-"""Schedules: their ticks, and the submission of their work. The package depends only on contracts."""
+"""Schedules, the times at which they are due (ticks), and the submission of their work.
+
+The package depends only on contracts.
+"""

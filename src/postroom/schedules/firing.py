@@ -59,7 +59,7 @@ class StillOpen(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Firing:
-    """A submission for a schedule; its two steps run in the transaction that submits."""
+    """A submission for a schedule; both of its steps run in the transaction that submits."""
 
     schedule: Schedule
     key: str
@@ -150,7 +150,7 @@ class Schedules:
         self._clock = ClockWatch()
 
     async def add(self, schedule: Schedule, *, replaces: bool = False) -> Schedule:
-        """Store a schedule under its name; an equal schedule with this name stays unchanged.
+        """Store a schedule under its name; if an equal schedule has this name, it stays unchanged.
 
         The first tick is the first one after the present time. With `replaces`, a different schedule with
         this name is replaced.
@@ -270,7 +270,7 @@ class Schedules:
                     await news.wait(pause)
 
     async def submit_due(self) -> int:
-        """Submit or skip due ticks, in the order of their times; return how many schedules advanced.
+        """Submit or skip due ticks in the order of their times; return how many schedules advanced.
 
         Raises:
             StoreError: The store could not be read, or a due tick could not be written.

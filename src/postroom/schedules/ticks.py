@@ -32,7 +32,7 @@ _LONGEST: Final = timedelta(days=3660)
 _LONGEST_LINE: Final = 200
 _EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - of a local time
 _LOOKED_AT: Final = 50
-"""Number of ticks that are examined to check that the jitter fits between them."""
+"""Number of ticks that are examined to verify that the jitter fits between them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +111,7 @@ def after_set_back(schedule: Schedule, now: int, back_ms: int) -> tuple[int, int
 
 
 def due_at(schedule: Schedule, tick: int) -> int:
-    """Return when a tick is submitted: its time plus its jitter, which is the same for each call."""
+    """Return when a tick is submitted: at its time plus its jitter, which is the same for each call."""
     if not schedule.jitter_ms:
         return tick
     digest = hashlib.blake2b(f"{schedule.schedule_id}/{tick}".encode(), digest_size=8).digest()

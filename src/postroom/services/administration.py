@@ -1,9 +1,10 @@
 """The responses of the administration, as in the OpenAPI document. Times are ISO 8601 texts."""
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, TypedDict
+from typing import Any, Literal, TypedDict
 
 from postroom.contracts.messages import Json
+from postroom.contracts.questions import QuestionKind
 from postroom.contracts.work import Waiting, Work
 from postroom.mail.tasks import TaskView
 
@@ -31,7 +32,7 @@ class OutboxView(TypedDict):
 
 
 class StatusView(TypedDict):
-    """The server: its version, the place of its data, and counts."""
+    """The server: its version, the location of its data, and counts."""
 
     version: str
     pid: int
@@ -180,7 +181,7 @@ class ServerHealth(TypedDict):
 
 
 class NamedPerson(TypedDict):
-    """A person whom agents may write to; `reached` is whether there is a channel to the chat."""
+    """A person whom agents may write to; `reached` tells whether there is a channel to the person's chat."""
 
     name: str
     address: str
@@ -196,7 +197,7 @@ class PersonView(NamedPerson):
 
 
 class RemovedPerson(TypedDict):
-    """Whether a person was removed; `answers` is whether a rule still gives them chats."""
+    """Whether a person was removed; `answers` tells whether a rule still assigns chats to the person."""
 
     removed: bool
     answers: bool
@@ -267,13 +268,35 @@ class WaitingQuestion(TypedDict):
     thread_id: str
     run_id: str
     waiting_since: str
+    takes: QuestionKind
+    """The kind of answer."""
+    choices: list[str]
+    form: dict[str, Any] | None
+    """The JSON schema of the fields of a form."""
+    to: list[str]
+    """The addresses of those who may answer; empty for everybody who may answer questions."""
+    not_by: list[str]
+    action: str
+    """Exactly the action that a yes permits."""
+    digest: str
+    """The digest of that action."""
+    expires_at: str | None
+    snoozed_until: str | None
+
+
+class SnoozedQuestion(TypedDict):
+    """A question that was put off; `snoozed_until` None means that it no longer is."""
+
+    number: str
+    snoozed_until: str | None
 
 
 class AnsweredQuestion(TypedDict):
     """A question that was answered."""
 
     number: str
-    answer: Literal["yes", "no"]
+    answer: str
+    """The answer in words."""
 
 
 ScheduleView = TypedDict(
@@ -286,6 +309,7 @@ ScheduleView = TypedDict(
         "to": list[str],
         "subject": str,
         "body": str,
+        "catch_up": bool,
         "cron": str | None,
         "every_seconds": float | None,
         "zone": str,
@@ -300,7 +324,7 @@ ScheduleView = TypedDict(
         "last_error": str | None,
     },
 )
-"""A schedule: its message, its times, and the result of the last time."""
+"""A schedule: its message, its times, and the result at its last time."""
 
 ChatPersonView = TypedDict(
     "ChatPersonView",
@@ -362,7 +386,7 @@ class DiscardedEffect(TypedDict):
 
 
 class UndeliveredView(TypedDict):
-    """A message that no chat took; fields of a chat that is unknown are null."""
+    """A message that could not be delivered to its chat; the fields of an unknown chat are null."""
 
     outbox_id: str
     target: str

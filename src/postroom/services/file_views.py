@@ -15,6 +15,7 @@ from postroom.contracts.mail import Agent
 from postroom.contracts.quoting import quoted
 from postroom.contracts.waking import FileView
 from postroom.mail.context import ReadContext, WriteContext
+from postroom.mail.subscriptions import is_watched_file
 
 GONE: Final = "gone"
 HUGE: Final = "huge"
@@ -49,6 +50,7 @@ class FileReport:
     """The absolute path, as the hook named it."""
     shown: str
     """The path in the file's project."""
+    project_id: int
     blob: str
     how: How
 
@@ -104,18 +106,21 @@ def note_files(context: ReadContext, agent: Agent, reports: Sequence[FileReport]
     names = {one.file: (one.shown, one.path) for one in reports}
     views, told, sentences = _views(context, reports), dict(due), list[str]()
     for report in reports:
-        rows = views.get(report.file, {})
+        rows = views.setdefault(report.file, {})
         mine = rows.get(agent.id)
         others = [one for one in rows.values() if one.agent_id != agent.id and one.written_at]
         after = _after(report, mine or FileView(file=report.file, agent_id=agent.id), others, context.now)
         if after is None:
             continue
+        rows[agent.id] = after
         if after.notice == 1:
             told.setdefault(report.file, after)
         if report.how == "unsure" and after.seen_blob == UNKNOWN:
             sentences.append(f"{_named(report.shown)} changed while you read it.")
         if after.written_at == context.now and after.written_blob == report.blob:
             found.notes.append(_tell_others(report, agent.id))
+            if is_watched_file(context, report.project_id, agent, report.shown):
+                found.notes.append(_note_change(report, agent.id))
             since = max(mine.written_at if mine else 0, context.now - TOGETHER)
             near = [one for one in others if one.written_at > since]
             sentences += _together(context, report, near, is_told=report.file in told)
@@ -155,7 +160,7 @@ def _tell(
         )
 
 
-def _views(context: ReadContext, reports: Sequence[FileReport]) -> Mapping[str, Mapping[int, FileView]]:
+def _views(context: ReadContext, reports: Sequence[FileReport]) -> dict[str, dict[int, FileView]]:
     found: dict[str, dict[int, FileView]] = {}
     files = sorted({one.file for one in reports})
     for view in context.tx.file_views(files) if files else ():
@@ -218,6 +223,12 @@ def _after(report: FileReport, mine: FileView, others: Sequence[FileView], now: 
 
 def _put(view: FileView) -> Note:
     return lambda writing: writing.tx.put_file_view(view)
+
+
+def _note_change(report: FileReport, agent_id: int) -> Note:
+    return lambda writing: writing.tx.note_changed_file(
+        report.project_id, agent_id, report.shown, writing.now
+    )
 
 
 def _tell_others(report: FileReport, agent_id: int) -> Note:

@@ -65,7 +65,8 @@ def floor_of(tx: Transaction, slug: str, health: Sequence[HealthFact] = ()) -> F
         for status in (RunDispatchStatus.CLAIMED, RunDispatchStatus.QUEUED)
         for row in islice(dispatches_of(tx, status, prefix), _MOST_RUNS)
     }
-    why = _Why(runs, rows, now)
+    why, asked = _Why(runs, rows, now), asked_in(runs)
+    snoozed = tx.mail.snoozed([run.run_id for run, _ in asked], now) if asked else {}
     works = [work_of(run, rows.get(run.run_id) or dispatch_of(tx, run), why) for run in runs]
     works.sort(key=lambda one: (_ORDER.index(one.state), one.created_at))
     dead = list(islice(dispatches_of(tx, RunDispatchStatus.DEAD_LETTER, prefix), _MOST_RUNS))
@@ -81,7 +82,7 @@ def floor_of(tx: Transaction, slug: str, health: Sequence[HealthFact] = ()) -> F
         waits=_waits(tx.mail, works, given_up) if works or given_up else (),
         works=works,
         open_in_all=len(runs) if len(runs) < _MOST_RUNS else tx.runs.threads.count_open(prefix),
-        questions=[open_question(*one, tx) for one in asked_in(runs)],
+        questions=[open_question(run, one, tx, snoozed.get((run.run_id, one.call_id))) for run, one in asked],
         given_up=given_up,
         given_up_in_all=min(len(dead), MOST_DEAD),
         waiting=waiting_messages(tx, slug, MOST_WAITING),
@@ -221,8 +222,8 @@ def _owed(reads: MailReads, lately: Iterable[Message]) -> list[OwedMessage]:
 def _waits(reads: MailReads, works: Sequence[Work], given_up: Sequence[Work]) -> list[Waits]:
     """Return chains of open runs and dead letters, each traced back to the agent that wrote first.
 
-    An agent for which others wait is in the middle of their chains. A chain ends at it only if it waits for a
-    person.
+    An agent for which others wait is in the middle of their chains. The chain ends at this agent only if the
+    agent waits for a person.
     """
     ends = [one for one in (*works, *given_up) if one.messages]
     if not ends:
@@ -285,7 +286,7 @@ def dispatch_of(tx: Transaction, run: RunRecord) -> RunDispatch | None:
 
 
 def waiting_messages(tx: Transaction, slug: str, most_threads: int | None = None) -> list[Waiting]:
-    """Return the messages in a project that wait for their reader's next run; "" means all projects.
+    """Return the messages of a project that wait for their reader's next run; "" stands for all projects.
 
     The longest waiting message comes first. With `most_threads` only the first threads by id are read.
     """

@@ -30,6 +30,7 @@ from postroom.mail.projects import checked_path
 from postroom.mail.repositories import Location, locate, locations_of
 from postroom.mail.reservations import held_by_others, in_run, release_reserved_in
 from postroom.mail.service import Mail
+from postroom.mail.subscriptions import is_watched
 from postroom.services import notices
 from postroom.services.file_views import FileReport, Findings, How, check_writes, note_files
 from postroom.services.idling import Idling
@@ -482,15 +483,17 @@ def _stop(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decisio
     The end of a run is not held for messages that start another run: the client's next output would be taken
     for the answer to the message that woke it.
     """
-    if actor is None or event.call.stop_active:
+    if actor is None:
         return _SILENT
     agent = actor.agent
+    if event.call.stop_active:
+        return _idle(context, agent)
     if _in_run(context) and context.tx.runner(agent.id) is not None:
         return _SILENT
     unread = context.tx.directed_unread(agent.id, limit=notices.COUNTED)
     nudges = context.tx.nudges(agent.id)
     if not unread or unread[0][1] <= nudges.held_seq:
-        return _SILENT
+        return _idle(context, actor.agent)
     newest = unread[0][1]
     directed = [
         one.message_id
@@ -503,6 +506,13 @@ def _stop(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decisio
         writing.tx.mark_announced(agent.id, directed, by=BY, now=writing.now)
 
     return _Decision(answer=_answer("hold", notices.held_line(agent.name, len(unread))), notes=(note,))
+
+
+def _idle(context: ReadContext, agent: Agent) -> _Decision:
+    """Let a turn end, and record this if another agent waits for it; the log of runs has the ends of runs."""
+    if _in_run(context) or not is_watched(context, agent):
+        return _SILENT
+    return replace(_SILENT, notes=(lambda writing: writing.tx.note_idle(agent.id, writing.now),))
 
 
 def _end(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision:
@@ -590,7 +600,16 @@ def _reports(
             known = _proved(context, _agent_in(context, event, event.call.agent, place[0].slug))
             agent = known.agent if known is not None else None
         shown = f"{place[1]}/{name}".strip("/")
-        reports.append(FileReport(file=f"{_MACHINE}:{path}", path=path, shown=shown, blob=blob, how=how))
+        reports.append(
+            FileReport(
+                file=f"{_MACHINE}:{path}",
+                path=path,
+                shown=shown,
+                project_id=place[0].id,
+                blob=blob,
+                how=how,
+            )
+        )
     return reports, agent
 
 

@@ -1,4 +1,4 @@
-"""The output of a run for people: the whole output, its end, or its last lines."""
+"""The output of a run as people see it: the whole output, its end, or its last lines."""
 
 import json
 from collections.abc import Sequence

@@ -23,7 +23,7 @@ _RANKS: tuple[Importance, ...] = ("low", "normal", "high", "urgent")
 
 
 def unread_line(name: str, arrivals: Sequence[Arrival]) -> str:
-    """Return the line about new messages: their number, the newest sender, the highest importance."""
+    """Return the line about new messages: how many, the newest sender, and the highest importance."""
     newest = arrivals[-1]
     highest = max((one.importance for one in arrivals), key=_RANKS.index)
     count = f"{len(arrivals)}{'+' if len(arrivals) >= COUNTED else ''}"
@@ -53,7 +53,7 @@ def held_line(name: str, count: int) -> str:
 
 
 def welcome_line(slug: str, name: str) -> str:
-    """Return the line for a session without an agent: that mail is available, and how to register."""
+    """Return the line for a session without an agent: it says that mail is available, and how to register."""
     return (
         f"postroom: mail and file reservations for agents run here (project {quoted(slug, longest=120)}). "
         f"The tool start_session registers this session. Its name here is {quoted(name)}, unless you choose "

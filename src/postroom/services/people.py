@@ -46,7 +46,7 @@ class PeopleService:
         return self._shown(await name_person(self._mail, name, address), address)
 
     async def remove(self, name: str) -> RemovedPerson:
-        """Remove a person as a recipient; their messages stay.
+        """Remove a person as a recipient, but keep the person's messages.
 
         `removed` is false if the person was not named. `answers` is true if a rule still routes chats to
         them; people in these chats then get a notice that nobody answers.
@@ -129,7 +129,7 @@ class Draft:
     importance: Importance = "normal"
     ack_required: bool = False
     answers: int | None = None
-    """The answered message; an answer takes its recipients and subject from it."""
+    """The message that is answered; an answer takes its recipients and its subject from that message."""
     to_all: bool = False
     """Whether the answer goes to all recipients of the answered message."""
     files: tuple[DraftFile, ...] = ()

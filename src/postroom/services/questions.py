@@ -11,18 +11,25 @@ from typing import Final
 from postroom.contracts.chat import CHAT_THREAD
 from postroom.contracts.clock import Clock, Timer, iso
 from postroom.contracts.errors import InvalidArgument, PostroomError, StaleDecision
+from postroom.contracts.messages import Json
+from postroom.contracts.questions import Answerer, Given, decision_on, person, schema_of
+from postroom.contracts.records import replace
 from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import AnsweredTicket, OnTimeout, RunRecord, RunStatus, RunWaitingTicket
-from postroom.contracts.tools import ResumeDecisionAction, ToolCallResume
+from postroom.contracts.tools import ToolCallResume
 from postroom.contracts.work import GivenAnswer, OpenQuestion
 from postroom.dispatch.budgets import answers_budget
 from postroom.gateway.notices import Notices
-from postroom.gateway.questions import answer_run, decision_of
+from postroom.gateway.questions import answer_note, answer_run
 from postroom.gateway.replies import Question, inbound_ids_of, is_chat, number_of, question_of, target_of
 from postroom.gateway.sessions import chat_of
 from postroom.log import get_logger
-from postroom.mail.waking.open_questions import BY_MAIL
-from postroom.services.administration import AnsweredQuestion, WaitingQuestion
+from postroom.mail.identity import find_agent
+from postroom.mail.projects import find_project
+from postroom.mail.views import maybe_iso
+from postroom.mail.waking.open_questions import BY_MAIL, IN_WINDOW
+from postroom.mail.waking.prompts import ASKING_LANES, asking_thread
+from postroom.services.administration import AnsweredQuestion, SnoozedQuestion, WaitingQuestion
 from postroom.services.cut_ids import whole_id
 from postroom.services.runs import RunService, newest_runs, open_runs, owner_of, project_threads, whose
 from postroom.stores.store import Transaction
@@ -38,6 +45,7 @@ _PLACES: Final = {
     COMMAND_LINE: "at the command line",
     "chat": "in a chat",
     BY_MAIL: "by mail",
+    IN_WINDOW: "in the window of the client",
 }
 TAKE_BACK_MS: Final = 8_000
 """For how many milliseconds an answer on the pages can be withdrawn before it reaches the agent."""
@@ -45,6 +53,8 @@ _NAMED: Final = 3
 """Maximum number of open questions listed when an answer is refused."""
 _SHOWN: Final = 80
 """Maximum characters of each listed question."""
+LONGEST_NAME: Final = 64
+"""Maximum characters of the name of a person who answers."""
 _EACH: Final = 50
 """How many runs of each agent are searched for answered questions."""
 
@@ -72,24 +82,100 @@ class QuestionService:
                 "thread_id": one.thread_id,
                 "run_id": one.run_id,
                 "waiting_since": iso(one.asked_at),
+                "takes": one.asked.kind,
+                "choices": list(one.asked.choices),
+                "form": schema_of(one.asked) if one.asked.fields else None,
+                "to": list(one.asked.to),
+                "not_by": list(one.asked.not_by),
+                "action": one.asked.action,
+                "digest": one.asked.digest,
+                "expires_at": maybe_iso(one.expires_at),
+                "snoozed_until": maybe_iso(one.snoozed_until),
             }
             for one in await self._store.read(self.all_open)
         ]
 
     def all_open(self, tx: Transaction) -> Sequence[OpenQuestion]:
         """Return the open questions of all agents, including those of chats, oldest first."""
-        return [open_question(*one, tx) for one in _open(tx, "")]
+        return self._as_open(tx, "")
 
-    async def answer(self, number: str, *, approved: bool, why: str) -> AnsweredQuestion:
-        """Approve or deny a question. A unique prefix of its number is enough.
+    async def answer(self, number: str, given: Json, *, why: str = "", by: str = "") -> AnsweredQuestion:
+        """Answer a question. A unique prefix of its number is enough.
 
         The prefix must also be unique among recently answered questions, so that a late answer does not match
         another question.
 
         Raises:
             StaleDecision: The question is not open; the error names the questions that are.
-            InvalidArgument: Several numbers have this prefix, or several open questions have this number.
+            InvalidArgument: Several numbers have this prefix, several open questions have this
+                number, or the question does not take such an answer.
+            NotPermitted: This person may not answer the question.
         """
+        run, question = await self._meant(number)
+        said = Given(value=given, by=person(by), at=COMMAND_LINE, why=why)
+        decision = await self._hand_over(run, question, said)
+        word = {True: "yes", False: "no"}.get(decision.approved)  # type: ignore[arg-type]
+        return {"number": question.number, "answer": word or decision.reason or ""}
+
+    async def in_window(self, project_key: str, name: str, number: str) -> OpenQuestion | GivenAnswer | None:
+        """Return a question asked outside a run, or its answer; None while it is being asked.
+
+        Raises:
+            UnknownProject, UnknownAgent: The project or the agent does not exist.
+        """
+
+        def look(tx: Transaction) -> OpenQuestion | GivenAnswer | None:
+            project = find_project(tx.mail, project_key)
+            agent = find_agent(tx.mail, project, name).name
+            threads = [asking_thread(project.slug, agent, lane) for lane in range(ASKING_LANES)]
+            waiting = tx.mail.waiting_runs(threads)
+            for run, question in asked_in(waiting.values()):
+                if question.number == number:
+                    return open_question(run, question, tx)
+            runs = [run for thread in threads for run in tx.runs.threads.latest_runs(thread, _EACH)]
+            given = (self._given(run, one) for run in runs for one in run.answered)
+            return next((one for one in given if one.number == number), None)
+
+        return await self._store.read(look)
+
+    async def answer_in_window(self, question: OpenQuestion, given: Json, client: str) -> None:
+        """Answer a question for the person at the client program whose agent asked it.
+
+        Raises:
+            StaleDecision: The question has another answer, or is not open.
+            InvalidArgument, NotPermitted: As for `answer`.
+        """
+        meant = await self._asked_in(question.project, question.run_id, question.number)
+        by = Answerer(name=f"the person at {client or 'the client'}"[:LONGEST_NAME])
+        await self._hand_over(*meant, Given(value=given, by=by, at=IN_WINDOW))
+
+    async def snooze(self, number: str, *, for_ms: int, by: str = "") -> SnoozedQuestion:
+        """Put a question off: it stays open and unanswered. With 0 ms, it is no longer put off.
+
+        Raises:
+            StaleDecision, InvalidArgument: As for `answer`.
+        """
+        return await self._put_off(*await self._meant(number), for_ms=for_ms, by=by)
+
+    async def put_off(self, slug: str, run_id: str, number: str, *, for_ms: int, by: str) -> None:
+        """Put a question of a project's run ("" for a chat's run) off, for a person on the pages.
+
+        Raises:
+            StaleDecision: The question is not open.
+        """
+        await self._put_off(*await self._asked_in(slug, run_id, number), for_ms=for_ms, by=by)
+
+    async def _put_off(self, run: RunRecord, question: Question, *, for_ms: int, by: str) -> SnoozedQuestion:
+        now = self._clock.now()
+        until = now + for_ms
+        await self._store.write(
+            lambda tx: tx.mail.snooze(run.run_id, question.call_id, until=until, by=by, now=now),
+            key=run.thread_id,
+        )
+        return {"number": question.number, "snoozed_until": iso(until) if for_ms else None}
+
+    async def _meant(self, number: str) -> tuple[RunRecord, Question]:
+        """Return the open question with this number or prefix, and its run."""
         number = number.strip().lower()
         asked, runs = await self._store.read(lambda tx: (_open(tx, ""), newest_runs(tx, "", each=_EACH)))
         numbers = [one.number for _, one in asked]
@@ -105,13 +191,19 @@ class QuestionService:
                 value=meant,
                 remedy="answer each question on its page",
             )
-        run, question = asked[numbers.index(meant)]
-        await self._hand_over(run, question, approved=approved, why=why, by="", at=COMMAND_LINE)
-        return {"number": question.number, "answer": "yes" if approved else "no"}
+        return asked[numbers.index(meant)]
 
     def open_questions(self, tx: Transaction, slug: str) -> Sequence[OpenQuestion]:
-        """Return the open questions of a project's agents, oldest first; "" means those of chats."""
-        return [open_question(*one, tx) for one in _open(tx, _threads_of(slug))]
+        """Return the open questions of a project's agents, oldest first; "" stands for those of chats."""
+        return self._as_open(tx, _threads_of(slug))
+
+    def _as_open(self, tx: Transaction, prefix: str) -> list[OpenQuestion]:
+        asked = _open(tx, prefix)
+        snoozed = tx.mail.snoozed([run.run_id for run, _ in asked], self._clock.now()) if asked else {}
+        return [
+            open_question(run, question, tx, snoozed.get((run.run_id, question.call_id)))
+            for run, question in asked
+        ]
 
     def count_in_chats(self, tx: Transaction) -> int:
         """Count the open questions of chats."""
@@ -131,31 +223,38 @@ class QuestionService:
         given = [one for one in run.answered if number_of(run_id, one.ticket) == number]
         return self._given(run, given[0]) if given else None
 
-    async def decide(self, slug: str, run_id: str, number: str, *, approved: bool, why: str, by: str) -> None:
+    async def decide(self, slug: str, run_id: str, number: str, given: Given) -> None:
         """Answer a question of a project's run ("" for a chat's run) for a person on the pages.
 
         Raises:
             StaleDecision: The question is not open, or no longer open; no run gets the answer.
+            InvalidArgument, NotPermitted: The question does not take such an answer, or not from
+                this person.
+        """
+        await self._hand_over(*await self._asked_in(slug, run_id, number), given)
+
+    async def _asked_in(self, slug: str, run_id: str, number: str) -> tuple[RunRecord, Question]:
+        """Return an open question of a project's run, and the run.
+
+        Raises:
+            StaleDecision: The question is not open.
         """
         asked = await self._store.read(lambda tx: _open(tx, _threads_of(slug)))
         meant = [(run, one) for run, one in asked if (run.run_id, one.number) == (run_id, number)]
         if not meant:
             raise await self._stale(slug, run_id, number)
-        run, question = meant[0]
-        await self._hand_over(run, question, approved=approved, why=why, by=by, at=PAGES)
+        return meant[0]
 
-    async def _hand_over(
-        self, run: RunRecord, question: Question, *, approved: bool, why: str, by: str, at: str
-    ) -> None:
-        decision = decision_of(question, approved=approved, why=why, by=by, at=at, now=self._clock.now())
+    async def _hand_over(self, run: RunRecord, question: Question, given: Given) -> ToolCallResume:
+        decision = question.decision(given, self._clock.now())
         # A budget that is granted lets other runs begin at once, and a chat shows the answer at once: those
         # answers cannot be taken back.
-        is_final = at != PAGES or is_chat(run.thread_id) or answers_budget([question.call_id])
+        is_final = given.at != PAGES or is_chat(run.thread_id) or answers_budget([question.call_id])
         delay_ms = 0 if is_final else self._take_back_ms
         if not await answer_run(self._runs.mailbox, run.thread_id, question, decision, delay_ms=delay_ms):
             raise await self._stale(whose(run.thread_id)[0], run.run_id, question.number)
-        word, who = "Approved" if approved else "Denied", f" by {by}" if by else ""
-        await _show_answered(self._runs, run, question, f"{word}{who} {_PLACES[at]}.")
+        await _show_answered(self._runs, run, question, answer_note(question, decision, _PLACES[given.at]))
+        return decision
 
     async def _stale(self, slug: str, run_id: str, number: str) -> StaleDecision:
         """Return the error for an answer to a question of a run that is not open, or no longer."""
@@ -227,12 +326,14 @@ def asked_in(runs: Iterable[RunRecord]) -> list[tuple[RunRecord, Question]]:
 
 
 def place_of(tx: Transaction, run: RunRecord) -> tuple[str, str]:
-    """Return the chat of a run, and the person who wrote there; "" if the person is no longer known."""
+    """Return the chat of a run and the person who wrote there; "" if the person is no longer known."""
     source = chat_of(tx, thread_id=run.thread_id, inbound_ids=inbound_ids_of(run))
     return (target_of(run.thread_id), "") if source is None else (source.address.name, source.description)
 
 
-def open_question(run: RunRecord, question: Question, tx: Transaction) -> OpenQuestion:
+def open_question(
+    run: RunRecord, question: Question, tx: Transaction, snoozed_until: int | None = None
+) -> OpenQuestion:
     """Return a question in the form for people."""
     agent, project, chat = owner_of(run.thread_id)
     chat, who = place_of(tx, run) if chat else ("", "")
@@ -246,6 +347,11 @@ def open_question(run: RunRecord, question: Question, tx: Transaction) -> OpenQu
         agent=agent,
         chat=chat,
         who=who,
+        asked=question.asked,
+        expires_at=next(
+            (one.expires_at for one in run.open_tickets if one.tool_call_id == question.call_id), None
+        ),
+        snoozed_until=snoozed_until,
     )
 
 
@@ -299,7 +405,7 @@ class QuestionTimeouts:
             await self._timer.sleep(POLL_MS)
 
     async def round(self) -> int:
-        """End the wait for overdue questions; return their number.
+        """End the wait for overdue questions; return how many.
 
         Raises:
             StoreError: Runs could not be read; the next round tries again.
@@ -322,13 +428,10 @@ class QuestionTimeouts:
         if ticket.on_timeout is OnTimeout.CANCEL:
             await self._runs.mailbox.cancel_waiting(run, reason=SILENCE)
             return
-        decision = ToolCallResume(
-            decision_id=f"silence/{question.number}",
-            action=ResumeDecisionAction.CANCEL,
-            result={"approved": False},
-            reason=SILENCE,
-            updated_at=self._clock.now(),
-            by=NOBODY,
-        )
+        asked = replace(question.asked, to=(), not_by=())
+        value: Json = False if asked.default is None else asked.default
+        given = Given(value=value, by=Answerer(name=NOBODY), at="silence", why=SILENCE)
+        decision = decision_on(asked, question.number, question.text, given, self._clock.now())
         if await answer_run(self._runs.mailbox, run.thread_id, question, decision):
-            await _show_answered(self._runs, run, question, f"Denied: {SILENCE}.")
+            note = f"Denied: {SILENCE}." if asked.default is None else answer_note(question, decision)
+            await _show_answered(self._runs, run, question, note)

@@ -28,7 +28,10 @@ from postroom.stores.store import Transaction
 OPEN_STATUSES = (RunStatus.CREATED, RunStatus.RUNNING, RunStatus.WAITING)
 SLOTS = 256
 STOP_WAIT_MS = 15_000
-"""The time limit for stopping. A program that is asked to exit has a third of it; then it is killed."""
+"""The time limit for stopping.
+
+A program that is asked to exit gets a third of this time; then it is killed.
+"""
 
 
 class RunService:
@@ -165,7 +168,7 @@ def whose(thread_id: str) -> tuple[str, str]:
 
 
 def owner_of(thread_id: str) -> tuple[str, str, str]:
-    """Return the agent to which a thread belongs: its name, its project's slug, and its chat.
+    """Return the agent to which a thread belongs: its name, the slug of its project, and its chat.
 
     One of the last two is empty. The chat is the platform and the bot through which the agent answers. All
     are empty if the thread belongs to no agent.

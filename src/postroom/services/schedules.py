@@ -1,20 +1,23 @@
 """Mail schedules: messages from a person to agents that the ordinary operation sends repeatedly."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Final
 
 import msgspec
 
+from postroom.contracts.catching_up import summary_lines
 from postroom.contracts.choices import Importance
 from postroom.contracts.clock import iso
 from postroom.contracts.errors import UnknownSchedule
 from postroom.contracts.schedules import Schedule
+from postroom.mail.catching_up import summary
 from postroom.mail.commands import SendMessage, read_command
-from postroom.mail.context import Caller
+from postroom.mail.context import Caller, WriteContext
 from postroom.mail.identity import find_person
 from postroom.mail.operations import OPERATIONS
-from postroom.mail.projects import HUMAN, PEOPLE_SLUG
+from postroom.mail.projects import HUMAN, PEOPLE_SLUG, find_project
 from postroom.mail.sending import named_readers
 from postroom.mail.service import Mail, home_of, lock_projects_of
 from postroom.mail.waking.waker import OpenChange, Waker
@@ -28,6 +31,7 @@ MAIL: Final = "mail"
 """The kind of these schedules."""
 _POSTROOM: Final = Caller(postroom=True, operator=True)
 _SEND: Final = OPERATIONS["send_message"]
+_DAY: Final = 24 * 3_600_000
 
 
 class ScheduledMessage(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,6 +45,8 @@ class ScheduledMessage(msgspec.Struct, frozen=True, kw_only=True):
     body: str
     importance: Importance = "normal"
     ack_required: bool = False
+    catch_up: bool = False
+    """Whether the message ends with a summary of the project since the last message of the schedule."""
 
     def command(self) -> SendMessage:
         """Return the operation that sends the message."""
@@ -68,15 +74,25 @@ class MessageTarget(Target):
         self._waker = waker
 
     async def submit(self, firing: Firing) -> str:
-        """Send the message of a tick and wake its readers in one transaction; return the message's number."""
-        command = msgspec.convert(firing.schedule.payload, ScheduledMessage).command()
+        """Send the message of a tick and wake its readers, in one transaction.
+
+        Return the number of the message.
+        """
+        scheduled = msgspec.convert(firing.schedule.payload, ScheduledMessage)
+        command = scheduled.command()
 
         def change(mail: MailWrites, made: OpenChange) -> str:
             tx = made.tx
             tx.lock(firing.lock)
             firing.begin(tx)
             lock_projects_of(mail, command)
-            sent = _SEND.run(self._mail.context(mail, _POSTROOM, waking=made), command)
+            context = self._mail.context(mail, _POSTROOM, waking=made)
+            told = command
+            if scheduled.catch_up:
+                last = tx.schedules.named(MAIL, firing.schedule.name)
+                text = _summary(context, scheduled.project, None if last is None else last.last_id)
+                told = msgspec.structs.replace(command, body_md=f"{command.body_md}\n\n{text}".strip())
+            sent = _SEND.run(context, told)
             message = str(sent["deliveries"][0]["payload"]["id"])
             firing.done(tx, message)
             return message
@@ -122,10 +138,13 @@ class MailSchedules:
         slug = await self._mail.slug(message.project)
         sender = await self._mail.store.read(lambda tx: _person(tx, message.sender))
         message = msgspec.structs.replace(message, project=slug, sender=sender)
+        payload = msgspec.to_builtins(message)
+        if not message.catch_up:
+            del payload["catch_up"]  # as earlier releases stored it, so that an equal schedule stays equal
         schedule = new_schedule(
             MAIL,
             name,
-            msgspec.to_builtins(message),
+            payload,
             cron=cron,
             every=every,
             zone=zone,
@@ -137,7 +156,7 @@ class MailSchedules:
         return shown(await self.kept.add(schedule, replaces=replaces))
 
     async def listed(self, slug: str = "") -> Sequence[ScheduleView]:
-        """Return the schedules of a project, or all schedules, by name, in the form for responses."""
+        """Return the schedules of a project, or all schedules, ordered by name, in the form for responses."""
         return [shown(one) for one in await self._store.read(lambda tx: self.of_project(tx, slug))]
 
     def of_project(self, tx: Transaction, slug: str) -> Sequence[Schedule]:
@@ -192,6 +211,17 @@ class MailSchedules:
             return
 
 
+def _summary(context: WriteContext, project_key: str, last_id: str | None) -> str:
+    """Return a summary of a project since the message with this id, or of the last 24 hours, in Markdown."""
+    last = None if last_id is None else context.tx.message(int(last_id))
+    begin = context.now - _DAY if last is None else last.created_at
+    caller = Caller(postroom=True)  # a reader on the pages may read what this caller sees
+    found = summary(
+        replace(context, caller=caller), find_project(context.projects, project_key), after=None, begin=begin
+    )
+    return "\n".join(summary_lines(found, mark="- "))
+
+
 def _person(tx: MailReads, name: str) -> str:
     return find_person(tx, tx, f"{HUMAN}{name.removeprefix(HUMAN)}")[1].name
 
@@ -207,6 +237,7 @@ def shown(schedule: Schedule) -> ScheduleView:
         "to": message.to,
         "subject": message.subject,
         "body": message.body,
+        "catch_up": message.catch_up,
         "cron": schedule.cron,
         "every_seconds": None if schedule.every_ms is None else schedule.every_ms / 1000,
         "zone": schedule.zone,

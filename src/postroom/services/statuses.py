@@ -22,6 +22,8 @@ STATUSES: Final[dict[type[errors.PostroomError], int]] = {
     errors.UnknownReservation: 404,
     errors.UnknownTask: 404,
     errors.UnknownNote: 404,
+    errors.UnknownSubscription: 404,
+    errors.EventNotReported: 400,
     errors.TaskCircle: 400,
     errors.UnknownToken: 404,
     errors.UnknownRun: 404,

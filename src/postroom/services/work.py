@@ -69,7 +69,7 @@ _OPEN: Final[tuple[WorkState, ...]] = ("at work", "queued", "asks")
 class WorkService:
     """Implements the operator's routes and the pages about runs.
 
-    Methods with a transaction read the content of a page; a page calls all of them in one view.
+    Methods with a transaction read the content of a page; a page calls all of them with the same transaction.
     """
 
     floor = staticmethod(floor_of)
@@ -204,7 +204,7 @@ class WorkService:
         return await self.explained(await self.store.read(look))
 
     def unsettled(self, tx: Transaction, slug: str) -> Sequence[Work]:
-        """Return the open runs of a project, then its dead letters; "" means all projects.
+        """Return the open runs of a project, then its dead letters; "" stands for all projects.
 
         `explained` adds why queued runs wait.
         """
@@ -264,7 +264,7 @@ class WorkService:
         return () if self._health is None else await self._health()
 
     def work(self, tx: Transaction, named: str) -> Work:
-        """Return a run by its id, by its dispatch's id, or by a prefix of either.
+        """Return the run with this id or this dispatch id; a unique prefix of either is enough.
 
         Prefixes of run ids take precedence over those of dispatch ids. `explained` adds why a queued run
         waits.
@@ -290,7 +290,7 @@ class WorkService:
         return await output_of(self._runs.stores.events, EventScope.run(run_id), most=most)
 
     def last_output(self, tx: Transaction, run_id: str) -> Output:
-        """Return the end of a run's output so far, from the newest events of its log."""
+        """Return the end of a run's output so far, from the newest events in its log."""
         events, newest, is_cut = newest_events(tx, run_id, MAX_PAGE)
         return output_in(events, newest, is_cut=is_cut)
 
@@ -303,7 +303,7 @@ class WorkService:
         return await output_after(self._runs.stores.events, EventScope.run(run_id), after)
 
     def story(self, tx: Transaction, run_id: str) -> Story:
-        """Return the steps of a run so far, and the end of its output; nothing for an unknown run."""
+        """Return the steps of a run so far and the end of its output; both are empty for an unknown run."""
         run = tx.runs.threads.load_run(run_id)
         return Story() if run is None else story_of(tx, run)
 
@@ -438,6 +438,8 @@ def _found(slug: str, wanted: RunSearch, tx: Transaction) -> tuple[list[RunRecor
         for run in batch:
             if len(found) == FOUND or looked == AMONG:
                 return found, place, len(found) == FOUND
+            if run.updated_at < wanted.since:  # the others changed before this run
+                return found, None, True
             looked, place = looked + 1, _place(run)
             texts = (whose(run.thread_id)[1], run.run_id, run.final_output or "", run.error or "")
             said = "\n".join([*texts, *(subjects.get(one, "") for one in ids[run.run_id])]).casefold()

@@ -20,7 +20,7 @@ MAIL: Final = "mail"
 WAKES: Final = "wakes"
 """The topic of hints that a message must wake a recipient."""
 TASKS: Final = "tasks"
-"""The topic of hints that a task became claimable, or that an agent can claim another task."""
+"""The topic of hints that a task can now be claimed, or that an agent can claim another task."""
 
 
 def commands_to(consumer_id: str) -> str:
@@ -39,7 +39,7 @@ def short_topic(topic: str) -> str:
 
 
 class TopicListener:
-    """Listens to one topic; it can be awaited from several event loops, one after another."""
+    """Listens to one topic; several event loops may wait for it, one after another."""
 
     def __init__(self, forget: "Callable[[TopicListener], None]") -> None:
         self._forget = forget

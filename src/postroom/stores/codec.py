@@ -2,7 +2,7 @@
 
 The answer of a run is stored once, in the row of the run. The message, the events and the dispatch that
 contain the same answer are stored without its text. Their column `answer_of` names the run, and each query
-for them takes the text from the row of that run:
+for these rows reads the text from the row of that run:
 
     runs.body holds the text ◀─ answer_of ─ message, events, dispatch
 
@@ -84,7 +84,7 @@ def record(kind: type[T], row: Sequence[Any]) -> T:
 
 @cache
 def _fields(kind: type[Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return a record's fields, and those that are boolean, which a row stores as 0 or 1."""
+    """Return the fields of a record, and which of them are boolean; a row stores these as 0 or 1."""
     types: dict[str, Any] = kind.__annotations__
     return tuple(types), tuple(name for name, kept_as in types.items() if kept_as is bool)
 
@@ -98,7 +98,7 @@ def encode(value: object) -> str:
     try:
         return _ENCODER.encode(value).decode()
     except UnicodeEncodeError as error:
-        raise InvalidRecord(f"text with half of a character cannot be stored: {error}") from error
+        raise InvalidRecord(f"text with an unpaired surrogate character cannot be stored: {error}") from error
 
 
 def decode(kind: type[T], text: str | bytes, *, where: str) -> T:
@@ -119,7 +119,7 @@ def decode(kind: type[T], text: str | bytes, *, where: str) -> T:
 
 
 def answer_in(run_body: str | bytes) -> str:
-    """Return the answer in the body of a run; "" for a deleted run, whose body is "{}".
+    """Return the answer in the body of a run; "" for a deleted run, which has the body "{}".
 
     Raises:
         StoreCorrupt: The body cannot be read.
@@ -128,7 +128,7 @@ def answer_in(run_body: str | bytes) -> str:
 
 
 def with_answer(run: RunRecord | None) -> RunRecord | None:
-    """Return the run if rows can refer to its answer; None if it has not ended or has no answer."""
+    """Return the run if rows may refer to its answer; None if the run has not ended or has no answer."""
     return run if run is not None and run.status is RunStatus.DONE and run.final_output else None
 
 

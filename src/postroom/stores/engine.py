@@ -159,7 +159,7 @@ def _look_on(pending: PendingChanges[None]) -> None:
 def no_stop_iteration() -> RuntimeError:
     """Return an error that replaces a StopIteration.
 
-    A future cannot hold a StopIteration, so its caller would wait forever.
+    A future cannot hold a StopIteration, so the caller that waits for the future would wait forever.
     """
     return RuntimeError("a function given to the store raised StopIteration")
 
@@ -192,7 +192,10 @@ def answer(group: Iterable[PendingChange[Any]]) -> None:
 
 
 def _settle(changes: "list[tuple[PendingChange[Any], asyncio.Future[Any]]]") -> None:
-    """Return results to all callers, then call each `committed`; the loop reports errors of these calls."""
+    """Return results to all callers, then call each `committed`.
+
+    The event loop reports errors of these calls.
+    """
     for change, future in changes:
         if future.done():
             continue  # the caller was cancelled
@@ -289,7 +292,7 @@ class Engine(Protocol):
         ...
 
     def take_room(self, sql: SqlTransaction, size: int) -> None:
-        """Allocate `size` bytes on the disk and free them again; with 0, as many as a few rows need.
+        """Allocate `size` bytes on the disk and free them again; 0 stands for the size of a few rows.
 
         Raises:
             StoreFull: There is not enough space.

@@ -41,7 +41,7 @@ class WrittenEvent:
     payload: str
     digest: str | None
     answer: RunRecord | None
-    """The run whose row contains the answer in place of the payload."""
+    """The run whose row contains the answer that was left out of the payload."""
 
     @classmethod
     def of(
@@ -98,7 +98,7 @@ class EventTables(Tables):
         return events
 
     def add(self, draft: CanonicalEventDraft, ended_run: RunRecord | None = None) -> None:
-        """Add an event to the scopes of its thread and its run, unless its key was used; see `append`.
+        """Add an event to the scopes of its thread and its run, unless its key was used before; see `append`.
 
         Nothing is read before the write, because the caller needs neither the number of the event nor earlier
         events.
@@ -131,7 +131,7 @@ class EventTables(Tables):
         self._tell(*scopes)
 
     def note(self, scope: str, kind: str, payload: Mapping[str, Json], *, origin: str, at: int) -> None:
-        """Append an internal event to one scope, without a key and without a query.
+        """Append an internal event to one scope; it has no key, and no query is needed.
 
         The scope's key must not contain any character that JSON escapes.
         """
@@ -190,12 +190,17 @@ class EventTables(Tables):
     def of_scope(
         self, scope: str, *, after: int, limit: int, kinds: Sequence[str] = ()
     ) -> list[tuple[int, CanonicalEvent]]:
-        """Return a scope's events after a number, each with its number; `kinds` restricts the result."""
+        """Return the events of a scope after a number, each with its own number.
+
+        `kinds` restricts the result.
+        """
         found = self._sql.all("events.events", _wanted(scope, after, limit, kinds))
         return [(row[-1], _event(row)) for row in found]
 
     def trim(self, scope: str, *, keep: int, limit: int) -> int:
-        """Delete a scope's oldest events beyond the newest `keep`, at most `limit`; return their number.
+        """Delete up to `limit` of a scope's oldest events, but keep the newest `keep`.
+
+        Return how many were deleted.
 
         The events must not belong to another scope. The numbering continues as before.
         """
@@ -207,7 +212,7 @@ class EventTables(Tables):
         return self._sql.changed("events.trim", {"scope": scope, "last": last})
 
     def drop(self, scopes: Sequence[str]) -> None:
-        """Delete whole scopes, which will not get further events, with all their events."""
+        """Delete whole scopes, which get no more events, with all of their events."""
         self._sql.run("events.drop_events", {"scopes": scopes})
         self._sql.run("events.drop_scopes", {"scopes": scopes})
 
@@ -225,14 +230,14 @@ class EventTables(Tables):
         )
         if begin > newest:
             raise CursorAhead(
-                f"the newest event of {scope!r} is {newest}, before {after}",
+                f"the newest event of {scope!r} is {newest}, which is before {after}",
                 value=after,
                 remedy=f"continue after {newest}: the database was restored or replaced",
                 details={"oldest": oldest - 1, "newest": newest},
             )
         if begin + 1 < oldest:
             raise CursorExpired(
-                f"the oldest event of {scope!r} is {oldest}, after {after}",
+                f"the oldest event of {scope!r} is {oldest}, which is after {after}",
                 value=after,
                 remedy=f"continue after {oldest - 1}: the events up to there were deleted",
                 details={"oldest": oldest - 1, "newest": newest},
@@ -275,7 +280,7 @@ def appending(
         if one.digest is not None and key in firsts:
             digest, first = firsts[key]
             if digest != one.digest:
-                raise IdempotencyConflict("the key belongs to another event", value=key[1])
+                raise IdempotencyConflict("the key was already used for a different event", value=key[1])
             events.append(first)
             continue
         for scope, expected in options.expected_prior.items():

@@ -75,7 +75,7 @@ class LocalLiveChannels:
         self._listening: dict[str, dict[LiveRunTarget, Subscription]] = {}
 
     async def deliver(self, target: LiveRunTarget, command: LiveRunCommand) -> LiveDeliveryOutcome:
-        """Pass a command to all listeners of its target; it is delivered if one accepts it."""
+        """Pass a command to all listeners of its target; it counts as delivered if one of them accepts it."""
         await asyncio.sleep(0)
         there = self._listening.get(target.thread_id, {})
         listeners = [one for listener, one in there.items() if target.matches(listener)]
@@ -93,7 +93,7 @@ class LocalLiveChannels:
         return LiveDeliveryOutcome.DELIVERED if verdict.accepted else LiveDeliveryOutcome.NO_SUBSCRIBER
 
     async def open(self, target: LiveRunTarget) -> Subscription:
-        """Listen for commands to this target from now on; an earlier listener to it is replaced."""
+        """Listen for commands to this target from now on; an earlier listener for the target is replaced."""
         await asyncio.sleep(0)
         former = self._listening.get(target.thread_id, {}).get(target)
         if former is not None:
@@ -120,7 +120,7 @@ class LocalLiveChannels:
 
 
 class _Verdict:
-    """Whether a command was accepted, which is known once all its receipts are settled."""
+    """Whether a command was accepted, which is known once every receipt has been answered."""
 
     def __init__(self, receipts: int) -> None:
         self.complete = asyncio.Event()

@@ -1,8 +1,8 @@
 """Reads the numbered steps of a schema, and determines which ones are missing.
 
-Servers of two releases may share a PostgreSQL database, which the newer one migrates. Therefore a step either
-keeps everything that the previous release uses, or has a separate line that names the earlier step whose
-release stopped using what this step removes:
+Servers of two releases may share a PostgreSQL database; the newer server migrates it. A step therefore either
+keeps everything that the previous release uses, or has a separate line. This line names the earlier step
+whose release stopped using what this step removes:
 
     -- after: 0031
 
@@ -21,7 +21,7 @@ from typing import Final
 from postroom.contracts.errors import SchemaTooNew, StateError, StoreCorrupt, WrongStore
 
 UNFINISHED: Final = 2**31 - 1
-"""Number of a pseudo step that marks an incomplete copy into the database, and that no release knows."""
+"""Number of a pseudo step that marks an incomplete copy into the database; no release knows this step."""
 _FILE: Final = re.compile(r"^(\d{4})_([a-z0-9_]+)\.sql$")
 _AFTER: Final = re.compile(r"^-- after: (\d{4})$", re.MULTILINE)
 _TABLE: Final = re.compile(

@@ -72,7 +72,10 @@ class Side(Protocol):
         ...
 
     def copied_from(self) -> str | None:
-        """Return the id of the store whose copy to this database is unfinished; None if there is none."""
+        """Return the id of the store whose copy to this database is incomplete.
+
+        Return None if there is no such store.
+        """
         ...
 
     def mark(self, store_id: str, tables: Sequence[Table]) -> None:
@@ -141,7 +144,7 @@ def is_continued(source: Side, target: Side, tables: Sequence[Table]) -> bool:
     """
     if not (store_id := source.store_id()):
         raise StateError(
-            f"{source.name} has no store id yet",
+            f"{source.name} has no store id",
             remedy="start `postroom up` of this release once with this database, then stop it",
         )
     unfinished = target.copied_from()

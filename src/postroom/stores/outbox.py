@@ -103,7 +103,9 @@ class OutboxTables(Tables):
                 if draft.dedupe_key is not None:
                     firsts[draft.key] = effect
             elif effect.payload != payload:
-                raise IdempotencyConflict("the key belongs to another payload", value=draft.dedupe_key)
+                raise IdempotencyConflict(
+                    "the key was already used with a different payload", value=draft.dedupe_key
+                )
             effects.append(effect)
         return tuple(effects), tuple(new)
 
@@ -174,7 +176,7 @@ class OutboxTables(Tables):
         return tuple(taken)
 
     def ack(self, outbox_ids: Sequence[str], tokens: Sequence[str], *, keyed: bool = True) -> int:
-        """Record that effects were performed; return the number of claims that were still valid.
+        """Record that effects were performed; return how many of the claims were still valid.
 
         Ids and tokens correspond by position. `keyed` tells whether the first effect has a key; effects with
         keys and without may be mixed.
@@ -195,7 +197,7 @@ class OutboxTables(Tables):
         self._sql.run("outbox.note_steps", {"outbox_id": outbox_id, "steps_done": steps_done})
 
     def call_next(self, performed: Sequence[OutboxMessage]) -> None:
-        """Notify performers if an effect with the order key of one of these is waiting."""
+        """Notify the performers if another effect with the same order key as one of these is waiting."""
         lines = sorted({(one.kind, one.target, one.order_key) for one in performed if one.order_key})
         named = [dict(zip(_LINE, line, strict=True)) for line in lines]
         if any(self._sql.ask(*(("outbox.next_in_line", one) for one in named))):
@@ -212,7 +214,9 @@ class OutboxTables(Tables):
         may_have_arrived: bool = False,
         untried: bool = False,
     ) -> list[OutboxStatus]:
-        """Release effects for a later attempt; if `final` or no attempt is left, make them dead letters.
+        """Release effects for a later attempt.
+
+        If `final` is set or no attempt is left, make them dead letters.
 
         Return the new state of each effect that was still claimed. `may_have_arrived` records for later
         claims that an effect may have been performed; if it is not set, the earlier record stays unchanged.
@@ -239,17 +243,20 @@ class OutboxTables(Tables):
 
         The caller knows that no process performs them.
 
-        If `target` is given, only its effects are released; effects whose ids are in `besides` are left out.
+        If `target` is given, only the target's effects are released, except those whose ids are in `besides`.
         """
         self._sql.run("outbox.release", {"kinds": kinds, "target": target, "besides": besides})
 
     def dead_letters(self, *, kind: str | None, after: str, limit: int) -> tuple[OutboxMessage, ...]:
-        """Return dead letters by id, after the last one seen; `kind` restricts the result."""
+        """Return dead letters, ordered by id, after the last one that was seen.
+
+        `kind` restricts the result.
+        """
         found = self._sql.all("outbox.dead_letters", {"kind": kind, "after": after, "limit": limit})
         return tuple(map(_effect, found))
 
     def revive(self, outbox_id: str) -> OutboxMessage | None:
-        """Make a dead letter pending and due now; attempts are counted anew, and its last error is kept.
+        """Make a dead letter pending and due now; its attempts are counted anew, and its last error is kept.
 
         Return None if it is not a dead letter. If several callers revive it at the same time, only one gets
         it.
@@ -269,7 +276,7 @@ class OutboxTables(Tables):
         return self._sql.changed("outbox.discard", {"outbox_id": outbox_id}) > 0
 
     def purge(self, older_than: int, limit: int) -> int:
-        """Remove up to `limit` performed effects with a key, the oldest first; return their number.
+        """Remove up to `limit` performed effects that have a key, the oldest first; return how many.
 
         The key of a removed effect counts as unused.
         """

@@ -19,7 +19,7 @@ class StoreIdentity(NamedTuple):
     is_used: bool
     """Whether the store contains a project or a run."""
     logs: Mapping[str, int]
-    """The number of the newest log entry of each requested project that exists, by slug."""
+    """The number of the newest log entry of each requested project that exists, keyed by slug."""
     made: Mapping[str, int]
     """The creation time of each requested project."""
     merged: AbstractSet[str]

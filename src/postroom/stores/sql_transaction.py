@@ -52,9 +52,9 @@ Found = Mapping[tuple[Any, ...], list[Row]]
 class SqlTransaction(Protocol):
     """An open transaction of one engine. Statements are named `<file>.<heading>`; see `stores.statements`.
 
-    Pure writes (`run`, `run_many`) do not wait for an answer on PostgreSQL: they are sent with the next query
-    or with the commit, and an error in one rolls the change back. Therefore callers read first, then decide,
-    then write, and no write should ever fail.
+    On PostgreSQL, pure writes (`run`, `run_many`) do not wait for an answer: they are sent with the next
+    query or with the commit, and an error in one of them rolls the change back. Therefore callers read first,
+    then decide, then write, and no write should ever fail.
 
     Every method raises StoreError if the engine fails; the transaction is then unusable.
     """
@@ -74,8 +74,8 @@ class SqlTransaction(Protocol):
     instant: int | None
     """The instant of the change, or None until it is read.
 
-    A change that runs again on the same answers keeps its instant, because a different one would require its
-    queries to be repeated.
+    A change that runs again on the same answers keeps its instant, because with a different instant its
+    queries would have to be repeated.
     """
 
     @property
@@ -110,8 +110,8 @@ class SqlTransaction(Protocol):
     def lock(self, *names: str) -> None:
         """Block all other changes that lock one of these names until this change ends.
 
-        A change locks all its names in one call, before it reads the data on which it decides. On SQLite this
-        does nothing, because only one change runs at a time.
+        A change locks all of its names in one call, before it reads the data on which it decides. On SQLite
+        this does nothing, because only one change runs at a time.
         """
         ...
 
@@ -142,8 +142,8 @@ class Tables:
     def _asked(self, looks: Iterable[Look]) -> Found:
         """Return the rows of these queries in one round trip.
 
-        Rows that this transaction has read are cached until it writes, so that a step that first decides on a
-        thread and then writes it reads the row only once. Lists among the values must be passed as tuples.
+        Rows that this transaction has read are cached until it writes. A step that first decides on a thread
+        and then writes it therefore reads the row only once. Lists among the values must be passed as tuples.
         """
         return asked(self._sql, looks)
 

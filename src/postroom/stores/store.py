@@ -3,10 +3,10 @@
 An unreadable row does not block others: this release skips it, logs it once, and repeats the step without it.
 A caller who requests that row gets the error. The row is tried again at each start and after an hour.
 
-A change is a function of a `Transaction`, and runs as one transaction: when `SqlStore.write` returns, either
-all of it is durable, or nothing happened. The function must be synchronous and quick and must not do any I/O.
-It may run again after a failure, so it must not modify anything outside the transaction. In this way, each
-rule is in one place, and all engines provide the same atomicity.
+A change is a function of a `Transaction`, and is executed as one transaction: when `SqlStore.write` returns,
+either all of it is durable or nothing was changed. The function must be synchronous and quick and must not do
+any I/O. It may run again after a failure, so it must not modify anything outside the transaction. Each rule
+is therefore in one place, and all engines guarantee the same atomicity.
 """
 
 import os
@@ -148,7 +148,7 @@ class Joined:
 
     locks: tuple[str, ...]
     change: Callable[[Transaction], None]
-    """The caller's change; an exception from it rolls everything back."""
+    """The change that the caller requested; if it raises an exception, everything is rolled back."""
 
 
 LEAST: Final = 300_000
@@ -158,7 +158,9 @@ MOST: Final = 1 << 24
 
 
 class Room:
-    """Remembers that a write was refused. Small writes that succeed later do not prove that a large one fits.
+    """Remembers that a write was refused.
+
+    If small writes succeed later, this does not prove that a large one fits.
 
     The size of the refused write is unknown. If a write is refused although a check had succeeded, later
     checks require twice as much space, so that the reported state changes only a few times and then remains
@@ -242,7 +244,7 @@ class SqlStore:
         return self._changes
 
     async def read(self, look: Callable[[Transaction], T]) -> T:
-        """Run `look` in one consistent view and return its result.
+        """Run `look` on one consistent snapshot of the store and return its result.
 
         Raises:
             StoreUnavailable: The store is closed, or did not answer in time.
@@ -266,7 +268,7 @@ class SqlStore:
     async def write(self, change: Callable[[Transaction], T | StaleClaim], *, key: str = "") -> T:
         """Run `change` as one transaction; when the call returns, the change survives a power failure.
 
-        `key` names the thread or project by which the change is ordered; changes with the same key run one
+        `key` names the thread or project by which the change is ordered. Changes with the same key run one
         after another. An exception from `change` rolls it back and is raised here. A StaleClaim that it
         returns is also raised, but the writes are kept. If the caller is cancelled, the change may or may not
         have been made.

@@ -55,7 +55,7 @@ class ChangeBreaksRules(AssertionError):
 
 
 class CheckingEngine(Engine):
-    """Runs changes twice and watches them; passes everything else on to the inner engine."""
+    """Runs each change twice and watches it; passes all other calls on to the inner engine."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine

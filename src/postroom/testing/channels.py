@@ -134,7 +134,7 @@ class ChannelDriver(ABC):
 
     @abstractmethod
     def config(self, *, secret: str | None = None) -> PlatformConfig:
-        """Return the channel's settings, with `allow`; with a wrong credential if `secret` is given."""
+        """Return the settings of the channel, with `allow`; if `secret` is given, with a wrong credential."""
 
     @abstractmethod
     async def say(self, text: str, person: str = ANN, extra: Extra = PLAIN) -> Sent:
@@ -146,7 +146,7 @@ class ChannelDriver(ABC):
 
     @abstractmethod
     async def malformed(self) -> None:
-        """Deliver an update that the adapter cannot read, with the text `sevenfold` in it."""
+        """Deliver an update that the adapter cannot read and that contains the text `sevenfold`."""
 
     @property
     def allow(self) -> dict[str, PersonRole]:
@@ -366,7 +366,7 @@ class Stage:
         await asyncio.to_thread(self._stores.store.close)
 
     def pass_a_moment(self) -> bool:
-        """Move the clock by 50 ms and deliver what is due; return whether the clock was moved.
+        """Move the clock by 50 ms and deliver everything that is due; return whether the clock was moved.
 
         The clock runs at most five times as fast as real time, so not every call moves it: tasks and the
         store's threads also need time to work.
@@ -418,7 +418,7 @@ class Stage:
                 await asyncio.sleep(0)
 
     async def dead(self, number: int) -> list[dict[str, Any]]:
-        """Let time pass until there are this many dead letters; return them as the command shows them."""
+        """Let time pass until there are this many dead letters; return them as the command prints them."""
         service = UndeliveredService(self._stores, [self.adapter])
         async with asyncio.timeout(PATIENCE_S):
             while True:

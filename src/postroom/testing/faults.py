@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 def writes(*numbers: int) -> Iterator[bool]:
-    """Plan that the writes with these numbers fail; the first write is number 1."""
+    """Make the writes with these numbers fail; the first write is number 1."""
     return (number in numbers for number in range(1, max(numbers, default=0) + 1))
 
 

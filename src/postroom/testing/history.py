@@ -160,7 +160,10 @@ def _too_many(executions: Iterable[Execution], at_once: int) -> Iterable[str]:
 
 
 def _busiest(executions: Iterable[Execution]) -> list[Execution]:
-    """Return the executions at the busiest instant; one that begins when another ends does not overlap it."""
+    """Return the executions at the busiest instant.
+
+    An execution that begins when another ends does not overlap it.
+    """
     now: dict[int, Execution] = {}
     most: list[Execution] = []
     steps = [

@@ -55,8 +55,8 @@ class ManualMailbox(Mailbox):
     async def crash(self) -> None:
         """Simulate a crash and restart of the process: active runs are cut off, and write nothing further.
 
-        On `memory` and SQLite, the new process recovers the runs at once; on PostgreSQL, when their leases
-        expire.
+        On `memory` and SQLite, the new process recovers the runs at once. On PostgreSQL, it does so when
+        their leases expire.
         """
         await self.admin.abandon()
         self._died.clear()
@@ -109,7 +109,7 @@ async def mailbox(
     config: MailboxConfig | None = None,
     schema: str = "postroom",
 ) -> AsyncIterator[ManualMailbox]:
-    """Open a mailbox as `Mailbox.open` does, except that its time stands still until `clock` is moved.
+    """Open a mailbox as `Mailbox.open` does, but with a clock that stands still until `clock` is moved.
 
     Work starts as soon as it is enqueued; delayed work starts in `run_until_idle`. On exit, active runs are
     stopped and returned to the queue.

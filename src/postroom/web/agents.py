@@ -1,6 +1,6 @@
 """The pages of agents: a project's list, and one agent with its inbox or sent messages and its reservations.
 
-Three words say whether an agent can be reached now; none of them is a guess:
+One of three words says whether an agent can be reached now. None of them is a guess:
 
     at work    a run of it executes here
     reachable  the server starts it for new mail, or hooks of its client were active recently
@@ -15,10 +15,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from postroom.contracts.mail import Agent, InboxEntry, Message, Project, Recipient
+from postroom.contracts.work import Work
 from postroom.mail.projects import PEOPLE_SLUG
 from postroom.stores.mail.access import MailReads
 from postroom.stores.store import Transaction
-from postroom.web.reading import Page, cut, known_agent, openly, slugs_of
+from postroom.web.reading import Page, cut, known_agent, openly, slugs_of, subjects_of
 from postroom.web.serving import choice, number
 from postroom.web.site import Site
 
@@ -27,6 +28,8 @@ BOX: Final = 25
 HELD: Final = 50
 LATELY: Final = 60 * 60 * 1_000
 """How many milliseconds the activity of hooks counts as recent."""
+OPEN: Final = 10
+"""Maximum open runs of an agent on its page."""
 
 
 async def agents(site: Site, request: Request) -> Response:
@@ -56,14 +59,29 @@ async def agent(site: Site, request: Request) -> Response:
             "sent": sent,
             "before": before,
             "there": _presence(site, tx, project, [found]),
+            **_open_works(site, tx, project, found),
         }
 
-    return await site.draw(request, "agent", await site.read(request, look, is_fresh=True))
+    shown = await site.read(request, look, is_fresh=True)
+    works: Sequence[Work] = shown.values["open_works"]
+    if site.services is not None:
+        works = await site.services.runs.explained(works)
+    return await site.draw(request, "agent", shown, open_works=works)
+
+
+def _open_works(site: Site, tx: Transaction, project: Project, agent: Agent) -> dict[str, Any]:
+    """Return an agent's open runs and dead letters, and the messages that wait for its next run."""
+    if site.services is None:
+        return {"open_works": [], "waiting": [], "subjects": {}}
+    name, runs = agent.name.casefold(), site.services.runs
+    works = [one for one in runs.unsettled(tx, project.slug) if one.agent.casefold() == name][:OPEN]
+    waiting = [one for one in runs.waiting(tx, project.slug) if one.agent.casefold() == name]
+    return {"open_works": works, "waiting": waiting, "subjects": subjects_of(tx.mail, project, works)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoxRow:
-    """A message that an agent received (with its inbox `entry`) or sent (without one)."""
+    """A message that an agent received (with its inbox `entry`) or sent (without an entry)."""
 
     message: Message
     project_slug: str | None
@@ -111,7 +129,7 @@ class Presence:
 
 
 def _presence(site: Site, tx: Transaction, project: Project, agents: Sequence[Agent]) -> dict[int, Presence]:
-    """Return the presence of each active agent, by its id."""
+    """Return the presence of each active agent, keyed by its id."""
     at_work = {} if site.services is None else site.services.runs.at_work(tx, project.slug)
     active = [one for one in agents if one.retired_at is None]
     ids = [one.id for one in active]

@@ -8,6 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from postroom.contracts.errors import InvalidArgument, StaleDecision, UnknownRun
+from postroom.contracts.questions import LONGEST_TEXT
 from postroom.contracts.runs import RunRecord
 from postroom.contracts.work import ChatWork, OpenQuestion
 from postroom.gateway.replies import is_chat
@@ -15,7 +16,7 @@ from postroom.services.cut_ids import whole_id
 from postroom.stores.store import Transaction
 from postroom.web import links
 from postroom.web.forms import read_form, see
-from postroom.web.questions import LATE, LONGEST_WHY, AnswerForm, decide
+from postroom.web.questions import LATE, AnswerForm, decide, put_off
 from postroom.web.serving import choice, remember_name
 from postroom.web.site import Shown, WorkingSite
 
@@ -47,6 +48,10 @@ async def chat_run(site: WorkingSite, request: Request) -> Response:
         case "answer":
             form.run = run.run_id
             return await _answered(site, request, form)
+        case "snooze":
+            form.run = run.run_id
+            await put_off(site, "", form)
+            return see("/" if form.back == "home" else links.chats())
         case "replay" | "discard" if not dead:
             raise _nothing_to_do(named)
         case "replay":
@@ -69,7 +74,8 @@ async def _answered(site: WorkingSite, request: Request, form: AnswerForm) -> Re
         if form.back == "home":
             return see(LATE)
         return await _shown(site, request, *await site.store.read(partial(_look, site)), error.message)
-    answer = see(f"/?done={form.answer}" if form.back == "home" else links.chats(done=form.answer))
+    done = form.answer if form.answer in ("yes", "no") else "answered"
+    answer = see(f"/?done={done}" if form.back == "home" else links.chats(done=done))
     remember_name(request, answer, form.by.strip())
     return answer
 
@@ -93,7 +99,7 @@ async def _shown(
     asked: Sequence[OpenQuestion],
     stale: str = "",
 ) -> Response:
-    """Show these runs; `stale` is the reason for which an answer was refused."""
+    """Show these runs; `stale` is the reason why an answer was refused."""
     return await site.draw(
         request,
         "chats",
@@ -102,7 +108,7 @@ async def _shown(
         stale=stale,
         dead=dead,
         asked=asked,
-        longest_why=LONGEST_WHY,
+        longest_why=LONGEST_TEXT,
         one_alone="run_id" in request.path_params and not stale,
-        done=choice(request, "done", ("", "replay", "discard", "yes", "no")),
+        done=choice(request, "done", ("", "replay", "discard", "yes", "no", "answered")),
     )

@@ -6,12 +6,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from postroom.contracts.mail import InboxEntry, Project
+from postroom.contracts.questions import LONGEST_TEXT
 from postroom.contracts.work import Floor, WorkCounts
 from postroom.mail import conversation
 from postroom.mail.projects import PEOPLE_KEY
 from postroom.mail.reservations import together
 from postroom.stores.store import Transaction
-from postroom.web.questions import LONGEST_WHY
 from postroom.web.reading import BRIEF, cut, thread_rows
 from postroom.web.serving import choice, remembered_name
 from postroom.web.site import Site
@@ -25,12 +25,12 @@ UNREAD: Final = 5
 async def control_room(site: Site, request: Request) -> Response:
     """Show a project's control room."""
     services, me = site.services, remembered_name(request)
-    done = choice(request, "done", ("", "yes", "no", "end", "share"))
+    done = choice(request, "done", ("", "yes", "no", "answered", "end", "share"))
     run_id, _, question = request.query_params.get("answered", "").partition("/")
     health = () if services is None else await services.runs.health()
 
     def look(tx: Transaction, project: Project) -> dict[str, Any]:
-        mail, floor, found = tx.mail, Floor(), dict[str, Any](overlaps=())
+        mail, floor, found = tx.mail, Floor(), dict[str, Any]()
         if services is not None:
             floor = services.runs.floor(tx, project.slug, health)
             pairs = [(one.first, one.second) for one in floor.conflicts]
@@ -53,20 +53,26 @@ async def control_room(site: Site, request: Request) -> Response:
         given = None
         if run_id and services is not None:
             given = services.questions.given_answer(tx, project.slug, run_id, question)
-        heads = cut(mail.threads(project.id, limit=BRIEF + 1), BRIEF, lambda head: head.last_id)
-        live = mail.live_reservations(project.id, now=site.clock.now(), limit=BRIEF + 1)
         return {
             "floor": floor,
             "mine": mine,
             "subjects": {one.id: one for one in conversation.here(mail, project, began)} if began else {},
-            "threads": thread_rows(mail, heads.rows),
-            "has_more_threads": heads.next is not None,
-            "agents": mail.active_agents(project.id, limit=BRIEF + 1),
-            "reservations": live,
-            "brief": BRIEF,
             "answered": (run_id, question) if given is not None and given.can_take_back else None,
-            **found,
+            **(found if services is not None else _lately(tx, project)),
         }
 
     shown = await site.read(request, look, is_fresh=True)
-    return await site.draw(request, "project", shown, done=done, longest_why=LONGEST_WHY, silence=SILENCE)
+    return await site.draw(request, "project", shown, done=done, longest_why=LONGEST_TEXT, silence=SILENCE)
+
+
+def _lately(tx: Transaction, project: Project) -> dict[str, Any]:
+    """Return the newest threads, the agents and the reservations, where no service tells of runs."""
+    heads = cut(tx.mail.threads(project.id, limit=BRIEF + 1), BRIEF, lambda head: head.last_id)
+    return {
+        "overlaps": (),
+        "threads": thread_rows(tx.mail, heads.rows),
+        "has_more_threads": heads.next is not None,
+        "agents": tx.mail.active_agents(project.id, limit=BRIEF + 1),
+        "reservations": tx.mail.live_reservations(project.id, now=tx.now(), limit=BRIEF + 1),
+        "brief": BRIEF,
+    }

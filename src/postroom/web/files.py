@@ -61,7 +61,7 @@ def plain(text: str, *, headers: Mapping[str, str] | None = None) -> Response:
 
 
 def _disposition(name: str) -> str:
-    """Name the file twice: in ASCII for every browser, and exactly for those that support RFC 5987."""
+    """Return both forms of a file's name: in ASCII for every browser, and exactly for those with RFC 5987."""
     shown = one_line(name).replace("/", "_").replace("\\", "_").strip(". ") or "attachment"
     plain = "".join(
         character if character.isascii() and character not in '"%;' else "_" for character in shown

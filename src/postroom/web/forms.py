@@ -1,8 +1,8 @@
 """The forms of the pages, with which people change data.
 
 A form is read up to a size limit, and accepted only from the session for which it was made. The access check
-has already refused other origins. The token in the form is the second check: it is derived from the session's
-cookie, so only somebody who can read the pages can submit an accepted form.
+has already refused other origins. The token in the form is the second check. It is derived from the session's
+cookie, so only somebody who can read the pages can submit a form that is accepted.
 """
 
 import asyncio
@@ -92,10 +92,12 @@ async def read_form(
 
 
 class RunForm(msgspec.Struct):
-    """A person's decision about a run."""
+    """A person's decision about a run, or about several runs of a filtered list."""
 
     do: str = ""
-    run: str = ""
+    run: list[str] = []
+    back: str = ""
+    """The query of the filtered list on which the person decided about several runs."""
 
 
 async def _body(request: Request, limit: int) -> tuple[bytes, bool]:

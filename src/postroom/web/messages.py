@@ -53,7 +53,7 @@ async def message(site: Site, request: Request) -> Response:
 
 
 def _slug_of_thread(reads: MailReads, project: Project, shown: ShownMessage) -> str:
-    """Return the slug of a project with the message in a thread: this one, or the sender's.
+    """Return the slug of the project in which the message belongs to a thread: this project or the sender's.
 
     A message from another project belongs to a thread of this project if a person wrote it, or if an agent of
     this project also wrote in the thread.
@@ -134,7 +134,7 @@ async def preview(site: Site, request: Request) -> Response:
 
 
 async def _file(site: Site, request: Request) -> tuple[str, list[Attachment], bytes | None]:
-    """Return a SHA-256, its attachments, and the bytes, which are None if the browser has them already."""
+    """Return a SHA-256, its attachments and its bytes, which are None if the browser has them cached."""
     sha256, message_id = request.path_params["sha256"], number(request, "message")
     if not _SHA256.fullmatch(sha256) or message_id is None:
         raise UnknownMessage("no message with this file is given", remedy="open the file from its message")

@@ -16,6 +16,7 @@ from postroom.web.agents import agent, agents
 from postroom.web.chats import chat_run, chats
 from postroom.web.control_room import control_room
 from postroom.web.files import asset_routes
+from postroom.web.find import find
 from postroom.web.messages import attachment, mark, message, preview, source
 from postroom.web.notes import notes
 from postroom.web.projects import home, projects
@@ -38,7 +39,7 @@ def page_routes(store: SqlStore, *, clock: Clock, services: PageServices | None 
     """Return the routes of the pages and their files. With services, people can also change data.
 
     No request reads a file: templates and assets are in memory. Every path is `/` itself or lies under
-    `/chats`, `/p`, `/attachments`, `/previews` or `/static`.
+    `/chats`, `/find`, `/p`, `/attachments`, `/previews` or `/static`.
     """
     site, works = Site(store=store, clock=clock), list[BaseRoute]()
     if services is not None:
@@ -59,6 +60,7 @@ def page_routes(store: SqlStore, *, clock: Clock, services: PageServices | None 
     return [
         *works,
         site.route("/", projects),
+        site.route("/find", find),
         site.route("/p", _nowhere),
         site.route("/p/{slug}", control_room),
         site.route("/p/{slug}/agents", agents),

@@ -1,6 +1,7 @@
 """The page of questions: the open questions of a project's agents, and the recent answers."""
 
 from typing import Any, Final
+from urllib.parse import urlencode
 
 import msgspec
 from starlette.requests import Request
@@ -8,6 +9,9 @@ from starlette.responses import Response
 
 from postroom.contracts.errors import InvalidArgument, StaleDecision, TooLarge
 from postroom.contracts.mail import Project
+from postroom.contracts.messages import Json
+from postroom.contracts.questions import LONGEST_TEXT, MOST_FIELDS, Given, person
+from postroom.services.questions import LONGEST_NAME, PAGES
 from postroom.stores.store import Transaction
 from postroom.web import links
 from postroom.web.forms import read_form, see
@@ -15,12 +19,10 @@ from postroom.web.serving import remember_name
 from postroom.web.site import WorkingSite
 
 MOST_ANSWERS: Final = 30
-LONGEST_WHY: Final = 2_000
-LONGEST_NAME: Final = 64
-"""Maximum characters of a name."""
+_FOR: Final = {"1h": 3_600_000, "1d": 86_400_000, "0": 0}
+"""For how long a question can be put off, in milliseconds."""
 LATE: Final = "/?done=late"
 """The first page after an answer that came too late."""
-_WORDS: Final = {"yes": True, "no": False}
 
 
 class AnswerForm(msgspec.Struct):
@@ -32,6 +34,20 @@ class AnswerForm(msgspec.Struct):
     by: str = ""
     run: str = ""
     number: str = ""
+    until: str = ""
+    names: list[str] = []
+    """The names of a form's fields."""
+    v0: str = ""
+    v1: str = ""
+    v2: str = ""
+    v3: str = ""
+    v4: str = ""
+    v5: str = ""
+    v6: str = ""
+    v7: str = ""
+    v8: str = ""
+    v9: str = ""
+    """The values of these fields, in the same order."""
     back: str = ""
 
 
@@ -46,7 +62,7 @@ async def questions(site: WorkingSite, request: Request) -> Response:
             "asked": asking.open_questions(tx, project.slug),
             "given": asking.given_answers(tx, project.slug, limit=MOST_ANSWERS),
             "done": request.query_params.get("done", ""),
-            "longest_why": LONGEST_WHY,
+            "longest_why": LONGEST_TEXT,
             "live": request.query_params.get("live") == "1",
             "in_chats": asking.count_in_chats(tx),
         }
@@ -58,6 +74,9 @@ async def _answered(site: WorkingSite, request: Request) -> Response:
     slug, asking = (await site.project(request)).slug, site.services.questions
     form = await read_form(request, site.services.visitors, AnswerForm)
     run_id, number = form.run, form.number
+    if form.do == "snooze":
+        await put_off(site, slug, form)
+        return see("/" if form.back == "home" else links.page(slug, "questions"))
     if form.do == "take_back":
         await asking.take_back(slug, run_id, number)
         return see(links.page(slug, "questions"))
@@ -75,14 +94,30 @@ async def _answered(site: WorkingSite, request: Request) -> Response:
             }
 
         return await site.draw(request, "stale_answer", await site.read(request, look), 409)
+    done = form.answer if form.answer in ("yes", "no") else "answered"
     places = {
-        "control": links.page(slug, done=form.answer, answered=f"{run_id}/{number}"),
-        "home": f"/?done={form.answer}",
+        "control": links.page(slug, done=done, answered=f"{run_id}/{number}"),
+        "home": f"/?{urlencode({'done': done, 'answered': f'{slug}/{run_id}/{number}'})}",
         "run": links.page(slug, "runs", run_id),
     }
     answer = see(places.get(form.back) or links.page(slug, "questions", done=number))
     remember_name(request, answer, form.by.strip())
     return answer
+
+
+async def put_off(site: WorkingSite, slug: str, form: AnswerForm) -> None:
+    """Put a question of a project ("" for a chat) off as a person has chosen.
+
+    Raises:
+        InvalidArgument: The page offers no such time.
+        StaleDecision: The question is not open.
+    """
+    if form.until not in _FOR:
+        raise InvalidArgument(
+            "a question can be put off for 1h or 1d", value=form.until[:40], remedy="press a button"
+        )
+    asking, by = site.services.questions, form.by.strip()[:LONGEST_NAME]
+    await asking.put_off(slug, form.run, form.number, for_ms=_FOR[form.until], by=by)
 
 
 async def decide(site: WorkingSite, slug: str, form: AnswerForm) -> None:
@@ -92,16 +127,17 @@ async def decide(site: WorkingSite, slug: str, form: AnswerForm) -> None:
         InvalidArgument, TooLarge: The form is not complete, or has too many characters.
         StaleDecision: The question is not open.
     """
-    word, why, by = form.answer, form.why.strip(), form.by.strip()
-    if word not in _WORDS:
-        raise InvalidArgument("the answer must be yes or no", value=word[:40], remedy="press a button")
-    if len(why) > LONGEST_WHY or len(by) > LONGEST_NAME:
+    why, by = form.why.strip(), form.by.strip()
+    if len(why) > LONGEST_TEXT or len(by) > LONGEST_NAME:
         raise TooLarge(
-            f"a comment can have at most {LONGEST_WHY} characters, a name at most {LONGEST_NAME}",
+            f"a comment can have at most {LONGEST_TEXT} characters, a name at most {LONGEST_NAME}",
             value=max(len(why), len(by)),
             remedy="shorten it; nothing was answered",
         )
     if not by:
-        raise InvalidArgument("the answer has no name", value=by, remedy="go back and enter your name")
-    asking = site.services.questions
-    await asking.decide(slug, form.run, form.number, approved=_WORDS[word], why=why, by=by)
+        raise InvalidArgument(
+            "the answer does not name a person", value=by, remedy="go back and enter your name"
+        )
+    filled: Json = {name: getattr(form, f"v{place}") for place, name in enumerate(form.names[:MOST_FIELDS])}
+    given = Given(value=filled or form.answer, by=person(by), at=PAGES, why=why)
+    await site.services.questions.decide(slug, form.run, form.number, given)

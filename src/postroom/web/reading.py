@@ -128,7 +128,7 @@ def shown_as(attachment: Attachment) -> str | None:
 def bodies_of(
     reads: MailReads, project: Project, messages: Sequence[ShownMessage]
 ) -> tuple[dict[int, str], dict[int, dict[str, str]], dict[int, dict[str, str]]]:
-    """Return the data to render the bodies of messages, by the messages' ids.
+    """Return the data to render the bodies of messages, keyed by the messages' ids.
 
     It consists of the texts, the addresses of attached images, and the addresses of references.
     """

@@ -50,7 +50,7 @@ async def reservations(site: Site, request: Request) -> Response:
 
 
 class ReservationForm(msgspec.Struct):
-    """A person's decision about reservations: which one ends, or which ones become shared."""
+    """A person's decision about reservations: which reservation is released, or which become shared."""
 
     do: str = ""
     name: str = ""

@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from postroom.contracts.mail import Attempt, Message, Project
+from postroom.contracts.questions import LONGEST_TEXT
 from postroom.contracts.run_stores import BEFORE_ALL_RUNS, RunCursor
 from postroom.contracts.work import OpenQuestion, Work
 from postroom.mail import conversation
@@ -24,7 +25,6 @@ from postroom.stores.store import Transaction
 from postroom.web import files, links
 from postroom.web.control_room import SILENCE
 from postroom.web.forms import see
-from postroom.web.questions import LONGEST_WHY
 from postroom.web.reading import known_project, references, subjects_of
 from postroom.web.runs import decide, known_run
 from postroom.web.serving import choice, number
@@ -73,7 +73,7 @@ class Gate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stretch:
-    """A part of a run's time: the activity, and its position in percent of the whole time."""
+    """A part of a run's time: what the run did, and its position and length in percent of the whole time."""
 
     shape: Shape
     length: int
@@ -144,7 +144,7 @@ async def run(site: WorkingSite, request: Request) -> Response:
         changes=changes,
         diffs=diffs,
         wants_changes=wants_changes,
-        longest_why=LONGEST_WHY,
+        longest_why=LONGEST_TEXT,
         silence=SILENCE,
         bodies=await site.markdown.render(found.values["said"], references=found.values["named"]),
         gates=_gates(work) if work.state == "queued" else [],

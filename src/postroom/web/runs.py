@@ -2,22 +2,30 @@
 
 import re
 from typing import Any, Final
+from urllib.parse import parse_qsl
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from postroom.contracts.errors import InvalidArgument, UnknownRun
+from postroom.contracts.errors import IllegalTransition, InvalidArgument, UnknownRun
 from postroom.contracts.mail import Project
 from postroom.contracts.run_stores import BEFORE_ALL_RUNS, RunCursor
 from postroom.contracts.work import SHOWN_STATES, RunFilter, RunSearch, Work
+from postroom.services.floor import HOUR
 from postroom.stores.store import Transaction
 from postroom.web import links
 from postroom.web.forms import RunForm, read_form, see
 from postroom.web.reading import OFFERED, offered_names, subjects_of
-from postroom.web.serving import LONGEST_NAME, choice
+from postroom.web.serving import LONGEST_NAME, choice, number
 from postroom.web.site import PageServices, WorkingSite
 
 _GOING: Final = ("at work", "queued")
+_ACTS: Final = ("cancel", "replay", "hasten", "discard")
+"""The decisions of a person about a run."""
+MOST_AT_ONCE: Final = 100
+"""Maximum number of runs about which a person decides at once."""
+_SPANS: Final = {"": 0, "hour": HOUR, "day": 24 * HOUR, "week": 7 * 24 * HOUR}
+"""The periods of the filter by time, in milliseconds; 0 is any time."""
 LONGEST_ID: Final = 512
 LONGEST_TEXT: Final = 200
 """Maximum characters of the text in a search for runs."""
@@ -32,7 +40,7 @@ STATES: Final[tuple[RunFilter, ...]] = (
     "failed",
 )
 _BY_WORD: Final[dict[str, RunFilter]] = {SHOWN_STATES.get(one, one): one for one in STATES}
-"""The states, by the words that the pages show for them."""
+"""The states, keyed by the words that the pages show for them."""
 _PLACE: Final = re.compile(r"([0-9]{1,18})\.([0-9]{1,18})\.(.{1,512})")
 
 
@@ -40,7 +48,8 @@ async def runs(site: WorkingSite, request: Request) -> Response:
     """Show the runs of a project's agents; cancel or replay one."""
     if request.method == "POST":
         return await decide(site, request)
-    services, wanted = site.services.runs, _wanted(request)
+    span = choice(request, "since", tuple(_SPANS))
+    services, wanted = site.services.runs, _wanted(request, span, site.clock.now())
     is_filtered = wanted != RunSearch()
 
     def look(tx: Transaction, project: Project) -> dict[str, Any]:
@@ -53,6 +62,11 @@ async def runs(site: WorkingSite, request: Request) -> Response:
         return {
             "chosen": wanted,
             "is_filtered": is_filtered,
+            "span": span,
+            "query": request.url.query,
+            "done": choice(request, "done", ("", *_ACTS)),
+            "many": number(request, "many") or 0,
+            "skipped": number(request, "skipped") or 0,
             "states": STATES,
             "agents": agents[:OFFERED],
             "has_more_agents": len(agents) > OFFERED,
@@ -81,23 +95,30 @@ async def decide(site: WorkingSite, request: Request) -> Response:
     """Perform a person's decision about a run."""
     services, project = site.services, await site.project(request)
     form = await read_form(request, services.visitors, RunForm)
-    run_id = await site.store.read(lambda tx: known_run(services, tx, project, form.run).run_id)
-    match form.do:
-        case "cancel":
-            await services.runs.cancel(run_id)
-        case "replay":
-            run_id = (await services.runs.replay(run_id)).run_id
-        case "hasten":
-            await services.runs.hasten(run_id)
-        case "discard":
-            await services.runs.discard(run_id)
-        case _:
-            raise InvalidArgument(
-                "a run can be cancelled, replayed, retried now or discarded",
-                value=form.do[:40],
-                remedy="press a button",
-            )
-    return see(links.page(project.slug, "runs", run_id, done=form.do))
+    if form.do not in _ACTS or not 0 < len(form.run) <= MOST_AT_ONCE:
+        raise InvalidArgument(
+            "a run can be cancelled, replayed, retried now or discarded",
+            value=form.do[:40],
+            remedy="press a button",
+        )
+    known = await site.store.read(
+        lambda tx: [known_run(services, tx, project, named).run_id for named in form.run]
+    )
+    runs, skipped = services.runs, 0
+    act = {"cancel": runs.cancel, "replay": runs.replay, "hasten": runs.hasten, "discard": runs.discard}[
+        form.do
+    ]
+    if len(known) == 1 and not form.back:
+        work = await act(known[0])
+        return see(links.page(project.slug, "runs", work.run_id, done=form.do))
+    for run_id in known:
+        try:
+            await act(run_id)
+        except IllegalTransition:
+            skipped += 1
+    given = dict(parse_qsl(form.back[:1_000]))
+    same = {name: given.get(name, "") for name in ("q", "agent", "state", "since", "before")}
+    return see(links.page(project.slug, "runs", **same, done=form.do, many=len(known), skipped=skipped))
 
 
 def known_run(services: PageServices, tx: Transaction, project: Project, named: str) -> Work:
@@ -115,7 +136,7 @@ def known_run(services: PageServices, tx: Transaction, project: Project, named: 
 
 
 def _state(request: Request) -> RunFilter:
-    """Return the state in an address, given by its value or by the word that the pages show for it.
+    """Return the state in an address, which is given by its value or by the word that the pages show.
 
     Raises:
         InvalidArgument: The address has an unknown state.
@@ -132,7 +153,7 @@ def _state(request: Request) -> RunFilter:
     )
 
 
-def _wanted(request: Request) -> RunSearch:
+def _wanted(request: Request, span: str, now: int) -> RunSearch:
     """Return the search for runs in an address.
 
     Raises:
@@ -150,5 +171,6 @@ def _wanted(request: Request) -> RunSearch:
         state=_state(request),
         agent=given.get("agent", "")[:LONGEST_NAME],
         text=given.get("q", "").strip()[:LONGEST_TEXT],
+        since=now - _SPANS[span] if span else 0,
         before=BEFORE_ALL_RUNS if before is None else RunCursor(int(before[1]), int(before[2]), before[3]),
     )

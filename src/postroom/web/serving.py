@@ -150,7 +150,7 @@ def page_of(pieces: Iterable[str], status: int, after: int = 0) -> Response:
 def remedy_at_pages(remedy: str, code: str, here: Mapping[str, str] | None = None) -> str:
     """Return the remedy for a person on the pages; a remedy for agents is replaced.
 
-    `here` contains remedies that are specific to one page, by error code.
+    `here` contains remedies that are specific to one page, keyed by error code.
     """
     if not _TOOLS.search(remedy):
         return remedy
@@ -298,7 +298,7 @@ def _when(context: Context, instant: int) -> Markup:
 
 @pass_context
 def _timed(context: Context, text: str) -> Markup:
-    """Render a text of postroom, with each UTC time in it as the pages show times.
+    """Render a text of postroom; UTC times in it are shown in the same way as other times on the pages.
 
     An error page outside a project has no time of its own, and shows the text unchanged.
     """

@@ -1,4 +1,4 @@
-"""The common process of all pages: one view of the store, one template, and error pages for errors."""
+"""The common process of all pages: one snapshot of the store, one template, and error pages for errors."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -47,7 +47,7 @@ _LISTS: Final[Mapping[str, str]] = {
     **{name: name for name in ("threads", "timeline", "search", "agents", "reservations", "tasks", "notes")},
     **{name: name for name in ("runs", "questions", "schedules")},
 }
-"""The list to which an error page links, by the path segment after the project."""
+"""The list to which an error page links, keyed by the path segment after the project."""
 _WORKED_ON: Final = ("runs", "questions", "schedules")
 """Lists that exist only if people can change data on the pages."""
 
@@ -100,8 +100,8 @@ class Site:
         """Return the route of a page.
 
         An address that ends in a slash redirects to the same address without it, and `/p` to `/`. A slash
-        within a name is quoted. An error becomes an error page, in the frame of the project in the address if
-        there is one.
+        within a name is quoted. An error becomes an error page. If the address names a project, the page has
+        the frame of that project.
         """
 
         async def answer(request: Request) -> Response:

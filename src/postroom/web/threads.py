@@ -135,6 +135,7 @@ async def thread(site: Site, request: Request) -> Response:
                 "after": after,
                 "newest": newest,
                 "folded": _folded(standing, me, first=rows[0].message.id if after and rows else 0),
+                "first_unread": 0 if after else _first_unread(standing, me),
                 "participants": talk.participants(among=PARTICIPANTS_AMONG),
                 "participants_among": PARTICIPANTS_AMONG,
                 # The last message of the thread, which an answer at its end is to.
@@ -155,6 +156,17 @@ def _folded(messages: Sequence[ShownMessage], me: str, *, first: int) -> frozens
     return frozenset(
         one.message.id for one in messages[:-1] if one.message.id != first and _was_read(one, me)
     )
+
+
+def _first_unread(messages: Sequence[ShownMessage], me: str) -> int:
+    """Return the first message to the person `me` that is unread; 0 if it is the first of all messages."""
+    for place, one in enumerate(messages):
+        mine = (
+            reader for reader in one.recipients if (reader.name, reader.project_slug) == (me, PEOPLE_SLUG)
+        )
+        if any(reader.read_at is None for reader in mine):
+            return one.message.id if place else 0
+    return 0
 
 
 def _was_read(one: ShownMessage, me: str) -> bool:

@@ -1,8 +1,8 @@
 """Reads the events of a project within a time span, from one view of the store and up to fixed limits.
 
-Successful runs less than three pixels apart become one bar with their number. Failures, questions and
-conflicts always stay separate. Messages are drawn individually up to a limit, and only counted beyond it; the
-newest are always included. Blind copies are omitted here.
+Successful runs that are less than three pixels apart are drawn as one bar with their number. Failures,
+questions and conflicts always stay separate. Messages are drawn individually up to a limit, and only counted
+beyond it; the newest are always included. Blind copies are omitted here.
 """
 
 from collections.abc import Mapping, Sequence

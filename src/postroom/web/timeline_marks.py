@@ -180,7 +180,7 @@ def picture(seen: Window, standing: QueueState, *, now: int, opened: frozenset[s
 
 
 def _people(seen: Window) -> list[Agent]:
-    """Return the people who wrote or were recipients; if messages are only counted, return all people."""
+    """Return the people who wrote or received messages; if messages are only counted, return all people."""
     if seen.counts:
         return list(seen.people)
     return [one for one in seen.people if one.id in seen.took_part]

@@ -106,7 +106,7 @@ class Asked:
 
 
 async def timeline(site: Site, request: Request) -> Response:
-    """Show a span of a project's time, of one of its agents, or of a thread."""
+    """Show a time span of a project, of one of its agents, or of a thread."""
 
     def look(tx: Transaction, project: Project) -> dict[str, Any]:
         seen, asked = _seen(tx.mail, request, project, site.clock.now())

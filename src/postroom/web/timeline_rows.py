@@ -42,7 +42,7 @@ class Stroke:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cross:
-    """A message in its row, from the column of its sender to those of its readers."""
+    """A message in its row of the list, from the column of its sender to the columns of its readers."""
 
     y: int
     x0: int | None

@@ -121,7 +121,7 @@ def one_line(text: str) -> str:
 
 
 def lines(text: str) -> str:
-    """Return a text with its line breaks, but without escape sequences and direction marks."""
+    """Return a text with its line breaks, but remove escape sequences and direction marks."""
     return _UNSEEN_IN_LINES.sub(" ", without_escapes(text).translate(_REORDERING))
 
 

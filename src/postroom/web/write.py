@@ -2,8 +2,8 @@
 
 If nobody has been named yet, the page first asks for a name. `postroom people` names further people.
 
-If a message is refused, the form shows it as typed, with the reason. The form has a key, so a double click
-sends only one message.
+If a message is refused, the form shows it as typed, with the reason. The form has a key, so that a double
+click sends only one message.
 """
 
 import re
@@ -82,7 +82,7 @@ class MessageForm(msgspec.Struct, frozen=True, kw_only=True):
     do: str = ""
     files: tuple[DraftFile, ...] = ()
     is_cut: bool = False
-    """Whether the files exceeded their limit; the files and later fields are then missing."""
+    """Whether the files exceeded their limit, in which case the files and all later fields are missing."""
 
 
 async def write(site: WorkingSite, request: Request) -> Response:

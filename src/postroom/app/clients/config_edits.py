@@ -1,8 +1,8 @@
-"""The edits by setup: the wanted content of a file, and a record of the written parts, used to undo them.
+"""Planned edits of a client's file by `setup`, and the record of the written parts that is used to undo them.
 
-The record is in a private file of this user, so that `setup remove` removes exactly those parts. It is
-written before the client's file. A crash in between leaves a record of parts that do not exist, and removing
-them changes nothing.
+The record is in a private file of this user, so that `setup remove` removes exactly the recorded parts. It is
+written before the client's file. If a crash happens in between, the record lists parts that do not exist, and
+removing these changes nothing.
 """
 
 import json
@@ -56,7 +56,10 @@ class AppliedEdit:
     client: str
     kind: Literal["root", "container", "entry", "item", "replaced", "table", "file", "block"]
     path: tuple[str, ...]
-    """The keys of its path; for an item of an array, of the array. Empty for a whole file."""
+    """The keys that lead to the edited value; for an item of an array, the keys that lead to the array.
+
+    Empty for a whole file.
+    """
     before: str = ""
     """The whitespace that was written before it; for a block, the line end between it and the text above."""
     after: str = ""
@@ -117,11 +120,11 @@ class Record:
     """The record of the changes to one file."""
 
     clients: list[str] = field(default_factory=list)
-    """The clients that were set up in it, including those that needed no change."""
+    """The clients that were set up in this file, including clients that needed no change."""
     applied_edits: list[AppliedEdit] = field(default_factory=list)
     made_file: bool = False
     folders: list[Path] = field(default_factory=list)
-    """The folders that were created for it."""
+    """The folders that were created for this file."""
     backups: list[Path] = field(default_factory=list)
 
     def of(self, client: str) -> list[AppliedEdit]:
@@ -159,7 +162,7 @@ class Records:
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Hold the lock, so that only one process changes files and records.
+        """Hold the lock under which only one process at a time changes files and records.
 
         Raises:
             VersionConflict: Another process holds the lock for too long.
@@ -185,13 +188,14 @@ class Records:
             lock.release()
 
     def get(self, path: Path) -> Record:
-        """Return the record of a file; a new one if there is none."""
+        """Return the record of a file; a new record if the file has none."""
         return self._found.get(str(path)) or Record()
 
     def put(self, path: Path, record: Record) -> None:
         """Store the record of a file.
 
-        A record without clients is deleted, and the file is deleted with its last record.
+        Store a record; a record without clients is deleted, and the file of records is deleted with its last
+        record.
 
         Raises:
             ConfigError: The records cannot be written.

@@ -93,7 +93,10 @@ def own_files(client: Client, target: SetupScope) -> list[tuple[OwnFile, ConfigF
 
 
 def switch(client: Client, target: SetupScope) -> tuple[ConfigFile, list[ConfigEdit]] | None:
-    """Return the file that enables a client's plugin, and its wanted edits; None without a plugin."""
+    """Return the file that enables a client's plugin, and the edits of that file.
+
+    Return None if the client has no plugin.
+    """
     if client.market is None or client.switched_on_in is None:
         return None
     folder = config_file(client.market, target).path

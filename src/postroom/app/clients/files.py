@@ -42,7 +42,7 @@ class Found:
 def real(path: Path) -> Path:
     """Return a path with all links followed.
 
-    For a loop of links, which `Path.resolve` refuses, return one of them.
+    If the links form a loop, which `Path.resolve` rejects, return one of the links.
     """
     return Path(os.path.realpath(path))
 
@@ -84,7 +84,7 @@ def _looked_into(path: Path, place: Path, found: os.stat_result) -> Found:
 
 
 def refused(path: Path, why: str, remedy: str = "") -> ClientFileRefused:
-    """Return the error with the reason why a file is unchanged, and a remedy if one is given."""
+    """Return the error that says why a file stays unchanged, with a remedy if one is given."""
     return ClientFileRefused(f"{path} is unchanged: {why}", value=str(path), remedy=remedy or None)
 
 
@@ -121,12 +121,15 @@ def missing_folders(found: Found) -> list[Path]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """The new text of a file, already on disk next to it. Only a rename remains, which needs no space."""
+    """The new text of a file, already written to disk next to the file.
+
+    Only a rename remains, which needs no space.
+    """
 
     found: Found
     path: Path
     made: list[Path]
-    """The folders that were created for it."""
+    """The folders that were created for the draft."""
 
     def put(self) -> None:
         """Replace the file with the draft.
@@ -141,7 +144,7 @@ class Draft:
             _sync_folder(self.path.parent)
 
     def drop(self) -> None:
-        """Remove the draft and the folders created for it.
+        """Remove the draft and the folders that were created for it.
 
         It has no effect if the draft has replaced the file.
         """
@@ -211,7 +214,7 @@ def require_unchanged(found: Found) -> None:
         present = None
     if present != found.content:
         raise VersionConflict(
-            f"another program changed {found.path} during this change",
+            f"another program changed {found.path} while setup was changing it",
             value=str(found.path),
             remedy="close the client and run the command again",
         )

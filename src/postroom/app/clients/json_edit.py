@@ -1,7 +1,7 @@
 """Edits JSON with comments in place and undoes the edits; every other byte stays unchanged.
 
-Each step adds one part and returns its undo record. Undone in reverse order, the steps restore the original
-text; if people changed other parts in between, only postroom's part is removed.
+Each step adds one part and returns a record with which the step can be undone. Undone in reverse order, the
+steps restore the original text; if people changed other parts in between, only postroom's part is removed.
 """
 
 import json
@@ -38,7 +38,7 @@ def put(text: str, edit: ConfigEdit, client: str) -> tuple[str, list[AppliedEdit
 
 
 def take(text: str, applied: AppliedEdit) -> tuple[str, bool]:
-    """Return the text without the recorded part, and whether anything of it is left.
+    """Return the text without the recorded part, and whether anything of that part is left.
 
     Raises:
         NotJson: The text cannot be read.
@@ -214,7 +214,7 @@ def _indent_of_line(text: str, at: int) -> str:
 
 
 def _unit(text: str) -> str:
-    """Return the indent of one level at its first use in the document."""
+    """Return the indent that the document uses for one level."""
     for found in _OPENED.finditer(text):
         if len(found[2]) > len(found[1]) and found[2].startswith(found[1]):
             return found[2][len(found[1]) :]
@@ -235,7 +235,7 @@ def _without_items(text: str, applied: AppliedEdit) -> str:
 
 
 def _without_item(text: str, array: Node, index: int, applied: AppliedEdit) -> str:
-    """Cut one item; if it also contains parts of others, cut only postroom's innermost part."""
+    """Cut one item; if the item also contains other people's parts, cut only postroom's innermost part."""
     for child in array.children[index].node.children:
         if child.node.kind != "array":
             continue

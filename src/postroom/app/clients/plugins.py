@@ -2,8 +2,8 @@
 
 The plugin is in a marketplace folder of postroom, with an MCP server, hooks and commands.
 
-The folder belongs to postroom. Only two entries are written to the client's files, to name the folder and to
-enable the plugin, so removing them restores the files.
+The folder belongs to postroom. Only two entries are written to the client's files: one names the folder, and
+one enables the plugin. Removing the two entries therefore restores the files.
 """
 
 import json
@@ -145,8 +145,8 @@ def make_known(client: Client, target: SetupScope) -> str:
 def forget(client: Client, target: SetupScope) -> None:
     """Make the client forget the marketplace. Otherwise it would list a folder that no longer exists.
 
-    The client would delete every entry with that name. So nothing is done if the file has such an entry,
-    which belongs to the user.
+    The client would delete every entry with that name. Nothing is done if the file has such an entry, because
+    the entry then belongs to the user.
     """
     switched = switch(client, target)
     if switched is None or _is_any_there(*switched):
@@ -155,7 +155,7 @@ def forget(client: Client, target: SetupScope) -> None:
 
 
 def _is_any_there(file: ConfigFile, edits: list[ConfigEdit]) -> bool:
-    """Return whether a file has an entry at the place of one of the edits, or is unreadable."""
+    """Return whether a file already has an entry where one of the edits would go, or is unreadable."""
     try:
         text = look(file.path, file.base).text
         return any(json_edit.find(text, (*edit.path, edit.key)) is not None for edit in edits)

@@ -1,4 +1,4 @@
-"""Asks a client whether it can be set up, and what its user still has to do.
+"""Asks a client whether it can be set up, and which steps its user must still take.
 
 A client that is missing or too old is refused before anything is written, because the set-up would be useless
 or break the client. A missing login or an untrusted folder is reported together with the written files.
@@ -20,7 +20,7 @@ from postroom.contracts.errors import ClientUnfit
 from postroom.executors.processes.asking import asked, shown, version_in
 
 _NOWHERE: Final = {"POSTROOM_URL": "http://127.0.0.1:9"}
-"""Makes postroom's MCP server, which a client starts when it lists its servers, find no postroom server."""
+"""Environment in which postroom's MCP server, started by a client that lists its servers, finds no server."""
 _HELD_BACK: Final = re.compile(r"pending approval|disabled", re.IGNORECASE)
 _SHOWN: Final = 200
 _TRIED: Final = json.loads(Path(__file__).with_name("tried.json").read_text(encoding="utf-8"))
@@ -51,7 +51,7 @@ class ToDo:
 
 
 def refuse_unfit(client: Client, target: SetupScope, *, hooks: bool) -> list[ToDo]:
-    """Refuse a client that is not installed, or too old for the files that would be written.
+    """Refuse a client that is not installed, or that is too old for the planned files.
 
     Return the task for a client that does not report its version.
 
@@ -71,7 +71,7 @@ def refuse_unfit(client: Client, target: SetupScope, *, hooks: bool) -> list[ToD
             f"{client.title} {version} is too old: expected {made.oldest} or newer, found {version}; "
             f"{made.why_oldest}",
             value=version,
-            remedy=f"`{made.install}`, or set it up with --no-hooks",
+            remedy=f"`{made.install}`, or set up the client with --no-hooks",
         )
     return []
 

@@ -48,7 +48,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """The change of one file; `after` is None if the file is removed."""
+    """The change of one file; `after` is None if the change removes the file."""
 
     path: Path
     """The path as the client names it; `found` follows links."""
@@ -137,7 +137,7 @@ def plan_removal(client: Client, wanted: Iterable[Part], records: Records) -> li
 
 
 def carry_out(changes: list[Change], records: Records, now: int) -> list[Change]:
-    """Write the changes, and return them with their backups. If one fails, none is made.
+    """Make the changes and return them with their backups. If one of them fails, none is made.
 
     Raises:
         ClientFileRefused: A file could not be written; every file is unchanged.
@@ -229,7 +229,7 @@ def _planned(client: Client, part: Part, records: Records) -> Change:
 
 
 def _planned_block(client: Client, part: Part, records: Records) -> Change:
-    """Plan postroom's block, in place of an earlier one or after the existing text."""
+    """Plan postroom's block, which replaces an earlier block or follows the existing text."""
     assert part.own is not None  # noqa: S101 - the caller looked
     found = files.look(part.file.path, part.file.base)
     old, text = records.get(found.path), found.text
@@ -328,7 +328,7 @@ def _require_own_form(client: Client, text: str) -> None:
 
 
 def _still_true(record: Record, found: Found) -> Record:
-    """Return the record if any part of it still exists; otherwise an empty one."""
+    """Return the record if any part that it lists still exists; otherwise an empty record."""
     if found.content is not None and any(_is_there(applied, found) for applied in record.applied_edits):
         return record
     if found.content is not None and record.clients and not record.applied_edits:
@@ -393,7 +393,7 @@ def _applied_by_name(client: Client, part: Part) -> list[AppliedEdit]:
 def _made_ready(change: Change, records: Records, now: int, drafts: list[Draft]) -> Change:
     """Write the record, backup and draft of a change.
 
-    All of these need space, so no file is changed before.
+    All steps that need disk space happen before the first file is changed.
     """
     if change.is_none or change.after is None:
         if not change.is_removal:

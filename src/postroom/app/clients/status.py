@@ -109,7 +109,7 @@ def extras_in_place(client: Client, target: SetupScope, records: Records) -> tup
 
 
 def is_recorded(client: Client, target: SetupScope, records: Records) -> bool:
-    """Return whether setup has written to a file of the client; otherwise its content is not postroom's.
+    """Return whether `setup` has written to a file of the client; if not, its content is not postroom's.
 
     Raises:
         InvalidArgument: The client has no configuration for the scope.
@@ -148,7 +148,7 @@ def address_of(entry: Mapping[str, object]) -> str:
 
 
 def tools_of(entry: Mapping[str, object]) -> Tools | None:
-    """Return the tools that an entry requests; None if it leaves the choice to the server."""
+    """Return the set of tools that an entry selects; None if the entry leaves the choice to the server."""
     words = [address_of(entry).rpartition("/")[2]]
     for value in (entry.get("command"), entry.get("args")):
         words += value if isinstance(value, list) else []
@@ -198,7 +198,10 @@ class _Look:
         return found, [self._finding("changed", file.path, detail, _asked(found))]
 
     def hooks(self, entry: Mapping[str, object] | None) -> tuple[bool, list[Finding]]:
-        """Return whether postroom's hooks exist, and their findings; `entry` is its entry of the servers."""
+        """Return whether postroom's hooks exist, with the findings about them.
+
+        `entry` is the client's server entry.
+        """
         file = hooks_file(self.client, self.target)
         if file is None:
             return False, []

@@ -1,7 +1,7 @@
-"""The clients, one row each: the paths of their files, the wanted content, and the reasons.
+"""The clients, one row each: the paths of their files, the expected content of these files, and the reasons.
 
-The forms are those that the clients documented in autumn 2026. If a client changes its form, change it here
-and in its cases in `tests/clients/cases`.
+The forms are those that the clients documented in autumn 2026. If a client changes its format, change the
+format here and in the client's cases in `tests/clients/cases`.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from postroom.jsonc import JsonForm
 Scope = Literal["user", "project"]
 Way = Literal["stdio", "http"]
 Tools = Literal["core", "full"]
-"""The tools for a client's model: those of daily work, or all."""
+"""The tools that a client offers its model: those for daily work, or all."""
 Extra = Literal["skill", "rules", "extension"]
 """The optional parts that set-up writes only after a yes: a skill, rules in AGENTS.md, an extension."""
 
@@ -36,7 +36,7 @@ PASSED_ON: Final = (
     "XDG_CONFIG_HOME",
     "XDG_DATA_HOME",
 )
-"""Variables by which `postroom mcp` finds its server; Codex passes only variables that its entry names."""
+"""Variables with which `postroom mcp` finds its server; Codex passes only variables that its entry names."""
 WEEK: Final = 7 * 24 * 3_600
 """Seconds for which a command of an idle session waits for mail."""
 INPUT: Final = "postroom-token"
@@ -51,7 +51,7 @@ class ConfigPath:
     """Home; the XDG folder for settings; the system's folder for them; the project; postroom's folder."""
     folder: str = ""
     names: tuple[str, ...]
-    """The file, or its possible names: the first that exists, else the first."""
+    """The name of the file, or its possible names: the first one that exists, otherwise the first."""
     variable: str = ""
     """Names the folder in place of the base."""
 
@@ -73,7 +73,7 @@ class Hooks:
     version: int | None = None
     """The version of the file's format, if the file states it."""
     waiting: tuple[str, ...] = ()
-    """The events after which a command waits for mail in the background, and starts a turn for it."""
+    """The events after which a background command waits for mail, for which it then starts a turn."""
     ending: str = ""
     """Follows each command. If a failing command would block the client, it is `; exit 0`: then the client
     also works after postroom was uninstalled."""
@@ -81,11 +81,11 @@ class Hooks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnFile:
-    """A file that belongs to postroom as a whole; a file that it replaced is restored when it is removed."""
+    """A file that belongs to postroom as a whole; when it is removed, a file that it replaced is restored."""
 
     user: ConfigPath | None
     project: ConfigPath | None = None
-    """The path in this scope; None if it is not written there."""
+    """The path of the file in this scope; None if the client has no such file there."""
     text: str
     is_hook: bool = False
     """Whether it replaces hooks, and is omitted together with them."""
@@ -109,8 +109,11 @@ class Client:
     http: Mapping[str, object] | None
     """None if the file would have to contain a token."""
     granted: Mapping[str, object] = field(default_factory=dict)
-    """Settings that allow postroom's tools without a question. They are written to a person's own file only:
-    a project's file affects others too, who must allow it themselves."""
+    """Settings that allow postroom's tools without a question.
+
+    They are written only to a person's own file. A project's file also affects other people, who must allow
+    the tools themselves.
+    """
     way: Way = "stdio"
     why: str = "needs neither address nor token, and starts the server"
     token: str = ""
@@ -118,9 +121,9 @@ class Client:
     asks_for_token: bool = False
     programs: tuple[str, ...] = ()
     asks: ClientProgram | None = None
-    """The program that is asked about itself; it is one of the programs."""
+    """The program that is asked about the client; it is one of `programs`."""
     folders: tuple[ConfigPath, ...] = ()
-    """If one of these exists, the client is installed."""
+    """If one of these folders exists, the client counts as installed."""
     known_by: tuple[str, ...] = ()
     """Words in its file without which it is not chosen by default, because another row has the same file."""
     never_with: tuple[str, ...] = ()

@@ -1,7 +1,7 @@
 """Edits a table of a TOML text in place and undoes the edit; every other byte stays unchanged.
 
-The text is cut and joined by its lines, and the result is read with the standard library: it must have the
-same meaning as before, apart from postroom's table. Otherwise the text is refused.
+The text is edited line by line, and the result is parsed with the standard library: apart from postroom's
+table, it must have the same meaning as before. Otherwise the text is refused.
 """
 
 import json
@@ -107,7 +107,7 @@ def _require_open(text: str, result: str, edit: ConfigEdit) -> None:
             f"line {line}: found `{name}` as an inline table, in braces, and TOML does not allow "
             f"[{name}.{edit.key}] to extend it; expected its entries as tables, like [{name}.x]",
             remedy=(
-                f"write each entry in the braces as a table, [{name}.x] with its lines below, and run "
+                f"write each entry inside the braces as a table, [{name}.x] with its lines below, and run "
                 f"this again; or add this entry in the braces by hand: {edit.key} = {_inline(edit.value)}"
             ),
         ) from error

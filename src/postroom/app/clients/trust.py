@@ -94,7 +94,7 @@ def _trouble(client: Client, version: str, found: str) -> str:
 
 
 def _answer(program: str, target: SetupScope, method: str, params: Mapping[str, Any]) -> "tuple[str, Answer]":
-    """Return the version of the client, which its greeting has, and its answer to one request.
+    """Return the version of the client, taken from its greeting, and its answer to one request.
 
     Raises:
         OSError, ValueError: The client's server ended before, takes too long, or breaks the protocol.
@@ -125,12 +125,14 @@ def _answer(program: str, target: SetupScope, method: str, params: Mapping[str, 
                 peer.tell("initialized", {})
                 asked = method
                 peer.ask(method, params)
-    raise ValueError(f"no answer to {asked}, because it ended")
+    raise ValueError(f"no answer to {asked}, because the program ended")
 
 
 @contextmanager
 def _app_server(program: str, target: SetupScope) -> Iterator[tuple[IO[str], IO[str]]]:
-    """Start the client's server on pipes, and end it; a server that takes too long is not asked again.
+    """Start the client's server on pipes and end it afterwards.
+
+    A server that takes too long is not asked again.
 
     Raises:
         ValueError: The server takes too long, now or before.

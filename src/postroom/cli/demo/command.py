@@ -131,8 +131,8 @@ app = typer.Typer(rich_markup_mode=None)
 
 @app.command()
 def demo(
-    yes: Annotated[bool, typer.Option("--yes", help="Answer the agents' question with yes.")] = False,
-    no: Annotated[bool, typer.Option("--no", help="Answer the agents' question with no.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Answer yes to the agents' question.")] = False,
+    no: Annotated[bool, typer.Option("--no", help="Answer no to the agents' question.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Watch two programs do six tasks.

@@ -54,7 +54,7 @@ class SteeredTalk:
         self._is_deaf = False
         self._tasks = Tasks("steering")
         self._told: dict[str, str] = {}
-        """The messages that were sent but not taken yet, by the program's names for them."""
+        """The messages that were sent but not taken yet, keyed by the program's names for them."""
         self._passed: set[str] = set()
         self._taken: list[str] = []
         self._steering = steering(

@@ -187,7 +187,9 @@ class Launcher:
         self._line: socket.socket | None = None
 
     def hand_over(self, ends: Sequence[int]) -> None:
-        """Make the launcher fork a shim with these descriptors; start the launcher again if it was killed.
+        """Make the launcher fork a shim with these descriptors.
+
+        If the launcher was killed, start it again first.
 
         Raises:
             OSError: The system has no resources for another process.
@@ -230,7 +232,9 @@ class Launcher:
 def started(
     launch: Launch, launcher: Launcher, *, folder: Path, lock: int, until: float | None = None
 ) -> Started:
-    """Start a program through a shim, with pipes for its output; the shim kills it at the deadline `until`.
+    """Start a program through a shim, with pipes for its output.
+
+    The shim kills the program at the deadline `until`.
 
     The deadline can be moved later. `folder` is the private folder of the run, and `lock` the descriptor of
     the lock that other executions of the run wait for.
@@ -356,7 +360,7 @@ def _refusal(launch: Launch, error: OSError) -> CommandError:
 
 
 def program_of(program: str, runner: Runner, server: Mapping[str, str]) -> str:
-    """Return the file that would be started, searched in the PATH that the program gets.
+    """Return the file that would be started, looked up on the PATH that the program would get.
 
     Raises:
         CommandNotStarted: The working folder cannot be entered, or the program is missing or not executable.
@@ -393,7 +397,10 @@ _NAMESPACE: Final = Path("/proc/self/ns/pid")
 
 
 def own_process(programs: Path) -> dict[str, Json]:
-    """Return facts that identify this process to other servers; `programs` is the folder of its runs."""
+    """Return facts with which other servers can identify this process.
+
+    `programs` is the folder of its runs.
+    """
     return {"machine": _machine(), "pid": os.getpid(), "programs": str(programs)}
 
 
@@ -502,7 +509,10 @@ class ProcessRunner:
 
 
 class RunFolder:
-    """The private folder of a run and its lock, which one execution holds at a time. The methods block."""
+    """The private folder of a run, and its lock, which only one execution can hold at a time.
+
+    The methods block.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -533,7 +543,7 @@ class RunFolder:
         return True
 
     def release(self) -> None:
-        """Remove the folder, if this execution has its lock and leaves no process."""
+        """Remove the folder if this execution holds its lock and has left no process."""
         if self.lock is not None:
             os.close(self.lock)
             if not self.is_in_use:
@@ -568,7 +578,10 @@ def is_locked(path: Path) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """A run for a program to execute; `told` extends its environment, `access` gives access to our server."""
+    """A run that a program executes.
+
+    `told` extends its environment, and `access` gives it access to our server.
+    """
 
     activation: RunActivation
     control: RunControl
@@ -602,10 +615,10 @@ class ProgramEnd:
 
 
 class Talk(Protocol):
-    """Handles the output of a program and writes to it."""
+    """The conversation with a program: reads its output and writes to its input."""
 
     async def begin(self, stdin: IO[bytes] | None) -> None:
-        """Begin the conversation with a newly started program, over its pipe if there is one."""
+        """Begin the conversation with a program that has just started; use its pipe if there is one."""
         ...
 
     async def take(self, chunk: bytes) -> None:
@@ -613,7 +626,7 @@ class Talk(Protocol):
         ...
 
     async def part(self, gone: asyncio.Event) -> None:
-        """Ask a program to finish before its processes are ended; return within a bounded time."""
+        """Ask a program to finish, before its processes are killed; return within a limited time."""
         ...
 
     async def end(self) -> None:

@@ -37,8 +37,10 @@ _TOLD = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE, signal.SI
 the server decides what ends. Programs do not inherit this.
 """
 _KILL_AGAIN, _TERM_AGAIN, _LOOK_AT_CLOCK = 0.02, 0.25, 1.0
-"""In seconds. The last is the maximum length of one wait for a deadline, because a wait stands still while
-the machine sleeps, but the clock does not.
+"""In seconds.
+
+The last value is the maximum length of one wait for a deadline, because a wait does not advance while the
+machine sleeps, but the clock does.
 """
 _MOST_NAMED = 100
 _QUICK_ROUNDS = 50
@@ -155,7 +157,7 @@ class Shim:
             raise OSError(int(refused), os.strerror(int(refused)))
 
     def _become(self, argv: list[bytes], environment: dict[bytes, bytes], cwd: bytes) -> None:
-        """Replace this process with the program; on Linux, the program is killed if its shim is killed."""
+        """Replace this process with the program; on Linux, the program is killed together with its shim."""
         shim = os.getppid()
         os.setsid()
         for position, end in enumerate(self._ends):
@@ -170,7 +172,10 @@ class Shim:
         os.execvpe(argv[0], argv, environment)  # noqa: S606 - no shell; whose words these are the runner's docstring says
 
     def _reap(self) -> bool:
-        """Reap ended processes and tell the server; return True when no process of the run is left."""
+        """Reap ended processes and report them to the server.
+
+        Return True when the run has no process left.
+        """
         news, is_over, pid = b"", False, -1
         while pid:
             try:
@@ -268,7 +273,10 @@ def _descendants() -> list[tuple[int, bytes]]:
 
 
 def _stat(pid: object) -> list[bytes]:
-    """Return the fields of a process after its name: state, parent, ...; empty if the process has ended."""
+    """Return the fields of a process that follow its name: state, parent, ....
+
+    Empty if the process has ended.
+    """
     try:
         with open(f"/proc/{pid}/stat", "rb") as told:  # noqa: PTH123 - pathlib would double the time of a start
             return told.read().rpartition(b")")[2].split()

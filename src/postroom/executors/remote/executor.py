@@ -1,4 +1,4 @@
-"""Executes agents on other servers: each run is posted, and its result arrives at once or later.
+"""Executes runs on other servers: each run is posted to a server, and its result arrives at once or later.
 
     post ─┬─▶ 200 with the result ─────────────────────────────▶ the run's end
           ├─▶ 202 ─▶ wait ─▶ the result is posted to us ─▶ the run's end ─▶ the other server gets 200
@@ -9,8 +9,8 @@ While the executor waits, the mailbox renews the lease. If this process ends, th
 The next process posts the same run under the same key, and gets its result.
 
 The messages between us and the other server are plain values that pure functions build and read. A run, its
-cancellation and its result each state their kind and their dispatch, so that a signed message cannot be used
-in place of another.
+cancellation and its result each state their kind and dispatch, so that a signed message of one kind cannot be
+used as another.
 """
 
 import asyncio
@@ -71,7 +71,7 @@ _STOPPED: Final = (TerminationKind.CANCELLED, TerminationKind.ERROR)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """The result of a run: its answer, or the reason of its failure."""
+    """The result of a run: its answer, or the reason why it failed."""
 
     text: str = ""
     error: str | None = None
@@ -137,7 +137,7 @@ def result_of(body: bytes, dispatch_id: str) -> Result:
 
 
 def judge(row: RunDispatch | None, result: Result) -> None:
-    """Check a result against the stored state; accept a repetition of the result that ended its dispatch.
+    """Check a result against the stored state; accept it again if it is the result that ended its dispatch.
 
     Raises:
         ResultConflict: The dispatch has ended with another answer.
@@ -145,7 +145,7 @@ def judge(row: RunDispatch | None, result: Result) -> None:
         ResultTooEarly: The dispatch is not active here at the moment.
     """
     if row is None:
-        raise StaleResult("the run is unknown here")
+        raise StaleResult("this server does not know the run")
     if not row.status.is_terminal:
         raise ResultTooEarly("the run is not active now", value=row.dispatch_id)
     failure = result.failure()
@@ -417,7 +417,7 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
             raise answer
         await self._tell_of_cancel(execution, runner)
         seconds = runner.timeout.total_seconds()
-        raise RemoteTimedOut(f"no result came within {seconds:g} s", value=seconds)
+        raise RemoteTimedOut(f"no result arrived within {seconds:g} s", value=seconds)
 
     async def _answered(self, execution: _Execution, runner: HttpRunner, body: bytes) -> Answer:
         """Return the result of the request, or its cancellation, failure or timeout."""
@@ -462,7 +462,7 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
     # Results that are sent to us.
 
     async def take(self, dispatch_id: str, headers: Mapping[str, str], body: bytes) -> None:
-        """Accept the result of a dispatch, or its repetition; the result is durable when this returns.
+        """Accept the result of a dispatch, or a repetition of that result; it is durable when this returns.
 
         Raises:
             WrongSignature: The result is not signed with the secret of the dispatch's agent.
@@ -527,7 +527,10 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
         return len(found) == 1 and found[0].cancel()
 
     async def cancel_and_wait_by_thread(self, thread_id: str) -> bool:
-        """Ask the thread's run to end and wait for it; False if none runs here or it does not end."""
+        """Ask the thread's run to end and wait for it.
+
+        Return False if none runs here, or if it does not end.
+        """
         if (execution := self._by_thread.get(thread_id)) is None:
             return False
         execution.cancel()

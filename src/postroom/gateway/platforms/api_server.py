@@ -2,7 +2,7 @@
 
     POST ──▶ stored ──▶ waits for its turn in the session, then is answered ──▶ pieces as they grow ──▶ end
 
-Each request must send `api_key`, which has at least 16 characters, as its bearer token.
+Each request must send the configured `api_key`, of at least 16 characters, as its bearer token.
 
 A session is named by the header `X-Postroom-Session`, or in the body by `conversation` or
 `previous_response_id`. The field `user` names a person, not a session. In a session, the server stores the
@@ -11,7 +11,7 @@ Without a session, each request contains its whole conversation. The holder of t
 session. Instructions, tools and settings are passed to agents that are models. Other agents refuse `tools`,
 `tool_choice` and `response_format` with an error that names the field.
 
-`Idempotency-Key` identifies the message: a request with the same key gets the same answer, or waits for it,
+`Idempotency-Key` identifies the message. A request with the same key gets the same answer, or waits for it,
 and no message is processed twice. A request that failed or was cancelled has no answer, so repeating it
 starts a new run.
 
@@ -22,8 +22,8 @@ history is a new message. Each answer and each timeout (504) contains the key wi
 repeated. Requests and answers that are not in memory are read from the store, so the same rules apply after a
 restart, for as long as inbound messages are kept.
 
-If the caller hangs up, its run is cancelled, unless the request set `background` or the run also answers
-another caller who still waits.
+If the caller hangs up, its run is cancelled, unless the request set `background`, or the run also answers
+another caller who is still waiting.
 """
 
 import asyncio
@@ -191,7 +191,10 @@ def check_results(told: Sequence[Message]) -> None:
 
 
 def _message(one: Mapping[str, Json], where: str, image_bytes: int) -> Message | None:
-    """Return one entry of a conversation as a message; None if it is skipped, such as a model's reasoning."""
+    """Return one entry of a conversation as a message.
+
+    Return None if it is skipped, for example a model's reasoning.
+    """
     role, kind = one.get("role"), one.get("type")
     if role in ("system", "developer", "user"):
         text, media = _content(one.get("content"), f"{where}.content", image_bytes)
@@ -330,7 +333,7 @@ def _file(part: Mapping[str, Json], where: str, limit: int) -> Attachment:
 
 
 def decoded(ref: str) -> tuple[bytes | None, str | None]:
-    """Return the bytes and the type of a data URL; None for both if it is not one."""
+    """Return the bytes and the type of a data URL; None for both if the text is not a data URL."""
     found = _FILE.fullmatch(ref)
     if found is None:
         return None, None
@@ -1125,7 +1128,7 @@ class Exchange:
         self._told(False, _NOTHING)
 
     def cancel(self) -> None:
-        """End the answer with the text so far, as cancelled; a final answer is unchanged."""
+        """End the answer as cancelled, with the text so far; an answer that is already final is unchanged."""
         if self.answer is None:
             self.is_cancelled = True
             text = _BETWEEN.join(filter(None, (self.asked, self.text)))
@@ -1305,7 +1308,7 @@ class Exchanges:
             self._waiting -= 1
 
     def forget(self, exchange: Exchange) -> None:
-        """Forget an exchange whose message was not stored, unless another caller waits for it."""
+        """Forget an exchange whose message was not stored, unless another caller is waiting for it."""
         if not exchange.waits and not exchange.size:
             self._exchanges.pop((exchange.chat_id, exchange.message_id), None)
 
@@ -1404,9 +1407,9 @@ def data_event(data: Mapping[str, Any]) -> str:
 class _ResponseEvents:
     """Builds the numbered events of one response.
 
-    In a background response, a delta takes as many numbers as it has characters. So a number denotes the same
-    position in every stream of the response, however its text is divided into deltas, and a reader can resume
-    from it.
+    In a background response, a delta takes as many numbers as it has characters. A number therefore denotes
+    the same position in every stream of the response, however its text is divided into deltas, and a reader
+    can continue from it.
     """
 
     def __init__(self, shape: ResponseShape, after: int = -1) -> None:
@@ -1434,7 +1437,9 @@ class _ResponseEvents:
         return {"item_id": self._shape.item_id, "output_index": self._index, "content_index": 0}
 
     def thought(self, delta: str) -> Iterator[str]:
-        """Yield the events for new reasoning. Once the text has begun, there are none: its item is complete.
+        """Yield the events for new reasoning.
+
+        Once the text has begun, no reasoning is sent, because its item is complete.
 
         A background response has no such events. Reasoning is not stored, so after a restart of the server an
         event number would denote a different position.
@@ -1553,7 +1558,7 @@ class Repeats:
         """The known minimum number of equal requests, by session, digest and hour."""
 
     async def is_known(self, exchange: Exchange, fingerprint: str) -> bool:
-        """Return whether the message already has its answer; look for it in the store if necessary.
+        """Return whether the message already has its answer; read the store if necessary.
 
         Raises:
             Refused: The message had other content.
@@ -1584,7 +1589,7 @@ class Repeats:
         """Return the key for a request that has no key of its own.
 
         A request that declares itself a retry gets the key of an equal request whose caller has no answer,
-        otherwise the key of the newest equal request. Any other request gets the key of an equal request
+        otherwise the key of the newest equal request. Any other request gets the key of an identical request
         whose caller has no answer, provided that their histories show the same position in the conversation.
         Otherwise, or if the equal request failed or was cancelled, the request gets a new key. Only the
         newest six equal requests of the last hour are compared.
@@ -1639,7 +1644,7 @@ class Repeats:
         return counted
 
     async def key_in_use(self, session: str | None, key: str, fingerprint: str) -> str:
-        """Return this key, or a successor of it if the request with this key failed or was cancelled.
+        """Return this key or, if the request with this key failed or was cancelled, a successor of the key.
 
         Raises:
             Refused: The request with the key had other content, or each of twenty such requests failed.
@@ -1851,7 +1856,7 @@ class ApiServerAdapter(HttpAdapter):
         return json_response(shape.whole(answer))
 
     def _answer_of(self, chat_id: str, message_id: str, known: KnownMessage) -> Answer | None:
-        """Return the answer to a message, from memory or from the store; None if there is none yet."""
+        """Return the answer to a message, from memory or from the store; None if there is no answer yet."""
         exchange = self._exchanges.find(chat_id, message_id)
         if exchange is not None and exchange.answer is not None:
             return exchange.answer
@@ -2051,7 +2056,7 @@ class ApiServerAdapter(HttpAdapter):
         self._exchanges.leave(wait)
 
     def _over(self, wait: Wait) -> None:
-        """End the wait of a finished request; if its caller hung up, cancel the run."""
+        """End the wait of a finished request; if its caller has hung up, cancel the run."""
         exchange = wait.exchange
         self._leave(wait)
         is_stopping = self.liveness.state is not AdapterState.CONNECTED  # then requests end without callers
@@ -2110,7 +2115,7 @@ class ApiServerAdapter(HttpAdapter):
         return SendResult.sent(part_id)
 
     async def send_card(self, chat_id: str, card: Card, metadata: Metadata | None = None) -> SendResult:
-        """Show a question to the callers who wait, with the commands that answer it; they wait on."""
+        """Show a question, with the commands that answer it, to the waiting callers, who continue to wait."""
         read = (metadata or {}).get("read")
         if not read:
             return await super().send_card(chat_id, card, metadata)

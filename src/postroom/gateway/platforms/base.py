@@ -112,7 +112,7 @@ _DEFECT: Final = "receive_failed"
 _LONGEST_PAUSE_MS = 60_000
 _END_SECONDS: Final = 10.0
 TOO_OFTEN = "the platform's limits allow it later"
-"""Why a message was not sent yet: its turn has not come, so the platform was not called."""
+"""Why a message was not sent yet: the rate limit was reached, so the platform was not called."""
 Metadata = Mapping[str, Json]
 """The details of a sent message, as far as they are known:
 
@@ -169,7 +169,7 @@ class Inbound(Protocol):
         ...
 
     async def moved(self, source: SessionSource, chat_id: str) -> None:
-        """Process the move of a group to a new id: its sessions continue there.
+        """Process the change of a group's id: the group's sessions continue under the new id.
 
         Raises:
             StoreError: As for `accept`.
@@ -185,7 +185,7 @@ class Inbound(Protocol):
         ...
 
     async def look_up(self, source: SessionSource, message_id: str) -> "KnownMessage | None":
-        """Return a stored message, with its answer if there is one; None if the message is unknown.
+        """Return a stored message with its answer, if there is one; None if the message is unknown.
 
         Raises:
             StoreError: The message could not be read.
@@ -226,7 +226,7 @@ class Inbound(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownMessage:
-    """A stored message with its answer, which is None until there is one."""
+    """A stored message with its answer, which is None as long as there is none."""
 
     event: MessageEvent
     received_at: int
@@ -359,7 +359,7 @@ def pause_ms(attempt: int, *, least: int = 0) -> int:
 async def bounded(
     pieces: AsyncIterable[bytes], most: int, announced: str | None = None
 ) -> AsyncGenerator[bytes]:
-    """Yield the pieces of an incoming body; `announced` is its Content-Length, if there is one.
+    """Yield the pieces of a received body; `announced` is its Content-Length header, if there is one.
 
     Raises:
         TooLarge: The body has, or announces, more than `most` bytes. At most one piece beyond them was read.
@@ -410,7 +410,10 @@ class BasePlatformAdapter(ABC):
         self._tasks = Tasks(f"channel {self.platform.value}")
         self._inbound: Inbound | None = None
         self.is_ours: Callable[[], bool] = lambda: True
-        """Returns whether this server holds the channel, among all on one database; set by the gateway."""
+        """Returns whether this server, of all servers on the database, holds the channel.
+
+        Set by the gateway.
+        """
         self.is_shared = False
         """Whether other servers on the same database may answer a request to this one; set by the gateway."""
         self.may_react = True
@@ -426,7 +429,7 @@ class BasePlatformAdapter(ABC):
         self.is_held_up = False
         """Whether later updates wait because an update could not be processed."""
         self._failing: OrderedDict[str, int] = OrderedDict()
-        """The number of attempts at each update that triggered a bug, by the update's digest."""
+        """The number of attempts at each update that triggered a bug, keyed by the update's digest."""
         self._file_turn = asyncio.Semaphore(2)
         """Limits the whole files in memory: a file may have 20 MB, and 32 answers are sent concurrently."""
         self._pending_messages: dict[str, MessageEvent] = {}
@@ -444,7 +447,7 @@ class BasePlatformAdapter(ABC):
         return UNKNOWN_ACCOUNT
 
     def lock_identity(self) -> str | None:
-        """Return the secret with which only one process on this machine may receive; None if several may."""
+        """Return the secret that only one process on this machine may use to receive; None if several may."""
         return None
 
     @property
@@ -456,11 +459,13 @@ class BasePlatformAdapter(ABC):
     def remember(self, source: SessionSource, message_id: str) -> None:  # noqa: B027 - optional
         """Record the newest stored message of a chat or thread; called before `connect`.
 
-        If a platform does not redeliver missed messages, its adapter requests those after this message.
+        If a platform does not redeliver missed messages, its adapter requests the messages after this one.
         """
 
     def routes(self) -> Sequence[BaseRoute]:
-        """Return the routes that this platform calls over HTTP; each handler must authenticate its caller.
+        """Return the routes that the platform calls over HTTP.
+
+        The handler of each route must authenticate its caller.
 
         Their paths are mounted below `/channels`, so begin each with `/<platform>`. The server accepts any
         caller there.
@@ -674,13 +679,13 @@ class BasePlatformAdapter(ABC):
         """
         self._heard()
         if not self.is_ours():  # it was frozen or disconnected while it held this message
-            raise StoreUnavailable(f"another server has the channel {self.platform.value} now")
+            raise StoreUnavailable(f"another server currently has the channel {self.platform.value} now")
         if self._inbound is None:
             raise StoreUnavailable(f"no handler receives messages of {self.platform.value} yet")
         await self._inbound.accept(event)
 
     async def take_in(self, update: Json | bytes, take: Callable[[], Awaitable[None]]) -> None:
-        """Process one update; when this returns, it may be acknowledged to the platform.
+        """Process one update. When this returns, the update may be acknowledged to the platform.
 
         An update that cannot be read, or can never be stored, becomes a dead letter at once, because a retry
         would fail too. It does not degrade the channel, because anybody can send such an update. An update
@@ -746,7 +751,10 @@ class BasePlatformAdapter(ABC):
         is_group: bool = False,
         gives_way: bool = False,
     ) -> AbstractAsyncContextManager[Turn]:
-        """Wait until the pacing allows a call, which with a `chat_id` sends a message there; see `Pacing`."""
+        """Wait until the pacing allows a call.
+
+        With a `chat_id`, the call sends a message to that chat; see `Pacing`.
+        """
         told = metadata or {}
         key, is_draft = told.get("dedupe_key"), told.get("draft") is True
         return self._pacing.turn(method, chat_id, is_group=is_group, key=key, gives_way=gives_way or is_draft)

@@ -210,7 +210,7 @@ S = TypeVar("S", bound=Struct)
 
 
 class Unreadable(InvalidArgument):
-    """An update does not have the documented form. The error message quotes nothing from it."""
+    """An update does not have the documented form. The error message does not quote the content."""
 
 
 class Author(Struct, frozen=True, kw_only=True):
@@ -1202,7 +1202,7 @@ class DiscordAdapter(BasePlatformAdapter):
     async def edit_message(
         self, chat_id: str, message_id: str, content: str, metadata: Metadata | None = None
     ) -> SendResult:
-        """Replace the text of a sent message; its buttons stay."""
+        """Replace the text of a sent message, and keep its buttons."""
         words = self._words(content)
         if isinstance(words, SendResult):
             return words
@@ -1298,7 +1298,7 @@ class DiscordAdapter(BasePlatformAdapter):
 
 
 def _channel(chat_id: str, metadata: Metadata | None) -> str:
-    """Return the channel to send to; a thread is a channel of its own."""
+    """Return the channel to send to; on Discord, a thread is a channel of its own."""
     thread = (metadata or {}).get("thread_id")
     return str(thread) if thread else chat_id
 

@@ -2,7 +2,7 @@
 
 The library handles heartbeats, compression, RESUME and the rate-limit buckets. postroom itself reconnects,
 reads updates and classifies failures, because the library's own loop reads updates without limit, pauses for
-up to 17 minutes, and ends at the first unreadable update. So this module drives the library's socket
+up to 17 minutes, and ends at the first unreadable update. This module therefore drives the library's socket
 directly, through four undocumented names: `http.Route`, `gateway.DiscordWebSocket.from_client`, its
 `_discord_parsers`, and `gateway.ReconnectWebSocket`. A test fails if one of them changes.
 """
@@ -202,7 +202,7 @@ class Bot:
     # The gateway.
 
     async def open(self, *, resume: bool) -> None:
-        """Open the gateway: the old session at its last position, or a new one.
+        """Open the gateway connection: resume the old session at its last position, or begin a new one.
 
         The first message, READY or RESUMED or a refusal, comes from `poll`.
 

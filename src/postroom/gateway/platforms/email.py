@@ -186,7 +186,7 @@ class _Words(HTMLParser):
             self._line.append(re.sub(r"\s+", " ", data))
 
     def end_line(self, *, is_break: bool = False) -> None:
-        """Begin a new line; add an empty line only if the page contains one."""
+        """Begin a new line; an empty line is added only if the page contains one."""
         text = "".join(self._line)
         text = text.rstrip() if self._pre else text.strip()
         self._line = []
@@ -319,7 +319,10 @@ def _is_heading(lines: list[str]) -> bool:
 
 
 def _after_attribution(lines: list[str], at: int) -> int:
-    """Return the end of a line `On … wrote:` that begins here, in up to three lines; else `at`."""
+    """If a line `On … wrote:` begins here, in up to three lines, return where it ends.
+
+    Otherwise return `at`.
+    """
     joined = ""
     for length, line in enumerate(lines[at : at + 3], start=1):
         joined = f"{joined} {line[:400].strip()}".strip()
@@ -489,7 +492,7 @@ def automatic_marks(mail: Message, address: str) -> dict[str, Json]:
 
 
 def _machine(mail: Message, address: str) -> str | None:
-    """Return the header that shows that a program or a mailing list sent the mail; None without one."""
+    """Return the header which shows that a program or a mailing list sent the mail; None if there is none."""
     told = {
         name: _line(mail.get(name, "")).strip().lower()
         for name in ("Auto-Submitted", "Precedence", "Return-Path")
@@ -509,8 +512,8 @@ def _machine(mail: Message, address: str) -> str | None:
 def is_verified(mail: Message, address: str, authserv_id: str | None) -> bool:
     """Return whether the trusted server has verified that the sender's domain sent the mail.
 
-    Only the first header of that server counts. Later ones arrived with the mail, so anybody can have written
-    them. A valid signature or path of a domain other than the sender's proves nothing.
+    Only the first header of that server counts. Later headers of this name arrived with the mail, so anybody
+    can have written them. A valid signature or path of a domain other than the sender's proves nothing.
     """
     if authserv_id is None:
         return False
@@ -661,7 +664,7 @@ def _line(value: object) -> str:
 
 
 def _decoded(text: str) -> str:
-    """Return a decoded header; incorrectly encoded words are unchanged."""
+    """Return a decoded header; words with an invalid encoding are left unchanged."""
     try:
         return str(make_header(decode_header(text)))
     except (HeaderParseError, LookupError, ValueError):
@@ -748,7 +751,7 @@ class Heading:
 
 _OWN_ID = re.compile(r"<[0-9a-f]{40}\.(.+)\.postroom@([^@]+)>")
 _ROOT = re.compile(rf"{MESSAGE_ID.pattern}|\d{{1,10}}-\d{{1,10}}", re.ASCII)
-"""The id of the mail that begins a conversation: its message id, or its `Where.name` if it has none."""
+"""The id of the mail that began a conversation: its message id or, if it has none, its `Where.name`."""
 
 
 def message_id_from(key: str, root: str | None, address: str) -> str:
@@ -780,7 +783,7 @@ def subject_of(thread: Thread | None, fallback: str) -> str:
 
 
 def references_of(root: str | None, thread: Thread | None, answered: str | None) -> tuple[str, ...]:
-    """Return the references of an answer: first the root, then as many of the latest as fit into one line."""
+    """Return the references of an answer: the root, then as many of the newest ones as fit into one line."""
     known = [root or "", *(thread.references if thread else ()), answered or ""]
     found = list(dict.fromkeys(one for one in known if MESSAGE_ID.fullmatch(one)))
     while len(found) > 2 and sum(map(len, found)) + len(found) > _LONGEST_REFERENCES:
@@ -791,7 +794,7 @@ def references_of(root: str | None, thread: Thread | None, answered: str | None)
 def written(
     heading: Heading, text: str, html: str, file: tuple[Attachment, bytes] | None = None
 ) -> OutgoingEmail:
-    """Return a mail with the text as plain text and as HTML, and with a file if there is one."""
+    """Return a mail that has the text both as plain text and as HTML, and a file if there is one."""
     words = MIMEMultipart("alternative")
     charset = Charset("utf-8")
     charset.body_encoding = QP
@@ -1002,7 +1005,7 @@ class Mailbox:
         return data
 
     def headers(self, message_id: str) -> bytes | None:
-        """Return the headers of a mail that are needed to answer it; None if the mail is no longer there."""
+        """Return the headers of a mail that are needed for an answer; None if the mail is no longer there."""
         imap = self._open()
         found = [
             one
@@ -1334,7 +1337,7 @@ class EmailAdapter(BasePlatformAdapter):
         return _SHORT_PAUSE if len(found) == _BATCH else options.poll_ms
 
     async def _take(self, uid: int) -> None:
-        """Hand over one mail, and mark it as read when its message is stored or can never be stored."""
+        """Hand over one mail; mark it as read once its message is stored, or if it can never be stored."""
         found = await self._on_thread(lambda: self._mailbox.fetch(uid, most=self._options.max_bytes))
         if found is not None:
             await self.take_in(found[0], partial(self._hand_over, uid, *found))

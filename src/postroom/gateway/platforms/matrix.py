@@ -1,11 +1,10 @@
 """Matrix by its client-server API: long polls for incoming events, transactions for outgoing ones.
 
-The token is an access token; there is no log-in by password.
+The token is an access token; logging in with a password is not supported.
 
-Encryption is not supported: an encrypted room gets one notice that the bot cannot read it, and no other
-messages. The position in the stream advances after every message of a batch is stored. Only invitations from
-users in `allow` are accepted. If the homeserver leaves a gap in a room after a long absence, the missing
-messages are requested.
+Encryption is not supported: an encrypted room gets a single notice that the bot cannot read it. The position
+in the stream advances after every message of a batch is stored. Only invitations from users in `allow` are
+accepted. If the homeserver leaves a gap in a room after a long absence, the missing messages are requested.
 """
 
 import asyncio
@@ -301,7 +300,7 @@ class Content(Struct, frozen=True, kw_only=True):
         return f"Location: {text} ({found[1]}, {found[2]})" if found else f"Location: {text}"
 
     def with_addresses(self, text: str) -> str:
-        """Return a text with the addresses of its links, which clients put only into the HTML form."""
+        """Return a text with the addresses of its links, which clients include only in the HTML form."""
         found = _LINK.findall(self.formatted_body or "")
         pairs = {(unescape(address), unescape(_TAGS.sub("", label)).strip()) for address, label in found}
         missing = [f"{label}: {address}" for address, label in sorted(pairs) if address not in text]
@@ -472,8 +471,8 @@ def understood(told: object, room: Room, me: Ourselves) -> Heard | None:
 def after_our_invitation(events: Sequence[object], me: Ourselves) -> Sequence[object]:
     """Return a timeline without the messages from before the bot belonged to the room.
 
-    If the bot joins within the timeline, the result begins with its invitation, or without one with the join.
-    Messages between the two are for the bot, because clients invite it and write at once.
+    If the bot joins within the timeline, the result begins with the bot's invitation or, if there is none,
+    with its joining. Messages between the two are for the bot, because clients invite it and write at once.
     """
     marker, invited = None, False
     for at, event in enumerate(events):
@@ -504,7 +503,7 @@ def events_of(info: Mapping[str, Any], which: str) -> list[object]:
 
 
 def inviter(events: Iterable[object], me: Ourselves) -> str | None:
-    """Return who invited the bot, according to a room's stripped state; None if it does not tell."""
+    """Return the user who invited the bot, according to a room's stripped state; None if it does not say."""
     for event in events:
         if (
             isinstance(event, dict)
@@ -549,7 +548,7 @@ def path_of(*parts: str, query: Mapping[str, str] | None = None, base: str = "/_
 
 
 def media_path(ref: str) -> str | None:
-    """Return the path of a file on the bot's homeserver; None if the reference is not a Matrix one."""
+    """Return the path of a file on the bot's homeserver; None if the reference is not a Matrix media URI."""
     found = _MEDIA.fullmatch(ref)
     if found is None or set(found[2]) <= {"."} or set(found[1]) <= {"."}:
         return None
@@ -881,7 +880,7 @@ class SyncPosition:
         self.at = 0
         """The time at which this position was reached."""
         self.told: set[str] = set()
-        """Encrypted rooms that have got the notice that the bot cannot read them."""
+        """Encrypted rooms that have already received the notice that the bot cannot read them."""
 
     async def load(self, user_id: str) -> None:
         """Load the position from the file, unless this process has a newer one.
@@ -988,7 +987,7 @@ class Intake:
         self._take_in = take_in
 
     def begin(self, batch: Mapping[str, Any]) -> None:
-        """Record the rooms of the first batch without handing over their messages, which are history."""
+        """Record the rooms of the first batch, without handing over their messages, because these are old."""
         for room_id, info in rooms_of(batch, "join"):
             self._learn(room_id, info)
         self.knows_rooms = True
@@ -1114,7 +1113,7 @@ class Intake:
 
 _JOIN_TRIES = 5
 _INSISTS = 5
-"""The number of rounds that wait for events that the homeserver cannot look up.
+"""Number of rounds in which to wait for events that the homeserver cannot look up.
 
 After that, processing continues, because one broken event must not block all others.
 """
@@ -1129,7 +1128,7 @@ class MatrixOptions(PlatformConfig, frozen=True, kw_only=True):
     user_id: str | None = None
     """The user of the token; the token of another user is refused."""
     sync_file: FilePath | None = None
-    """The file that keeps the position in the stream; None: a process begins with what follows its start."""
+    """The file that stores the position in the stream; None if a process starts with new events only."""
     poll_ms: Annotated[int, Meta(ge=1_000, le=300_000)] = 30_000
     """How long the homeserver may hold a sync request open while there is nothing new."""
     command_prefix: str = "!"
@@ -1218,7 +1217,7 @@ class MatrixAdapter(BasePlatformAdapter):
         user_id = answer.body.get("user_id")
         if not answer.ok or not isinstance(user_id, str):
             raise ServerUnavailable(
-                f"the homeserver did not identify the bot: {answer.said()}",
+                f"the homeserver did not return the bot's user id: {answer.said()}",
                 remedy="check Matrix's `base_url`, and that the homeserver runs",
             )
         wanted = self._options.user_id
@@ -1252,7 +1251,7 @@ class MatrixAdapter(BasePlatformAdapter):
         answer = await self._sync(timeout_ms=0)
         since = answer.body.get("next_batch")
         if not answer.ok or not isinstance(since, str):
-            raise ServerUnavailable(f"the homeserver gave no stream position: {answer.said()}")
+            raise ServerUnavailable(f"the homeserver returned no stream position: {answer.said()}")
         self._intake.begin(answer.body)
         self._invited(answer.body)
         await self._position.move(since, self._clock.now())
@@ -1271,7 +1270,7 @@ class MatrixAdapter(BasePlatformAdapter):
         since = answer.body.get("next_batch")
         if not answer.ok or not isinstance(since, str):
             raise ServerUnavailable(
-                f"the homeserver gave no batch: {answer.said()}",
+                f"the homeserver returned no batch of events: {answer.said()}",
                 remedy="postroom retries",
                 details={"retry_after_ms": answer.retry_after_ms},
             )
@@ -1419,7 +1418,7 @@ class MatrixAdapter(BasePlatformAdapter):
         key: str,
         metadata: Metadata | None,
     ) -> SendResult:
-        """Send the first of these contents whose form the homeserver accepts."""
+        """Send the first of these contents that the homeserver accepts."""
         if not self._intake.knows_rooms:
             return SendResult.failed(
                 SendErrorKind.TRANSIENT, "postroom does not know yet which rooms are encrypted"

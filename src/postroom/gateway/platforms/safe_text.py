@@ -52,7 +52,7 @@ def one_line(text: str, *, longest: int = 200) -> str:
 def poll_in_words(
     question: str | None, answers: Iterable[tuple[str | None, int | None]], *, kind: str = "Poll"
 ) -> str:
-    """Return a poll as text: its question, then a line for each answer, with the votes if they are known."""
+    """Return a poll as text: its question, then a line for each answer, with its votes if they are known."""
     lines = [
         f"- {words or ''}" + ("" if votes is None else f" ({votes} {'vote' if votes == 1 else 'votes'})")
         for words, votes in answers
@@ -61,7 +61,7 @@ def poll_in_words(
 
 
 def to_html(markdown: str) -> str:
-    """Convert Markdown to HTML without raw HTML, images or scripts; only web and mail links are kept.
+    """Convert Markdown to HTML without raw HTML, images or scripts, and only with web and mail links.
 
     The parser does not interpret HTML, and an allow-list filters its output.
     """

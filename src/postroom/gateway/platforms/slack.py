@@ -1,7 +1,7 @@
 """Slack: Socket Mode (with an app token) or signed HTTP requests (with a signing secret), and the Web API.
 
 `SlackOptions.token` is the bot's token (`xoxb-…`), `api_key` the app's (`xapp-…`, scope connections:write).
-With the app's token we open a web socket; without it Slack calls `/slack`, and `signing_secret` is needed.
+With an app token, we open a web socket. Without one, Slack calls `/slack`, and `signing_secret` is required.
 
 Slack has threads instead of replies: `reply_to` begins a thread if `reply_in_threads` is set, and `thread_id`
 is the first message of the thread. `metadata["dedupe_key"]` becomes `client_msg_id`, with which Slack accepts
@@ -202,7 +202,7 @@ _INLINE: Final[dict[str, Callable[[Mapping[str, Any]], str]]] = {
 
 
 def without_mention(text: str, user_id: str) -> tuple[str, bool]:
-    """Return a line without the mentions of one user, and whether there were any."""
+    """Return a line without the mentions of one user, and whether it contained any."""
     mention = rf"<@{re.escape(user_id)}(?:\|[^<>]*)?>"
     begun = re.sub(rf"\A\s*{mention}[ \t]*[:,]?", "", text)
     left = re.sub(rf" ?{mention}", "", begun)
@@ -305,7 +305,7 @@ def _target(url: str) -> str:
 
 
 def _spelt(match: re.Match[str]) -> str:
-    """Spell out one `<…>` element: a mention, a channel, a group, a date or a link."""
+    """Write out one `<…>` element as text: a mention, a channel, a group, a date or a link."""
     target, _, label = match[1].partition("|")
     if target.startswith(("@", "#")):
         return f"{target[0]}{label or target[1:]}"
@@ -318,7 +318,7 @@ def _spelt(match: re.Match[str]) -> str:
 
 
 def _entities_only(text: str) -> str:
-    """Keep Slack's three entities, and escape every other `&` so that decoding leaves it unchanged."""
+    """Keep Slack's three entities and escape every other `&`, so that decoding leaves it unchanged."""
     return re.sub(r"&(?!(?:amp|lt|gt);)", "&amp;", text)
 
 
@@ -504,7 +504,7 @@ class Event(Message, frozen=True, kw_only=True):
 
 
 class Slash(Struct, frozen=True, kw_only=True):
-    """A slash command. It is not a message, so the unique id of its trigger is used as the message id."""
+    """A slash command. It is not a message, so the unique id of its trigger serves as the message id."""
 
     command: Annotated[str, Meta(pattern="^/", max_length=255)]
     channel_id: Id
@@ -618,7 +618,7 @@ def is_signed(secret: str, headers: Mapping[str, str], body: bytes, *, now: int)
 
 
 def _each(parts: Sequence[Json] | None, kind: type[S], name: str) -> tuple[list[S], tuple[str, ...]]:
-    """Return the parts that can be parsed, and `name` for each part that cannot."""
+    """Return the parts that can be parsed; for each other part, return `name` in its place."""
     found: list[S] = []
     for part in parts or ():
         try:
@@ -629,7 +629,7 @@ def _each(parts: Sequence[Json] | None, kind: type[S], name: str) -> tuple[list[
 
 
 def _files(parts: Json) -> tuple[tuple[Attachment, ...], tuple[str, ...]]:
-    """Return the files that Slack provides, and a name for each file that it does not."""
+    """Return the files that Slack provides, and a name for each file that Slack does not provide."""
     name = "a file that Slack does not provide"
     files, unread = _each(parts if isinstance(parts, list | None) else [parts], File, name)
     media = tuple(one for file in files if (one := file.as_media()) is not None)
@@ -793,7 +793,7 @@ TO_READ: Final = frozenset(
 )
 
 AS_WANTED: Final = frozenset({"already_reacted", "no_reaction"})
-"""Error codes that mean that a reaction already exists, or has already been removed."""
+"""Error codes for a reaction that already exists, or that has already been removed."""
 TOKEN_REFUSED: Final = frozenset(
     {"invalid_auth", "not_authed", "account_inactive", "token_revoked", "token_expired"}
 )
@@ -1207,7 +1207,7 @@ class SlackOptions(Rules, frozen=True, kw_only=True):
             )
         if app_token is None and self.signing_secret is None:
             raise ConfigError(
-                "Slack has no way to reach this server",
+                "Slack cannot reach this server",
                 remedy="set `app_token_env` or `app_token_file` (Socket Mode), or `signing_secret_env` or"
                 " `signing_secret_file` (HTTP)",
             )
@@ -1348,7 +1348,7 @@ class SlackAdapter(BasePlatformAdapter):
         refuse(answer, "bot token", secret_remedy("token", "the token under OAuth & Permissions"))
         user, team = answer.word("user_id"), answer.word("team_id")
         if not user or not team:
-            raise ServerUnavailable("Slack did not identify the bot", remedy="")
+            raise ServerUnavailable("Slack did not return the bot's user id", remedy="")
         check_scopes(answer.scopes)
         self.may_react = answer.scopes is None or TO_REACT in answer.scopes
         return Bot(team_id=team, user_id=user, bot_id=answer.word("bot_id") or None)
@@ -1472,7 +1472,7 @@ class SlackAdapter(BasePlatformAdapter):
                 self._threads_read.popitem(last=False)
 
     def remember(self, source: SessionSource, message_id: str) -> None:
-        """Take note of a thread whose words an agent has."""
+        """Record that an agent has read the messages of a thread."""
         self._note_thread(source)
 
     async def _show_note(self, press: ButtonPress, note: str) -> None:

@@ -68,7 +68,7 @@ class Network:
 
 
 def is_of_platform(url: str, base_url: str, *, any_port: bool = False) -> bool:
-    """Return whether an address is Slack's own: encrypted like the API, on its host or a subdomain."""
+    """Return whether an address is Slack's own: with TLS like the API, and on its host or a subdomain."""
     if not (url.isascii() and url.isprintable() and " " not in url):
         return False
     try:
@@ -247,7 +247,7 @@ class Hooks:
     """The callbacks with which the socket calls its adapter."""
 
     address: Callable[[], Awaitable[str]]
-    """Returns an address for one connection; raises ConfigError or ServerUnavailable."""
+    """Returns the address for one connection; raises ConfigError or ServerUnavailable."""
     take: Callable[[str, Json], Awaitable[None]]
     """Processes an envelope, and returns when it is stored."""
     take_unreadable: Callable[[bytes, str], Awaitable[None]]

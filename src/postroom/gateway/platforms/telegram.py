@@ -95,7 +95,7 @@ def markdown_v2(text: str) -> str | None:
     """Convert Markdown to Telegram's dialect; return None if it should be sent unchanged.
 
     It is sent unchanged if nothing visible would be left, or if it is nested too deeply. Any thread may call
-    this, but do not convert long texts on the event loop: 4,096 brackets take 0.3 s.
+    this function. Do not convert long texts on the event loop: 4,096 brackets take 0.3 s.
     """
     tokens = _PARSER.parse(text)
     if any(token.level >= _DEEPEST for token in tokens):
@@ -237,7 +237,7 @@ class TelegramOptions(PlatformConfig, frozen=True, kw_only=True):
     base_url: str = "https://api.telegram.org"
     """The address of the Bot API."""
     webhook_url: str | None = None
-    """The public address of `/channels/telegram`, which Telegram calls; None: long polling."""
+    """The public address of `/channels/telegram` that Telegram calls; None for long polling."""
     delete_webhook: bool = False
     """Whether long polling removes a webhook that another program set."""
     poll_seconds: Annotated[int, Meta(ge=1, le=50)] = 30
@@ -253,7 +253,7 @@ class TelegramOptions(PlatformConfig, frozen=True, kw_only=True):
             refuse_address("webhook_url", self.webhook_url, plain=True)
             if not _SECRET.fullmatch(self.api_key or ""):
                 raise ConfigError(
-                    "the webhook secret is missing, or Telegram does not accept its form",
+                    "the webhook secret is missing, or has a format that Telegram rejects",
                     remedy=secret_remedy("webhook_secret", "1 to 256 letters, digits, _ or -"),
                 )
 
@@ -266,7 +266,7 @@ def token_of(config: PlatformConfig) -> str:
     """
     if not config.token:
         raise ConfigError(
-            "telegram has no token",
+            "no token is configured for Telegram",
             remedy=secret_remedy("token", "the token from @BotFather in Telegram"),
         )
     if not _TOKEN.fullmatch(config.token):
@@ -277,7 +277,7 @@ def token_of(config: PlatformConfig) -> str:
 def refused_token(why: str) -> CredentialRefused:
     """Return the error for a token that is invalid or has been revoked."""
     return CredentialRefused(
-        f"telegram's token is not valid: {why}",
+        f"the Telegram token is not valid: {why}",
         remedy=secret_remedy("token", "the token from @BotFather in Telegram"),
     )
 
@@ -439,7 +439,7 @@ _MEDIA: Final = {
     MessageType.STICKER: ("sendSticker", "sticker"),
 }
 _GENERAL: Final = "1"
-"""The topic that every forum begins with. Messages to it must not name a topic."""
+"""The topic that every forum begins with. A message to the general topic must not name a topic."""
 
 
 def number_of(text: str | None) -> int | None:
@@ -676,7 +676,7 @@ class Told(Struct, frozen=True, kw_only=True):
     data: str = ""
 
     def listed(self, kind: str, *words: str) -> str:
-        """Return these texts in one string, after the name of the kind of content."""
+        """Return these texts as one string, preceded by the name of the kind of content."""
         return f"{kind}: " + ", ".join(filter(None, words or (self.title, self.description, self.text)))
 
 
@@ -709,7 +709,7 @@ def read_update(update: Json, me: Me) -> MessageEvent | ButtonPress | Moved | No
         InvalidArgument: The update is invalid.
     """
     if update_id_of(update) is None:
-        raise InvalidArgument("an update of Telegram has no number")
+        raise InvalidArgument("an update from Telegram has no update id")
     try:
         update = storable_json(update)
         for name in (*MESSAGES, *EDITS):
@@ -732,7 +732,7 @@ def read_update(update: Json, me: Me) -> MessageEvent | ButtonPress | Moved | No
             press_id=press.id,
         )
     except (msgspec.ValidationError, RecursionError) as error:
-        raise InvalidArgument(f"an update of Telegram has an unknown form: {error}") from error
+        raise InvalidArgument(f"an update from Telegram has an unknown format: {error}") from error
 
 
 def _moved(message: Message, me: Me) -> Moved | None:
@@ -784,9 +784,9 @@ def read_message(raw: Mapping[str, Json], message: Message, me: Me) -> MessageEv
 def _read_reply(
     raw: Mapping[str, Json], message: Message, event: MessageEvent, me: Me
 ) -> tuple[Attachment, ...]:
-    """Add the answered message to an event; return its files, which belong to another person.
+    """Add the message that an event replies to; return the files of that message, which are another person's.
 
-    Each message of a topic formally replies to the message that opened the topic; that is ignored.
+    In a topic, each message formally replies to the message that opened the topic; this reply is ignored.
     """
     told = message.reply_to_message or message.external_reply or {}
     quoted = "" if message.quote is None else _spelt_out(message.quote.text, message.quote.entities, me)[0]
@@ -881,7 +881,7 @@ def _source(message: Message, speaker: Peer | None, me: Me) -> SessionSource:
     """
     chat, who = message.chat or Peer(), speaker or Peer()
     if chat.id is None or chat.type not in CHAT_TYPES or message.message_id is None:
-        raise InvalidArgument("a message of Telegram has no number, no chat, or an unknown kind of chat")
+        raise InvalidArgument("a message from Telegram has no id, no chat, or an unknown kind of chat")
     topic = None
     if message.is_topic_message and (root := message.reply_to_message or message.external_reply):
         began = msgspec.convert(root, Message).forum_topic_created
@@ -985,7 +985,7 @@ _CONTENT: Final[dict[str, tuple[Any, Callable[[Any], Content]]]] = {
     "invoice": (Told, _told(lambda invoice: invoice.listed("Invoice"))),
     "web_app_data": (Told, _told(lambda part: f"Data of a web app: {part.data}")),
 }
-"""How each kind of content is read, by the field of a message that holds the content."""
+"""How each kind of content is read, keyed by the field of a message that holds the content."""
 
 
 class TelegramAdapter(BasePlatformAdapter):
@@ -1035,7 +1035,7 @@ class TelegramAdapter(BasePlatformAdapter):
         return "default" if self._me is None else str(self._me.bot_id)
 
     def lock_identity(self) -> str | None:
-        """Return the token, because only one process may poll with it; None with a webhook."""
+        """Return the token, because only one process may poll with it; None if a webhook is used."""
         return None if self._options.webhook_url else self.config.token
 
     def routes(self) -> Sequence[BaseRoute]:
@@ -1085,8 +1085,8 @@ class TelegramAdapter(BasePlatformAdapter):
         bot_id, name = (told.get("id"), told.get("username")) if isinstance(told, dict) else (None, None)
         if not isinstance(bot_id, int) or not isinstance(name, str):
             raise ConfigError(
-                "telegram's base_url is not a Bot API",
-                remedy="set base_url to a Bot API, or remove it",
+                "Telegram's base_url is not the URL of a Bot API",
+                remedy="set base_url to the URL of a Bot API, or remove it",
             )
         return Me(bot_id=bot_id, username=name)
 
@@ -1113,7 +1113,7 @@ class TelegramAdapter(BasePlatformAdapter):
         )
         if answer.is_telegram and answer.status == 400:
             raise ConfigError(
-                f"telegram rejected the webhook: {answer.error}",
+                f"Telegram rejected the webhook: {answer.error}",
                 remedy="set webhook_url to an https URL that Telegram can reach",
             )
         _checked(answer)
@@ -1166,7 +1166,7 @@ class TelegramAdapter(BasePlatformAdapter):
         details: dict[str, object] = {"retry_after_ms": answer.retry_after_ms}
         if answer.is_conflict:
             raise ServerUnavailable(
-                f"another program receives for this bot: {answer.error}; stop that program, or "
+                f"another program receives the messages of this bot: {answer.error}; stop that program, or "
                 "remove the webhook (delete_webhook)",
                 remedy="",
                 details={**details, "channel": "conflict"},

@@ -9,9 +9,9 @@ The first person signs in with `token`, of 16 characters or more.
 A person's stable id is `web:<name>`, and the chat is `<name>`. Each conversation is a thread of that chat and
 has its own session. The conversation `main` is the chat itself, with mail and reminders. A browser that has
 presented a token is signed in for twelve hours by a signed, HttpOnly, SameSite=Strict cookie, which also
-survives a restart of the server. The store keeps the hash of each session that has signed out. A changing
-request must come from the page itself: it needs the header `X-Postroom: 1`, and its Origin and Sec-Fetch-Site
-are checked.
+survives a restart of the server. The store keeps the hash of each session that has signed out. A request that
+changes something must come from the page itself: it needs the header `X-Postroom: 1`, and its Origin and
+Sec-Fetch-Site are checked.
 
 The page generates the id of a message, so a message that is sent twice is stored once. The store keeps every
 entry except drafts until the person deletes the conversation. The server renders the Markdown of entries.
@@ -812,7 +812,7 @@ class WebAdapter(HttpAdapter):
         return json_response({"id": conversation, "state": "deleted"})
 
     async def _stop(self, request: Request) -> Response:
-        """Stop the active run of a conversation; the part of its answer that is shown stays."""
+        """Stop the active run of a conversation; the part of its answer that was already shown stays."""
         name, _ = await self._read(request)
         source = self._source(name, _conversation_id(request.path_params["id"]))
         note = await self._receiver().pressed(ButtonPress(source=source, value="stop"))
@@ -904,13 +904,13 @@ class WebAdapter(HttpAdapter):
         return json_response({"id": message_id, "state": "kept"}, 202)
 
     async def _open(self, name: str, conversation: str, text: str) -> None:
-        """Create a conversation if it does not exist; its title is the first line of a text."""
+        """Create a conversation if it does not exist; its title is the first line of the given text."""
         if await self._chats().conversation(name, conversation) is None:
             await self._chats().open(name, conversation, title=_title(text) or "Untitled")
             self._logs[name].list_anew()
 
     async def _upload(self, request: Request) -> Response:
-        """Store an uploaded file. A later message refers to it by its hash."""
+        """Store an uploaded file. A later message refers to the file by its hash."""
         require_own_page(request)
         name = await self._who(request)
         told = request.query_params.get("name", "")
@@ -972,7 +972,7 @@ class WebAdapter(HttpAdapter):
         return tuple(file for file in known if file is not None)
 
     async def _known(self, name: str, sha256: str, entry_id: str | None = None) -> ShownFile | None:
-        """Return a file that the person uploaded, or that the named entry or a recent entry shows."""
+        """Return a file that the person has uploaded, or that the named entry or a recent entry shows."""
         found = self._uploaded[name].get(sha256) or self._logs[name].file(sha256)
         if found is None and entry_id is not None:
             entry = await self._entry(name, entry_id)
@@ -1216,7 +1216,7 @@ class WebAdapter(HttpAdapter):
         return SendResult.sent(entry.entry_id)
 
     async def _read_by(self, name: str, entry: Entry, ids: tuple[str, ...]) -> list[Entry]:
-        """Return the messages that an agent has read, marked so that they can no longer be edited."""
+        """Mark the messages that an agent has read as no longer editable, and return them."""
         found = [await self._entry(name, message_id) for message_id in ids]
         return [
             replace(one, answered=True, note="")

@@ -1,4 +1,4 @@
-"""Signed webhooks: any program that can POST JSON can talk to an agent, and receives its answer.
+"""Signed webhooks: any program that can POST JSON can write to an agent, and receives the agent's answer.
 
     POST /webhook/<name>, signed ──▶ stored ──▶ 202
                           answer ──▶ POST callback_url, signed
@@ -10,9 +10,9 @@ The scheme `postroom`: `X-Postroom-Timestamp` is the time in seconds since the e
 `X-Postroom-Signature: v1=<hex>` is the HMAC-SHA256 of `<timestamp>.<raw body>`. `X-Postroom-Delivery` is the
 delivery id, which is the same in each repetition; without it, an id is derived from the content. The same id
 with a different body in the same chat is refused with 409; bodies are compared as JSON, not byte by byte. The
-delivery id is not signed. So a signature that was accepted under one id is refused under another while its
-timestamp is valid, but only by the process that accepted it. GitHub's signature and GitLab's token contain no
-timestamp: their security depends on a private connection.
+delivery id is not signed. Therefore, a signature that was accepted under one id is refused under another one
+while its timestamp is valid, but only by the process that accepted it. GitHub's signature and GitLab's token
+contain no timestamp: their security depends on a private connection.
 
 A body that lacks a field of the template, such as GitHub's `ping`, does not become a message. It is answered
 with 202, the status `ignored` and the name of the field. A null counts as a value. The agent is told which
@@ -118,7 +118,10 @@ class HookTable(Table, frozen=True, kw_only=True):
     scheme: Scheme = Scheme.POSTROOM
     """How the caller proves that it knows the secret."""
     prompt: str | None = None
-    """The text for the agent, with fields as `{repo.name}`; None: the body's `text`, else the body."""
+    """The text for the agent, with fields such as `{repo.name}`.
+
+    None for the body's `text` or the whole body.
+    """
     callback_url: str | None = None
     """The address that receives answers: https, or http on this machine. Redirects are not followed."""
     callback_secret: Secret | None = None
@@ -212,7 +215,7 @@ def may_command(route: HookRoute) -> bool:
 
 
 def prompt_of(template: str | None, data: Mapping[str, Json], body: bytes) -> str:
-    """Return the prompt: the template with its fields, else the body's `text`, else the body.
+    """Return the prompt: the template with its fields, otherwise the body's `text`, otherwise the whole body.
 
     Fields inside inserted values are not replaced. A missing value becomes an empty text.
 
@@ -230,7 +233,10 @@ def prompt_of(template: str | None, data: Mapping[str, Json], body: bytes) -> st
 
 
 def missing_field(template: str | None, data: Mapping[str, Json]) -> str | None:
-    """Return the first field of a template that a body lacks; None if it has them all. A null is a value."""
+    """Return the first field of a template that the body lacks; None if the body has all fields.
+
+    A null is a value.
+    """
     names = (found[1] for found in _FIELD.finditer(template or ""))
     return next((name for name in names if _looked_up(data, name) is _ABSENT), None)
 

@@ -1,4 +1,4 @@
-"""Requests as plain arguments of an operation; `read_command` validates them."""
+"""Converts requests to the plain arguments of an operation, which `read_command` then validates."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -19,7 +19,7 @@ MOST_FIELDS: Final = 2_000
 
 
 def query_arguments(query: bytes, lists: frozenset[str]) -> dict[str, Any]:
-    """Parse the fields of a query. A list is given by repeating its field for each entry.
+    """Parse the fields of a query. A list is given by repeating its field once for each entry.
 
     Raises:
         InvalidArgument: The query is not UTF-8, has too many fields, or repeats a single value.
@@ -40,7 +40,7 @@ def query_arguments(query: bytes, lists: frozenset[str]) -> dict[str, Any]:
             raise InvalidArgument(
                 f"{name[:200]} is given more than once",
                 value=name[:200],
-                remedy="give it once: it is not a list",
+                remedy="give it only once, because it is not a list",
             )
         else:
             found[name] = value

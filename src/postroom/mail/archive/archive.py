@@ -1,14 +1,14 @@
-"""The archive of an installation: one Git repository per project, written in batches by the relay.
+"""The archive of an installation: one Git repository per project, which the relay writes in batches.
 
 The database is authoritative, and the archive is an export. Writing it can be repeated, because records are
 identified by their ids, and it never delays mail. Records that wait to be archived stay in the outbox, whose
 relay delivers them in batches.
 
 A small file next to the repositories, the mark file, records the id of the store and the newest log entries
-that the archive has. A server compares it with the database at start-up, so that a different or older
+that the archive has. At start-up, a server compares the mark with the database, so that a different or older
 database never writes records whose numbers the archive already uses. Each change that is archived adds an
-entry to the log of its project, and entry numbers only grow, so that a smaller newest number reveals an older
-database.
+entry to the log of its project, and entry numbers only grow. A smaller newest number therefore reveals an
+older database.
 """
 
 import asyncio
@@ -41,15 +41,15 @@ from postroom.stores.mail.store import MailStore
 
 @dataclass(slots=True, kw_only=True)
 class Batch:
-    """The contents of one commit: files by path, and the messages that they contain."""
+    """The contents of one commit: files, keyed by path, and the messages that they contain."""
 
     project: Project
     files: dict[str, bytes] = field(default_factory=dict)
     messages: list[Message] = field(default_factory=list)
     recalled: list[tuple[Message, bytes]] = field(default_factory=list)
-    """Messages whose text was deleted; the name of their file still has the former subject."""
+    """Messages whose text was deleted; the names of their files still contain the former subjects."""
     deleted: list[tuple[int, int]] = field(default_factory=list)
-    """Deleted messages, each with the time when it was sent, which determines the folder of its file."""
+    """Deleted messages with the time at which each was sent, which determines the folder of its file."""
     removed: list[str] = field(default_factory=list)
     """Other files to remove."""
     newest_entry: int = 0
@@ -176,13 +176,13 @@ def _told(path: str, content: bytes) -> dict[str, Any]:
 
 NAME: Final = "store.json"
 _READ_BEFORE: Final = "newest_message"
-"""A field that the previous release needs to start; its value 0 has no meaning."""
+"""A field that the previous release needs when it starts; its value 0 has no meaning."""
 _LARGEST: Final = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreMark:
-    """Identifies a store by its id, with the newest known log entry of each project, by slug."""
+    """Identifies a store by its id, and by the newest known log entry of each project, keyed by slug."""
 
     store_id: str
     logs: Mapping[str, int] = field(default_factory=dict)
@@ -268,7 +268,10 @@ class Author:
 
 
 class Archive:
-    """Writes the records of projects into their repositories under `root`; the handler of archive effects."""
+    """Writes the records of projects into their repositories under `root`.
+
+    Handles the effects for the archive.
+    """
 
     lease = timedelta(minutes=5)
     together = True
@@ -287,7 +290,7 @@ class Archive:
     ) -> None:
         """`batch` is the maximum number of records in one commit.
 
-        `may_write` returns whether this server is currently the one that writes the archive.
+        `may_write` returns whether this server is currently the one that may write the archive.
         """
         self.root = root
         self.at_once = batch
@@ -299,14 +302,14 @@ class Archive:
         self._commits: dict[int, int] = {}
         self._marking = threading.Lock()
         self._slugs: dict[int, str] = {}
-        """Slugs of the projects written so far, by id; a project's slug never changes."""
+        """Slugs of the projects written so far, keyed by id; a project's slug never changes."""
         self._repositories: dict[str, ArchiveRepository] = {}
         """The open repositories by slug."""
         self._views: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         """Locks by slug.
 
-        Each is held from reading a project until the write, so that an older state never overwrites a newer
-        one.
+        Each lock is held from reading a project until writing it, so that an older state never overwrites a
+        newer one.
         """
 
     def repository(self, slug: str) -> ArchiveRepository:
@@ -371,7 +374,7 @@ class Archive:
         *,
         may_write: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Write records, named `<kind>:<id>`, and remove files, based on one consistent view of the store."""
+        """Write records, named `<kind>:<id>`, and remove files, all read from one snapshot of the store."""
 
         def look(tx: MailReads) -> Batch | None:
             project = tx.project_by_id(project_id)

@@ -44,7 +44,7 @@ def message_folder(sent_at: int) -> str:
 
 
 def message_path(message: Message) -> str:
-    """Return the path of a message's file; its id makes it unique, and the subject makes it readable."""
+    """Return the path of a message's file; the id makes it unique, and the subject makes it readable."""
     slug = re.sub(r"[^a-z0-9]+", "-", message.subject.casefold()).strip("-")[:_SLUG_CHARS].strip("-")
     # Existing archives name their files like this: another word would leave the old files behind.
     return f"{message_folder(message.created_at)}/{message.id}-{slug or 'letter'}.md"
@@ -168,7 +168,7 @@ def read_message_file(content: bytes) -> tuple[dict[str, Any], str]:
         raise ValueError("the file has no front matter")
     head, fence, body = text[len(_FENCE) + 1 :].partition(f"\n{_FENCE}\n\n")
     if not fence:
-        raise ValueError("the front matter has no end")
+        raise ValueError("the front matter is not closed")
     fields = {}
     for line in head.split("\n"):  # not splitlines: JSON may hold other line separators
         name, _, value = line.partition(": ")
@@ -191,7 +191,7 @@ def thread_file(thread_id: str, messages: Sequence[Message], left_out: int) -> b
 
 
 def instant_of(value: object) -> int | None:
-    """Parse a time in a file; None if there is none."""
+    """Parse a time that is stored in a file; None if it is missing."""
     return from_iso(value) if isinstance(value, str) else None
 
 

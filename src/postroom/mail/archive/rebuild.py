@@ -102,7 +102,7 @@ def no_archive(root: Path) -> InvalidPath:
 
 
 def holds_archive(root: Path) -> bool:
-    """Return whether a folder has files that may be a project's archive; nothing is written."""
+    """Return whether a folder has files that may be a project's archive, without writing anything."""
     return any(one.is_dir() and any(one.iterdir()) for one in root.glob("*.git"))
 
 

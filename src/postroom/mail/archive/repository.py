@@ -8,9 +8,9 @@ mail.
               ▲                                                                        │
               └───────────────── another writer came between ◀─────────────────────────┘
 
-Writers of this class take turns, so that none of them keeps losing the race: without turns, one of two
-equally fast processes lost twenty times in a row. Consistency does not depend on the turns, but only on the
-compare-and-set of the branch, which also protects against other Git processes.
+The writers of this class take turns. Without turns, one of two equally fast processes lost the race twenty
+times in a row. Consistency does not depend on the turns, but only on the compare-and-set of the branch, which
+also protects against other Git processes.
 
 `GitProgram` starts and stops Git with a clean environment and a time limit for each call, and translates its
 failures. The paths, the message and the whole input stream of a commit for `git fast-import` are assembled in
@@ -44,8 +44,9 @@ SETTINGS = (
     "pack.threads=1",  # repacking runs while the server works: one core is enough
 )
 GRACE_SECONDS = 1.0
-"""Seconds that Git gets to remove its lock files after a request to stop; a killed Git would leave them
-behind.
+"""Seconds that Git gets to remove its lock files after it was asked to stop.
+
+A killed Git would leave them behind.
 """
 STDERR_SHOWN = 300
 """Maximum number of characters of Git's error output that an error shows."""
@@ -93,7 +94,7 @@ class Answer:
 
 
 class GitProgram:
-    """Runs `git` on one bare repository; each call ends within the timeout or is stopped."""
+    """Runs `git` on one bare repository; each call either ends within the timeout or is stopped."""
 
     def __init__(self, program: str, folder: Path, timeout: timedelta) -> None:
         """Locate the program once.
@@ -250,7 +251,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def checked_path(path: str) -> str:
-    """Return a path unchanged if it is safe in the archive's tree and in every checkout of it.
+    """Return a path unchanged if it is safe in the archive and in every checkout of the archive.
 
     Raises:
         InvalidPath: The path is empty, absolute, leaves the tree, names a file of Git itself, or is too long.
@@ -327,10 +328,10 @@ def file_removals(paths: Sequence[str]) -> bytes:
 def commit_stream(
     *, ref: str, identity: str, now: int, text: str, changes: bytes, parent: str | None
 ) -> bytes:
-    """Return the whole stream for one commit; Git responds with the commit's id.
+    """Return the complete input for one commit; Git answers with the commit's id.
 
-    `ref` is a name used only in this stream: the reset removes it before Git writes any ref, so that it is
-    never left behind, even after a failure or a kill.
+    `ref` is a name that is used only in this input: the reset removes it before Git writes any ref, so that
+    it never remains, even after a failure or a kill.
     """
     who = f"{identity} {now // 1000} +0000"
     head = f"commit {ref}\nmark :1\nauthor {who}\ncommitter {who}\n".encode()
@@ -381,7 +382,7 @@ T = TypeVar("T")
 
 BRANCH = "refs/heads/main"
 UNBORN = "0" * 40
-"""The value that Git uses for a branch that does not exist yet."""
+"""The value that Git uses for a branch that does not exist."""
 TURN_FILE = "postroom.lock"
 ATTEMPTS = 20
 """Maximum number of times that one write is restarted because another writer moved the branch."""
@@ -412,10 +413,10 @@ class _Entry:
 class ArchiveRepository:
     """One bare Git repository to which commits are only ever added.
 
-    Several writers, in threads or processes, may share it. They take turns, and a writer that finds that the
-    branch has moved builds its commit again on the new tip. Waiting for a turn and each Git call are limited
-    by the timeout; calls that read the whole repository may take ten times as long. All methods block, so run
-    them in a worker thread.
+    Several writers, in threads or processes, may share it. Writers take turns. If a writer finds that the
+    branch has moved, it builds its commit again on the new tip. Waiting for a turn and each Git call are
+    limited by the timeout; calls that read the whole repository may take ten times as long. All methods
+    block, so run them in a worker thread.
     """
 
     def __init__(self, git: GitProgram, identity: str) -> None:
@@ -466,8 +467,8 @@ class ArchiveRepository:
     ) -> str | None:
         """Add or replace `files` in one commit on the branch, dated `now`, and return its id.
 
-        Return None if the archive already has exactly these files, so that a batch can be repeated, even
-        after a failure with an unknown result. Files in `removed` are removed from the newest tree; earlier
+        Return None if the archive already has exactly these files. A batch can therefore be repeated, even
+        after a failure whose outcome is unknown. Files in `removed` are removed from the newest tree; earlier
         commits keep them, and nothing else is ever removed. The subject is joined into one line of at most 72
         characters, and each trailer's value into one line.
 
@@ -534,7 +535,7 @@ class ArchiveRepository:
         return next((content for _, content in self._contents(entries)), None)
 
     def walk(self, prefix: str = "") -> Iterator[tuple[str, bytes]]:
-        """Yield every file of the newest commit in the folder `prefix` (or all files), by path.
+        """Yield every file of the newest commit in the folder `prefix` (or all files), ordered by path.
 
         All files come from the same commit, whatever is written in the meantime. All paths are held in
         memory, and contents are read in groups. No process runs between two groups, so that the caller may be
@@ -554,7 +555,7 @@ class ArchiveRepository:
         return [entry.path for entry in self._below(_folder(prefix))]
 
     def blobs(self) -> dict[str, str]:
-        """Return Git's hash of every file of the newest commit, by path."""
+        """Return Git's hash of every file of the newest commit, keyed by path."""
         return {entry.path: entry.blob for entry in self._below([])}
 
     def commit_count(self) -> int:
@@ -605,7 +606,10 @@ class ArchiveRepository:
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
-        """Wait until no other writer of this class is active; a turn ends at the latest with its process."""
+        """Wait until no other writer of this class is active.
+
+        The turn ends when the process ends at the latest.
+        """
         path = self._git.folder / TURN_FILE
         patience = self._git.timeout.total_seconds()
         lock = FileLock(path, timeout=patience, mode=0o600, poll_interval=0.005)
@@ -627,7 +631,7 @@ class ArchiveRepository:
             lock.release()
 
     def _build(self, parent: str | None, text: str, changes: bytes, now: int) -> str:
-        """Write the objects of a batch and return its commit, which is not on the branch yet."""
+        """Write the objects of a batch and return its commit, to which the branch does not point yet."""
         stream = commit_stream(
             ref=f"refs/postroom/{uuid.uuid4().hex}",
             identity=self._identity,
@@ -665,7 +669,7 @@ class ArchiveRepository:
         return bool(changed)
 
     def _list(self, tip: str, paths: Sequence[str], *, below: bool = False) -> list[_Entry]:
-        """Return the files at `paths` in a commit; with `below`, also all files below these paths."""
+        """Return the files at `paths` in a commit; with `below`, also all files in folders at these paths."""
         options = ["-r"] if below else []
         listed = self._git.run("ls-tree", "-z", "-l", *options, "--", tip, *paths)
         return [entry for line in listed.split(b"\0") if (entry := _entry(line)) is not None]
@@ -755,7 +759,10 @@ def _entry(line: bytes) -> _Entry | None:
 
 
 def _groups(items: Iterable[T], size: Callable[[T], int], limit: int) -> Iterator[list[T]]:
-    """Split into groups of at most `limit` bytes and `GROUP_ITEMS` items; a larger item is its own group."""
+    """Split items into groups of at most `limit` bytes and `GROUP_ITEMS` items.
+
+    A larger item forms its own group.
+    """
     group: list[T] = []
     held = 0
     for item in items:

@@ -1,45 +1,68 @@
 """Questions of an active run to people: stored at once, asked at the end of the turn, answered once."""
 
 from itertools import count
-from typing import TypedDict
+from typing import Final, TypedDict
+
+from msgspec import to_builtins
 
 from postroom.contracts.errors import IllegalTransition, InvalidArgument
-from postroom.contracts.mail import Agent
+from postroom.contracts.mail import Agent, Project
+from postroom.contracts.messages import Boundary, ContentBlock, DeliveryMode, Message, Role
+from postroom.contracts.questions import OPERATOR, QuestionKind, asked_for
+from postroom.contracts.records import replace
 from postroom.contracts.runs import OnTimeout
 from postroom.contracts.waking import AskedQuestion, question_number
 from postroom.mail.commands import AskPerson
 from postroom.mail.context import WriteContext
-from postroom.mail.identity import acting_active
+from postroom.mail.identity import acting_active, find_address
+from postroom.mail.projects import full_address
+from postroom.mail.waking.prompts import ASKED, ASKING_LANES, asking_thread, messages_named
 
+STARTER: Final = "starter"
+"""Stands for the person or agent whose message started the run."""
 _OWN_RUN = "give the run's own id from POSTROOM_RUN of the program that the server started"
 
 
 class AskedView(TypedDict):
-    """A stored question. It is asked when the run has ended its turn; end it now."""
+    """A stored question. The question is asked when the run has ended its turn, so end the turn now."""
 
     question_id: str
     asked: bool
 
 
 def ask_person(context: WriteContext, asked: AskPerson) -> AskedView:
-    """Store a question to a person, which is asked when the run ends its turn.
+    """Store a question to a person; it is asked when the run ends its turn.
 
     Raises:
         IllegalTransition: The agent has no such active run.
-        InvalidArgument: Only one of a timeout and its effect is given, or the call neither names a run nor
-            comes from one.
+        InvalidArgument: Only one of a timeout and its effect is given, the kind of answer is
+            invalid, or the call neither names a run nor comes from one.
+        UnknownAgent: Somebody who may or may not answer does not exist.
     """
-    _, agent = acting_active(context, asked.project_key, asked.agent_name)
+    home, agent = acting_active(context, asked.project_key, asked.agent_name)
     if (asked.timeout_seconds is None) != (asked.on_timeout == "wait"):
         raise InvalidArgument(
             "timeout_seconds and an on_timeout other than 'wait' require each other",
             value=asked.on_timeout,
             remedy="give both, or neither to wait without a timeout",
         )
+    if _is_outside(context, asked, agent):
+        return _ask_outside(context, home, agent, _question(context, asked, home, agent, ""))
     run_id = _run_of(context, asked)
-    question_id = _number(context, run_id, asked.question)
-    _keep(context, asked, agent, run_id, question_id)
-    return {"question_id": question_id, "asked": True}
+    question = _question(context, asked, home, agent, run_id)
+    before = context.tx.questions(run_id)
+    same = [one for one in before if one.text == question.text]
+    for one in same:
+        if one.asked == question.asked:
+            question = replace(question, id=one.id)
+        else:  # nobody has seen it: it is shown after the turn
+            context.tx.unask(run_id, agent.id, one.id, context.now)
+    if not question.id:
+        numbers = (question_number(run_id, question.text, context.now, salt) for salt in count())
+        taken = [one.id for one in before]
+        question = replace(question, id=next(one for one in numbers if one not in taken))
+    _keep(context, agent, run_id, question)
+    return {"question_id": question.id, "asked": True}
 
 
 def ask_person_again(context: WriteContext, asked: AskPerson, kept: AskedView) -> None:
@@ -52,10 +75,13 @@ def ask_person_again(context: WriteContext, asked: AskPerson, kept: AskedView) -
     Raises:
         IllegalTransition: The question does not exist, and the agent has no such active run.
     """
+    home, agent = acting_active(context, asked.project_key, asked.agent_name)
+    if _is_outside(context, asked, agent):
+        return  # it does not depend on an attempt
     run_id = _run_of(context, asked)
     if not context.tx.has_asked(run_id, kept["question_id"]):
-        _, agent = acting_active(context, asked.project_key, asked.agent_name)
-        _keep(context, asked, agent, run_id, kept["question_id"])
+        question = _question(context, asked, home, agent, run_id)
+        _keep(context, agent, run_id, replace(question, id=kept["question_id"]))
 
 
 def _run_of(context: WriteContext, asked: AskPerson) -> str:
@@ -67,20 +93,113 @@ def _run_of(context: WriteContext, asked: AskPerson) -> str:
     return run_id
 
 
-def _keep(context: WriteContext, asked: AskPerson, agent: Agent, run_id: str, question_id: str) -> None:
-    """Store a question of an active run."""
-    question = AskedQuestion(
-        id=question_id,
-        text=asked.question,
-        timeout_ms=None if asked.timeout_seconds is None else asked.timeout_seconds * 1_000,
-        on_timeout=OnTimeout(asked.on_timeout),
+def _is_outside(context: WriteContext, asked: AskPerson, agent: Agent) -> bool:
+    """Return whether an agent without a runner asks: a client program that a person started."""
+    return not (asked.run_id or context.caller.run_id) and context.tx.runner(agent.id) is None
+
+
+def _ask_outside(context: WriteContext, home: Project, agent: Agent, question: AskedQuestion) -> AskedView:
+    """Start a run that waits for the answer and mails it to the agent.
+
+    Raises:
+        IllegalTransition: This process executes no runs, or the agent has too many open questions.
+    """
+    if context.waking is None:
+        raise IllegalTransition(
+            "questions need a running server", value=question.text, remedy="start it: `postroom up`"
+        )
+    number = question_number(agent.id, question.text, context.now, context.dice.random())
+    lanes = [(int(number[0], 16) + place) % ASKING_LANES for place in range(ASKING_LANES)]
+    threads = [asking_thread(home.slug, agent.name, lane) for lane in lanes]
+    waiting = context.tx.waiting_runs(threads)
+    free = [one for one in threads if one not in waiting]
+    for one in waiting.values():
+        for ticket in one.open_tickets:
+            if (ticket.reason, ticket.asked) == (question.text, question.asked):
+                return {"question_id": ticket.ticket_id, "asked": True}
+    if not free:
+        raise IllegalTransition(
+            f"{agent.name} has {ASKING_LANES} open questions",
+            value=question.text,
+            remedy="wait for answers, or answer some: `postroom questions list`",
+        )
+    asked = replace(question, id=number)
+    message = Message(
+        role=Role.USER,
+        content=(ContentBlock(text=question.text), ContentBlock(type="data", data=to_builtins(asked))),
+        id=f"{ASKED}{number}",
     )
+    mode = DeliveryMode(
+        boundary=Boundary.NEXT_STEP, group=None, starts_run=True, resumes=False, target_run_id=None
+    )
+    context.waking.accept(free[0], message, mode)
+    return {"question_id": number, "asked": True}
+
+
+def _keep(context: WriteContext, agent: Agent, run_id: str, question: AskedQuestion) -> None:
+    """Store a question of an active run."""
     if not context.tx.ask(run_id, agent.id, question, context.now):
         raise IllegalTransition(f"{agent.name} has no active run {run_id!r}", value=run_id, remedy=_OWN_RUN)
 
 
-def _number(context: WriteContext, run_id: str, text: str) -> str:
-    """Return the number of the question, or the earlier number if the active run has already asked it."""
-    before = {one.text: one.id for one in context.tx.questions(run_id)}
-    numbers = (question_number(run_id, text, context.now, salt) for salt in count())
-    return before.get(text) or next(one for one in numbers if one not in before.values())
+def _question(
+    context: WriteContext, asked: AskPerson, home: Project, agent: Agent, run_id: str
+) -> AskedQuestion:
+    """Return the question that a call asks, without its id."""
+    kind = asked_for(
+        choices=asked.choices,
+        wants_text=asked.text,
+        form=asked.form,
+        action=asked.action,
+        default=asked.default or None,
+    )
+    if (asked.on_timeout == "default") != bool(asked.default):
+        raise InvalidArgument(
+            "default and on_timeout 'default' require each other", value=asked.default, remedy="give both"
+        )
+    if asked.on_timeout == "no" and kind.kind is not QuestionKind.YES_NO:
+        raise InvalidArgument(
+            "only a question that takes yes or no can be answered with no",
+            value=asked.on_timeout,
+            remedy="use on_timeout 'cancel', or 'default' with a default",
+        )
+    to = tuple(_address(context, one, home, run_id) for one in asked.to)
+    not_by = tuple(_address(context, one, home, run_id) for one in asked.not_by)
+    if to and set(to) <= {*not_by, full_address(home, agent)}:
+        raise InvalidArgument(
+            "to leaves nobody who may answer: its names are yours or in not_by",
+            value=asked.to,
+            remedy="name somebody else",
+        )
+    return AskedQuestion(
+        id="",
+        text=asked.question,
+        timeout_ms=None if asked.timeout_seconds is None else asked.timeout_seconds * 1_000,
+        on_timeout=OnTimeout.NO if asked.on_timeout == "default" else OnTimeout(asked.on_timeout),
+        asked=replace(kind, to=to, not_by=not_by),
+    )
+
+
+def _address(context: WriteContext, written: str, home: Project, run_id: str) -> str:
+    """Return the full address of somebody who may or may not answer.
+
+    Raises:
+        UnknownAgent: There is nobody with this address.
+        InvalidArgument: No message started the run.
+    """
+    if written == OPERATOR:
+        return written
+    if written != STARTER:
+        return full_address(*find_address(context, home, written))
+    run = context.tx.run_of(run_id)
+    numbers = messages_named(run.input.trigger_message_ids if run and run.input else ())
+    messages = context.tx.messages(numbers[:1])
+    if not messages:
+        raise InvalidArgument(
+            "no message started this run, so it has no starter",
+            value=written,
+            remedy="name the person: human:NAME",
+        )
+    sender = context.tx.agents_by_id([messages[numbers[0]].sender_id])[messages[numbers[0]].sender_id]
+    place = context.tx.project_by_id(sender.project_id)
+    return full_address(place or home, sender)

@@ -1,6 +1,6 @@
 """Runs of agents on mail: the messages that a run receives, its execution, and the answer to the senders.
 
-The change that starts a run also assigns its messages, and the change that ends the run also writes the
+The change that starts a run also assigns the run's messages, and the change that ends it also writes the
 answer.
 """
 
@@ -17,8 +17,8 @@ from postroom.contracts.limits import BUDGET_TOOL
 from postroom.contracts.mail import AddressedAgent, Agent, Message, Outcome, Project, Received
 from postroom.contracts.messages import Boundary
 from postroom.contracts.messages import Message as RunMessage
-from postroom.contracts.quoting import without_escapes
-from postroom.contracts.records import replace
+from postroom.contracts.quoting import one_line, without_escapes
+from postroom.contracts.records import from_plain, replace
 from postroom.contracts.runs import (
     RunRecord,
     RunStatus,
@@ -37,8 +37,9 @@ from postroom.mail.notes import notes_to_give
 from postroom.mail.reservations import in_run, release_reserved_in
 from postroom.mail.sending import Addressee, NewMessage, refusals, reply_subject, store_message, wake_readers
 from postroom.mail.tasks import MOST_REASON, block_unfinished, give_back
-from postroom.mail.waking.open_questions import ASK, BY_MAIL, takes_reply
+from postroom.mail.waking.open_questions import ASK, BY_MAIL, IN_WINDOW, takes_reply
 from postroom.mail.waking.prompts import (
+    ASKING,
     DECISION,
     NO_WORDS,
     NOTES,
@@ -47,6 +48,7 @@ from postroom.mail.waking.prompts import (
     answer_told,
     asks,
     clipped,
+    decision_told,
     failure,
     messages_named,
 )
@@ -110,7 +112,7 @@ def take(
 ) -> tuple[RunMessage, ...]:
     """Assign messages that arrived while the run was active; return those that the run reads.
 
-    `told` means that the program has received these messages, so that they are assigned even if its agent has
+    `told` means that the program has received these messages. They are then assigned even if its agent has
     read them.
     """
     ids = messages_named([one.id or "" for one in messages])
@@ -119,7 +121,7 @@ def take(
 
 
 def unread(tx: MailReads, whose: AgentName, messages: Sequence[RunMessage]) -> tuple[RunMessage, ...]:
-    """Return the messages that were neither read by their agent nor recalled; nothing is written."""
+    """Return the messages that were neither read by their agent nor recalled; write nothing."""
     addressed = tx.agent_addressed(*whose)
     ids = messages_named([one.id or "" for one in messages])
     found = {} if addressed is None else tx.received(addressed.agent.id, ids)
@@ -159,7 +161,7 @@ def _assigned(
 
 
 def _among(messages: Sequence[RunMessage], mail: Sequence[int]) -> tuple[RunMessage, ...]:
-    """Return those of the messages that are mail with these ids, or that are not mail."""
+    """Return the messages that are either mail with one of these ids, or no mail at all."""
     return tuple(one for one in messages if set(messages_named([one.id or ""])).issubset(mail))
 
 
@@ -185,8 +187,8 @@ def _noted(tx: MailWrites, *, begun: RunInput, run_id: str, rules: Rules) -> tup
 class MailRunExecutor(ExecutorAround):
     """Wraps the executor of agents to process mail.
 
-    A run does not start if all its messages have been read in the meantime. After a run has asked a person
-    and ended its turn, it waits for the answer and then continues with it.
+    A run does not start if all its messages have been read in the meantime. If a run has asked a person, it
+    waits for the answer after it has ended its turn, and then continues with the answer.
     """
 
     def __init__(
@@ -210,8 +212,8 @@ class MailRunExecutor(ExecutorAround):
     async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
         """Execute a run of an agent, and return its result or the questions for which it waits."""
         whose = self._whose(activation.thread_id)
-        if whose is None:
-            return await self._within.run(activation, sink)
+        if whose is None or ASKING in activation.thread_id:
+            return self._asked_outside(activation) if whose else await self._within.run(activation, sink)
         run_id = activation.run_id or ""
         before: RunRecord | None = None
         if activation.recovery is not Recovery.START or activation.decisions:
@@ -247,6 +249,15 @@ class MailRunExecutor(ExecutorAround):
             if result.waiting is None and result.termination.type not in _ENDS_WELL:
                 span.failed(result.termination.type.value)
             return result
+
+    def _asked_outside(self, activation: RunActivation) -> AgentRunResult:
+        """Wait for the answer to the question of the run's message, or end with that answer."""
+        run_id = activation.run_id or ""
+        for _, decision in activation.decisions:
+            return AgentRunResult(run_id=run_id, response=decision_told(decision))
+        blocks = [block for one in activation.messages for block in one.content if block.type == "data"]
+        asked = [from_plain(block.data, AskedQuestion) for block in blocks]
+        return self._waiting(AgentRunResult(run_id=run_id), asked) if asked else AgentRunResult(run_id=run_id)
 
     async def _executed(
         self, told: RunActivation, sink: EventSink, span: Span, begun: RunInput
@@ -284,6 +295,7 @@ class MailRunExecutor(ExecutorAround):
                 updated_at=now,
                 expires_at=None if one.timeout_ms is None else now + one.timeout_ms,
                 on_timeout=one.on_timeout,
+                asked=one.asked,
             )
             for one in asked
         )
@@ -337,8 +349,8 @@ class LiveMail:
         """Commit the messages that the run reads before this step; return them in order.
 
         Messages that were read or recalled in the meantime are omitted. Messages in `only` were already given
-        to the program, so they are included even if its model has also read them in the inbox. If the run is
-        cut off before they are assigned, its next execution assigns them.
+        to the program, so they are included even if its model has read them in the inbox, too. If the run is
+        interrupted before they are assigned, its next execution assigns them.
 
         Raises:
             StaleClaim: The worker has lost the run.
@@ -417,7 +429,7 @@ class RunCompletion:
     """The execution that asks; recorded because another execution may ask the same question again."""
 
     def told(self, context: WriteContext) -> None:
-        """Mark the messages as handled and answer their senders; no effect if that was done before."""
+        """Mark the messages as handled and answer their senders; do nothing if this was done before."""
         tx = context.tx
         addressed = tx.agent_addressed(self.slug, self.name)
         if addressed is None:
@@ -444,7 +456,7 @@ class RunCompletion:
                 block_unfinished(context, project, agent, message.id, why[:MOST_REASON])
 
     def _asked(self, context: WriteContext, received: dict[int, Received]) -> list[int]:
-        """Return the messages assigned to the run; none if these questions were sent before."""
+        """Return the messages assigned to the run; return none if these questions were sent before."""
         key = self.run_id, ANSWERED + "\n".join(filter(None, (self.dispatch_id, *self.asked)))
         if context.tx.answer(*key) is not None:
             return []
@@ -563,6 +575,8 @@ class MessageEffects(RunEffects):
         ended = _completion(run)
         if ended is not None:
             ended.told(self._context_of(tx, accept))  # first: it locks all projects that are concerned
+        elif run.status is RunStatus.DONE and ASKING in run.thread_id:
+            _tell_asker(self._context_of(tx, accept), run)
         place = in_run(run.run_id)
         if run.status is RunStatus.DONE and (reserved := tx.mail.reserved_in(place, now=tx.now())):
             tx.mail.lock_projects({one.project_id for one in reserved})
@@ -593,6 +607,29 @@ class MessageEffects(RunEffects):
             tx.mail.lock_projects([addressed.project.id])
             questions = [one.tool_call_id for one in run.open_tickets]
             tx.mail.withdraw_questions(run.run_id, addressed.agent.id, questions, now=tx.now())
+
+
+def _tell_asker(context: WriteContext, run: RunRecord) -> None:
+    """Mail the answer to the agent that asked outside a run; an answer in its own window is not mailed."""
+    whose, given = agent_of(run.thread_id), run.answered[-1] if run.answered else None
+    addressed = None if whose is None else context.tx.agent_addressed(*whose)
+    if addressed is None or (given is not None and given.decision.decision_id.startswith(f"{IN_WINDOW}/")):
+        return
+    project, agent = addressed.project, addressed.agent
+    context.tx.lock_projects([project.id])
+    context = replace(context, now=context.tx.now())
+    tickets = [given.ticket] if given is not None else list(run.waiting.tickets if run.waiting else ())
+    asked = one_line(tickets[0].reason) if tickets else "your question"
+    said = run.final_output or f"Nobody answered: {_reason(run) or 'the question was withdrawn'}."
+    new = NewMessage(
+        project=project,
+        sender=agent,
+        addressees=[Addressee(project=project, agent=agent, kind="to")],
+        subject=f"Answer: {asked}"[: context.rules.max_subject_chars],
+        body_md=f"You asked: {asked}\n{said}",
+        answering_run=run.run_id,
+    )
+    wake_readers(context, new, *store_message(context, new, context.tx.reach(agent.id, [agent.id])))
 
 
 def _completion(run: RunRecord) -> RunCompletion | None:

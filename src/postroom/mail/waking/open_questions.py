@@ -1,29 +1,33 @@
-"""The messages that resume a waiting run: answers to its questions, and no other messages.
+"""Decides which messages resume a waiting run: answers to its questions, and no others.
 
     asked by a tool (`ask_person`) ─▶ a decision, or a reply to the message that asks
     a permission, a budget ─────────▶ a decision only
 
-A recipient of the message that asks the question may reply, and so may any person.
+A recipient of the message that asks the question may reply, and so may any person, unless the question names
+those who may answer.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 from postroom.contracts.clock import iso
+from postroom.contracts.errors import InvalidArgument, NotPermitted
 from postroom.contracts.mail import Agent, Message, Recipient
+from postroom.contracts.questions import LONGEST_TEXT, Answerer, Given, QuestionKind, decision_on
+from postroom.contracts.records import replace
 from postroom.contracts.runs import RunRecord
 from postroom.contracts.tools import ToolCallResume
-from postroom.mail.projects import PEOPLE_SLUG, VISITOR
+from postroom.mail.projects import PEOPLE_SLUG, VISITOR, full_address
 from postroom.mail.waking.prompts import agent_thread, lane_of
 from postroom.stores.mail.access import RecordReads
 
 ASK: Final = "ask_person"
+IN_WINDOW: Final = "window"
+"""Prefix of the ids of decisions made in the window of the client program that asked."""
 BY_MAIL: Final = "mail"
 """Prefix of the ids of decisions made by a reply."""
-_LONGEST_ANSWER: Final = 2_000
-"""Maximum number of characters of a reply stored with its question; the message has all of them."""
 _SHOWN: Final = 200
-"""Number of characters of a question shown to senders whose messages wait for its answer."""
+"""Number of characters of a question that are shown to senders whose messages wait for its answer."""
 
 
 def takes_reply(run: RunRecord) -> bool:
@@ -46,33 +50,43 @@ def answers(tx: RecordReads, run: RunRecord, *, reply_to: int | None, sender_id:
         and tx.tells_last(reply_to)
         and (
             any(one.agent_id == sender_id for one in tx.recipients([reply_to])[reply_to])
-            or _is_person(tx, sender_id)
+            or _answerer(tx, sender_id).is_operator
         )
     )
 
 
-def given_by_reply(run: RunRecord, message: Message, now: int) -> tuple[tuple[str, ToolCallResume], ...]:
-    """Return, in stored form, the answers that a reply gives to all open questions of a run."""
-    return tuple(
-        (
-            ticket.tool_call_id,
-            ToolCallResume(
-                decision_id=f"{BY_MAIL}/{ticket.tool_call_id}/{message.id}",
-                result={"text": message.body_md[:_LONGEST_ANSWER]},
-                reason=message.body_md[:_LONGEST_ANSWER],
-                updated_at=now,
-                by=message.sender_name,
-            ),
-        )
-        for ticket in run.open_tickets
-    )
+def given_by_reply(
+    tx: RecordReads, run: RunRecord, message: Message, now: int
+) -> tuple[tuple[str, ToolCallResume], ...]:
+    """Return, in stored form, the answers that a reply gives to all open questions of a run.
+
+    A reply in words also answers a question that takes yes or no, and is then neither of them. Of a longer
+    reply, the answer is the first 2,000 characters.
+
+    Raises:
+        NotPermitted: The sender may not answer one of the questions.
+        InvalidArgument: One of the questions does not take such an answer.
+    """
+    by, text = _answerer(tx, message.sender_id), message.body_md.strip()[:LONGEST_TEXT]
+    found = list[tuple[str, ToolCallResume]]()
+    for ticket in run.open_tickets:
+        asked = ticket.asked
+        if asked.kind is QuestionKind.YES_NO and text.casefold() not in ("yes", "no"):
+            asked = replace(asked, kind=QuestionKind.TEXT)
+        given = Given(value=text, by=by, at=f"{BY_MAIL}/{message.id}")
+        decided = decision_on(asked, ticket.tool_call_id, ticket.reason, given, now)
+        found.append((ticket.tool_call_id, decided))
+    return tuple(found)
 
 
-def _is_person(tx: RecordReads, agent_id: int) -> bool:
-    """Return whether an agent is a person added by the operator; a visitor from a chat is not."""
+def _answerer(tx: RecordReads, agent_id: int) -> Answerer:
+    """Return a sender as somebody who answers; a person added by the operator answers as operators do."""
     agent = tx.agents_by_id([agent_id]).get(agent_id)
     home = None if agent is None else tx.project_by_id(agent.project_id)
-    return agent is not None and home is not None and home.slug == PEOPLE_SLUG and agent.program != VISITOR
+    if agent is None or home is None:
+        return Answerer()
+    is_operator = home.slug == PEOPLE_SLUG and agent.program != VISITOR
+    return Answerer(name=agent.name, address=full_address(home, agent), is_operator=is_operator)
 
 
 def held(
@@ -80,7 +94,8 @@ def held(
 ) -> dict[int, str]:
     """Return the recipients for whom a message has to wait, by id, with the reason to show to its sender.
 
-    `agents` are the recipients. Only the operator and those who are asked may see the text of a question.
+    `agents` are the recipients. Only the operator, and the people who are asked, may see the text of a
+    question.
     """
     threads = {
         one.agent_id: agent_thread(
@@ -94,10 +109,16 @@ def held(
         run = waiting.get(threads[one.agent_id])
         if run is None or not run.open_tickets:
             continue
-        if not answers(tx, run, reply_to=message.reply_to, sender_id=message.sender_id):
-            found[one.agent_id] = (
-                f"{one.name} has an open question since {iso(run.open_tickets[0].updated_at)}"
-            )
+        why = ""
+        if answers(tx, run, reply_to=message.reply_to, sender_id=message.sender_id):
+            try:
+                given_by_reply(tx, run, message, message.created_at)
+                continue
+            except (NotPermitted, InvalidArgument) as error:
+                why = f"; this reply does not answer it: {error.message}"
+        found[one.agent_id] = (
+            f"{one.name} has an open question since {iso(run.open_tickets[0].updated_at)}{why}"
+        )
     return found
 
 

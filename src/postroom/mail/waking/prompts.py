@@ -1,7 +1,7 @@
 """Messages as an agent reads them in its prompt, and notices about failures for their senders.
 
 Text written by others is data. It is enclosed in two markers that its author could not know, together with
-the author's name, whether that identity was verified, and the origin of the message. A message never grants a
+the author's name, whether this identity was verified, and the origin of the message. A message never grants a
 permission.
 """
 
@@ -19,6 +19,12 @@ _LANE: Final = "#"
 """The separator before the number of a lane, which cannot occur in an agent's name."""
 MESSAGE = "mail-"
 """Prefix of the id with which a mail message waits on its recipient's thread; the message number follows."""
+ASKING: Final = "#asks-"
+"""The mark in the names of the threads of questions asked outside a run; each has one open question."""
+ASKING_LANES: Final = 16
+"""How many questions an agent can have open outside runs."""
+ASKED: Final = "asked-"
+"""Prefix of the id of the message that starts the run of such a question."""
 DECISION = "decision-"
 """Prefix of the id of a decision that an agent receives as a message."""
 NOTES = "notes-"
@@ -55,13 +61,18 @@ def agent_thread(slug: str, name: str, lane: int = 0) -> str:
     return f"{AGENT_THREAD}{slug}/{name}" + (f"{_LANE}{lane}" if lane else "")
 
 
+def asking_thread(slug: str, name: str, lane: int) -> str:
+    """Return the thread of the run that waits for the answer to a question asked outside a run."""
+    return f"{agent_thread(slug, name)}{ASKING}{lane}"
+
+
 def lane_of(mail_thread: str, runs_at_once: int) -> int:
     """Return the lane in which the runs of a mail thread are executed; it never changes."""
     return crc32(mail_thread.encode()) % runs_at_once
 
 
 def agent_of(thread_id: str) -> tuple[str, str] | None:
-    """Return the slug and the name of the agent whose runs a thread contains; None for other threads."""
+    """Return the slug and the name of the agent that a thread of runs belongs to; None for other threads."""
     if not thread_id.startswith(AGENT_THREAD):
         return None
     slug, slash, name = thread_id.removeprefix(AGENT_THREAD).partition("/")
@@ -75,7 +86,7 @@ def message_name(message_id: int) -> str:
 
 
 def messages_named(ids: Sequence[str]) -> list[int]:
-    """Return, in order, the messages that are mail among those that started a run."""
+    """Return those of the messages that started a run which are mail, in order."""
     return [
         int(number)
         for name in ids
@@ -129,11 +140,17 @@ def decision_told(decision: ToolCallResume) -> str:
         return f"They answered: {one_line(decision.reason)}\nContinue with this answer."
     word = {True: "yes", False: "no"}.get(decision.approved, "something else")  # type: ignore[arg-type]
     why = f" They said: {one_line(decision.reason)}" if decision.reason else ""
-    return f"The answer is {word}.{why}\nContinue with this answer."
+    digest = decision.result.get("digest") if isinstance(decision.result, dict) else None
+    only = (
+        f" It holds only for the action that you gave (digest {digest}): ask again if it changes."
+        if digest
+        else ""
+    )
+    return f"The answer is {word}.{only}{why}\nContinue with this answer."
 
 
 def asks(name: str, said: str, questions: Sequence[str], *, by_reply: bool = True) -> str:
-    """Return the notice that tells the senders of messages that the agent's run waits for a person."""
+    """Return the notice which tells the senders of messages that the agent's run waits for a person."""
     listed = "\n".join(f"- {one_line(one)}" for one in questions)
     first = f"{readable(said).strip()}\n\n" if said.strip() else ""
     how = f"{'by replying to this message, ' if by_reply else 'on the pages '}or with `postroom questions`"

@@ -16,6 +16,7 @@ from postroom.mail.context import Caller, WriteContext
 from postroom.mail.projects import PEOPLE_KEY
 from postroom.mail.sending import Addressee, NewMessage, post, refusals
 from postroom.mail.tasks import end_leases, next_ready, place_in_message, take
+from postroom.mail.waking.subscription_rounds import SubscriptionRounds
 from postroom.mail.waking.waker import AFTER_FAILURE, POLL, OpenChange, Waker
 from postroom.stores.changes import TASKS
 from postroom.stores.mail.access import MailReads, MailWrites
@@ -28,19 +29,20 @@ _BATCH: Final = 500
 
 
 class TaskRuns:
-    """Finds agents whose runner claims tasks, and gives each of them the next ready task if it has room."""
+    """Finds agents whose runner claims tasks, and gives each the next ready task if it can take one more."""
 
     def __init__(self, mail: "Mail", waker: Waker) -> None:
         self._mail = mail
         self._waker = waker
+        self._subscriptions = SubscriptionRounds(mail, waker)
 
     async def serve(self) -> None:
-        """Give out tasks at each hint and every 5 s, and 1 s after a failure."""
+        """Give out tasks and tell subscribers, at each hint and every 5 s, and 1 s after a failure."""
         with self._mail.store.changes.listen(TASKS) as hints:
             while True:
                 given, pause = 0, POLL
                 try:
-                    given = await self.round()
+                    given = await self.round() + await self._subscriptions.round()
                 except PostroomError as error:
                     pause = AFTER_FAILURE
                     _LOG.warning("tasks.put_off", reason=error.describe())
@@ -126,7 +128,7 @@ def _sent(context: WriteContext, project: Project, agent: Agent, task: Task) -> 
 
 
 def _text(task: Task) -> str:
-    """Return the text of the message with a task, which also tells the agent how to finish it."""
+    """Return the text of the message with a task; it also tells the agent how to finish the task."""
     parts = [task.text.strip()] if task.text.strip() else []
     if task.paths:
         parts.append(f"Files, reserved for you: {', '.join(f'`{path}`' for path in task.paths)}")

@@ -12,12 +12,19 @@ from functools import partial
 from typing import Final, TypeVar
 
 from postroom.contracts.dispatch import RunDispatchStatus
-from postroom.contracts.errors import IdempotencyConflict, PostroomError, QueueFull
+from postroom.contracts.errors import (
+    IdempotencyConflict,
+    InvalidArgument,
+    NotPermitted,
+    PostroomError,
+    QueueFull,
+)
 from postroom.contracts.mail import Agent, Message, Project
 from postroom.contracts.messages import Boundary, DeliveryMode
 from postroom.contracts.messages import Message as RunMessage
 from postroom.contracts.people import ChatAddress
 from postroom.contracts.runs import RunRecord
+from postroom.contracts.tools import ToolCallResume
 from postroom.contracts.waking import Accept, ThreadsNeeded
 from postroom.dispatch.mailbox import Mailbox
 from postroom.log import get_logger
@@ -48,7 +55,7 @@ POLL = timedelta(seconds=5)
 AFTER_FAILURE = timedelta(seconds=1)
 BY: Final = "runner"
 MOST_AT_ONCE: Final = 32
-"""Maximum number of agents that a message wakes in its own change, because other changes wait for it.
+"""Maximum number of agents that a message wakes in its own change, because other changes wait meanwhile.
 
 Rounds wake the remaining agents.
 """
@@ -133,6 +140,12 @@ class OpenChange:
             ):
                 # else a round finds it when some were read; a message that is there stays unchanged
                 asking = self._answered(one, message.reply_to, message.sender_id)
+                answers_given: Sequence[tuple[str, ToolCallResume]] = ()
+                if asking is not None:
+                    try:
+                        answers_given = given_by_reply(self.tx.mail, asking, message, self.tx.now())
+                    except (NotPermitted, InvalidArgument):
+                        asking = None  # its sender is told why; the message waits
                 text = as_prompt(message, origin, reader=one[1].name, nonce=self.tx.new_id()[:_NONCE])
                 mode = DeliveryMode(
                     boundary=Boundary.NEXT_STEP,
@@ -141,7 +154,6 @@ class OpenChange:
                     resumes=False,
                     target_run_id=None if asking is None else asking.run_id,
                 )
-                answers_given = () if asking is None else given_by_reply(asking, message, self.tx.now())
                 self.tx.mail.mark_announced(one[1].id, [message.id], by=BY, now=self.tx.now())
                 run_message = RunMessage.user(text, id=message_name(message.id))
                 [thread_id] = lanes_of(one, message.thread_id) if asking is None else [asking.thread_id]
@@ -200,7 +212,7 @@ class _Left:
 
 
 class Waker:
-    """Wakes recipients in the changes that store mail, and finds recipients that were not woken."""
+    """Wakes recipients in the changes that store mail, and finds recipients that were not woken then."""
 
     def __init__(
         self,
@@ -218,7 +230,7 @@ class Waker:
         self._run_queue = run_queue
         self._verified = verified
         self._in_chats: set[str] = set()
-        """Messages that were given to chats and are not known to be shown there."""
+        """Messages that were passed to chats and of which it is unknown whether they are shown there."""
         self._woken_by: dict[Hashable, frozenset[str]] = {}
         """The threads needed for the last message to the same recipients; empty sets are omitted."""
 
@@ -277,7 +289,7 @@ class Waker:
         return OpenChange(tx, accept, self._chats, self._verified)
 
     async def round(self) -> int:
-        """Wake recipients of stored messages that have not been woken; return their number.
+        """Wake the recipients of stored messages who were not woken before; return how many.
 
         Raises:
             StoreError: Mail or runs could not be reached; the next round finds the rest.
@@ -345,7 +357,10 @@ def is_person(reader: Reader) -> bool:
 
 
 def lanes_of(reader: Reader, mail_thread: str | None) -> list[str]:
-    """Return the thread of an agent's runs for a mail thread; with None, all threads of its runs."""
+    """Return the thread of an agent's runs for a mail thread.
+
+    Without a mail thread, all threads of its runs.
+    """
     project, agent = reader
     lanes = range(agent.runs_at_once) if mail_thread is None else [lane_of(mail_thread, agent.runs_at_once)]
     return [agent_thread(project.slug, agent.name, lane) for lane in lanes]

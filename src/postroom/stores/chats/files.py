@@ -23,7 +23,7 @@ class FileStore:
         return tuple(await self._store.read(lambda tx: tx.chats.files(thread_id, asked)))
 
     async def put_bytes(self, spooled: SpooledFile) -> None:
-        """Store bytes once under their hash, piece by piece; pieces that exist are skipped.
+        """Store bytes only once, under their hash and piece by piece; pieces that already exist are skipped.
 
         Repeating an interrupted call continues where it stopped.
         """
@@ -50,7 +50,7 @@ class FileStore:
     async def purge(self, before: int, *, limit: int = 100) -> int:
         """Remove the bytes of unreferenced files, as `ChatTables.drop_unused_bytes` describes.
 
-        Return the number of files; if it equals `limit`, there may be more.
+        Return the number of removed files; if it equals `limit`, there may be more files to remove.
         """
 
         def change(tx: Transaction) -> int:

@@ -81,10 +81,10 @@ class IntakeLog:
     async def move(
         self, inbound_ids: Collection[int], move: InboundMove, *, now: int | None = None
     ) -> tuple[InboundMessage, ...]:
-        """Move all of these messages or none, and return them by id; a repeated id counts only once.
+        """Move all of these messages or none; return them, keyed by id. A repeated id counts only once.
 
-        A move to a message's current status changes nothing, so that a move can safely be repeated if its
-        result was lost.
+        Moving a message to its current status changes nothing, so a move can safely be repeated if its result
+        was lost.
 
         Raises:
             UnknownMessage: No message has one of these ids.
@@ -132,7 +132,7 @@ class IntakeLog:
         return await self._store.write(withdrawn, key=thread_id)
 
     async def edit(self, key: InboundKey, body: dict[str, Json], *, now: int | None = None) -> InboundMessage:
-        """Replace the body of an open message and raise its revision; an equal body changes nothing.
+        """Replace the body of an open message and increment its revision; an equal body changes nothing.
 
         Raises:
             UnknownMessage: The message was never received.
@@ -178,7 +178,7 @@ class IntakeLog:
         return await self._store.read(lambda tx: tx.chats.inbound(key))
 
     async def messages(self, inbound_ids: Collection[int]) -> tuple[InboundMessage, ...]:
-        """Return those of these messages that exist, by id; at most `MAX_INBOUND` ids are allowed.
+        """Return those of these messages that exist, keyed by id; at most `MAX_INBOUND` ids are allowed.
 
         Raises:
             InvalidRecord: There are more ids than that.

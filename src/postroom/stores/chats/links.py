@@ -49,7 +49,7 @@ class ChatLinks:
         person: str,
         now: int | None = None,
     ) -> tuple[LinkOutcome, LinkedChat | None]:
-        """Link a chat with the chat that issued this code, and return that chat.
+        """Link a chat with the chat that issued this code, and return the latter.
 
         `person` is used as the id of the person if neither chat has one yet. A code can be used once. Each
         unknown code counts as a wrong code of this chat; after `rules.most_wrong` wrong codes, the chat is

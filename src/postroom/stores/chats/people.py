@@ -27,7 +27,7 @@ class ChatPeople:
     async def people(
         self, *, platform: str | None = None, after: tuple[str, str] = ("", ""), limit: int = MAX_INBOUND
     ) -> tuple[Person, ...]:
-        """Return people with access, by platform and id."""
+        """Return people with access, ordered by platform and id."""
         return tuple(
             await self._store.read(
                 lambda tx: tx.chats.people(platform=platform, after=after, limit=page(limit))
@@ -75,9 +75,9 @@ class ChatPeople:
             waiting = tx.chats.requests(platform=platform, now=at, limit=rules.most_open + 1)
             if len([one for one in waiting if one.user_id != user_id]) >= rules.most_open:
                 raise QueueFull(
-                    f"too many people wait for admission on {platform!r}",
+                    f"too many people are waiting for access on {platform!r}",
                     value=platform,
-                    remedy="try again after some were admitted or rejected",
+                    remedy="try again after some of them were admitted or rejected",
                 )
             kept = replace(request, asked_at=at, expires_at=at + rules.code_ms)
             tx.chats.drop_ended_requests(platform, now=at, asked_until=at - rules.ask_again_ms)
@@ -148,7 +148,7 @@ class ChatPeople:
 def _refuse_too_soon(former: PairingRequest | None, rules: PairingRules, now: int) -> None:
     if former is not None and now - former.asked_at < rules.ask_again_ms:
         raise QueueFull(
-            f"{former.user_id!r} asked a short time ago",
+            f"{former.user_id!r} asked for access a short time ago",
             value=former.user_id,
             remedy="ask again later",
             details={"again_at": former.asked_at + rules.ask_again_ms},

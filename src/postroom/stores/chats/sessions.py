@@ -66,7 +66,7 @@ class ChatSessions:
         return await self._store.read(lambda tx: tx.chats.session(session_key))
 
     async def open(self, session: ChatSession, *, now: int | None = None) -> ChatSession:
-        """Store a new session and its thread; return an existing session with this key unchanged.
+        """Store a new session and its thread; if a session with this key exists, return it unchanged.
 
         If several callers open it at the same time, one creates the session and all get it.
 
@@ -150,7 +150,7 @@ class ChatSessions:
         )
 
     async def thread(self, thread_id: str) -> SessionThread | None:
-        """Return this thread of a session, even if the session is not bound to it now."""
+        """Return this thread of a session, even if the session currently uses another thread."""
         return await self._store.read(lambda tx: tx.chats.thread(thread_id))
 
     async def sessions(self, *, after: str = "", limit: int = MAX_INBOUND) -> tuple[ChatSession, ...]:

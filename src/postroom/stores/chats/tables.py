@@ -41,7 +41,7 @@ class ChatTables:
         return rows.inbound(row) if row else None
 
     def inbound_by_id(self, inbound_ids: Collection[int], *, readable: bool = False) -> list[InboundMessage]:
-        """Return those of these inbound messages that exist, by id.
+        """Return those of these inbound messages that exist, ordered by id.
 
         If `readable` is True, unreadable messages are omitted.
         """
@@ -108,7 +108,7 @@ class ChatTables:
         )
 
     def move_inbound(self, inbound_ids: Collection[int], move: InboundMove, now: int) -> None:
-        """Store a move of these messages; messages for which the move is not permitted stay unchanged."""
+        """Store a move of these messages; messages that may not be moved in this way stay unchanged."""
         values = {
             "ids": _possible(inbound_ids),
             "status": move.status.value,
@@ -131,7 +131,7 @@ class ChatTables:
         self._tx.run("chats.edit", values)
 
     def purge_inbound(self, *, older_than: int, limit: int) -> int:
-        """Remove messages that are not open, least recently changed first; return their number."""
+        """Remove messages that are not open, least recently changed first; return how many."""
         gone = self._tx.all("chats.purge", {"older_than": older_than, "limit": limit})
         self._tx.run("chats.forget_purged", {"ids": [str(row[0]) for row in gone]})
         return len(gone)
@@ -179,7 +179,7 @@ class ChatTables:
         return rows.person(row) if row else None
 
     def people(self, *, platform: str | None, after: tuple[str, str], limit: int) -> list[Person]:
-        """Return people with access, by platform and id."""
+        """Return people with access, ordered by platform and id."""
         statement = "chats.people" if platform is None else "chats.people_of_platform"
         values = {"platform": platform, "after_platform": after[0], "after_id": after[1], "limit": limit}
         return [rows.person(row) for row in self._tx.all(statement, values)]
@@ -224,7 +224,7 @@ class ChatTables:
         self._tx.run("chats.drop_ended_requests", values)
 
     def drop_requests(self, platform: str) -> int:
-        """Remove all requests of a platform; return their number."""
+        """Remove all requests of a platform; return how many."""
         return self._tx.changed("chats.forget_requests", {"platform": platform})
 
     def pairing_failures(self, platform: str) -> tuple[int, int]:
@@ -324,7 +324,7 @@ class ChatTables:
         self._tx.run("chats.put_piece", values)
 
     def keep_pieces(self, sha256: str, *, now: int) -> int:
-        """Mark the bytes under a hash as needed now; return the number of their pieces."""
+        """Mark the bytes with this hash as needed now; return how many pieces they have."""
         return self._tx.changed("chats.keep_pieces", {"sha256": sha256, "now": now})
 
     def drop_files(self, thread_ids: Collection[str]) -> None:

@@ -25,7 +25,10 @@ class WebChats:
     async def conversations(
         self, person: str, *, before: int | None = None, limit: int = 200
     ) -> tuple[WebConversation, ...]:
-        """Return a person's conversations, most recently active first; `before` limits their activity."""
+        """Return a person's conversations, most recently active first.
+
+        Only those active before `before`, if given.
+        """
         return tuple(
             await self._store.read(
                 lambda tx: tx.chats.web_conversations(person, before=before, limit=page(limit))

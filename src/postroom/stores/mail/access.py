@@ -71,7 +71,9 @@ from postroom.contracts.mail import (
 )
 from postroom.contracts.notes import MOST_ACTIVE, Note
 from postroom.contracts.people import ChatAddress
+from postroom.contracts.questions import Asked
 from postroom.contracts.runs import OnTimeout, RunRecord, Usage
+from postroom.contracts.subscriptions import Subscription, Watched
 from postroom.contracts.tasks import PRIORITIES, Task, TaskState
 from postroom.contracts.tokens import KeptToken
 from postroom.contracts.waking import (
@@ -97,7 +99,10 @@ from postroom.stores.sql_transaction import Look, Row, SqlTransaction, asked
 
 @dataclass(slots=True, eq=False)
 class EventRecorder:
-    """Writes the log entries of one change, each with the next number of its log. One object per change."""
+    """Writes the log entries of one change; each entry gets the next number of its log.
+
+    One object per change.
+    """
 
     _tx: SqlTransaction
     _log: EventTables
@@ -107,7 +112,7 @@ class EventRecorder:
     """The messages that this change stored, each with the projects whose logs contain it."""
     _concerned: dict[tuple[int | None, int | None, int | None], list[int]] = field(default_factory=dict)
     _homes: dict[tuple[str, int | None], int] = field(default_factory=dict)
-    """The project of each message and agent that this change has read or written, by id."""
+    """The project of each message and agent that this change has read or written, keyed by id."""
     _kinds: dict[tuple[int, int], RecipientKind] = field(default_factory=dict)
     """The kind of each delivery that this change has read or written, by message and agent."""
 
@@ -144,7 +149,7 @@ class EventRecorder:
         self._record([project_id], Happening(kind="project.made", at=now))
 
     def project_merged(self, project_id: int, former: str, now: int) -> None:
-        """Record that another project, whose former slug is given, was merged into this one."""
+        """Record that another project was merged into this one; the entry contains its former slug."""
         self._record([project_id], Happening(kind="project.merged", at=now, detail={"former": former}))
 
     def agent_registered(self, agent: Agent) -> None:
@@ -257,7 +262,7 @@ class EventRecorder:
         self._of_reservation("reservation.expired", reservation, now, {"path": reservation.pattern})
 
     def released(self, reservation: Reservation, now: int, by: str) -> None:
-        """Record that the holder released its reservation, or that another agent took it over."""
+        """Record that the holder released its reservation, or that another agent released it."""
         taken = by.casefold() != reservation.holder.casefold()
         detail = {"path": reservation.pattern, **({"by": by} if taken else {})}
         kind: EventKind = "reservation.taken" if taken else "reservation.released"
@@ -267,6 +272,11 @@ class EventRecorder:
         """Record an event about a task with the task's epoch; without an agent, the event has no author."""
         detail: Detail = {"task_id": task.id, "epoch": task.epoch}
         self._record([task.project_id], Happening(kind=kind, at=now, agent_id=agent_id, detail=detail))
+
+    def of_file(self, project_id: int, agent_id: int, path: str, now: int) -> None:
+        """Record that an agent changed a file of the project."""
+        happening = Happening(kind="file.changed", at=now, agent_id=agent_id, detail={"path": path})
+        self._record([project_id], happening)
 
     def of_note(self, kind: EventKind, note: Note, agent_id: int, now: int) -> None:
         """Record that an agent added or ended a note."""
@@ -353,7 +363,10 @@ class WakingReads:
     _tx: SqlTransaction
 
     def runner(self, agent_id: int) -> KeptRunner | None:
-        """Return the runner of an agent; None if it has none, so that postroom does not run it."""
+        """Return the runner of an agent.
+
+        Return None if the agent has no runner, so that postroom does not start it.
+        """
         row = self._tx.one("mail.runner", {"agent_id": agent_id})
         return record(KeptRunner, row) if row else None
 
@@ -372,12 +385,12 @@ class WakingReads:
         return {row[0] for row in self._tx.all("mail.working_on", values)}
 
     def waiting_runs(self, thread_ids: Sequence[str]) -> dict[str, RunRecord]:
-        """Return the waiting runs of these threads, by thread; runs that are active again are omitted."""
+        """Return the waiting runs of these threads, keyed by thread; omit runs that are active again."""
         found = map(rows.run, self._tx.all("mail.waiting_runs", {"thread_ids": thread_ids}))
         return {run.thread_id: run for run in found}
 
     def message_runs(self, message_ids: Sequence[int]) -> dict[int, dict[int, MessageRun]]:
-        """Return each message's state in runs, by recipient; every given message has an entry."""
+        """Return the state of each message in runs, keyed by recipient; every given message has an entry."""
         found: dict[int, dict[int, MessageRun]] = {message_id: {} for message_id in message_ids}
         for row in self._tx.all("mail.message_runs", {"ids": message_ids}):
             one = MessageRun(**dict(zip(_COLUMNS, row, strict=True)))
@@ -401,7 +414,13 @@ class WakingReads:
     def questions(self, run_id: str) -> list[AskedQuestion]:
         """Return the questions that an active run asked through `ask`, in order."""
         return [
-            AskedQuestion(id=row[0], text=row[1], timeout_ms=row[2], on_timeout=OnTimeout(row[3]))
+            AskedQuestion(
+                id=row[0],
+                text=row[1],
+                timeout_ms=row[2],
+                on_timeout=OnTimeout(row[3]),
+                asked=msgspec.json.decode(row[4], type=Asked),
+            )
             for row in self._tx.all("mail.questions", {"run_id": run_id})
         ]
 
@@ -412,13 +431,21 @@ class WakingReads:
         """
         if any(one.id == question_id for one in self.questions(run_id)):
             return True
-        row = self._tx.one("threads.run", {"run_id": run_id})
-        run = None if row is None else rows.run(row)
-        if run is None:
+        if (run := self.run_of(run_id)) is None:
             return False
         tickets = run.waiting.tickets if run.waiting is not None else ()
         stands = {one.tool_call_id for one in (*tickets, *(told.ticket for told in run.answered))}
         return question_id in stands
+
+    def run_of(self, run_id: str) -> RunRecord | None:
+        """Return a stored run; None if there is none."""
+        row = self._tx.one("threads.run", {"run_id": run_id})
+        return None if row is None else rows.run(row)
+
+    def snoozed(self, run_ids: Sequence[str], now: int) -> dict[tuple[str, str], int]:
+        """Return until when questions of these runs are put off, by the ids of their run and their call."""
+        rows_found = self._tx.all("mail.snoozed", {"run_ids": run_ids, "now": now})
+        return {(run_id, question_id): until for run_id, question_id, until in rows_found}
 
     def answering_run(self, message_id: int) -> str | None:
         """Return the run whose result a message reports; None if it does not report a run."""
@@ -549,10 +576,24 @@ class WakingWrites(WakingReads):
             "now": now,
             "timeout_ms": question.timeout_ms,
             "on_timeout": question.on_timeout.value,
+            "asked": msgspec.json.encode(question.asked).decode(),
         }
         if self._tx.changed("mail.ask", values):
             self._events.of_run("question.asked", run_id, agent_id, now, question_id=question.id)
         return self._tx.one("mail.is_active", values) is not None
+
+    def unask(self, run_id: str, agent_id: int, question_id: str, now: int) -> None:
+        """Remove a question that an active run has replaced by another one before anybody saw it."""
+        if self._tx.changed("mail.unask", {"run_id": run_id, "question_id": question_id}):
+            self._events.of_run("question.withdrawn", run_id, agent_id, now, question_id=question_id)
+
+    def snooze(self, run_id: str, question_id: str, *, until: int, by: str, now: int) -> None:
+        """Put an open question off until an instant; an instant in the past ends that."""
+        values = {"run_id": run_id, "question_id": question_id, "until": until, "snoozed_by": by}
+        self._tx.run("mail.drop_snoozed", {"now": now})
+        self._tx.run("mail.unsnooze", values)
+        if until > now:
+            self._tx.run("mail.snooze", values)
 
     def end_run(
         self,
@@ -617,7 +658,10 @@ class TimelineReads:
     _tx: SqlTransaction
 
     def attempts_of_runs(self, run_ids: Sequence[str]) -> list[Attempt]:
-        """Return the attempts of runs, in order; a run from before attempts were recorded has one entry."""
+        """Return the attempts of runs, in order.
+
+        A run from before attempts were recorded has a single entry.
+        """
         return self._attempts("attempts_of_runs", run_ids=run_ids)
 
     def attempt_count(self, agent_ids: Sequence[int], span: Span) -> tuple[int, int]:
@@ -626,7 +670,7 @@ class TimelineReads:
         return count, agents
 
     def attempt_groups(self, agent_ids: Sequence[int], span: Span, *, step: int) -> list[AttemptGroup]:
-        """Return, in groups, the attempts that started in a time span and succeeded or were cancelled.
+        """Return the attempts that started in a time span and succeeded or were cancelled, in groups.
 
         Attempts of one agent that started within the same `step` milliseconds form a group. Groups are
         ordered by agent and time.
@@ -651,7 +695,7 @@ class TimelineReads:
     def messages_since(self, project_ids: Sequence[int], since: int) -> dict[int, int]:
         """Return the number of messages since an instant, by project; projects without any are left out."""
         values = {"project_ids": project_ids, "since": since}
-        return dict(row[:2] for row in self._tx.all("timeline.messages_since", values))
+        return {row[0]: row[1] for row in self._tx.all("timeline.messages_since", values)}
 
     def attempts_before(self, agent_ids: Sequence[int], begin: int) -> list[Attempt]:
         """Return the last attempt of each agent that started before an instant.
@@ -836,7 +880,7 @@ class RetentionWrites(RetentionReads):
         return ids
 
     def drop_attachments(self, message_ids: Sequence[int]) -> None:
-        """Remove attachments from messages, and their contents if nothing else refers to them."""
+        """Remove attachments from messages, and their contents if nothing else refers to these."""
         if stored := self._tx.all("mail.attachments", {"ids": message_ids}):
             lock_bytes(self._tx)
             hashes = {row[1] for row in stored} | {row[5] for row in stored}
@@ -858,7 +902,7 @@ class RetentionWrites(RetentionReads):
 
 
 _NEEDED: Final = None
-"""The marker for a column without a default: the table rejects a row that has no value for it."""
+"""The marker for a column without a default: the table rejects a row that has no value for this column."""
 TABLES: Final[Mapping[str, Mapping[str, object]]] = {
     "projects": {
         **dict.fromkeys(("id", "slug", "human_key", "created_at"), _NEEDED),
@@ -975,18 +1019,21 @@ class TaskReads:
         return count
 
     def tasks_claimed_in(self, run_id: str) -> list[Task]:
-        """Return the tasks that were claimed in a run and are still held, by id."""
+        """Return the tasks that were claimed in a run and are still held, ordered by id."""
         return self._tasks("tasks.in_run", run_id=run_id)
 
     def dependencies(self, task_ids: Sequence[int]) -> dict[int, dict[int, TaskState]]:
-        """Return the tasks that each of these depends on, with their states; every task has an entry."""
+        """Return the tasks on which each of these tasks depends, with their states.
+
+        Every task has an entry.
+        """
         found: dict[int, dict[int, TaskState]] = {task_id: {} for task_id in task_ids}
         for task_id, depends_on, state in self._tx.all("tasks.dependencies", {"ids": task_ids}):
             found[task_id][depends_on] = state
         return found
 
     def dependents(self, task_id: int) -> list[Task]:
-        """Return the tasks that depend on a task, by id."""
+        """Return the tasks that depend on a task, ordered by id."""
         return self._tasks("tasks.dependents", id=task_id)
 
     def claiming_agents(self, *, after: int = 0, limit: int) -> list[int]:
@@ -1171,6 +1218,67 @@ def _note(row: Row) -> Note:
     return Note(**{**values, **lists})
 
 
+class SubscriptionReads:
+    """Reads subscriptions."""
+
+    _tx: SqlTransaction
+
+    def subscription(self, subscription_id: int) -> Subscription | None:
+        """Return one subscription."""
+        row = self._tx.one("subscriptions.subscription", {"id": subscription_id})
+        return None if row is None else record(Subscription, row)
+
+    def subscriptions(self, *, after: int, limit: int) -> list[tuple[Subscription, int]]:
+        """Return subscriptions by id, each with the number of the newest entry of its log."""
+        rows = self._tx.all("subscriptions.page", {"after": after, "limit": limit})
+        return [(record(Subscription, row), row[-1]) for row in rows]
+
+    def subscriptions_of(self, agent_id: int) -> list[Subscription]:
+        """Return the subscriptions of an agent, ordered by id."""
+        rows = self._tx.all("subscriptions.of_agent", {"agent_id": agent_id})
+        return [record(Subscription, row) for row in rows]
+
+    def subscriptions_in(self, project_id: int, kind: Watched) -> list[Subscription]:
+        """Return the subscriptions of this kind in a project, ordered by id."""
+        rows = self._tx.all("subscriptions.in_project", {"project_id": project_id, "kind": kind})
+        return [record(Subscription, row) for row in rows]
+
+    def is_working(self, thread_ids: Sequence[str]) -> bool:
+        """Return whether any of these threads has a queued, active or waiting run."""
+        return self._tx.one("subscriptions.is_working", {"thread_ids": thread_ids}) is not None
+
+
+class SubscriptionWrites(SubscriptionReads):
+    """Changes to subscriptions, and the events that are logged only because agents subscribed to them."""
+
+    _events: EventRecorder
+    _tell: Callable[..., None]
+
+    def insert_subscription(self, subscription: Subscription) -> Subscription:
+        """Store a new subscription; return it with its id."""
+        values = msgspec.structs.asdict(subscription)
+        [[number]] = self._tx.all("subscriptions.insert_subscription", values)
+        return msgspec.structs.replace(subscription, id=number)
+
+    def move_cursor(self, subscription_id: int, cursor: int) -> None:
+        """Store that the log was considered up to an entry."""
+        self._tx.run("subscriptions.move_cursor", {"id": subscription_id, "cursor": cursor})
+
+    def drop_subscription(self, subscription_id: int) -> None:
+        """Delete a subscription."""
+        self._tx.run("subscriptions.drop_subscription", {"id": subscription_id})
+
+    def note_idle(self, agent_id: int, now: int) -> None:
+        """Record that the turn of an agent's client has ended."""
+        self._events.of_agent("agent.idle", agent_id, now)
+        self._tell(TASKS)
+
+    def note_changed_file(self, project_id: int, agent_id: int, path: str, now: int) -> None:
+        """Record that an agent changed a file."""
+        self._events.of_file(project_id, agent_id, path, now)
+        self._tell(TASKS)
+
+
 _MOVED: Final = ("agents", "messages", "reservations", "tasks", "notes", "tokens", "aliases")
 _ON_THE_WAY: Final = "merging"
 """The temporary scope of a log while its entries are renumbered."""
@@ -1202,7 +1310,7 @@ class MergingReads:
         return self._tx.one("merging.run_thread_between", values) is not None
 
     def archived_records(self, project_id: int) -> dict[int, list[str]]:
-        """Return the records in archive files that mention a project, by the project of the file.
+        """Return the records in archive files that mention a project, keyed by the project of the file.
 
         Each record is `<kind>:<id>`. The result includes all records of the project, and messages from other
         projects to its agents.
@@ -1252,6 +1360,8 @@ class MergingWrites(MergingReads):
         for name in (source.human_key, source.slug):
             self._tx.run("mail.add_project_alias", {"human_key": name, "project_id": target.id})
         self._join_logs(f"project:{source.id}", f"project:{target.id}")
+        newest = self._log.newest(f"project:{target.id}")  # entries of the other log are not news
+        self._tx.run("merging.move_subscriptions", {**both, "newest": newest})
         self._events.project_merged(target.id, source.slug, now)
 
     def _join_logs(self, source: str, target: str) -> None:
@@ -1287,7 +1397,7 @@ _OF_TOKENS = tuple(field.name for field in fields(KeptToken))
 
 
 class ProjectReads(Protocol):
-    """Reads projects by name, or all of them; a caller can be limited to one project."""
+    """Reads projects, by name or all of them; a caller can be limited to one project."""
 
     def project(self, key: str) -> Project | None:
         """Return the project with this path, alias or slug."""
@@ -1328,7 +1438,7 @@ class ProjectWrites(ProjectReads, Protocol):
         ...
 
 
-class RecordReads(RetentionReads, TaskReads, NoteReads, TimelineReads, WakingReads):
+class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, TimelineReads, WakingReads):
     """Reads of records by the ids of their projects. Absence is None or an empty list."""
 
     def __init__(
@@ -1348,7 +1458,7 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, TimelineReads, WakingRea
         self._log = log
         self._events = EventRecorder(tx, log, lock)
         self._known: dict[str, Project] = {}
-        """Projects that this transaction has read, by the key that named them; they rarely change."""
+        """Projects that this transaction has read, keyed by the key that named them; they rarely change."""
         self._positions: dict[int, int] = {}
         """The position of the next recipient of each message that this change addresses."""
 
@@ -1400,7 +1510,7 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, TimelineReads, WakingRea
         return sorted(found, key=lambda agent: agent.id)
 
     def agents_by_id(self, agent_ids: Sequence[int]) -> dict[int, Agent]:
-        """Return the agents with these ids; unknown ids are left out."""
+        """Return the agents with these ids; omit unknown ids."""
         return {one.id: one for one in self._all(Agent, "mail.agents_by_id", ids=agent_ids)}
 
     def agents(self, project_id: int, *, include_retired: bool, limit: int, after: int = 0) -> list[Agent]:
@@ -1437,7 +1547,7 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, TimelineReads, WakingRea
         return next(iter(self._messages("mail.message", id=message_id)), None)
 
     def messages(self, message_ids: Sequence[int]) -> dict[int, Message]:
-        """Return the messages with these ids; unknown ids are left out."""
+        """Return the messages with these ids; omit unknown ids."""
         return {one.id: one for one in self._messages("mail.messages", ids=message_ids)}
 
     def received(self, agent_id: int, message_ids: Sequence[int]) -> dict[int, Received]:
@@ -1512,7 +1622,7 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, TimelineReads, WakingRea
     def thread_participants(
         self, project_id: int, thread_id: str, *, home_id: int, among: int
     ) -> list[ThreadParticipant]:
-        """Count the senders and recipients of a project's newest `among` messages on a thread, by id.
+        """Count the senders and recipients of a project's newest `among` messages on a thread, ordered by id.
 
         Recalled messages, blind copies, and messages that were not delivered in the project `home_id` are
         ignored.
@@ -1525,7 +1635,7 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, TimelineReads, WakingRea
         return self._all(ThreadHead, "mail.threads", project_id=project_id, limit=limit, before=before)
 
     def tallies(self, project_ids: Sequence[int], *, most: int) -> list[ProjectTally]:
-        """Return the counts of projects, by id; each count stops at `most`."""
+        """Return the counts of projects, ordered by id; each count stops at `most`."""
         return self._all(ProjectTally, "mail.tallies", project_ids=project_ids, most=most)
 
     def wanted_threads(
@@ -1560,7 +1670,7 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, TimelineReads, WakingRea
         return self._messages("mail.project_messages", project_id=project_id, after=after, limit=limit)
 
     def newest_messages(self, project_id: int, *, limit: int) -> list[Message]:
-        """Return the last messages of a project, by id."""
+        """Return the last messages of a project, ordered by id."""
         return self._messages("mail.newest_messages", project_id=project_id, limit=limit)[::-1]
 
     def damaged_messages(self, *, after: int, limit: int) -> tuple[list[int], int | None]:
@@ -1655,8 +1765,8 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, TimelineReads, WakingRea
     ) -> list[Reservation]:
         """Return active reservations by id.
 
-        With `near`, return only those whose prefix consists of the first path segments of `near`, or the
-        reverse. Only their patterns can overlap a pattern with the prefix `near`.
+        With `near`, return only reservations whose prefix consists of the first path segments of `near`, or
+        the other way round. Only their patterns can overlap a pattern with the prefix `near`.
         """
         values = _near(project_id, now, near)
         values |= {"limit": _NO_LIMIT if limit is None else limit, "agent_id": agent_id}
@@ -1677,7 +1787,7 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, TimelineReads, WakingRea
         return [(row[0], row[1]) for row in found]
 
     def reservations_by_id(self, reservation_ids: Sequence[int]) -> list[Reservation]:
-        """Return the reservations with these ids, by id, active or not; unknown ids are omitted."""
+        """Return the reservations with these ids, keyed by id, whether active or not; omit unknown ids."""
         return self._all(Reservation, "mail.reservations_by_id", ids=reservation_ids)
 
     def reservations(self, project_id: int, *, limit: int, after: int = 0) -> list[Reservation]:
@@ -1689,7 +1799,7 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, TimelineReads, WakingRea
         return self._all(Reservation, "mail.newest_reservations", project_id=project_id, limit=limit)[::-1]
 
     def reserved_in(self, place: str, *, now: int) -> list[Reservation]:
-        """Return the active reservations that were made in a run or session, by id."""
+        """Return the active reservations that were made in a run or session, ordered by id."""
         return self._all(Reservation, "mail.reserved_in", reserved_in=place, now=now)
 
     def token(self, token_id: str) -> KeptToken | None:
@@ -1777,7 +1887,7 @@ class MailReads(RecordReads, MergingReads, ProjectReads):
         return counted | {"unread": self._tx.all("mail.count_unread")[0][0]} if unread else counted
 
 
-class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, WakingWrites):
+class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, SubscriptionWrites, WakingWrites):
     """Changes to records, which are addressed by the ids of their projects.
 
     Each change writes its events for agents, messages, reservations, tasks, notes, contacts and runs to the
@@ -1792,8 +1902,8 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, WakingW
     def lock_projects(self, project_ids: Iterable[int], expected: Iterable[tuple[int, str]] = ()) -> None:
         """Lock these projects; this must be the first lock of a change, taken for all projects at once.
 
-        `expected` lists the agents, by project and name, that the caller will read next, so that PostgreSQL
-        can read them in the same round trip.
+        `expected` lists the agents, by project and name, that the caller reads next, so that PostgreSQL can
+        read them in the same round trip.
         """
         named = tuple(sorted(set(project_ids)))
         self._events.lock(named)
@@ -2006,7 +2116,7 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, WakingW
         self._tx.run("mail.insert_attachment", values)
 
     def mark_announced(self, agent_id: int, message_ids: Sequence[int], *, by: str, now: int) -> int:
-        """Record that these messages were announced to the agent; return the number of new records.
+        """Record that these messages were announced to the agent; return how many were not announced before.
 
         An existing record is not changed. `by` names the announcer, which is hook, watch or runner. Messages
         that the agent did not receive are ignored.
@@ -2031,7 +2141,7 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, WakingW
         self._tx.run("mail.end_client_session", {"client": client, "session_id": session_id})
 
     def purge_client_sessions(self, before: int, *, limit: int) -> int:
-        """Delete sessions that were bound before an instant, the oldest first; return their number."""
+        """Delete sessions that were bound before an instant, the oldest first; return how many."""
         return self._tx.changed("mail.purge_client_sessions", {"before": before, "limit": limit})
 
     def set_nudges(self, agent_id: int, nudges: Nudges) -> None:
@@ -2180,12 +2290,12 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, WakingW
         self._tx.run("mail.insert_answer", values)
 
     def purge_answers(self, before: int, *, limit: int) -> int:
-        """Delete stored results older than an instant; return their number."""
+        """Delete stored results that are older than an instant; return how many."""
         return self._tx.changed("mail.purge_answers", {"before": before, "limit": limit})
 
 
 class MailWrites(RecordWrites, MailReads, MergingWrites, ProjectWrites):
-    """Reads and changes within one transaction; one object per transaction."""
+    """The reads and changes of mail in one transaction, which has its own object."""
 
     @override
     def insert_project(
@@ -2252,7 +2362,7 @@ def _unknown(kind: type[InputError], row_id: object) -> InputError:
 
 
 def _inbox_entry(row: Row) -> InboxEntry:
-    """Map the columns of a message, followed by those of its recipient."""
+    """Convert the columns of a message, followed by those of its recipient, to an inbox entry."""
     kind, seq, read_at, acked_at = row[-4:]
     return InboxEntry(message=message_of(row), kind=kind, seq=seq, read_at=read_at, acked_at=acked_at)
 

@@ -13,8 +13,8 @@ folding case, accents, vowel points and character variants: `Ł`, `ß`, `İ` and
   neighbouring characters, and its last character. Each part of a run is found, also next to Latin text.
 - A symbol such as an emoji is a word.
 
-On PostgreSQL, only the first 16,382 words of a message get positions, and each distinct word at most 255
-positions; phrases match by position. Later words can also be found, until the index entry of the message has
+On PostgreSQL, only the first 16,382 words of a message get positions, and each distinct word gets at most
+255. Phrases are matched by position. Later words can also be found, until the index entry of the message has
 a million bytes.
 """
 
@@ -55,7 +55,7 @@ _UNSPACED: Final = re.compile(
     "\u3400-\u4dbf\u4e00-\u9fff\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\uff66-\uffdc\U00020000-\U0003ffff]+"
 )
 _VIRAMA: Final = 9
-"""Combining class of the mark that joins two characters; without it, they would be another word."""
+"""Combining class of the mark that joins two characters, which without the mark form another word."""
 _SPLITS: Final = "\u200b\u200c\ufeff"
 """Invisible characters that separate words; all other invisible characters are part of a word."""
 _TATWEEL: Final = "\u0640"
@@ -130,7 +130,10 @@ def _coded(text: str) -> str:
 
 
 def _coded_words(run: re.Match[str]) -> Iterator[Word]:
-    """Yield the encoded words of a run without spaces; if NFKC changes its length, all get its position."""
+    """Yield the encoded words of a text without spaces.
+
+    If NFKC changes its length, all of them get its position.
+    """
     start, end = run.span()
     coded = _coded_run(run[0]).split()
     if len(coded) != end - start:
@@ -148,7 +151,7 @@ def _coded_run(run: str) -> str:
 
 
 def _spaced_words(text: str, begin: int, end: int) -> Iterator[Word]:
-    """Yield the words between two positions of a text that contains no run without spaces there."""
+    """Yield the words between two positions of a text, where no script without spaces occurs."""
     word, start = "", begin
     for place in range(begin, end):
         for at, part in enumerate(re.split("( )", _piece(text[place]))):
@@ -165,7 +168,7 @@ def _spaced_words(text: str, begin: int, end: int) -> Iterator[Word]:
 
 @lru_cache(maxsize=4_096)
 def _piece(character: str) -> str:
-    """Return the text that a character adds to its word; a space or a word enclosed in spaces ends it."""
+    """Return the text that a character adds to its word; a space, or a word between spaces, ends the word."""
     if unicodedata.category(character)[0] == "S" and not character.isascii():
         return f" {_CODE}{ord(character):0{_DIGITS}x} "
     folded = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", character).casefold())
@@ -292,7 +295,7 @@ _LONGEST_WORD: Final = 500
 
 
 def home(project_id: int) -> str:
-    """Return the hidden word that all messages of a project contain and that no author can write."""
+    """Return the hidden word that is part of all messages of a project and that no author can write."""
     return f"'#{project_id}'"
 
 
@@ -399,7 +402,7 @@ def fill(tx: SqlTransaction) -> None:
 
 
 def add_words(tx: SqlTransaction, after: int) -> int:
-    """Index the words of some messages after an id; return the id of the last one, 0 at the end."""
+    """Index the words of the next messages after an id; return the id of the last one, or 0 at the end."""
     found = tx.all("mail.messages_after", {"after": after, "limit": _PAGE})
     for row in found:
         tx.run("mail.index_words", {"message_id": row[0], "words": tsvector(record(Message, row))})

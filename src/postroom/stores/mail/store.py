@@ -23,7 +23,7 @@ class MailStore:
         return self._store.changes
 
     async def read(self, look: Callable[[MailReads], T]) -> T:
-        """Run `look` in one consistent view and return its result.
+        """Run `look` on one consistent snapshot of the store and return its result.
 
         Raises:
             StoreUnavailable: The store is closed, or did not answer in time.
@@ -33,9 +33,9 @@ class MailStore:
     async def write(self, change: Callable[[MailWrites], T], *, key: str = "") -> T:
         """Run `change` as one transaction; when the call returns, the change survives a power failure.
 
-        An exception from `change` rolls it back and is raised here. `key` names the project of the change, in
-        any spelling: changes with the same key run one after another, while others may run in parallel. If
-        the caller is cancelled, the change may or may not have been made.
+        An exception from `change` rolls it back and is raised here. `key` names the project of the change,
+        under any of its names. Changes with the same key run one after another, and others may run in
+        parallel. If the caller is cancelled, the change may or may not have been made.
 
         Raises:
             StoreFull, StoreReadOnly, StoreUnavailable: Nothing was written.

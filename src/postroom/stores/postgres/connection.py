@@ -57,12 +57,12 @@ def encoded(value: object) -> bytes | None:
         return b"%d" % value
     if isinstance(value, str):
         if "\0" in value:
-            raise InvalidRecord("PostgreSQL cannot store a value: a text contains a zero byte")
+            raise InvalidRecord("PostgreSQL cannot store a value: a text contains a NUL character")
         try:
             return value.encode()
         except UnicodeEncodeError as error:
             raise InvalidRecord(
-                "PostgreSQL cannot store a value: a text contains half of a character"
+                "PostgreSQL cannot store a value: a text contains an unpaired surrogate character"
             ) from error
     if isinstance(value, int):  # truth values too, as 0 and 1
         return b"%d" % value
@@ -127,7 +127,7 @@ _TYPES: Final = {20: "bigint", 25: "text", 1016: "bigint[]", 1009: "text[]"}
 
 @cache
 def together(statement: Statement, types: tuple[int, ...]) -> Statement | None:
-    """Return a statement that executes a read for many sets of values, given as one array per parameter.
+    """Return a statement that executes a read for many sets of values, given as an array for each parameter.
 
     Each row ends with the position, counted from 1, of the set of values that found it; rows of the same
     position keep the order of the read. Return None if there are no parameters, or if the type of one cannot
@@ -143,10 +143,10 @@ def together(statement: Statement, types: tuple[int, ...]) -> Statement | None:
 
 @cache
 def written_together(statement: Statement, types: tuple[int, ...]) -> Statement | None:
-    """Return a statement that executes a one-row write for many sets of values; None as in `together`.
+    """Return a statement that executes a write of one row for many sets of values; None as in `together`.
 
-    No two sets may write the same row, unless the statement adds them up, because one of two updates to a row
-    would be lost.
+    No two sets may write the same row unless the statement adds the values up, because one of two updates of
+    a row would be lost.
     """
     if not types or not _TYPES.keys() >= set(types):
         return None
@@ -182,7 +182,7 @@ def _type(number: int) -> str:
 
 
 def _from_given(statement: Statement, types: tuple[int, ...]) -> str:
-    """Return the text with the given columns in place of its parameters."""
+    """Return the text in which the given columns replace the parameters."""
     return _PLACE.sub(lambda match: _use(int(match[1]), _TYPES[types[int(match[1]) - 1]]), statement.text)
 
 
@@ -192,8 +192,9 @@ def _use(place: int, kind: str) -> str:
 
 CONNECT_WITHIN: Final = timedelta(seconds=10)
 ANSWER_WITHIN: Final = timedelta(seconds=30)
-"""Time without an answer after which a server counts as lost; it is told to cancel a statement shortly
-before.
+"""Time without an answer after which the database server counts as lost.
+
+Shortly before, it is told to cancel the statement.
 """
 OLDEST_SERVER: Final = 14
 
@@ -324,7 +325,7 @@ class Connection:
         self._decoders: dict[str, list[Callable[[bytes], Any]]] = {}
         self._prepared: dict[str, bytes] = {}
         self._types: dict[str, tuple[int, ...]] = {}
-        """The parameter types of statements, by name."""
+        """The parameter types of statements, keyed by name."""
         self._looks: dict[tuple[bool, str], tuple[Statement, list[tuple[Bound, Answer]]]] = {}
         """Queries for the next wait, by (False for locks, name), so that locks come first."""
         self._writes: list[tuple[Statement, list[Bound]]] = []
@@ -413,7 +414,7 @@ class Connection:
         return answer
 
     def write(self, statement: Statement, bound: Bound, after: int) -> int:
-        """Queue a write with encoded values ahead of all other statements; return its position in the queue.
+        """Queue a write with encoded values before all other statements; return its position in the queue.
 
         Writes that differ only in their values are sent as one statement. Nothing waits for an answer. Writes
         with a position up to `after` run before this one.

@@ -73,7 +73,7 @@ class Readers:
         self._threads = LookingThreads(count)
 
     async def submit(self, look: Callable[[PostgresTransaction], T]) -> T:
-        """Run `look` in one consistent view and return its result.
+        """Run `look` on one consistent snapshot of the store and return its result.
 
         Raises:
             StoreUnavailable: The store is closed, or did not answer in time.
@@ -81,7 +81,7 @@ class Readers:
         return await self._threads.submit(partial(self._run, look))
 
     def close(self) -> None:
-        """Finish active reads and close every connection; a read that takes too long is cut off."""
+        """Finish active reads and close every connection; abort a read that takes too long."""
         alarm = threading.Timer(_END_WITHIN.total_seconds(), self._cut_all)
         alarm.start()
         self._threads.close()
@@ -429,9 +429,8 @@ def _refuse_unwritable(connection: Connection) -> None:
 def _refuse_pooler(first: Connection, address: Address) -> None:
     """Refuse a pooler that gives each transaction another session, unless there is a direct address.
 
-    A pooler reports process ids that differ from those of the server. A pooler of this kind gives each
-    transaction the session that became free last, so that using a second connection changes the session of
-    the first.
+    A pooler reports process ids that differ from those of the server. Such a pooler gives each transaction
+    the session that became free last, so using a second connection changes the session of the first.
 
     Raises:
         ConfigError: The address belongs to such a pooler.

@@ -74,7 +74,7 @@ _TOO_MANY: Final = re.compile(
     "too many (clients|connections)|connection slots are reserved|no more connections allowed"
 )
 _POOLERS_PATIENCE: Final = "query_wait_timeout"
-"""The setting that PgBouncer names in its error when it closes a connection that waited too long."""
+"""The setting that PgBouncer names in its error if it closes a connection that has waited too long."""
 _NO_USE: Final = "no schema has been selected"
 """The beginning of the error for an existing schema that the user has no permission to use."""
 _PERMISSION: Final = re.compile("permission denied for (database|schema) (.+)")
@@ -106,7 +106,10 @@ class Silent(ConnectionLost):
 
 
 class Contended(Exception):
-    """A deadlock between two transactions, for which the server ended this one; it can be repeated."""
+    """A deadlock between two transactions, for which the database server ended this one.
+
+    It can be repeated.
+    """
 
 
 def error_for(refusal: Refusal) -> Exception:
@@ -127,7 +130,7 @@ def error_for(refusal: Refusal) -> Exception:
     if state.startswith(_MISTAKEN):
         return ConfigError(f"PostgreSQL rejected the connection: {text}")
     if state == _NO_RIGHT or _NO_USE in text:
-        return StoreReadOnly(f"the user lacks a right: {text}", remedy=_granting(refusal))
+        return StoreReadOnly(f"the user has no permission: {text}", remedy=_granting(refusal))
     for states, kind, saying in _KINDS:
         if state.startswith(states):
             return kind(f"{saying}: {text}", remedy=_REMEDIES[kind])

@@ -1,8 +1,8 @@
 """Live commands between processes: a row for each target listener, and a hint to the listener's process.
 
-Each listener is a row with an expiry time that its process renews, so that the listeners of a dead process
-expire. The tables are unlogged. If a crash of the database server empties them, senders store their commands
-instead, and listeners register again.
+Each listener is a row with an expiry time, which its process renews. The listeners of a dead process
+therefore expire. The tables are unlogged. If a crash of the database server empties the tables, senders store
+their commands instead, and listeners register again.
 """
 
 import asyncio
@@ -87,7 +87,7 @@ class PostgresLiveChannels:
         self._renew_at = 0.0
 
     async def deliver(self, target: LiveRunTarget, command: LiveRunCommand) -> LiveDeliveryOutcome:
-        """Pass a command to all listeners of its target; it is delivered if one accepts it."""
+        """Pass a command to all listeners of its target; it counts as delivered if one of them accepts it."""
         delivery_id, body = uuid4().hex, encode(command)
         with self._changes.listen(_delivery(delivery_id)) as settled:
             sent = await self._write("send", delivery_id, body, *_names(target), self._accept_within_ms)
@@ -107,7 +107,7 @@ class PostgresLiveChannels:
         return LiveDeliveryOutcome.DELIVERED if accepted else LiveDeliveryOutcome.NO_SUBSCRIBER
 
     async def open(self, target: LiveRunTarget) -> Subscription:
-        """Listen for commands to this target from now on; an earlier listener to it is replaced."""
+        """Listen for commands to this target from now on; an earlier listener for the target is replaced."""
         subscription = Subscription(uuid4().hex, target, self._forget)
         await self._write("register", subscription.key, self._process_id, *_names(target), _ms(LISTENED_FOR))
         for former in [one for one in self._listening.values() if one.target == target]:

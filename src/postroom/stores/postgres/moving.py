@@ -30,7 +30,7 @@ _GO_ON: Final = (
 
 
 class PostgresSide:
-    """A schema over one connection; `opened` yields one."""
+    """A schema that is accessed over one connection; `opened` yields such an object."""
 
     def __init__(self, connection: Connection, address: Address, name: str, *, is_made: bool) -> None:
         self._connection = connection
@@ -71,7 +71,10 @@ class PostgresSide:
         return int(found)
 
     def copied_from(self) -> str | None:
-        """Return the id of the store whose copy to this schema is unfinished; None if there is none."""
+        """Return the id of the store whose copy to this schema is incomplete.
+
+        Return None if there is no such store.
+        """
         if not self._is_made:
             return None
         found = self._all("SELECT name FROM schema_migrations WHERE version = $1", (UNFINISHED,))
@@ -142,9 +145,9 @@ def opened(
 ) -> Iterator[PostgresSide]:
     """Open a schema for a copy, and prevent all servers from using it until the end.
 
-    `mark` creates the target if it is missing. Locks do not always reveal a running server: on a standby,
-    they are held on its primary, and behind a pooler, there are none. Therefore servers are also recognized
-    by their leases, unless `is_gone` tells that the server has exited.
+    `mark` creates the target if it is missing. Locks do not always reveal a running server: for a standby,
+    the locks are held on its primary, and behind a pooler there are none. Therefore servers are also
+    recognized by their leases, unless `is_gone` tells that the server has exited.
 
     Raises:
         StoreHeld: A server, or another process, uses the schema.

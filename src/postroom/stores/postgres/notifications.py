@@ -84,7 +84,7 @@ class Notifications:
                 self._ring()
 
     def close(self) -> None:
-        """Stop; hints that are not sent yet are lost, which is allowed. Repeated calls have no effect."""
+        """Stop; hints that were not sent yet are lost, which does no harm. Repeated calls have no effect."""
         if not self._closing.is_set():
             self._closing.set()
             self._ring()

@@ -1,7 +1,7 @@
 """Upgrades a schema: all missing numbered steps are applied in order in one transaction.
 
-Servers of this release and of the previous one may use the schema at the same time. Therefore a step that
-cannot lock a table at once is retried, so that users of the table wait at most half a second.
+Servers of this release and of the previous one may use the schema at the same time. Therefore, if a step
+cannot lock a table at once, it is retried, so that users of the table wait at most half a second.
 
 Either any number of processes may write to a schema, or one process has exclusive access for a copy. Each
 connection that writes holds a session lock as long as it exists. A process that has lost its connections
@@ -76,7 +76,7 @@ def tables_of(steps: Sequence[Migration]) -> list[str]:
 
 
 def refuse_without_rights(connection: Connection, schema: str, tables: Sequence[str]) -> None:
-    """Raise if the user lacks permission to read and write any existing one of these tables.
+    """Raise if the user has no permission to read and write one of these tables, as far as they exist.
 
     Raises:
         StoreReadOnly: A permission is missing.
@@ -220,7 +220,7 @@ def faults_of(tx: PostgresTransaction) -> list[str]:
 
 
 def _refusal(tx: PostgresTransaction, look: Callable[[], str]) -> str:
-    """Return the fault that a query finds, or the server's error for it; the transaction continues."""
+    """Return the fault that a query finds, or the server's error for the query; the transaction continues."""
     tx.connection.send("SAVEPOINT look")
     try:
         found = look()
@@ -240,7 +240,7 @@ def _prepare(tx: PostgresTransaction, statement: str) -> str:
 
 
 def _broken(tx: PostgresTransaction, check: str) -> str:
-    """Return the number of rows that violate a check, as text; '' if there are none."""
+    """Return how many rows violate a check, as text; '' if there are none."""
     number = _number(tx, check)
     return f"{number} rows break it" if number else ""
 
@@ -398,7 +398,7 @@ def refuse_servers(connection: Connection, name: str, is_gone: IsGone) -> None:
 
 
 def servers_up(connection: Connection, is_gone: IsGone) -> dict[str, dict[str, Any]]:
-    """Return, by name, the stored description of each running server."""
+    """Return the stored descriptions of the running servers, keyed by name."""
     if not _is_true(connection, _HAS_TABLE, "leases"):
         return {}
     found = connection.send(_UP, (SERVER,))
@@ -429,7 +429,7 @@ def refuse_unfit(connection: Connection, steps: Sequence[Migration]) -> None:
 
 
 def applied_steps(connection: Connection) -> dict[int, str]:
-    """Return the checksum of each applied step, by number; empty without a schema."""
+    """Return the checksum of each applied step, keyed by number; empty without a schema."""
     if not _is_true(connection, _HAS_TABLE, "schema_migrations"):
         return {}
     ledger = connection.send(_APPLIED)

@@ -59,7 +59,10 @@ _TRY_LOCK: Final = replace(
 
 
 class Deferred(BaseException):
-    """Raised if a change without writes must wait for an answer; it runs again once the answer is there."""
+    """Raised if a change that has written nothing must wait for an answer.
+
+    The change runs again when the answer has arrived.
+    """
 
 
 class LockHeld(Exception):
@@ -92,7 +95,7 @@ class PostgresTransaction(SqlTransaction):
     ) -> None:
         self.connection = connection
         self._others = others
-        """The locks of the completed changes in its group; None if it is not part of a group."""
+        """The locks of the completed changes in the same group; None if the change is not part of a group."""
         self._written_to: int | None = None
         """The position of this run's last write among the writes of the connection."""
         self.known = {}
@@ -113,17 +116,19 @@ class PostgresTransaction(SqlTransaction):
         self._only_first = only_first
         self._locks: list[Answer] = []
         self._is_trying = False
-        """Whether others may hold one of those locks."""
+        """Whether other changes may hold one of the requested locks."""
         self._asked: list[tuple[_Key, Answer]] = []
         """The queries of its runs before its first write, by statement and values, in order."""
         self._place = 0
         """Number of queries in this run."""
 
     def begin(self, *, may_defer: bool, stale: Set[str]) -> None:
-        """Begin a run of the change; changes completed since its last run have locked the `stale` names.
+        """Begin a run of the change.
 
-        The answers to its earlier queries may have changed. Answers about its thread stay valid if those
-        changes have only the lock of the limits in common with it.
+        The changes that were completed since its last run have locked the names `stale`.
+
+        The answers to its earlier queries may have changed. Answers about the change's thread stay valid if
+        those changes share only the lock of the limits with it.
 
         Raises:
             LockHeld: Another transaction holds a lock that it needs.
@@ -224,7 +229,7 @@ class PostgresTransaction(SqlTransaction):
             raise
 
     def _are_held(self) -> bool:
-        """Return, after the server has answered, whether all requested locks are held."""
+        """Return whether all requested locks are held, after the server has answered."""
         locks, self._locks, self._is_trying = self._locks, [], False
         return not any(row[0] == 0 for answer in locks for row in answer.rows)
 
@@ -292,7 +297,10 @@ def _bound(statement: Statement, values: Values) -> Bound:
 
 
 def _key(statement: Statement, values: Values) -> _Key:
-    """Return a key for a query; mutable values are copied, so that later modifications do not affect it."""
+    """Return a key for a query.
+
+    Mutable values are copied, so that later changes of them do not affect the key.
+    """
     return statement.name, *[
         tuple(value) if isinstance(value, _CHANGEABLE) else value for value in values.values()
     ]

@@ -2,22 +2,24 @@
 
     callers ──▶ queue ──▶ BEGIN · changes · COMMIT, pipelined ──▶ answers
 
-The writes of a change are sent with the next query, so that an error may reach a change that did not cause
-it. If PostgreSQL refuses a statement in a group, the group is rolled back and its changes are repeated one by
-one. The same happens if a change raises after a write. This is rare, because changes read and decide first; a
-savepoint before each change would make all of them a fifth slower. If a connection is lost before COMMIT was
-sent, nothing has been written, and its changes are repeated on a new connection.
+The writes of a change are sent together with the next query, so an error may be reported to a change that did
+not cause it. If PostgreSQL refuses a statement of a group, the group is rolled back and its changes are
+repeated one by one. The same happens if a change raises after a write. This is rare, because changes read and
+decide before they write. A savepoint before each change would make all of them a fifth slower. If a
+connection is lost before COMMIT was sent, nothing has been written, and its changes are repeated on a new
+connection.
 
 If a change in a group needs an answer before its first write, it is deferred: its queries are sent, and the
 next change runs. When all changes are deferred or done, the thread waits once for all answers. Then the
-deferred changes run again, which is possible because a change depends only on what it reads. If another
-change with the same lock was completed in the meantime, a deferred change repeats its queries, because their
-answers may have changed. Changes without a common lock are independent, as if they ran on two connections.
+deferred changes run again. This is possible because a change depends only on the data that it reads. If
+another change with the same lock was completed in the meantime, a deferred change repeats its queries,
+because their answers may have changed. Changes without a common lock are independent, as if they ran on two
+connections.
 
-One writer does nearly all the work and never waits for a lock. Changes that would have to wait go to a
-second, patient writer, and changes with the same keys follow them until they are done. In a group of the
-patient writer, only the first change waits, before any other change holds a lock. Therefore two groups never
-wait for each other.
+One writer does nearly all the work and never waits for a lock. Changes that would have to wait go to a second
+writer, the patient one. Later changes with the same keys follow them there until they are done. In a group of
+the patient writer, only the first change waits, before any other change holds a lock. Therefore two groups
+never wait for each other.
 """
 
 import threading
@@ -70,9 +72,9 @@ class Writer:
         name: str,
         patient: "Writer | None" = None,
     ) -> None:
-        """Write over a connection; `connect` opens a new connection if this one is lost.
+        """Write over a connection; if it is lost, `connect` opens a new one.
 
-        `patient` is the writer that takes over changes that must wait for a lock; without it, this writer
+        `patient` is the writer that takes over changes which must wait for a lock. Without it, this writer
         waits itself.
         """
         self.pending = PendingChanges[PostgresTransaction]()
@@ -135,7 +137,7 @@ class Writer:
             self._taken -= Counter(change.key for change in done)
 
     def _commit(self, group: Sequence[_Change]) -> Sequence[_Change]:
-        """Commit a group; if part of it is refused or must be rolled back, commit each change on its own.
+        """Commit a group; if a part of it is refused or must be rolled back, commit each change separately.
 
         Return the changes that still have to be done.
         """
@@ -190,7 +192,10 @@ class Writer:
         raise failure
 
     def _transact(self, connection: Connection, group: Sequence[_Change]) -> Sequence[_Change]:
-        """Run a group in one transaction; return the changes that would have had to wait for a lock."""
+        """Run a group in one transaction.
+
+        Return the changes that could not run because they had to wait for a lock.
+        """
         connection.begin()
         work = _Work(connection, group, may_wait=self._patient is None)
         try:
@@ -267,7 +272,7 @@ class _Work:
         """Run the remaining changes, and return whether any of them wait for answers.
 
         Changes that have locked the same name must see each other's writes. Therefore, from their second run
-        on, they run one after another and each waits for its own answers. Changes that have only the lock of
+        on, they run one after another, and each waits for its own answers. Changes that have only the lock of
         the limits in common still wait together for the queries about their threads.
         """
         waiting, self._waiting = self._waiting, []

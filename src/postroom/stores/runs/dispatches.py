@@ -61,7 +61,7 @@ class Dispatches(Tables):
         return rows.dispatch(row) if row else None
 
     def begun_with(self, prefix: str, limit: int) -> dict[str, str]:
-        """Return the dispatches whose ids have this prefix, by id, each with its run's id."""
+        """Return the dispatches whose ids have this prefix, keyed by id, each with its run's id."""
         asked = {"low": prefix, "beyond": beyond(prefix), "limit": limit}
         return {row[0]: row[1] for row in self._sql.all("dispatches.begun_with", asked)}
 
@@ -94,10 +94,12 @@ class Dispatches(Tables):
     def due(
         self, thread_id: str, *, behind: RunDispatch | None = None, now: int | None = None
     ) -> RunDispatch | None:
-        """Return the thread's next due dispatch unless one is claimed; supersede those of an older epoch.
+        """Return the next due dispatch of the thread, unless one is claimed.
+
+        Supersede dispatches of an older epoch.
 
         With `behind`, return the dispatch that would be due at `now` if the dispatch `behind` and its run had
-        ended; in this case nothing is superseded.
+        ended. In this case, nothing is superseded.
         """
         now, of_thread = self._now() if now is None else now, {"thread_id": thread_id}
         looks = [due_look(thread_id, now, behind)]
@@ -159,7 +161,10 @@ class Dispatches(Tables):
         return found if isinstance(found, StaleClaim) else self.put(move(found, self._now()))
 
     def proved(self, claim: Claim, found: RunDispatch, epoch: int) -> RunDispatch | StaleClaim:
-        """Return the dispatch if the claim owns it; supersede it if its epoch is older than the thread's."""
+        """Return the dispatch if it still belongs to the claim.
+
+        Supersede it if its epoch is older than the thread's.
+        """
         if found.status is not _CLAIMED or found.claim_token != claim.token:
             return _not_owned(found)
         if found.dispatch_epoch < epoch:
@@ -418,7 +423,7 @@ class Dispatches(Tables):
         return tuple(row[0] for row in self._sql.all("dispatches.due_tenants", {"limit": limit}))
 
     def next_due_at(self, places: Places = None) -> int | None:
-        """Return when the next dispatch of a thread without a claimed one is due; 0 if one is due now.
+        """Return when the next dispatch of any thread without a claimed one is due; 0 if one is due now.
 
         Only threads that may run at one of these places are considered.
         """
@@ -451,7 +456,7 @@ class Dispatches(Tables):
         return frozenset(row[0] for row in self._sql.all("dispatches.open_threads", {"thread_ids": among}))
 
     def queued_threads(self, limit: int, after: str) -> tuple[str, ...]:
-        """Return threads that have queued dispatches, by id."""
+        """Return threads that have queued dispatches, ordered by id."""
         found = self._sql.all("dispatches.queued_threads", {"after": after, "limit": limit})
         return tuple(row[0] for row in found)
 
@@ -515,7 +520,7 @@ class Dispatches(Tables):
         self._sql.run("dispatches.drop_commands", {"dispatch_id": dispatch_id})
 
     def purge_some(self, older_than: int, dead_letters_older_than: int | None) -> int:
-        """Remove some dispatches that ended before an instant, and return their number; 0 at the end."""
+        """Remove some dispatches that ended before an instant; return how many, or 0 if there are no more."""
         for status in TERMINAL:
             bound = older_than
             if status is RunDispatchStatus.DEAD_LETTER and dead_letters_older_than is not None:

@@ -48,7 +48,10 @@ class Messages(Tables):
         return tuple(rows.message(row).message for row in found)
 
     def unsummarized(self, thread_id: str, after: int | None) -> tuple[Message, ...]:
-        """Return, in order, the messages that no summary covers, or only those numbered above `after`."""
+        """Return the messages that no summary covers, in order.
+
+        With `above`, only those with a higher number.
+        """
         if after is None:
             found = self._sql.all("threads.unsummarized", {"thread_id": thread_id})
         else:
@@ -59,7 +62,7 @@ class Messages(Tables):
     def passed_over(
         self, thread_id: str, message_ids: Sequence[str], own: Sequence[str]
     ) -> tuple[Message, ...]:
-        """Return, in order, those of these messages that a summary omitted, and `own` in any case."""
+        """Return those of these messages that a summary omitted, and `own` in any case, in order."""
         asked = {"thread_id": thread_id, "message_ids": tuple(message_ids), "own": tuple(own)}
         found = self._sql.all("threads.passed_over", asked)
         return tuple(rows.message(row).message for row in found)
@@ -155,7 +158,7 @@ class Messages(Tables):
             looks.append(("threads.full_threads", {"thread_ids": [thread_id], "at_least": at_least}))
         twice, committed, [[place]], *full = self._sql.ask(*looks)
         for found in (*twice, *committed):
-            raise DuplicateRecord(f"message {found[0]!r} is on the thread already", value=found[0])
+            raise DuplicateRecord(f"message {found[0]!r} is already in the thread", value=found[0])
         if at_most is not None and (any(full) or len(messages) > at_most):
             raise thread_full(thread_id, at_most)
         added = tuple(
@@ -178,7 +181,7 @@ class Messages(Tables):
     ) -> tuple[PendingMessage, ...]:
         """Return the first pending messages, up to the one at which `select_pending` stops.
 
-        `resumed` is the waiting run that reads them; messages that must not resume it are omitted.
+        `resumed` is the waiting run that reads them. Messages that must not resume it are omitted.
         """
         seen: list[PendingMessage] = []
 
@@ -279,7 +282,7 @@ class Messages(Tables):
         self._sql.run("threads.take_pending", {"thread_id": thread_id, "pending_ids": ids})
 
     def threads_with_waiting(self, limit: int, after: str) -> tuple[str, ...]:
-        """Return threads with pending messages, by id."""
+        """Return threads with pending messages, ordered by id."""
         found = self._sql.all("threads.threads_with_pending", {"after": after, "limit": limit})
         return tuple(row[0] for row in found)
 
@@ -338,7 +341,7 @@ def thread_full(thread_id: str, at_most: int) -> QueueFull:
 
 
 def refuse_changed(found: Sequence[Row], versions: Sequence[PendingVersion]) -> None:
-    """Raise if one of these messages is no longer pending in the version that was read.
+    """Raise if one of these messages is no longer pending, or was changed since it was read.
 
     `found` has the current ids and revisions.
 

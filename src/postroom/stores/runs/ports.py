@@ -1,7 +1,7 @@
 """The ports of runs over a store: each method is a read or a change, and takes the locks that it needs.
 
-The ports do not depend on the engine. Each method is one atomic step, takes plain values, and can be repeated
-if its result was lost.
+The ports do not depend on the engine. Each method is one atomic step and takes plain values. If its result
+was lost, it can be repeated.
 
 Methods that need the time accept `now`, in milliseconds since the epoch; by default they use the store's own
 clock, which on PostgreSQL is the database's. If an object does not exist, a read returns None and a command
@@ -100,7 +100,7 @@ class _RunPort(_Port):
 
 
 class DispatchStore(_RunPort):
-    """The queue: across all machines, at most one dispatch of a thread is claimed."""
+    """The queue: at most one dispatch of a thread is claimed at a time, across all machines."""
 
     async def enqueue(self, dispatch: RunDispatch, *, now: int | None = None) -> RunDispatch:
         """Store a queued dispatch with its thread's current epoch; return the stored record.
@@ -220,7 +220,10 @@ class DispatchStore(_RunPort):
         return await self._change_of(dispatch_id, lambda runs: runs.dispatches.cancel(dispatch_id), now=now)
 
     async def interrupt(self, thread_id: str, *, now: int | None = None) -> Interrupt:
-        """Raise the thread's epoch and supersede its queued dispatches; a claimed one becomes stale."""
+        """Increment the thread's epoch and supersede its queued dispatches.
+
+        A claimed dispatch becomes stale.
+        """
         return await self._change(thread_id, lambda runs: runs.dispatches.interrupt(thread_id), now=now)
 
     async def current_dispatch_epoch(self, thread_id: str) -> int:
@@ -320,14 +323,14 @@ class DispatchStore(_RunPort):
         return tuple(one.thread_id for one in due)
 
     async def next_due_at(self, places: Places = None) -> int | None:
-        """Return when the next dispatch of a thread without a claimed one is due; 0 if one is due now.
+        """Return when the next dispatch of any thread without a claimed one is due; 0 if one is due now.
 
         Only threads that may run at one of these places are considered.
         """
         return await self._look(lambda runs: runs.dispatches.next_due_at(places))
 
     async def queued_thread_ids(self, *, limit: int = MAX_PAGE, after: str = "") -> tuple[str, ...]:
-        """Return threads that have queued dispatches, by id."""
+        """Return threads that have queued dispatches, ordered by id."""
         return await self._look(lambda runs: runs.dispatches.queued_threads(page(limit), after))
 
     async def count_queued(self, thread_id: str, *, at_most: int) -> int:
@@ -347,7 +350,9 @@ class DispatchStore(_RunPort):
         return await self._change_of(dispatch_id, lambda runs: runs.dispatches.discard(dispatch_id))
 
     async def purge_terminal(self, *, older_than: int, dead_letters_older_than: int | None = None) -> int:
-        """Remove ended dispatches last changed before `older_than`; return their number. Epochs are kept.
+        """Remove ended dispatches that were last changed before `older_than`; return how many.
+
+        Epochs are kept.
 
         If `dead_letters_older_than` is given, it applies to dead letters. A dispatch whose run was not
         updated yet is kept.
@@ -403,7 +408,7 @@ class ThreadStore(_RunPort):
         return await self._look(lambda runs: runs.threads.load(thread_id))
 
     async def save_thread(self, thread: Thread) -> None:
-        """Store a thread as given, except for its `message_count`, which the store counts itself.
+        """Store a thread as given, except for its `message_count`, which only the store counts.
 
         Raises:
             UnknownThread: Its parent does not exist.
@@ -490,9 +495,9 @@ class ThreadStore(_RunPort):
     ) -> Conversation:
         """Return a thread as a run sees it: the newest summary, and the messages after it.
 
-        A summary is invalid if it covers hidden content, which is either named here or was rolled back; the
-        newest valid summary before it is used instead. The cost grows with the number of messages after the
-        summary, and with the hidden content.
+        A summary is invalid if it covers content that is hidden, because it is named here or was rolled back.
+        In this case, the newest valid summary before it is used. The cost grows with the number of messages
+        after the summary, and with the hidden content.
         """
 
         def look(runs: RunTables) -> Conversation:
@@ -529,7 +534,7 @@ class ThreadStore(_RunPort):
         return await self._look(lambda runs: runs.messages.waiting(thread_id))
 
     async def threads_with_pending(self, *, limit: int = MAX_PAGE, after: str = "") -> tuple[str, ...]:
-        """Return threads with pending messages, by id."""
+        """Return threads with pending messages, ordered by id."""
         return await self._look(lambda runs: runs.messages.threads_with_waiting(page(limit), after))
 
     async def append_pending(
@@ -581,7 +586,7 @@ class ThreadStore(_RunPort):
     async def reorder_pending(
         self, thread_id: str, order: Sequence[str], *, expected: Sequence[PendingVersion] | None = None
     ) -> tuple[PendingMessage, ...]:
-        """Put the pending messages into this order, which must name all of them.
+        """Put the pending messages into this order, which must contain all of them.
 
         Raises:
             VersionConflict: The pending messages have changed since the caller read them.
@@ -650,7 +655,9 @@ class OutboxStore(_Port):
     """The stored effects."""
 
     async def enqueue(self, draft: OutboxDraft, *, now: int | None = None) -> OutboxMessage:
-        """Store an effect; if its kind, target and key were used before, return the effect stored first.
+        """Store an effect.
+
+        If its kind, target and key were used before, return the effect that was stored first.
 
         Raises:
             IdempotencyConflict: The key was used with another payload.
@@ -719,7 +726,7 @@ class OutboxStore(_Port):
     async def dead_letters(
         self, *, kind: str | None = None, after: str = "", limit: int = 100
     ) -> tuple[OutboxMessage, ...]:
-        """Return dead letters by id, after the last one seen; `kind` restricts the result.
+        """Return dead letters, ordered by id, after the last one that was seen; `kind` restricts the result.
 
         The cost depends only on the number of dead letters.
         """
@@ -728,7 +735,7 @@ class OutboxStore(_Port):
         )
 
     async def revive(self, outbox_id: str, *, now: int | None = None) -> OutboxMessage | None:
-        """Make a dead letter pending and due now; attempts are counted anew, and its last error is kept.
+        """Make a dead letter pending and due now; its attempts are counted anew, and its last error is kept.
 
         Return None if there is no such dead letter. If several callers revive it at the same time, only one
         gets it.
@@ -754,7 +761,10 @@ class OutboxStore(_Port):
 
 
 class StoreCoordinator(_Port, CommitCoordinator):
-    """Writes steps of threads; a lost claim writes nothing, but its dispatch may become Superseded."""
+    """Writes steps of threads.
+
+    After a lost claim, it writes nothing, but the dispatch may become Superseded.
+    """
 
     @override
     async def commit(self, commit: ThreadCommit, *, now: int | None = None) -> Committed:

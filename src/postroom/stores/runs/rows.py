@@ -35,7 +35,7 @@ _STATUS, _RESULT, _TERMINATION, _RECONCILED = map(
     _NAMES.index, ("status", "run_status", "termination", "reconciled")
 )
 _BOUNDLESS: Final = "\U0010ffff" * 64
-"""Text that sorts after every id, because no id contains that many of the last character."""
+"""Text that sorts after every id, because no id contains its last character so many times."""
 _LAST_BEFORE_SURROGATES, _FIRST_AFTER_SURROGATES, _LAST = 0xD7FF, 0xE000, 0x10FFFF
 _FREE = tuple(map(_NAMES.index, ("last_error", "run_response", "run_error")))
 _RESPONSE, _ANSWER = _NAMES.index("run_response"), len(_NAMES)
@@ -71,7 +71,10 @@ def _termination(text: str) -> TerminationReason:
 
 
 def dispatch_values(record: RunDispatch, answer: RunRecord | None = None) -> Values:
-    """Return the columns of a dispatch by name; the run whose `answer` it may contain is stored already."""
+    """Return the columns of a dispatch, keyed by name.
+
+    If it contains the `answer` of a run, that run is stored already.
+    """
     refers = answer is not None and record.run_response == answer.final_output
     return {
         "dispatch_id": record.dispatch_id,
@@ -124,7 +127,10 @@ def run_values(record: RunRecord) -> Values:
 def message_values(
     thread_id: str, messages: Sequence[Message], first_seq: int, now: int, run: RunRecord | None = None
 ) -> list[Values]:
-    """Return the columns of thread messages by name; `run` has received or written some of them."""
+    """Return the columns of thread messages, keyed by name.
+
+    `run` has received or written some of the messages.
+    """
     given = () if run is None or run.input is None else run.input.trigger_message_ids
     answer, values = with_answer(run), list[Values]()
     for seq, message in enumerate(messages, start=first_seq):

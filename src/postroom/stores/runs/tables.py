@@ -1,6 +1,6 @@
 """The runs in an open transaction: `tx.runs`, next to `tx.events` and `tx.outbox`.
 
-In one call, a change first locks everything on which its decision depends (`thread_lock`, and the `locks` of
+A change first locks everything on which its decision depends, in one call (`thread_lock`, and the `locks` of
 commits, events and effects). The instant is read after that, when it is first used. A step of a thread sends
 all its queries at once, then decides, then writes.
 """
@@ -77,7 +77,7 @@ class RunTables(Tables):
         return rows.thread_state(found[look[0], *look[1].values()][0])
 
     def begin(self, dispatch: RunDispatch, run: RunRecord | None) -> None:
-        """Store a dispatch that this change claims and, if its run starts with it, the run."""
+        """Store a dispatch that this change claims and, if its run starts with this claim, the run."""
         if run is not None:
             thread = self.threads.load(run.thread_id)
             if thread is not None:
@@ -88,7 +88,7 @@ class RunTables(Tables):
     def commit(
         self, step: ThreadCommit, following: Beginning | None = None, *, state: ThreadState | None = None
     ) -> Committed | StaleClaim:
-        """Write a step of a thread; if its claim was lost, it is refused before any other write.
+        """Write a step of a thread; if its claim was lost, refuse the step before any other write.
 
         `following` is a dispatch that follows the ended one and is stored in the same step, as `begin` does.
         `state` is the state of the thread, if this transaction has read it completely and has not written
@@ -197,7 +197,7 @@ class RunTables(Tables):
         next_run: RunRecord | None,
         answer: RunRecord | None,
     ) -> Thread:
-        """Write the thread, its messages, its runs and their dependent rows; return the thread."""
+        """Write the thread, its messages, its runs and the rows that depend on them; return the thread."""
         now = self._now()
         after = before.with_messages(len(step.messages), now=now)
         runs = tuple(filter(None, (step.run, next_run)))
@@ -316,7 +316,7 @@ def thread_before(step: ThreadCommit, state: ThreadState, found: Found, now: int
             details={"expected": step.expected_message_count, "actual": count},
         )
     if step.messages and not step.are_new and (twice := state.known_message) is not None:
-        raise DuplicateRecord(f"message {twice!r} is committed already", value=twice)
+        raise DuplicateRecord(f"message {twice!r} is already committed", value=twice)
     if known is not None:
         return known
     if parent == thread_id:

@@ -113,7 +113,7 @@ class Threads(Tables):
         return tuple(map(rows.thread, self._sql.all(f"threads.{statement}", asked)))
 
     def create_run(self, run: RunRecord) -> None:
-        """Store a new run and update its thread's pointers; a missing thread is created.
+        """Store a new run and update the pointers of its thread; if the thread is missing, create it.
 
         Raises:
             DuplicateRecord: A run with this id exists.
@@ -155,7 +155,7 @@ class Threads(Tables):
             yield from (rows.run(bodies[run_id]) for run_id in batch)
 
     def _places(self, thread_id: str, found: Sequence[Row]) -> Iterator[RunCursor]:
-        """Yield the positions of a thread's runs; the first of them are already given."""
+        """Yield the positions of a thread's runs; the first positions are given."""
         while found:
             places = [RunCursor(*row) for row in found]
             yield from places
@@ -179,12 +179,12 @@ class Threads(Tables):
         return tuple(map(rows.run, self._sql.all(f"threads.{open_ones}runs{of_thread}", asked)))
 
     def undelivered(self, limit: int, after: str) -> tuple[RunRecord, ...]:
-        """Return, by id, the runs that are prepared or waiting and have no open dispatch."""
+        """Return the prepared or waiting runs that have no open dispatch, ordered by id."""
         found = self._sql.all("threads.undelivered", {"after": after, "limit": limit})
         return tuple(map(rows.run, found))
 
     def waiting_without_questions(self, limit: int, after: str) -> tuple[RunRecord, ...]:
-        """Return, by id, waiting runs without questions whose threads have no open dispatch."""
+        """Return waiting runs without questions whose threads have no open dispatch, ordered by id."""
         found = self._sql.all("threads.waiting_without_questions", {"after": after, "limit": limit})
         return tuple(map(rows.run, found))
 

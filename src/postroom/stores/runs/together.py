@@ -87,7 +87,7 @@ class Together(Tables):
         return line.state
 
     def add(self, run: RunRecord, messages: Sequence[Message], dispatch: RunDispatch) -> RunDispatch:
-        """Add a run, which was decided on this state, to its thread; return its dispatch."""
+        """Add a run to its thread, after a decision on this state of the thread; return its dispatch."""
         thread_id, now = run.thread_id, self._now()
         line = self._lines[thread_id]
         before = line.state.thread or new_thread(thread_id, now)
@@ -107,7 +107,10 @@ class Together(Tables):
         return stored
 
     def write(self, looked_at_alone: str | None = None) -> None:
-        """Write the runs that were added; a thread read on its own later is read from the store again."""
+        """Write the runs that were added.
+
+        If a thread is read separately later, it is read from the store again.
+        """
         threads: dict[bool, list[Values]] = {True: [], False: []}
         for thread_id, line in self._lines.items():
             if line.moved is not None:
@@ -129,7 +132,7 @@ class Together(Tables):
         return state_look(thread_id, message_ids=ids, at_most=self._at_most, is_submission=True)
 
     def _line(self, thread_id: str) -> _Line | None:
-        """Return what the rows say about a thread; None if the decision needs more than that."""
+        """Return the state of a thread according to these rows; None if the decision needs more than that."""
         look = self._look(thread_id)
         state = rows.thread_state(self._asked([look])[look[0], *look[1].values()][0])
         runs = (state.open_run, state.latest_run)

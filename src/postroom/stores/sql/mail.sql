@@ -877,9 +877,9 @@ ON CONFLICT (message_id, agent_id) DO UPDATE
 INSERT INTO active_runs (run_id, agent_id, began_at) VALUES (:run_id, :agent_id, :now) ON CONFLICT (run_id) DO NOTHING;
 
 -- ask
-INSERT INTO questions (run_id, question_id, text, asked_at, timeout_ms, on_timeout)
+INSERT INTO questions (run_id, question_id, text, asked_at, timeout_ms, on_timeout, asked)
 SELECT run_id, CAST(:question_id AS text), CAST(:text AS text), CAST(:now AS bigint), CAST(:timeout_ms AS bigint),
-       CAST(:on_timeout AS text)
+       CAST(:on_timeout AS text), CAST(:asked AS text)
   FROM active_runs WHERE run_id = :run_id AND agent_id = :agent_id
 ON CONFLICT (run_id, question_id) DO NOTHING;
 
@@ -887,7 +887,22 @@ ON CONFLICT (run_id, question_id) DO NOTHING;
 SELECT 1 FROM active_runs WHERE run_id = :run_id AND agent_id = :agent_id;
 
 -- questions
-SELECT question_id, text, timeout_ms, on_timeout FROM questions WHERE run_id = :run_id ORDER BY asked_at, question_id;
+SELECT question_id, text, timeout_ms, on_timeout, asked FROM questions WHERE run_id = :run_id ORDER BY asked_at, question_id;
+
+-- unask
+DELETE FROM questions WHERE run_id = :run_id AND question_id = :question_id;
+
+-- snoozed
+SELECT run_id, question_id, until FROM snoozed_questions WHERE run_id IN {texts :run_ids} AND until > :now;
+
+-- drop_snoozed
+DELETE FROM snoozed_questions {index snoozed_until} WHERE until <= :now;
+
+-- unsnooze
+DELETE FROM snoozed_questions WHERE run_id = :run_id AND question_id = :question_id;
+
+-- snooze
+INSERT INTO snoozed_questions (run_id, question_id, until, snoozed_by) VALUES (:run_id, :question_id, :until, :snoozed_by);
 
 -- end_run
 DELETE FROM active_runs WHERE run_id = :run_id

@@ -63,6 +63,9 @@ UPDATE tasks SET project_id = :target WHERE project_id = :source;
 -- move_notes
 UPDATE notes SET project_id = :target WHERE project_id = :source;
 
+-- move_subscriptions
+UPDATE subscriptions SET project_id = :target, cursor = :newest WHERE project_id IN (:source, :target);
+
 -- move_tokens
 UPDATE tokens SET project_id = :target WHERE project_id = :source;
 

@@ -2,7 +2,7 @@
 
 Reading a large database keeps a processor busy for a while. A thread of the server would compete with all
 calls for Python's global interpreter lock, whereas a separate process uses only spare processor time.
-`apart_process` is that process; it reads a pipe from the server and therefore ends with it.
+`apart_process` is that process. It reads a pipe from the server, and therefore ends together with the server.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ _PROGRAM: Final = "postroom.stores.sqlite.apart_process"
 
 
 class Apart:
-    """Runs long work on one database in separate processes; `close` stops it."""
+    """Runs long work on one database in separate processes, which `close` stops."""
 
     def __init__(self, refuse_changed: Callable[[], None] = lambda: None) -> None:
         """`refuse_changed` raises if the files no longer belong to the open database; it may block."""

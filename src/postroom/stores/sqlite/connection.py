@@ -1,7 +1,7 @@
 """Opens connections to the database file, and translates the driver's errors into postroom's errors.
 
-Only the writer may checkpoint: SQLite 3.7.0 to 3.51.2 can corrupt a WAL file when two connections do
-(https://sqlite.org/wal.html#walresetbug), and machines ship those. All other connections set
+Only the writer may run checkpoints: SQLite 3.7.0 to 3.51.2 can corrupt a WAL file if two connections do so
+(https://sqlite.org/wal.html#walresetbug), and some machines have such a version. All other connections set
 `wal_autocheckpoint = 0`. The writer checkpoints explicitly, after its callers got their results.
 """
 
@@ -100,7 +100,7 @@ def refuse_no_file(path: Path, what: str = "database") -> None:
         if is_it(mode):
             elsewhere = ", or use another file with --database" if what == "database" else ""
             raise StoreReadOnly(
-                f"{path} is {kind} instead of a {what}", value=str(path), remedy=f"move it away{elsewhere}"
+                f"{path} is {kind}, not a {what}", value=str(path), remedy=f"move it away{elsewhere}"
             )
 
 
@@ -139,7 +139,7 @@ def refuse_shared(path: Path, *, mounts: Path = MOUNTS) -> None:
     # The mount first: the name in its folder is that of another file.
     if str(path).translate(_ESCAPED) in (line.split(" ")[4] for line in told.splitlines()):
         raise WrongStore(
-            f"{path} is mounted alone, without the folder of its lock and its log",
+            f"{path} is mounted without its folder, which contains its lock and its log",
             value=str(path),
             remedy=f"mount its folder instead: {path.parent}",
         )
@@ -401,5 +401,8 @@ def _bound(statement: Statement, values: Values) -> Values:
 
 
 def _json(one: int | str) -> str:
-    """Return an entry of a JSON array; `json.dumps` would create an encoder per call, which is slower."""
+    """Return an entry of a JSON array.
+
+    `json.dumps` would be slower, because it creates an encoder for each call.
+    """
     return encode_basestring_ascii(one) if isinstance(one, str) else str(int(one))

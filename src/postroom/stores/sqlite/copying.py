@@ -117,7 +117,7 @@ def _refuse_strangers(partial: Path) -> None:
 
 
 def remove_with_companions(file: Path) -> None:
-    """Remove a database and SQLite's files next to it; missing files are ignored.
+    """Remove a database and the files that SQLite keeps next to it; missing files are ignored.
 
     Raises:
         OSError: A file cannot be removed.
@@ -171,7 +171,7 @@ class _Pace:
         self._stop, self._rest, self._began = stop, rest, time.monotonic()
 
     def keep(self, file: int) -> None:
-        """Sync a piece to the disk, so that commits never wait for more than one piece, and pause.
+        """Sync a piece to the disk and pause, so that commits never wait for more than one piece.
 
         Raises:
             StoreUnavailable: The copy must stop.
@@ -195,7 +195,7 @@ def sync_file(file: Path) -> None:
 
 
 def refuse_cut_off(file: Path) -> None:
-    """Raise if the length of a copy differs from the length in its first page; this reads 100 bytes.
+    """Raise if the length of a copy differs from the length in its first page, of which 100 bytes are read.
 
     Raises:
         StoreCorrupt: The file is not a SQLite database, or its length is not the original one.
@@ -237,7 +237,7 @@ def name_with_digest(copy: Path, target: Path, digest: str) -> None:
 
 
 def refuse_changed(file: Path, backup: Path) -> None:
-    """Raise if a backup, or a copy of it, differs from the digest next to the backup, if there is one.
+    """Raise if a backup, or a copy of it, differs from the digest that is stored next to the backup, if any.
 
     Raises:
         StoreCorrupt: The content of the file differs from the backup's checksum.
@@ -257,7 +257,7 @@ def _damaged(reason: str, file: Path) -> StoreCorrupt:
 
 
 def refuse_faults(file: Path, shown: Path | None = None, stop: threading.Event | None = None) -> None:
-    """Verify a whole copy that no process writes to, so that it can be opened without a log or a lock.
+    """Verify a complete copy that no process writes to, so that it can be opened without a log or a lock.
 
     Raises:
         StoreCorrupt: The copy is damaged; `shown` is its name in the error.

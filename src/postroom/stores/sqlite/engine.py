@@ -1,4 +1,4 @@
-"""The engine on SQLite: one file that this process alone owns, or a database in memory.
+"""The SQLite engine: one file that only this process may use, or a database in memory.
 
 On Unix, a process can still write to an open file that was deleted or replaced, but the file's contents
 disappear when the process ends. Therefore each commit first checks (`OwnFiles`) that the files are in place
@@ -15,8 +15,9 @@ A few other threads read.
 After it has returned the results, and while no caller waits, the thread does its chores: it updates the
 search index and the threads, and checkpoints the log.
 
-A change that raises is rolled back alone; the rest of its group is committed. A group whose commit fails is
-rolled back, and every caller gets the error. The thread knows nothing about the contents of its writes.
+If a change raises an exception, only that change is rolled back, and the rest of its group is committed. A
+group whose commit fails is rolled back, and every caller gets the error. The thread knows nothing about the
+contents of its writes.
 """
 
 import contextlib
@@ -75,7 +76,7 @@ _HEADER: Final = 100
 
 
 class OwnFiles:
-    """The database file and its log, as this process opened them."""
+    """The database file and its log as this process has opened them."""
 
     def __init__(self, path: Path, clock: Clock) -> None:
         """Hold the file open; `refuse_changed` accepts any state until `note` was called.
@@ -208,7 +209,7 @@ class Readers:
         self._threads = LookingThreads(count)
 
     async def submit(self, look: Callable[[SqliteTransaction], T]) -> T:
-        """Run `look` in one consistent view and return its result.
+        """Run `look` on one consistent snapshot of the store and return its result.
 
         Raises:
             StoreUnavailable: The store is closed, or did not answer in time.
@@ -216,7 +217,7 @@ class Readers:
         return await self._threads.submit(partial(self._run, look))
 
     async def submit_free(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Run `work` outside of a transaction; meant for copies, which must not block the writer.
+        """Run `work` outside of a transaction; this is meant for copies, which must not block the writer.
 
         Raises:
             StoreUnavailable: The store is closed, or did not answer in time.
@@ -360,7 +361,10 @@ class Writer:
         return connection
 
     def perform(self, first: _Change) -> None:
-        """Commit a change together with waiting ones, return their results and do chores; on the thread."""
+        """Commit a change together with waiting ones, return their results and do chores.
+
+        Runs on the writer thread.
+        """
         group = self.pending.group(first)
         if self.connection is None and (failure := self._not_open()) is not None:
             fail(group, failure)
@@ -372,7 +376,7 @@ class Writer:
         self._do_chores()
 
     def _not_open(self) -> StoreError | None:
-        """Open the connection if there was no disk space for it so far; return the error if that fails."""
+        """Open the connection if there was no disk space for it before; return the error if this fails."""
         try:
             self.open_connection()
         except StoreError as error:
@@ -381,7 +385,10 @@ class Writer:
         return None
 
     def _commit(self, group: list[_Change]) -> int:
-        """Run a group in one transaction and commit it; return how many of its changes did not raise."""
+        """Run a group in one transaction and commit it.
+
+        Return how many of its changes raised no exception.
+        """
         count = 0
         try:
             if self._files is not None:
@@ -445,12 +452,12 @@ class Writer:
             change.error.__cause__ = error
 
     def _run_all(self, group: list[_Change]) -> int:
-        """Run changes in order, and undo only the writes of those that raise; return how many did not raise.
+        """Run changes in order, and undo only the writes of those that raise; return how many raised nothing.
 
         If a change raises before its first write, there is nothing to roll back, and the other changes
-        continue. A savepoint costs a copy of each page that is written after it. Therefore savepoints are
-        used only if a change has raised after a write; then the whole group is rolled back and run again with
-        them.
+        continue. A savepoint costs a copy of each page that is written after it. Savepoints are therefore
+        used only after a change has raised following a write: the whole group is then rolled back and runs
+        again with savepoints.
         """
         count = 0
         for change in group:
@@ -498,7 +505,7 @@ class Writer:
                     break  # callers first; the rest stays due
 
     def _do(self, chore: _Chore) -> bool:
-        """Do one step of a chore; return whether more steps are left."""
+        """Do one step of a chore; return whether there are more steps."""
         try:
             if self._files is not None:
                 self._files.refuse_changed()
@@ -567,7 +574,7 @@ def _what_undid(group: list[_Change]) -> StoreError:
     errors = [change.error for change in group if change.error is not None]
     if errors and isinstance(errors[-1], StoreError):
         return errors[-1]
-    return StoreUnavailable("the database undid the transaction")
+    return StoreUnavailable("the database rolled back the transaction")
 
 
 IN_MEMORY = Path(":memory:")
@@ -580,7 +587,7 @@ class SharedReader:
         self._writer = writer
 
     async def submit(self, look: Callable[[SqliteTransaction], T]) -> T:
-        """Run `look` in one consistent view and return its result.
+        """Run `look` on one consistent snapshot of the store and return its result.
 
         Raises:
             StoreUnavailable: The store is closed.
@@ -675,7 +682,10 @@ class SqliteEngine(Engine):
 
     @classmethod
     def in_memory(cls, clock: Clock) -> "SqliteEngine":
-        """Create an empty database that disappears with the engine; one thread writes and reads."""
+        """Create an empty database that is lost when the engine closes.
+
+        A single thread does all reads and writes.
+        """
         writer = Writer(new_in_memory)
         return cls(IN_MEMORY, clock, writer, SharedReader(writer))
 
@@ -726,7 +736,7 @@ class SqliteEngine(Engine):
 
     @override
     async def back_up(self, target: Path, *, is_read_back: bool = True) -> None:
-        """Write a copy, one at a time; `close` stops it."""
+        """Write a copy; only one copy runs at a time, and `close` stops it."""
         if self._copier is None:
             raise StateError("a database in memory cannot be copied", remedy="use a database in a file")
         watcher = progress.here()
@@ -787,7 +797,7 @@ class SqliteEngine(Engine):
         self._lock.release()
 
     def _rescue(self, target: Path) -> None:
-        """Save the open contents of files that were removed; `close` waits until this is done."""
+        """Save the contents of open files that were removed; `close` waits until this is done."""
 
         def copied(connection: sqlite3.Connection) -> None:
             try:
@@ -905,9 +915,9 @@ def new_in_memory() -> sqlite3.Connection:
 def _reserve_log(connection: sqlite3.Connection, path: Path, size: int) -> None:
     """Extend the log to about `size` bytes and leave it empty; a failure is ignored.
 
-    Commits then overwrite the log instead of extending it, which would make the file system write
-    its metadata, too, with each fsync: a durable commit took 0.10 ms on an existing log and 0.19 ms on a
-    growing one. The log shrinks to nothing when the last connection closes, so this is done each time the
+    Commits then overwrite the log instead of extending it. If a commit extends the file, the file system
+    writes its metadata with each fsync, too: a durable commit took 0.10 ms on an existing log and 0.19 ms on
+    a growing one. SQLite truncates the log when the last connection closes, so this is done each time the
     database is opened. The database keeps the same number of bytes as free pages, which the next messages
     fill. Nothing is reserved if less than ten times the size is free on the disk.
     """

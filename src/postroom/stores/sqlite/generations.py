@@ -3,8 +3,8 @@
 The first commit after each checkpoint raises the number in the header of the database (`PRAGMA
 user_version`). Once that commit is on the disk, and before any caller gets its result, the number is also
 written to `<database>.generation`. Until the next checkpoint, the commit itself is only in the log,
-`<database>-wal`. Therefore a database that has lost its log, or was replaced by an older copy, has a smaller
-number than the file next to it.
+`<database>-wal`. Therefore, a database that has lost its log, or that was replaced by an older copy, has a
+smaller number than the file next to it.
 
 The file is not synced. After a power failure it may contain an earlier number, which has no effect.
 """

@@ -28,7 +28,7 @@ class InlineDatabase:
         self._connection.execute("COMMIT")
 
     def undo(self) -> None:
-        """Undo all changes since `begin`, so that the next simulation starts with the rows that were kept."""
+        """Undo all changes since `begin`, so that the next simulation starts with the same rows."""
         self._connection.execute("ROLLBACK")
 
     def rows(self, statement: str, values: tuple[object, ...] = ()) -> list[Any]:
@@ -51,7 +51,7 @@ class InlineDatabase:
     ) -> tuple[T, bool]:
         """Run a change `runs` times; return its result, and whether it wrote rows.
 
-        Keep the writes of the last run, or undo them if `keeps` is False, which simulates a failed commit.
+        Keep the writes of the last run or, if `keeps` is False, undo them, which simulates a failed commit.
 
         Raises:
             StoreError: The database refused it; nothing of it is kept.

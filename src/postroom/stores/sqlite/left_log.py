@@ -2,11 +2,11 @@
 
 SQLite reads a log up to the first frame with a wrong checksum and drops the rest, which rolls back a
 transaction that a power failure interrupted. However, one flipped bit in the middle would silently undo all
-later commits. An interrupted transaction is the last one in its log, because the next transaction is written
-only after it is on the disk. Therefore the check continues after a wrong frame with the frame's own checksum:
-a valid frame directly after the end of a transaction proves that this transaction was completely on the disk.
-Valid sequences elsewhere prove nothing. They may be the rest of an older transaction that was interrupted and
-whose beginning was overwritten by a shorter one.
+later commits. An interrupted transaction is always the last one in its log, because the next transaction is
+written only after the previous one is on disk. Therefore the check continues after a wrong frame with the
+frame's own checksum: a valid frame directly after the end of a transaction proves that this transaction was
+completely on the disk. Valid sequences elsewhere prove nothing. They may be the rest of an older, interrupted
+transaction whose beginning was overwritten by a shorter one.
 
 Source: https://www.sqlite.org/fileformat2.html#the_write_ahead_log
 """
@@ -69,7 +69,7 @@ def refuse_damaged_log(database: Path) -> None:
 def cut_damaged_log(database: Path, *, now: int) -> Path | None:
     """Copy a database and its damaged log under another name, and truncate the log at the damage.
 
-    Return the name of the copy, or None if the log is not damaged, so that nothing was done.
+    Return the name of the copy; None if the log is not damaged, in which case nothing was done.
 
     Raises:
         StoreHeld: Another process has the database.
@@ -140,8 +140,8 @@ def _goes_on(
 ) -> bool:
     """Return whether another transaction starts after the end of a transaction, which therefore was complete.
 
-    `priors` has the possible checksums before the next frame, and `is_behind_end` tells whether a transaction
-    ended there. Frames with other salts date from before the log restarted.
+    `priors` contains the possible checksums before the next frame, and `is_behind_end` tells whether a
+    transaction ended there. Frames with other salts date from before the log restarted.
     """
     for frame in frames:
         if frame.salts == salts:

@@ -1,4 +1,4 @@
-"""Ownership of a database file, or a folder, by one process, through a system lock that ends with it."""
+"""Lets only one process own a database file or a folder, by a system lock that ends with the process."""
 
 import contextlib
 import json
@@ -70,8 +70,8 @@ class OwnerLock:
         """As root, give the lock file to the folder's owner, whom `sudo postroom doctor` would lock out.
 
         The lock file is never removed, because two processes could then hold the lock. The folder's owner
-        might have put a link to another file in its place, so only an empty file without other hard links
-        changes its owner. The change applies to the file that was opened.
+        could have put a link to another file in its place, so the owner of the file is changed only if it is
+        empty and has no other hard links. The change applies to the file that was opened.
         """
         if os.geteuid() != 0:
             return
@@ -99,7 +99,7 @@ class OwnerLock:
 
 
 def read_owner(path: Path) -> dict[str, Any]:
-    """Return the stored description of a database's holder; empty if there is none."""
+    """Return the stored description of the process that holds a database; empty if there is none."""
     try:
         note = json.loads(path.with_name(path.name + ".owner.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -98,7 +98,10 @@ class SqliteSide:
         return int(found)
 
     def copied_from(self) -> str | None:
-        """Return the id of the store whose copy to this file is unfinished; None if there is none."""
+        """Return the id of the store whose copy to this file is incomplete.
+
+        Return None if there is no such store.
+        """
         found = self._all("SELECT name FROM schema_migrations WHERE version = ?", (UNFINISHED,))
         return str(found[0][0]) if found else None
 

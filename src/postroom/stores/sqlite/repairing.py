@@ -1,6 +1,6 @@
 """Repairs that cannot lose data: rebuilds indexes in which rows of their table are missing.
 
-An index that has rows missing from its table is not rebuilt, because those rows may exist nowhere else.
+An index that contains rows missing from its table is not rebuilt, because those rows may exist nowhere else.
 """
 
 import re
@@ -37,7 +37,7 @@ def lacking_tables(connection: sqlite3.Connection) -> list[str]:
 
 
 def indexes_that_lack_rows(connection: sqlite3.Connection) -> list[str]:
-    """Return the indexes to rebuild; none if there are other faults or an index may have extra rows."""
+    """Return the indexes to rebuild; none if there are other faults, or if an index may have extra rows."""
     lacks: Counter[str] = Counter()
     for (fault,) in connection.execute(f"PRAGMA integrity_check({_MOST})"):
         if found := _LACKS.fullmatch(fault):

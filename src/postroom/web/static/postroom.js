@@ -306,6 +306,21 @@ for (const link of all(".tabs a")) {
   if (chosen && link.pathname !== location.pathname) link.search = chosen;
 }
 
+// A file may be dropped anywhere on a form that takes files.
+for (const kind of ["dragover", "drop"])
+  addEventListener(kind, (event) => {
+    const field = event.target.closest?.("form")?.querySelector("[type=file]");
+    if (!field || !event.dataTransfer.types.includes("Files")) return;
+    event.preventDefault();
+    if (kind === "dragover") return;
+    const files = new DataTransfer();
+    for (const file of [...field.files, ...event.dataTransfer.files]) files.items.add(file);
+    field.files = files.files;
+  });
+
+// A thread opens at the first message that its reader has not read.
+if (!location.hash) one("[data-first]")?.scrollIntoView();
+
 // A draft outlives an error, in its tab, until a message was sent.
 const form = one("[data-draft]");
 try {
@@ -363,7 +378,22 @@ function press(key) {
   return true;
 }
 
+// The dialog is fetched when it is first asked for.
+let go;
+async function goTo() {
+  go ??= (document.head.append(Object.assign(document.createElement("link"), { rel: "stylesheet", href: body.dataset.goStyle })),
+    import(body.dataset.goScript));
+  (await go).open();
+}
+
+addEventListener("click", (event) => {
+  if (!event.target.closest?.("[data-go-to]") || event.ctrlKey || event.metaKey) return;
+  event.preventDefault();
+  goTo();
+});
+
 addEventListener("keydown", (event) => {
+  if ((event.ctrlKey || event.metaKey) && event.key === "k") return event.preventDefault(), goTo();
   if (event.ctrlKey || event.altKey || event.metaKey || event.isComposing || help.open) return;
   const at = document.activeElement, isTyping = at.matches("input:not([type=checkbox]), textarea, select");
   if (event.key === "Escape") {

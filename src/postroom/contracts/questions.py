@@ -1,0 +1,447 @@
+"""The kinds of questions that agents ask people, and the one check of an answer that every surface uses."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from hashlib import sha256
+from math import isfinite
+from typing import Any, Final, Literal
+
+from postroom.contracts.errors import InvalidArgument, NotPermitted
+from postroom.contracts.messages import Json, storable
+from postroom.contracts.quoting import one_line
+from postroom.contracts.records import Record
+from postroom.contracts.tools import ResumeDecisionAction, ToolCallResume
+
+LONGEST_TEXT: Final = 2_000
+"""Maximum characters of an answer's text, and of a comment."""
+LONGEST_CHOICE: Final = 60
+"""Maximum characters of a choice, so that every platform can show it on a button."""
+MOST_CHOICES: Final = 20
+MOST_FIELDS: Final = 10
+OPERATOR: Final = "operator"
+"""Stands for everybody who may answer on the pages, at the command line and, as an operator, in chats."""
+_LONGEST_ID: Final = 512
+_LONGEST_NAME: Final = 200
+_FIELD_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
+_PAIR: Final = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_.-]{0,63})\s*[=:]\s*(.*?)\s*")
+_SCHEMA_KEYS: Final = {
+    *("$schema", "type", "properties", "required", "title", "description", "additionalProperties")
+}
+_FIELD_KEYS: Final = {
+    *("type", "title", "description", "enum", "enumNames", "oneOf", "format", "default"),
+    *("minimum", "maximum", "minLength", "maxLength"),
+}
+_YES_NO: Final = {"yes": True, "y": True, "true": True, "no": False, "n": False, "false": False}
+
+
+class _Misfit(ValueError):
+    """An answer that a question does not take; its text says why."""
+
+
+class QuestionKind(StrEnum):
+    """The kind of answer that a question takes."""
+
+    YES_NO = "yes_no"
+    CHOICE = "choice"
+    TEXT = "text"
+    FORM = "form"
+
+
+class FormField(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """One field of a form."""
+
+    name: str
+    type: Literal["string", "number", "integer", "boolean"] = "string"
+    title: str = ""
+    choices: tuple[str, ...] = ()
+    is_required: bool = False
+    least: float | None = None
+    """The smallest number, or the smallest number of characters."""
+    most: float | None = None
+    """The largest number, or the largest number of characters."""
+
+    @property
+    def described(self) -> str:
+        """The name with the values that the field takes."""
+        words = {"string": "text", "boolean": "yes or no"}
+        taken = " or ".join(self.choices) or words.get(self.type, self.type)
+        return f"{self.name} ({taken}{'' if self.is_required else ', optional'})"
+
+
+class Asked(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """The answer that a question takes, and who may give it. The default takes a yes or a no of anybody."""
+
+    kind: QuestionKind = QuestionKind.YES_NO
+    choices: tuple[str, ...] = ()
+    fields: tuple[FormField, ...] = ()
+    to: tuple[str, ...] = ()
+    """The addresses of those who may answer, or `operator`; empty for everybody who may answer questions."""
+    not_by: tuple[str, ...] = ()
+    """The addresses of those who may not answer."""
+    action: str = ""
+    """Exactly the action that a yes permits; empty if the question itself says it."""
+    default: Json = None
+    """The answer if nobody answers in time; never a yes."""
+
+    @property
+    def takes(self) -> str:
+        """The answers that the question takes, in words."""
+        match self.kind:
+            case QuestionKind.CHOICE:
+                return f"one of: {', '.join(self.choices)}"
+            case QuestionKind.TEXT:
+                return "a text"
+            case QuestionKind.FORM:
+                return f"the fields {', '.join(one.described for one in self.fields)}"
+        return "yes or no"
+
+    @property
+    def who(self) -> str:
+        """Who may answer, in words."""
+        named = " or ".join(one.removeprefix("human:") for one in self.to)
+        named = named or "everybody who may answer questions"
+        barred = " and ".join(one.removeprefix("human:") for one in self.not_by)
+        return f"{'an operator' if named == OPERATOR else named}{f', except {barred}' if barred else ''}"
+
+    @property
+    def digest(self) -> str:
+        """The digest of the action that an approval is for; empty without an action."""
+        return sha256(self.action.encode()).hexdigest()[:16] if self.action else ""
+
+
+YES_OR_NO: Final = Asked()
+"""Takes a yes or a no of everybody who may answer questions."""
+
+
+class Answerer(Record, frozen=True, kw_only=True):
+    """The person or agent who answers."""
+
+    name: str = ""
+    """The name that the record of the question shows; empty if unknown."""
+    address: str = ""
+    """`human:name` for a person, `name@project` for an agent; empty if unknown."""
+    is_operator: bool = False
+
+
+def person(name: str) -> Answerer:
+    """Return a person at a surface that only operators can use, under the name that they gave."""
+    return Answerer(name=name, address=f"human:{name}" if name else "", is_operator=True)
+
+
+class Given(Record, frozen=True, kw_only=True):
+    """An answer as a surface received it."""
+
+    value: Json
+    """A boolean, a text as a person types it, or the fields of a form."""
+    by: Answerer
+    at: str
+    """The surface; the id of the decision begins with it."""
+    why: str = ""
+    """A comment."""
+
+
+def decision_on(asked: Asked, number: str, question: str, given: Given, now: int) -> ToolCallResume:
+    """Return the decision that an answer makes; every surface gets its decisions here.
+
+    A repetition by the same person on the same surface has the same id, so that it counts once.
+
+    Raises:
+        NotPermitted: This person may not answer the question.
+        InvalidArgument: The question does not take such an answer.
+    """
+    named = f"question {number} ({one_line(question)[:80]})"
+    _refuse_others(asked, number, named, given.by)
+    try:
+        result, words = _read(asked, given.value)
+        _refuse_long("a comment", given.why)
+    except _Misfit as error:
+        raise InvalidArgument(
+            f"{named} is still open: {error}; it takes {asked.takes}, from {asked.who}",
+            value=_shown(given.value),
+            remedy="answer it again; nothing was changed",
+        ) from error
+    if asked.digest:
+        result["digest"] = asked.digest
+    said = f"{words} ({one_line(given.why)})" if words and given.why else words or given.why
+    approved = result.get("approved")
+    word = "yes" if approved is True else "no" if approved is False else ""
+    mark = word or sha256(json.dumps(result, sort_keys=True).encode()).hexdigest()[:12]
+    return ToolCallResume(
+        decision_id=f"{given.at}/{number}/{mark}/{given.by.name}"[:_LONGEST_ID],
+        action=ResumeDecisionAction.CANCEL if approved is False else ResumeDecisionAction.RESUME,
+        result=result,
+        reason=said or None,
+        updated_at=now,
+        by=given.by.name[:_LONGEST_NAME],
+    )
+
+
+def _refuse_others(asked: Asked, number: str, named: str, by: Answerer) -> None:
+    """Refuse a person or an agent who may not answer.
+
+    Raises:
+        NotPermitted: They may not answer.
+    """
+    address = by.address.casefold()
+    is_named = address in [one.casefold() for one in asked.to] or (OPERATOR in asked.to and by.is_operator)
+    is_barred = address in [one.casefold() for one in asked.not_by] or (bool(asked.not_by) and not address)
+    if is_barred or (asked.to and not is_named):
+        raise NotPermitted(
+            f"{one_line(by.name) or 'somebody without a name'} may not answer {named}, which is still open: "
+            f"it takes {asked.takes}, from {asked.who}",
+            value=number,
+            remedy="ask one of those who may answer; nothing was changed",
+        )
+
+
+def _read(asked: Asked, given: Json) -> tuple[dict[str, Json], str]:
+    """Return an answer as data, and in words; the words of a yes or a no are empty."""
+    text = given.strip() if isinstance(given, str) else ""
+    match asked.kind:
+        case QuestionKind.YES_NO:
+            approved = given if isinstance(given, bool) else _YES_NO.get(text.casefold())
+            if approved is None:
+                raise _Misfit(f"{_shown(given)} is neither yes nor no")
+            return {"approved": approved}, ""
+        case QuestionKind.CHOICE:
+            return _choice(asked.choices, text or given)
+        case QuestionKind.TEXT:
+            if not text:
+                raise _Misfit("the answer has no text")
+            _refuse_long("an answer", text)
+            return {"text": storable(text)}, storable(text)
+    values = _values(asked.fields, given)
+    words = "; ".join(f"{name}: {one_line(_word(value))}" for name, value in values.items())
+    return {"values": values}, words or "an empty form"
+
+
+def _choice(choices: Sequence[str], given: Json) -> tuple[dict[str, Json], str]:
+    text = given.casefold() if isinstance(given, str) else ""
+    chosen = next((one for one in choices if one.casefold() == text), None)
+    if chosen is None and text.isascii() and text.isdigit() and 0 < int(text[:3]) <= len(choices):
+        chosen = choices[int(text[:3]) - 1]
+    if chosen is None:
+        raise _Misfit(f"{_shown(given)} is not a choice")
+    return {"choice": chosen}, chosen
+
+
+def _values(fields: Sequence[FormField], given: Json) -> dict[str, Json]:
+    """Return the values of a form. Texts are read as numbers and booleans, as people type them."""
+    told = _typed(fields, given) if isinstance(given, str) else given
+    if not isinstance(told, Mapping):
+        raise _Misfit(f"{_shown(given)} is not a form")
+    if unknown := [name for name in told if name not in {one.name for one in fields}]:
+        raise _Misfit(f"the form has no field {_shown(unknown[0])}")
+    values: dict[str, Json] = {}
+    for field in fields:
+        value = told.get(field.name)
+        if value is None or (isinstance(value, str) and not value.strip()):
+            if field.is_required:
+                raise _Misfit(f"the field {field.name} is missing")
+            continue
+        values[field.name] = _value(field, value)
+    return values
+
+
+def _typed(fields: Sequence[FormField], text: str) -> Json:
+    """Return a form that was typed as JSON, as `name = value` in lines, or as the value of its only field."""
+    if text.lstrip().startswith("{"):
+        try:
+            return json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise _Misfit("the form is not valid JSON") from error
+    pairs = [_PAIR.fullmatch(line) for line in re.split(r"[\n;]", text) if line.strip()]
+    known = {one.name for one in fields}
+    if all(found is not None and found[1] in known for found in pairs) and pairs:
+        return {found[1]: found[2] for found in pairs if found is not None}
+    if len(fields) == 1:
+        return {fields[0].name: text}
+    raise _Misfit("write each field as `name = value`, one in a line")
+
+
+def _value(field: FormField, given: Json) -> Json:
+    """Return the value of a field."""
+    value = given.strip() if isinstance(given, str) else given
+    if field.choices:
+        return _choice(field.choices, value)[0]["choice"]
+    size = 0.0
+    if field.type == "boolean":
+        value = value if isinstance(value, bool) else _YES_NO.get(str(value).casefold())
+    elif field.type == "string":
+        value = storable(value) if isinstance(value, str) else None
+        _refuse_long(field.name, value or "")
+        size = len(value or "")
+    else:
+        value = _number(value, is_integer=field.type == "integer")
+        size = value or 0.0
+    if value is None:
+        raise _Misfit(f"{_shown(given)} is no value of the field {field.described}")
+    if field.type == "boolean":
+        return value
+    if (field.least is not None and size < field.least) or (field.most is not None and size > field.most):
+        least, most = field.least, field.most
+        raise _Misfit(
+            f"{field.name} must be between {'any' if least is None else f'{least:g}'} and "
+            f"{'any' if most is None else f'{most:g}'}{' characters' if field.type == 'string' else ''}"
+        )
+    return value
+
+
+def _number(given: Json, *, is_integer: bool) -> float | int | None:
+    """Return a number, also from a text; None for another value."""
+    try:
+        number = float(given) if isinstance(given, str | int | float) else float("nan")
+    except (ValueError, OverflowError):
+        return None
+    if isinstance(given, bool) or not isfinite(number):
+        return None
+    if not is_integer:
+        return number
+    return int(number) if number.is_integer() and abs(number) < 2**53 else None
+
+
+def _refuse_long(what: str, text: str) -> None:
+    if len(text) > LONGEST_TEXT:
+        raise _Misfit(f"{what} can have at most {LONGEST_TEXT} characters")
+
+
+def _word(value: Json) -> str:
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+
+
+def _shown(given: object) -> str:
+    return repr(given if isinstance(given, str) else str(given))[:60]
+
+
+def asked_for(
+    *,
+    choices: Sequence[str] = (),
+    wants_text: bool = False,
+    form: Mapping[str, Any] | None = None,
+    action: str = "",
+    default: Json = None,
+) -> Asked:
+    """Return the kind of a question from the arguments of its asker, checked.
+
+    Raises:
+        InvalidArgument: The arguments do not describe a kind of question.
+    """
+    if (len(choices) > 0) + wants_text + (form is not None) > 1:
+        raise InvalidArgument(
+            "a question takes only one kind of answer", remedy="give choices, a form, or neither"
+        )
+    kind, fields = QuestionKind.YES_NO, tuple[FormField, ...]()
+    if choices:
+        kind = QuestionKind.CHOICE
+        _refuse_choices("choices", choices)
+    elif form is not None:
+        kind, fields = QuestionKind.FORM, form_fields(form)
+    elif wants_text:
+        kind = QuestionKind.TEXT
+    asked = Asked(kind=kind, choices=tuple(choices), fields=fields, action=action)
+    if default is None:
+        return asked
+    if kind is QuestionKind.YES_NO:
+        raise InvalidArgument(
+            "a question that takes yes or no has no default: silence is never a yes",
+            value=_shown(default),
+            remedy="leave out default; use on_timeout 'no' or 'cancel'",
+        )
+    try:
+        _read(asked, default)
+    except _Misfit as error:
+        raise InvalidArgument(
+            f"the question does not take its default: {error}",
+            value=_shown(default),
+            remedy=f"give {asked.takes}",
+        ) from error
+    return Asked(kind=kind, choices=tuple(choices), fields=fields, action=action, default=default)
+
+
+def _refuse_choices(name: str, choices: Sequence[object]) -> None:
+    words = [one for one in choices if isinstance(one, str) and one.strip() == one == one_line(one) and one]
+    if len(words) < len(choices) or any(len(one) > LONGEST_CHOICE for one in words):
+        raise InvalidArgument(
+            f"each of {name} must be a line of 1 to {LONGEST_CHOICE} characters",
+            value=name,
+            remedy="shorten them, without line breaks",
+        )
+    if not 1 < len(words) <= MOST_CHOICES or len({one.casefold() for one in words}) < len(words):
+        raise InvalidArgument(
+            f"{name} must be 2 to {MOST_CHOICES} different words", value=len(words), remedy="change them"
+        )
+
+
+def form_fields(schema: Mapping[str, Any]) -> tuple[FormField, ...]:
+    """Return the fields of a form from its JSON schema: flat fields of a few types, as elicitation in MCP.
+
+    Raises:
+        InvalidArgument: The schema has another form.
+    """
+    properties, required = schema.get("properties"), schema.get("required", [])
+    is_flat = schema.get("type", "object") == "object" and not set(schema) - _SCHEMA_KEYS
+    if not is_flat or not isinstance(properties, dict) or not isinstance(required, list):
+        raise _not_flat("it must be an object with properties")
+    if not 0 < len(properties) <= MOST_FIELDS or any(one not in properties for one in required):
+        raise _not_flat(f"it must have 1 to {MOST_FIELDS} properties, among them the required ones")
+    return tuple(_field(name, told, is_required=name in required) for name, told in properties.items())
+
+
+def _field(name: str, told: object, *, is_required: bool) -> FormField:
+    if not _FIELD_NAME.fullmatch(name) or not isinstance(told, dict) or set(told) - _FIELD_KEYS:
+        raise _not_flat(f"the field {_shown(name)} has a wrong name or unknown keys")
+    of_type, title = told.get("type", "string"), told.get("title") or told.get("description") or ""
+    if of_type not in ("string", "number", "integer", "boolean") or not isinstance(title, str):
+        raise _not_flat(f"the field {name} must be a string, number, integer or boolean")
+    choices = told.get("enum", [])
+    if "oneOf" in told and isinstance(told["oneOf"], list):
+        choices = [one.get("const") if isinstance(one, dict) else None for one in told["oneOf"]]
+    if choices:
+        if of_type != "string" or not isinstance(choices, list):
+            raise _not_flat(f"the values of {name} must be a list of strings")
+        _refuse_choices(f"the values of {name}", choices)
+    low, high = ("minLength", "maxLength") if of_type == "string" else ("minimum", "maximum")
+    bounds = [told.get(low), told.get(high)]
+    if any(isinstance(one, bool) or not isinstance(one, int | float | None) for one in bounds):
+        raise _not_flat(f"the limits of {name} must be numbers")
+    return FormField(
+        name=name,
+        type=of_type,
+        title=one_line(title)[:200],
+        choices=tuple(choices),
+        is_required=is_required,
+        least=bounds[0],
+        most=bounds[1],
+    )
+
+
+def _not_flat(why: str) -> InvalidArgument:
+    return InvalidArgument(
+        f"the form is not a flat JSON schema: {why}",
+        remedy='give {"type": "object", "properties": {"amount": {"type": "number"}}}',
+    )
+
+
+def schema_of(asked: Asked) -> dict[str, Any]:
+    """Return the JSON schema of the answers to a question, as elicitation in MCP takes it."""
+    if asked.kind is not QuestionKind.FORM:
+        value: dict[str, Any] = {"type": "string", "title": "Answer"}
+        if asked.kind is QuestionKind.YES_NO:
+            value["enum"] = ["yes", "no"]
+        elif asked.kind is QuestionKind.CHOICE:
+            value["enum"] = list(asked.choices)
+        return {"type": "object", "properties": {"answer": value}, "required": ["answer"]}
+    properties: dict[str, Any] = {}
+    for field in asked.fields:
+        told: dict[str, Any] = {"type": field.type} | ({"title": field.title} if field.title else {})
+        if field.choices:
+            told["enum"] = list(field.choices)
+        low, high = ("minLength", "maxLength") if field.type == "string" else ("minimum", "maximum")
+        for key, limit in ((low, field.least), (high, field.most)):
+            if limit is not None:
+                told[key] = int(limit) if float(limit).is_integer() else limit
+        properties[field.name] = told
+    required = [field.name for field in asked.fields if field.is_required]
+    return {"type": "object", "properties": properties, "required": required}

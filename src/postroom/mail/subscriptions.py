@@ -1,0 +1,252 @@
+"""Operations on subscriptions, and the choice of the log entries that become messages."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final, TypedDict
+
+from postroom.contracts.clock import iso
+from postroom.contracts.errors import EventNotReported, InvalidArgument, TooLarge, UnknownSubscription
+from postroom.contracts.mail import Agent, EventKind, Project, ProjectEvent
+from postroom.contracts.quoting import quoted
+from postroom.contracts.subscriptions import MOST_OF_AGENT, Subscription, Watched
+from postroom.mail.commands import EndSubscription, ListSubscriptions, Subscribe
+from postroom.mail.context import ReadContext, WriteContext
+from postroom.mail.globs import matches, parse_pattern
+from postroom.mail.identity import acting, acting_active, find_agent
+from postroom.mail.reservations import normal_paths
+from postroom.mail.tasks import find_task
+from postroom.mail.waking.prompts import agent_thread
+from postroom.stores.mail.access import RecordReads
+
+KINDS_OF: Final[Mapping[Watched, Sequence[EventKind]]] = {
+    "agent_idle": ("agent.idle", "run.ended", "run.failed"),
+    "task_ready": ("task.ready",),
+    "file_changed": ("file.changed",),
+}
+"""The kinds of log entries that a subscription of each kind considers."""
+_LISTED: Final = 50
+"""Maximum number of lines of one message; the others are counted."""
+
+
+class SubscriptionView(TypedDict):
+    """A subscription; `about` is the agent, the task or the files that it watches."""
+
+    id: int
+    kind: str
+    about: str
+    once: bool
+    created_ts: str
+
+
+class SubscribedView(SubscriptionView):
+    """A new subscription; `now` says if its event is the state already, about which no message comes."""
+
+    now: str
+
+
+class SubscriptionsView(TypedDict):
+    """The subscriptions of an agent, by id."""
+
+    subscriptions: list[SubscriptionView]
+
+
+def subscribe(context: WriteContext, asked: Subscribe) -> SubscribedView:
+    """Store a subscription to later events; an equal one is returned instead.
+
+    Raises:
+        EventNotReported: Nothing reports such events.
+        InvalidArgument, InvalidPattern, UnknownAgent, UnknownTask: `about` does not fit the kind.
+        TooLarge: The agent has as many subscriptions as it may have.
+    """
+    project, agent = acting_active(context, asked.project_key, asked.agent_name)
+    if asked.kind not in KINDS_OF:
+        raise EventNotReported(
+            f"nothing reports to postroom that {asked.kind.replace('_', ' ')}",
+            value=asked.kind,
+            remedy=f"use {', '.join(KINDS_OF)}; or ask the agent that merges to send a message",
+        )
+    wanted = Subscription(
+        id=0,
+        project_id=project.id,
+        agent_id=agent.id,
+        kind=asked.kind,
+        about=_checked_about(context, project, agent, asked),
+        is_once=asked.once,
+        cursor=context.tx.log_bounds(project.id).newest,
+        created_at=context.now,
+    )
+    known = context.tx.subscriptions_of(agent.id)
+    same = [
+        one
+        for one in known
+        if (one.kind, one.about, one.is_once) == (wanted.kind, wanted.about, wanted.is_once)
+    ]
+    if not same and len(known) >= MOST_OF_AGENT:
+        raise TooLarge(
+            f"{agent.name} has {len(known)} subscriptions, and may have {MOST_OF_AGENT}",
+            value=MOST_OF_AGENT,
+            remedy="end one with end_subscription",
+        )
+    [view] = _views(context.tx, [same[0] if same else context.tx.insert_subscription(wanted)])
+    return {**view, "now": _state(context, project, wanted)}
+
+
+def _state(context: ReadContext, project: Project, subscription: Subscription) -> str:
+    """Return the present state in words if it is the one that the subscription waits for."""
+    if subscription.kind == "task_ready" and subscription.about:
+        task = context.tx.task(int(subscription.about))
+        return f"task {subscription.about} is ready" if task is not None and task.state == "ready" else ""
+    if subscription.kind == "agent_idle":
+        agent = context.tx.agents_by_id([int(subscription.about)])[int(subscription.about)]
+        has_runner = context.tx.runner(agent.id) is not None
+        if has_runner and not context.tx.is_working(_threads(project, agent)):
+            return f"{agent.name} is idle"
+    return ""
+
+
+def list_subscriptions(context: ReadContext, asked: ListSubscriptions) -> SubscriptionsView:
+    """Return the subscriptions of the agent."""
+    _, agent = acting(context, asked.project_key, asked.agent_name)
+    return {"subscriptions": _views(context.tx, context.tx.subscriptions_of(agent.id))}
+
+
+def end_subscription(context: WriteContext, asked: EndSubscription) -> SubscriptionsView:
+    """End a subscription of the agent; return those that are left.
+
+    Raises:
+        UnknownSubscription: The agent has no such subscription.
+    """
+    _, agent = acting_active(context, asked.project_key, asked.agent_name)
+    known = context.tx.subscriptions_of(agent.id)
+    if asked.subscription_id not in {one.id for one in known}:
+        raise UnknownSubscription(
+            f"{agent.name} has no subscription {asked.subscription_id}", value=asked.subscription_id
+        )
+    context.tx.drop_subscription(asked.subscription_id)
+    return {"subscriptions": _views(context.tx, [one for one in known if one.id != asked.subscription_id])}
+
+
+def news_for(
+    tx: RecordReads,
+    project: Project,
+    subscription: Subscription,
+    events: Sequence[ProjectEvent],
+    *,
+    case_sensitive: bool,
+) -> list[str]:
+    """Return the sentences about the log entries that a subscription matches, oldest first.
+
+    An agent is not told of its own changes. If several entries say the same, the sentence occurs once.
+    """
+    kinds, about = KINDS_OF[subscription.kind], subscription.about
+    found = [
+        one.happening
+        for one in events
+        if one.seq > subscription.cursor
+        and one.happening.kind in kinds
+        and one.happening.agent_id != subscription.agent_id
+    ]
+    if subscription.kind == "task_ready":
+        ids = [int(one.detail["task_id"]) for one in found if about in ("", str(one.detail["task_id"]))]
+        tasks = [task for number in dict.fromkeys(ids) if (task := tx.task(number)) is not None]
+        return [f"Task {task.id} is ready: {quoted(task.title, longest=200)}." for task in tasks]
+    if subscription.kind == "agent_idle":
+        ends = [one for one in found if str(one.agent_id) == about]
+        agent = tx.agents_by_id([int(about)]).get(int(about)) if ends else None
+        if agent is None or (ends[-1].kind != "agent.idle" and tx.is_working(_threads(project, agent))):
+            return []  # a later entry reports the end of the run that is still open
+        return [f"{agent.name} is idle since {iso(ends[-1].at)}."]
+    pattern = parse_pattern(about, case_sensitive=case_sensitive)
+    changed = [one for one in found if matches(pattern, str(one.detail["path"]))]
+    names = tx.agents_by_id(sorted({one.agent_id for one in changed if one.agent_id is not None}))
+    authors = {number: agent.name for number, agent in names.items()}
+    return list(
+        dict.fromkeys(
+            f"{authors.get(one.agent_id or 0, 'somebody')} changed "
+            f"{quoted(str(one.detail['path']), longest=300)}."
+            for one in changed
+        )
+    )
+
+
+def message_about(subscription: Subscription, sentences: Sequence[str]) -> tuple[str, str]:
+    """Return the subject and the text of the message with these sentences."""
+    more = f"\n- and {len(sentences) - _LISTED} more" if len(sentences) > _LISTED else ""
+    listed = "\n".join(f"- {one}" for one in sentences[:_LISTED])
+    end = (
+        "The subscription has ended."
+        if subscription.is_once
+        else f"To end this subscription, call end_subscription with {subscription.id}."
+    )
+    subject = sentences[0] if len(sentences) == 1 else f"{sentences[0]} and {len(sentences) - 1} more"
+    return subject, f"{listed}{more}\n\n{end}"
+
+
+def is_watched_file(context: ReadContext, project_id: int, agent: Agent, path: str) -> bool:
+    """Return whether another agent wants to know of changes of this file."""
+    sensitive = context.rules.case_sensitive_paths
+    return any(
+        one.agent_id != agent.id and matches(parse_pattern(one.about, case_sensitive=sensitive), path)
+        for one in context.tx.subscriptions_in(project_id, "file_changed")
+    )
+
+
+def is_watched(context: ReadContext, agent: Agent) -> bool:
+    """Return whether another agent wants to know when this one is idle."""
+    found = context.tx.subscriptions_in(agent.project_id, "agent_idle")
+    return any(one.about == str(agent.id) for one in found)
+
+
+def _threads(project: Project, agent: Agent) -> list[str]:
+    return [agent_thread(project.slug, agent.name, lane) for lane in range(agent.runs_at_once)]
+
+
+def _checked_about(context: WriteContext, project: Project, agent: Agent, asked: Subscribe) -> str:
+    about = asked.about.strip()
+    if asked.kind == "task_ready":
+        if about and not (about.isascii() and about.isdigit() and len(about) < 16):
+            raise InvalidArgument(
+                f"`about` is not the number of a task: {about[:80]!r}",
+                value=about[:80],
+                remedy="give the number, or nothing for every task",
+            )
+        return str(find_task(context, project, int(about)).id) if about else ""
+    if not about:
+        raise InvalidArgument(
+            "`about` is empty",
+            value=about,
+            remedy="give the name of an agent" if asked.kind == "agent_idle" else "give a file or a pattern",
+        )
+    if asked.kind == "agent_idle":
+        other = find_agent(context.tx, project, about)
+        if other.id == agent.id:
+            raise InvalidArgument(
+                "an agent cannot wait for itself", value=about, remedy="name another agent of the project"
+            )
+        return str(other.id)
+    patterns = normal_paths(context, project, [about])
+    if len(patterns) != 1:
+        raise InvalidArgument(
+            f"`about` means {len(patterns)} patterns", value=about, remedy="subscribe to each separately"
+        )
+    return patterns[0]
+
+
+def _views(tx: RecordReads, subscriptions: Sequence[Subscription]) -> list[SubscriptionView]:
+    watched = [int(one.about) for one in subscriptions if one.kind == "agent_idle"]
+    agents = tx.agents_by_id(watched) if watched else {}
+    views = list[SubscriptionView]()
+    for one in subscriptions:
+        about = one.about
+        if one.kind == "agent_idle":
+            agent = agents.get(int(about))
+            about = agent.name if agent is not None else "?"
+        views.append(
+            {
+                "id": one.id,
+                "kind": one.kind,
+                "about": about,
+                "once": one.is_once,
+                "created_ts": iso(one.created_at),
+            }
+        )
+    return views

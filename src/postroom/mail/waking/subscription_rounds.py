@@ -1,0 +1,120 @@
+"""Sends agents the messages that they have subscribed to.
+
+new entries of a log ─▶ one change for each subscription: the message, and the cursor behind them
+
+The message and the cursor are stored together, so that an entry becomes a message once, after restarts and
+with several servers too. Entries that no subscription matches are remembered in this process only; the cursor
+follows them every `MOST` entries, so that a new process reads few of them again.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from postroom.contracts.errors import PostroomError
+from postroom.contracts.mail import ProjectEvent
+from postroom.contracts.subscriptions import Subscription
+from postroom.log import get_logger
+from postroom.mail.context import Caller
+from postroom.mail.sending import Addressee, NewMessage, post
+from postroom.mail.subscriptions import KINDS_OF, message_about, news_for
+from postroom.mail.waking.waker import OpenChange, Waker
+from postroom.stores.mail.access import MailReads, MailWrites
+
+if TYPE_CHECKING:
+    from postroom.mail.service import Mail
+
+_LOG = get_logger(__name__)
+MOST: Final = 500
+"""Maximum number of entries that one message covers, and after which a cursor follows without a message."""
+_PAGE: Final = 500
+
+
+class SubscriptionRounds:
+    """Looks at the new entries of logs, and sends the messages."""
+
+    def __init__(self, mail: "Mail", waker: Waker) -> None:
+        self._mail = mail
+        self._waker = waker
+        self._seen: dict[int, int] = {}
+        """The newest entry that was considered for each subscription in this process."""
+
+    async def round(self) -> int:
+        """Consider the new entries for each subscription; return the number of messages sent.
+
+        A message that cannot be sent is sent by a later round.
+
+        Raises:
+            StoreError: The store could not be reached.
+        """
+        sent, after, known = 0, 0, dict[int, int]()
+        sensitive = self._mail.rules.case_sensitive_paths
+        while page := await self._mail.store.read(
+            lambda tx, after=after: tx.subscriptions(after=after, limit=_PAGE)  # type: ignore[misc]
+        ):
+            after = page[-1][0].id
+            for one, newest in page:
+                seen = max(one.cursor, self._seen.get(one.id, 0))
+                known[one.id] = newest
+                look = partial(_has_news, one=one, seen=seen, newest=newest, sensitive=sensitive)
+                if newest == seen or not await self._mail.store.read(look):
+                    continue
+                known[one.id] = min(seen, newest)
+                try:
+                    sent += await self._sent(one, newest)
+                except PostroomError as error:  # the other subscriptions do not wait for this one
+                    _LOG.warning("subscription.put_off", subscription=one.id, reason=error.describe())
+        self._seen = known
+        return sent
+
+    async def _sent(self, one: Subscription, newest: int) -> bool:
+        """Send the message about the entries up to `newest`; return False if another server was faster."""
+
+        def change(tx: MailWrites, made: OpenChange) -> bool:
+            tx.lock_projects({one.project_id})
+            now = tx.subscription(one.id)
+            project = tx.project_by_id(one.project_id)
+            agent = tx.agents_by_id([one.agent_id]).get(one.agent_id)
+            if now is None or now.cursor != one.cursor:
+                return False
+            if project is None or agent is None or agent.retired_at is not None:
+                tx.drop_subscription(one.id)
+                return False
+            events = _events_after(tx, now, now.cursor, newest)
+            sensitive = self._mail.rules.case_sensitive_paths
+            sentences = news_for(tx, project, now, events, case_sensitive=sensitive)
+            if sentences and now.is_once:
+                tx.drop_subscription(one.id)
+            else:
+                tx.move_cursor(one.id, events[-1].seq if len(events) == MOST else newest)
+            if not sentences:
+                return False
+            subject, text = message_about(now, sentences)
+            context = self._mail.context(tx, Caller(postroom=True), waking=made)
+            message = NewMessage(
+                project=project,
+                sender=agent,
+                addressees=[Addressee(project=project, agent=agent, kind="to")],
+                subject=subject[: context.rules.max_subject_chars],
+                body_md=text,
+                thread_id=f"subscription-{one.id}",
+            )
+            post(context, message, bad=[], skipped=[])
+            return True
+
+        project = await self._mail.store.read(lambda tx: tx.project_by_id(one.project_id))
+        return await self._waker.write(change, key=project.slug if project else "")
+
+
+def _has_news(tx: MailReads, *, one: Subscription, seen: int, newest: int, sensitive: bool) -> bool:
+    """Return whether a subscription has to be told, or its cursor to be moved."""
+    if newest - one.cursor > MOST or newest < one.cursor:
+        return True
+    project, events = tx.project_by_id(one.project_id), _events_after(tx, one, seen, newest)
+    return project is None or bool(events and news_for(tx, project, one, events, case_sensitive=sensitive))
+
+
+def _events_after(tx: MailReads, one: Subscription, after: int, newest: int) -> Sequence[ProjectEvent]:
+    """Return the entries of the subscription's kinds after a number, up to `newest`, at most `MOST`."""
+    found = tx.project_events(one.project_id, after=after, limit=MOST, kinds=KINDS_OF[one.kind])
+    return [entry for entry in found if entry.seq <= newest]

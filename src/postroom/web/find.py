@@ -1,0 +1,144 @@
+"""The page that finds projects, agents, messages, runs and acts by words, over all projects.
+
+Without a script it is a page with a search field. With a script, Ctrl+K shows its results in a dialog.
+"""
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from postroom.contracts.mail import Project
+from postroom.contracts.run_stores import RunQuery
+from postroom.contracts.work import SHOWN_STATES, RunSearch, Work
+from postroom.mail.query import parse_query
+from postroom.services.floor import dispatch_of, work_of
+from postroom.stores.store import Transaction
+from postroom.web import links
+from postroom.web.runs import LONGEST_TEXT
+from postroom.web.serving import remembered_name
+from postroom.web.site import Shown, Site
+from postroom.web.wording import folder_name
+
+PROJECTS: Final = 50
+"""Maximum number of projects that are searched, in the order in which they were added."""
+AGENTS: Final = 200
+"""Maximum number of agents of each project that are searched."""
+EACH: Final = 6
+"""Maximum results of each kind."""
+SHORTEST: Final = 2
+"""Minimum characters of a text for which messages and runs are searched."""
+_PAGES: Final = (
+    *(("Control room", ""), ("Timeline", "timeline"), ("Threads", "threads"), ("Tasks", "tasks")),
+    *(("Agents", "agents"), ("Reservations", "reservations")),
+)
+_WORKING_PAGES: Final = (
+    ("Write a message", "write"),
+    ("Runs", "runs"),
+    ("Questions", "questions"),
+    ("Schedules", "schedules"),
+)
+
+
+class Found(NamedTuple):
+    """A result: its kind, its title, more words about it, and its address."""
+
+    kind: str
+    title: str
+    about: str
+    address: str
+
+
+async def find(site: Site, request: Request) -> Response:
+    """Show the projects, agents, messages, runs and acts that match some words."""
+    question = request.query_params.get("q", "").strip()[:LONGEST_TEXT]
+    is_whole = "part" not in request.query_params
+    me = remembered_name(request)
+
+    def look(tx: Transaction) -> Shown:
+        words = question.casefold().split()
+        projects = tx.mail.projects(limit=PROJECTS)
+        found = [one for one in _acts(site, projects, me) if _matches(one, words)][: 2 * EACH]
+        found += [one for one in _agents(tx, projects) if words and _matches(one, words)][:EACH]
+        if len(question) >= SHORTEST:
+            found += _runs(site, tx, question, is_whole=is_whole)
+            found += _messages(tx, projects, question)
+        return Shown({"q": question, "found": found}, site.clock.now())
+
+    if is_whole:
+        await site.settle()
+    return await site.draw(request, "find", await site.store.read(look))
+
+
+def _matches(one: Found, words: list[str]) -> bool:
+    text = f"{one.kind} {one.title} {one.about}".casefold()
+    return all(word in text for word in words)
+
+
+def _acts(site: Site, projects: list[Project], me: str) -> Iterator[Found]:
+    """Yield the pages of the server and of each project, and the acts that a person can begin."""
+    yield Found("page", "Inbox", "everything that needs you", "/")
+    if site.services is not None:
+        yield Found("page", "Chats", "questions and failures of chats", links.chats())
+    for project in projects:
+        name = folder_name(project.human_key)
+        yield Found("project", name, project.human_key, links.page(project.slug))
+    for project in projects:
+        name = folder_name(project.human_key)
+        for title, path in (*_PAGES[1:], *(_WORKING_PAGES if site.services is not None else ())):
+            kind = "act" if path == "write" else "page"
+            yield Found(kind, title, name, links.page(project.slug, path))
+        if site.services is not None:
+            yield Found("act", "Retry failed runs", name, links.page(project.slug, "runs", state="failed"))
+            yield Found("act", "Cancel active runs", name, links.page(project.slug, "runs", state="active"))
+
+
+def _agents(tx: Transaction, projects: list[Project]) -> Iterator[Found]:
+    for project in projects:
+        name = folder_name(project.human_key)
+        for agent in tx.mail.agents(project.id, include_retired=False, limit=AGENTS):
+            yield Found("agent", agent.name, name, links.page(project.slug, "agents", agent.name))
+
+
+def _runs(site: Site, tx: Transaction, question: str, *, is_whole: bool) -> list[Found]:
+    """Return the runs whose id begins with a text, or, for a whole page, the newest with its words."""
+    if site.services is None:
+        return []
+    works = [
+        work_of(run, dispatch_of(tx, run))
+        for run in tx.runs.threads.list_runs(RunQuery(id_prefix=question), EACH)
+    ]
+    if is_whole and not works:
+        works = list(site.services.runs.found(tx, "", RunSearch(text=question)).works[:EACH])
+    return [
+        Found("run", f"{one.agent}: {SHOWN_STATES[one.state]}", f"{one.project} {one.run_id}", _address(one))
+        for one in works
+        if one.project
+    ]
+
+
+def _address(work: Work) -> str:
+    return links.page(work.project, "runs", work.run_id)
+
+
+def _messages(tx: Transaction, projects: list[Project], question: str) -> list[Found]:
+    """Return the newest matching messages; the last word of the text may be the beginning of a word."""
+    query = parse_query(question if question.endswith(("*", '"')) else f"{question}*")
+    if query is None:
+        return []
+    hits = [
+        (hit.message, project)
+        for project in projects
+        for hit in tx.mail.search(project.id, query, order="newest", limit=EACH)
+    ]
+    hits.sort(key=lambda one: one[0].id, reverse=True)
+    return [
+        Found(
+            "message",
+            message.subject or "no subject",
+            f"#{message.id} of {message.sender_name} in {folder_name(project.human_key)}",
+            links.page(project.slug, "m", message.id),
+        )
+        for message, project in hits[:EACH]
+    ]

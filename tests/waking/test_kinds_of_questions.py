@@ -1,0 +1,350 @@
+"""Questions of every kind: each surface takes the same answers, from the same people, and refuses the same others."""
+
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from dispatch_room import done
+from postroom.contracts.errors import InvalidArgument, NotPermitted, StaleDecision
+from postroom.contracts.run_stores import RunQuery
+from postroom.contracts.runs import RunStatus
+from postroom.gateway.questions import Questions
+from postroom.gateway.replies import card_of, question_of
+from postroom.gateway.session import Platform, SessionSource
+from postroom.mail.context import Caller
+from postroom.services.questions import QuestionTimeouts
+from postroom.stores.sqlite.store import SqliteStore
+from postroom.testing import ManualClock
+from waking_room import PROJECT
+from work_room import SLUG, TOKEN, WorkRoom, hidden, post
+
+POSTROOM = Caller(postroom=True, operator=True)
+QUESTIONS = f"/p/{SLUG}/questions"
+PRICES = {
+    "type": "object",
+    "properties": {
+        "amount": {"type": "number", "minimum": 0, "maximum": 100},
+        "currency": {"type": "string", "enum": ["EUR", "USD"]},
+        "note": {"type": "string"},
+        "again": {"type": "boolean"},
+    },
+    "required": ["amount", "currency"],
+}
+KINDS: dict[str, dict[str, Any]] = {
+    "yes_no": {},
+    "choice": {"choices": ["EUR", "USD"]},
+    "text": {"text": True},
+    "form": {"form": PRICES},
+}
+GOOD: dict[str, tuple[str, dict[str, Any], str]] = {
+    "yes_no": ("yes", {"approved": True}, "The answer is yes."),
+    "choice": ("usd", {"choice": "USD"}, "They answered: USD"),
+    "text": ("Name it Ben.", {"text": "Name it Ben."}, "They answered: Name it Ben."),
+    "form": (
+        "amount = 5\ncurrency = EUR",
+        {"values": {"amount": 5.0, "currency": "EUR"}},
+        "They answered: amount: 5.0; currency: EUR",
+    ),
+}
+BAD = {
+    "yes_no": ["perhaps", "EUR", ""],
+    "choice": ["GBP", "yes", "3", ""],
+    "text": ["   "],
+    "form": [
+        "amount = 5",
+        "amount = 500; currency = EUR",
+        "amount = five; currency = EUR",
+        "colour = red",
+        "{",
+    ],
+}
+
+
+@pytest.fixture
+def stores(clock: ManualClock):
+    held = SqliteStore.in_memory(clock)
+    yield held, held.runs
+    held.close()
+
+
+@pytest_asyncio.fixture
+async def room(stores, clock: ManualClock) -> AsyncIterator[WorkRoom]:
+    made = WorkRoom(*stores, clock)
+    await made.people("Ada", "Bo", "Ash", runners=("Bo", "Ash"))
+    for name in ("ana", "ben"):
+        await made.people_named.add(name, None)
+    yield made
+    await made.close()
+
+
+async def asked(room: WorkRoom, **asks: Any):
+    """Let Ash ask such a question because of a message from Ada; return the waiting run and its question."""
+    room.agents.asks = asks
+    await room.send("Ada", "Ash")
+    await room.turn()
+    return await waiting(room)
+
+
+async def waiting(room: WorkRoom):
+    [run] = await room.stores.threads.list_runs(RunQuery(statuses=(RunStatus.WAITING,)))
+    [ticket] = run.open_tickets
+    return run, question_of(run, ticket)
+
+
+async def on_page(room: WorkRoom, run: Any, question: Any, words: str, by: str) -> str:
+    """Answer on the page of questions; return why it was refused, or an empty text."""
+    browser = room.browser()
+    page = (await browser.get(QUESTIONS)).text
+    fields = [(name, hidden(page, name)) for name in ("form_token", "run", "number")]
+    if question.asked.fields:
+        given = dict(part.strip().partition(" = ")[::2] for part in words.replace(";", "\n").split("\n"))
+        places = {one.name: place for place, one in enumerate(question.asked.fields)}
+        fields += [("names", name) for name in places]
+        fields += [(f"v{places[name]}", value) for name, value in given.items() if name in places]
+    else:
+        fields.append(("answer", words))
+    found = await post(browser, QUESTIONS, *fields, ("by", by))
+    return "" if found.status_code == 303 else found.text
+
+
+async def over_http(room: WorkRoom, run: Any, question: Any, words: str, by: str) -> str:
+    """Answer as the command line does, through administration."""
+    operator = room.browser(logged_in=False, Authorization=f"Bearer {TOKEN}")
+    body = {"number": question.number, "answer": words, "by": by}
+    found = await operator.post("/admin/questions", json=body)
+    return "" if found.status_code == 200 else found.text
+
+
+async def in_chat(room: WorkRoom, run: Any, question: Any, words: str, by: str) -> str:
+    """Answer with the command of a chat."""
+    source = SessionSource(platform=Platform.TELEGRAM, chat_id="1", chat_type="dm", user_id="7", user_name=by)
+    chat = Questions(room.runs.mailbox, room.stores.threads, room.clock)
+    decided = await chat.decide([run.thread_id], source, f"{question.number} {words}", approved=None)
+    return "" if decided.note == decided.answer else decided.note
+
+
+async def by_mail(room: WorkRoom, run: Any, question: Any, words: str, by: str) -> str:
+    """Answer by a reply to the message that asks; return what its sender is told."""
+    [asks] = [one for one in await room.messages() if question.text in one.body_md]
+    reply = {"project_key": "postroom-people", "sender_name": by, "message_id": asks.id, "body_md": words}
+    sent = await room.mail.call("reply_message", reply, caller=POSTROOM)
+    [seen] = sent["deliveries"][0]["seen"]
+    return seen if seen.startswith("waits") else ""
+
+
+SURFACES = [on_page, over_http, in_chat, by_mail]
+
+
+@pytest.mark.parametrize("surface", SURFACES)
+@pytest.mark.parametrize("kind", KINDS)
+async def test_each_surface_takes_the_same_answer_and_the_agent_gets_it(room, surface, kind):
+    run, question = await asked(room, **KINDS[kind])
+    words, result, told = GOOD[kind]
+    assert await surface(room, run, question, words, "ana") == ""
+    await room.turn()
+    after = await room.stores.threads.load_run(run.run_id)
+    [given] = after.answered
+    assert (given.decision.result, given.decision.by) == (result, "ana")
+    assert after.status is RunStatus.DONE
+    assert surface is by_mail or told in room.agents.told[-1]
+    [shown] = await room.look(room.questions.given_answers, SLUG, limit=9)
+    assert (shown.by, shown.number) == ("ana", question.number)
+
+
+@pytest.mark.parametrize("surface", SURFACES)
+@pytest.mark.parametrize("kind", KINDS)
+async def test_each_surface_refuses_an_answer_of_the_wrong_kind_and_says_what_is_open(room, surface, kind):
+    run, question = await asked(room, **KINDS[kind])
+    for words in BAD[kind]:
+        if surface is by_mail and (kind == "yes_no" or not words.strip()):
+            continue  # words by mail are an answer, and a message without a text is refused before
+        why = await surface(room, run, question, words, "ana")
+        assert why, words
+        if words:
+            assert "takes" in why, why
+            assert question.number in why
+        assert (await waiting(room))[1] == question
+    assert await surface(room, run, question, GOOD[kind][0], "ana") == ""
+    await room.turn()
+    assert (await room.stores.threads.load_run(run.run_id)).status is RunStatus.DONE
+
+
+@pytest.mark.parametrize("surface", SURFACES)
+async def test_only_those_whom_the_question_names_can_answer_and_others_are_told_who_may(room, surface):
+    run, question = await asked(room, choices=["EUR", "USD"], to=["human:ana"])
+    why = await surface(room, run, question, "EUR", "ben")
+    assert "ben may not answer" in why.casefold()
+    assert "from ana" in why
+    assert (await waiting(room))[1] == question
+    assert await surface(room, run, question, "EUR", "ana") == ""
+
+
+@pytest.mark.parametrize("surface", SURFACES)
+async def test_the_person_who_asked_for_the_work_cannot_approve_it(room, surface):
+    room.agents.asks = {"not_by": ["starter"]}
+    browser = room.browser()
+    asks = {
+        "project_key": "postroom-people",
+        "sender_name": "ben",
+        "to": [f"Ash@{SLUG}"],
+        "subject": "Drop it",
+    }
+    await room.mail.call("send_message", {**asks, "body_md": "Drop the table."}, caller=POSTROOM)
+    await room.turn()
+    await browser.aclose()
+    run, question = await waiting(room)
+    assert question.asked.not_by == ("human:ben",)
+    assert "except ben" in await surface(room, run, question, "yes", "ben")
+    assert (await waiting(room))[1] == question
+    assert await surface(room, run, question, "yes", "ana") == ""
+
+
+async def test_a_second_answer_is_told_the_first_on_every_surface(room):
+    run, question = await asked(room, choices=["EUR", "USD"])
+    assert await over_http(room, run, question, "EUR", "ana") == ""
+    assert "answered already: ana" in await over_http(room, run, question, "USD", "ben")
+    assert "not open" in await in_chat(room, run, question, "USD", "ben")
+    with pytest.raises(StaleDecision, match="ana"):
+        await room.questions.answer(question.number, "USD", by="ben")
+    await room.turn()
+    [given] = (await room.stores.threads.load_run(run.run_id)).answered
+    assert given.decision.result == {"choice": "EUR"}
+
+
+async def test_not_now_leaves_the_question_open_and_is_neither_yes_nor_no(room, clock):
+    run, question = await asked(room)
+    browser = room.browser()
+    page = (await browser.get(QUESTIONS)).text
+    fields = [(name, hidden(page, name)) for name in ("form_token", "run", "number")]
+    put_off = await post(browser, QUESTIONS, *fields, ("do", "snooze"), ("until", "1h"), ("by", "ana"))
+    assert put_off.status_code == 303
+    [shown] = await room.questions.questions()
+    assert shown["snoozed_until"] is not None
+    assert "Put off until" in (await browser.get(QUESTIONS)).text
+    clock.advance(timedelta(milliseconds=3_600_001))
+    [shown] = await room.questions.questions()
+    assert shown["snoozed_until"] is None
+    assert (await waiting(room))[1] == question
+    await room.questions.snooze(question.number, for_ms=60_000)
+    assert await over_http(room, run, question, "no", "ana") == ""
+
+
+@pytest.mark.parametrize(
+    ("asks", "result"),
+    [
+        ({"choices": ["EUR", "USD"], "on_timeout": "default", "default": "USD"}, {"choice": "USD"}),
+        ({"text": True, "on_timeout": "default", "default": "as before"}, {"text": "as before"}),
+        ({"on_timeout": "no"}, {"approved": False}),
+    ],
+)
+async def test_silence_gives_the_default_which_is_never_a_yes(room, clock, asks, result):
+    run, _ = await asked(room, timeout_seconds=60, **asks)
+    clock.advance(timedelta(milliseconds=60_001))
+    assert await QuestionTimeouts(room.runs, clock, clock).round() == 1
+    await room.turn()
+    [given] = (await room.stores.threads.load_run(run.run_id)).answered
+    assert (given.decision.result, given.decision.by) == (result, "nobody")
+
+
+async def test_a_yes_holds_for_exactly_the_action_that_was_shown(room):
+    run, question = await asked(room, action="DROP TABLE payments_old")
+    page = (await room.browser().get(QUESTIONS)).text
+    assert "DROP TABLE payments_old" in page
+    assert question.asked.digest in page
+    assert "DROP TABLE payments_old" in card_of(question).text
+    assert await over_http(room, run, question, "yes", "ana") == ""
+    await room.turn()
+    [given] = (await room.stores.threads.load_run(run.run_id)).answered
+    assert given.decision.result == {"approved": True, "digest": question.asked.digest}
+    assert question.asked.digest in room.agents.told[-1]
+
+
+async def test_a_changed_action_is_another_question_and_the_number_of_the_former_is_stale(room):
+    numbers = list[str]()
+
+    async def ask(activation: Any) -> None:
+        base = {
+            "project_key": PROJECT,
+            "agent_name": "Bo",
+            "run_id": activation.run_id,
+            "question": "May I drop it?",
+        }
+        for action in ("DROP TABLE a", "DROP TABLE a", "DROP TABLE b"):
+            view = await room.mail.call("ask_person", {**base, "action": action})
+            numbers.append(view["question_id"])
+
+    async def act(activation: Any) -> Any:
+        if not activation.decisions:
+            await ask(activation)
+        return done(activation, "I wait.")
+
+    room.agents.act = act
+    await room.send("Ada", "Bo")
+    await room.turn()
+    first, again, second = numbers
+    assert first == again != second
+    _, question = await waiting(room)
+    assert (question.number, question.asked.action) == (second, "DROP TABLE b")
+    with pytest.raises(StaleDecision):
+        await room.questions.answer(first, True, by="ana")
+    assert (await waiting(room))[1] == question
+
+
+@pytest.mark.parametrize(
+    "asks",
+    [
+        {"choices": ["one"]},
+        {"choices": ["a", "A"]},
+        {"choices": ["a\nb", "c"]},
+        {"choices": ["x" * 61, "y"]},
+        {"choices": ["a", "b"], "text": True},
+        {"form": {"type": "object", "properties": {}}},
+        {"form": {"type": "object", "properties": {"a": {"type": "object"}}}},
+        {"form": {"type": "object", "properties": {"a": {"type": "string", "pattern": "(a+)+$"}}}},
+        {"form": {"type": "object", "properties": {"<b>": {"type": "string"}}}},
+        {"form": {"type": "object", "properties": {f"f{n}": {"type": "string"} for n in range(11)}}},
+        {"on_timeout": "default", "timeout_seconds": 9, "default": "yes"},
+        {"choices": ["a", "b"], "on_timeout": "no", "timeout_seconds": 9},
+        {"choices": ["a", "b"], "on_timeout": "default", "timeout_seconds": 9, "default": "c"},
+        {"to": ["human:ana"], "not_by": ["human:ana"]},
+        {"to": ["Bo"]},
+    ],
+    ids=str,
+)
+async def test_a_question_that_nobody_could_answer_as_asked_is_refused(room, asks):
+    refused = list[Exception]()
+
+    async def act(activation: Any) -> Any:
+        given = {
+            "project_key": PROJECT,
+            "agent_name": "Bo",
+            "run_id": activation.run_id,
+            "question": "Which?",
+        }
+        try:
+            await room.mail.call("ask_person", {**given, **asks})
+        except (InvalidArgument, NotPermitted) as error:
+            refused.append(error)
+        return done(activation, "Done.")
+
+    room.agents.act = act
+    await room.send("Ada", "Bo")
+    await room.turn()
+    assert len(refused) == 1
+    assert await room.questions.questions() == []
+
+
+async def test_hostile_words_of_a_form_are_contained_on_the_page(room):
+    form = {
+        "type": "object",
+        "properties": {"name": {"type": "string", "title": "<script>alert(1)</script>\u202e"}},
+    }
+    _, question = await asked(room, form=form, action="</pre><script>alert(2)</script>")
+    for address in (QUESTIONS, f"/p/{SLUG}", "/"):
+        page = (await room.browser().get(address)).text
+        assert "<script>alert" not in page
+        assert "\u202e" not in page
+    assert "\u202e" not in card_of(question).text
