@@ -790,8 +790,8 @@ _BEGINS_WITH_AND = re.compile(r"\A(?:and|&)\s+", re.IGNORECASE)
 _DATA_URL = re.compile(r"\s*data:[^,]{0,200};base64,", re.IGNORECASE)
 _BEGINS_WITH_SHA256 = re.compile(r"\Asha-?256[:=-]\s*", re.IGNORECASE)
 _OTHER_WORDS: Final[Mapping[str, tuple[str, ...]]] = {
-    "agent": ("agent_name",),
-    "agent_name": ("name",),
+    "agent": ("agent_name", "sender_name"),
+    "agent_name": ("name", "sender_name"),
     "attachment": ("name",),
     "attachment_name": ("name",),
     "body": ("body_md",),
@@ -805,6 +805,7 @@ _OTHER_WORDS: Final[Mapping[str, tuple[str, ...]]] = {
     "files": ("attachments", "paths"),
     "from": ("sender_name",),
     "hash": ("sha256",),
+    "human_key": ("project_key",),
     "id": ("message_id", "reservation_id", "ids"),
     "max_results": ("limit",),
     "message": ("body_md",),
@@ -814,6 +815,7 @@ _OTHER_WORDS: Final[Mapping[str, tuple[str, ...]]] = {
     "priority": ("importance",),
     "project": ("project_key",),
     "project_id": ("project_key",),
+    "project_key": ("human_key",),
     "project_name": ("project_key",),
     "project_path": ("project_key",),
     "project_slug": ("project_key",),
