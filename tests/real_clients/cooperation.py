@@ -472,6 +472,16 @@ and tools, about {plain:,} tokens here, with each request, and providers cache m
 | failure | requests without | with | tokens without | with |
 |---|---|---|---|---|
 """
+ITSELF: Final = """\
+
+## CooperBench itself
+
+`benchmarks/peers/cooperbench_agent.py` adds an agent to the package `cooperbench`: its Claude Code, with postroom in the place of
+its own messages. On 29 November 2026 it was tried with `cooperbench` 0.0.29, without a key and without Docker. A folder replaced the
+container, and a script the model. CooperBench's own code then set up postroom, started Claude Code with postroom's tools, and
+collected the patch, and the message of one agent reached the other. Its containers, its data set, its evaluation and a real model
+were not tried, so there is no score.
+"""
 
 
 def page(outcomes: dict[str, tuple[Outcome, Outcome]]) -> str:
@@ -487,7 +497,7 @@ def page(outcomes: dict[str, tuple[Outcome, Outcome]]) -> str:
     for name, (without, with_it) in outcomes.items():
         counts = f"{without.requests} | {with_it.requests} | {without.tokens:,} | {with_it.tokens:,}"
         rows.append(f"| {name} | {counts} |\n")
-    return "".join(rows)
+    return "".join([*rows, ITSELF])
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 import pytest
 
-from real_clients.cooperation import FAILURES, PAGE, play
+from real_clients.cooperation import FAILURES, PAGE, Outcome, page, play
 from real_clients.home import Home
 
 
@@ -22,3 +22,26 @@ def test_the_page_has_a_row_for_each_failure_and_for_its_cost() -> None:
     for cells in rows:
         if cells[0].removeprefix("| ") in FAILURES and len(cells) == 6:
             assert (int(cells[3]) > 0, int(cells[4])) == (True, 0), cells
+
+
+def test_the_page_is_what_the_program_writes() -> None:
+    shown = PAGE.read_text()
+    cost = {
+        cells[0]: [int(cell.replace(",", "")) for cell in cells[1:]]
+        for cells in _rows(shown)
+        if cells[0] in FAILURES and len(cells) == 5
+    }
+    counts = {
+        cells[0]: [int(cells[3]), int(cells[4])]
+        for cells in _rows(shown)
+        if cells[0] in FAILURES and len(cells) == 6
+    }
+    outcomes = {
+        name: tuple(Outcome(counts[name][side], cost[name][side], cost[name][2 + side]) for side in (0, 1))
+        for name in FAILURES
+    }
+    assert page(outcomes) == shown
+
+
+def _rows(text: str) -> list[list[str]]:
+    return [row.strip("| ").split(" | ") for row in text.splitlines() if row.startswith("| ")]

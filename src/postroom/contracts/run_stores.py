@@ -194,18 +194,6 @@ class ThreadCommit(Record, frozen=True, kw_only=True):
         limits = {LIMITS} if self.spends else set[str]()  # a run that starts next must see the spending
         return set(map(thread_lock, threads)).union(limits, *drafts)
 
-    def moved(self, owned: RunDispatch, *, now: int) -> RunDispatch | None:
-        """Return the dispatch that `claim` owns as this commit changes it; None if it does not change.
-
-        Raises:
-            InvalidRecord: The result belongs to another run.
-        """
-        if self.begins is not None:
-            owned = owned.record_dispatch_start(self.begins, now=now)
-        if self.ends is not None:
-            return owned.record_run_result(self.ends, now=now).acked(now=now)
-        return None if self.begins is None else owned
-
     def refuse_unclaimed_move(self) -> None:
         """Raise if an execution would start or end without a claim, or together with another delivery.
 
