@@ -55,9 +55,12 @@ $(DEV): $(STAMP) requirements-dev.lock
 	@echo "Added: $(VENV) has $$(du -sm $(VENV) | cut -f1) MB now"
 	@touch $@
 
-.PHONY: install dev run test test-long test-nightly test-properties nightly unit seeds seeds-postgres check format static lock docs bench soak soak-servers simulate simulate-planted planted paths peers clients libraries raise-clients test-clients test-clients-nightly clients-table audit sbom wheel site screenshot clean help
+.PHONY: install extra dev run test test-long test-nightly test-properties nightly unit seeds seeds-postgres check format static lock docs bench soak soak-servers simulate simulate-planted planted paths peers clients libraries raise-clients test-clients test-clients-nightly clients-table cooperate audit sbom wheel site screenshot clean help
 
 install: $(STAMP) ## make the environment in .venv with what the server needs; `PYTHON=python3.13` makes .venv-python3.13
+
+extra: $(STAMP) ## add some extras only: `make extra NAMES=openai,telegram`
+	@$(INSTALL) --quiet -e '.[$(NAMES)]'
 
 dev: $(DEV) ## add every extra, and what tests and checks need
 
@@ -185,6 +188,9 @@ clients-table: $(DEV) .clients/.installed ## drive one after another and write d
 	@$(if $(AGAIN),rm -rf .clients/results)
 	-$(BIN)/pytest -q --only-left tests/real_clients/test_table.py
 	@PYTHONPATH=tests:src $(BIN)/python -m real_clients.page
+
+cooperate: $(DEV) .clients/.installed ## let two real clients run into the failures of teams, without and with postroom; write docs/internals/cooperation.md
+	@PYTHONPATH=tests:src $(BIN)/python -m real_clients.cooperation
 
 # Everything is resolved together, and what running needs is a part of that: a package has one version in both.
 lock: ## pin every dependency anew (needs uv)

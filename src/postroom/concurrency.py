@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, TypeVar
 
 from postroom.contracts.clock import Timer
-from postroom.contracts.errors import MailboxClosed, StoreClosed, StoreError, StoreReadOnly
+from postroom.contracts.errors import MailboxClosed, PostroomError, StoreClosed, StoreError, StoreReadOnly
 from postroom.log import get_logger
 
 T = TypeVar("T")
@@ -74,7 +74,7 @@ class Tasks:
             caller = asyncio.current_task()
             if task.cancelled() and not (caller is not None and caller.cancelling()):
                 raise MailboxClosed(f"{self._owner} closed before {name} ended") from error
-            task.add_done_callback(self._ended)  # the log reports a failure, because no caller gets it
+            task.add_done_callback(self._unheard)  # the log reports a failure, because no caller gets it
             raise
 
     async def settle(self) -> None:
@@ -100,6 +100,14 @@ class Tasks:
             for task in others:
                 task.cancel()
             await asyncio.wait(others)
+
+    def _unheard(self, task: "asyncio.Task[Any]") -> None:
+        """Log what a cancelled caller would have got: a refusal is no fault of the program."""
+        if not task.cancelled() and isinstance(error := task.exception(), PostroomError):
+            self._running.discard(task)
+            _LOG.warning("caller.gone", task=task.get_name(), reason=error.describe())
+        else:
+            self._ended(task)
 
     def _ended(self, task: "asyncio.Task[Any]") -> None:
         self._running.discard(task)

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from embedded_room import Open, both_engines, in_state
+from embedded_room import Open, both_engines, echo, in_state
 from machine import PATIENCE
 from postroom import MailboxConfig, Run, RunUnsuccessful, State, StoreUnavailable
 from postroom.contracts.dispatch import RunDispatchStatus
@@ -145,3 +145,19 @@ async def test_a_run_that_is_cancelled_while_the_reply_to_its_claim_is_lost_does
         assert await first.result(timeout=PATIENCE) == await third.result(timeout=PATIENCE) == "done"
         assert (await second.status()).state is State.CANCELLED
         assert begun["second"] == 0
+
+
+async def test_the_refusal_of_an_enqueue_whose_caller_left_is_a_warning(
+    opening: Open, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with opening(echo) as mailbox:
+        await mailbox.enqueue("t", "one", key="k")
+        leaving = asyncio.create_task(mailbox.enqueue("t", "two", key="k"))
+        await asyncio.sleep(0)
+        leaving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await leaving
+    [told] = [one for one in caplog.records if "caller.gone" in one.getMessage()]
+    assert told.levelname == "WARNING"
+    assert "'k'" in told.getMessage()
+    assert not [one for one in caplog.records if one.levelname == "ERROR"]

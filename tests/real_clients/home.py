@@ -80,13 +80,21 @@ class Home:
         return path
 
     def run(
-        self, *words: str, cwd: Path | None = None, given: str | None = None, patience: float = PATIENCE
+        self,
+        *words: str,
+        cwd: Path | None = None,
+        given: str | None = None,
+        patience: float = PATIENCE,
+        agent: str = "",
     ) -> Done:
-        """Run a program in the project to its end; a program that takes too long fails the test with its output."""
+        """Run a program in the project to its end, as an agent if one is named.
+
+        A program that takes too long fails the test with its output.
+        """
         with subprocess.Popen(
             words,
             cwd=cwd or self.project,
-            env=self.environment,
+            env={**self.environment, **({"POSTROOM_AGENT": agent} if agent else {})},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

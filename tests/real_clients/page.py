@@ -40,7 +40,7 @@ AGENTS = """\
 The server starts these agents when mail arrives: a client without a person, or an agent over the Agent Client Protocol (ACP).
 """
 COLLIDING = """\
-Bo reads a file, Ada changes it, and Bo writes it with a tool of the client without reading it again. The table has the outcomes of
+Bo reads a file, Ada changes it, and Bo writes it with a tool of the client without reading it again. The table shows the outcomes of
 {total} such collisions on {date}. Edits lost in silence: {lost}. [Hooks](hooks.md#no-edit-lost) describes the check.
 """
 OUTCOMES = """\
@@ -49,7 +49,8 @@ OUTCOMES = """\
 - **refused by the client**: The client's own check refuses the write, before the hook runs. The model is told of Ada's change after its next tool.
 - **no such tool**: The client has no such tool. Codex and Cline edit files by patches. Clients without a tool for patches apply them by their shell.
 
-A shell command that changes a file without naming it is not held in any client. The agent is told after the command ([details](hooks.md#no-edit-lost))."""
+With the setting `stale_edit_mode` at `block`, edits, patches and shell commands are held, too. Exception in every client: a
+shell command that changes a file without naming it is not held. The agent is told after the command."""
 STEERED = """\
 Claude Code, Codex and opencode get such a message at once. The other clients get it with the answer of the next postroom tool."""
 HANGS = """\

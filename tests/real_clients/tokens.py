@@ -16,11 +16,15 @@ console.log(encode(require("fs").readFileSync(0, "utf8")).length);
 def tokens_of(tools: Iterable[Offered]) -> int:
     """Return the number of tokens of these tools' definitions, in the form of a model's request."""
     told = [{"name": one.name, "description": one.description, "parameters": one.schema} for one in tools]
-    text = json.dumps(told, ensure_ascii=False, separators=(",", ":"))
+    return tokens_in([json.dumps(told, ensure_ascii=False, separators=(",", ":"))])
+
+
+def tokens_in(texts: Iterable[str]) -> int:
+    """Return the number of tokens of these texts together."""
     done = subprocess.run(
         ["node", "-e", _COUNT],
         cwd=PROGRAMS.parent,
-        input=text,
+        input="\n".join(texts),
         capture_output=True,
         text=True,
         check=True,

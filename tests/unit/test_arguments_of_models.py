@@ -208,7 +208,11 @@ def test_each_choice_of_each_tool_has_a_type() -> None:
             if {"enum", "default"} & schema.keys() and not {"type", "anyOf"} & schema.keys():
                 untyped.append(where)
             for key, inner in schema.items():
-                walk(inner, f"{where}.{key}")
+                if key == "properties":  # its keys are names of arguments
+                    for name, one in inner.items():
+                        walk(one, f"{where}.{name}")
+                else:
+                    walk(inner, f"{where}.{key}")
 
     for tool in tools_of("full"):
         walk(tool.input_schema, tool.name)

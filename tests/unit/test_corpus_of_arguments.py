@@ -189,7 +189,8 @@ def test_ids_in_doubt_are_refused_with_the_names_for_one_and_for_several(ids: ob
         *(("release_file_reservations", "id", "ids"), ("register_agent", "agent_name", "name")),
         *(("search_messages", "q", "query"), ("send_message", "from", "sender_name")),
         *(("send_message", "message", "body_md"), ("send_message", "priority", "importance")),
-        ("send_message", "title", "subject"),
+        *(("send_message", "title", "subject"), ("send_message", "agent_name", "sender_name")),
+        *(("start_session", "human_key", "project_key"), ("ensure_project", "project_key", "human_key")),
     ],
 )
 def test_another_word_for_an_argument_is_read_unless_ours_is_given_too(

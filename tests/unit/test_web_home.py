@@ -1,13 +1,18 @@
 """The first page: questions and failures over all projects and chats, settled on the page itself."""
 
+import html
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 
+import pytest
 import pytest_asyncio
 
+from postroom.stores.runs import rows
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
+from unit.test_web_control import overlapping
+from unit.test_web_work import store_runs
 from work_room import SLUG, WorkRoom, hidden, post
 
 HOUR = timedelta(hours=1)
@@ -17,7 +22,7 @@ HOUR = timedelta(hours=1)
 async def room(clock: ManualClock) -> AsyncIterator[WorkRoom]:
     store = SqliteStore.in_memory(clock)
     made = WorkRoom(store, store.runs, clock)
-    await made.people("Ada", "Ash", "Fay", runners=("Ash", "Fay"))
+    await made.people("Ada", "Ash", "Bo", "Fay", runners=("Ash", "Fay"))
     yield made
     await made.close()
     store.close()
@@ -34,7 +39,8 @@ async def test_a_question_is_answered_on_the_first_page(room: WorkRoom) -> None:
     fields = [(name, hidden(page, name)) for name in ("form_token", "do", "back", "run", "number")]
     assert ("back", "home") in fields
     answered = await post(browser, f"/p/{SLUG}/questions", *fields, ("answer", "no"), ("by", "Bea"))
-    assert (answered.status_code, answered.headers["location"]) == (303, "/?done=no")
+    assert answered.status_code == 303
+    assert answered.headers["location"].startswith("/?done=no&answered=")
     assert "Denied." in (await browser.get("/?done=no")).text
     assert await room.questions.questions() == []
 
@@ -48,7 +54,7 @@ async def test_an_answer_that_comes_too_late_stays_on_the_first_page(room: WorkR
     await post(browser, f"/p/{SLUG}/questions", *fields, ("answer", "no"), ("by", "Bea"))
     for told in (
         "no question is open now.",
-        "1 question is open now: <bdi>May I?</bdi>.",
+        "1 question is open now: “<bdi>May I?</bdi>”.",
     ):
         late = await post(browser, f"/p/{SLUG}/questions", *fields, ("answer", "yes"), ("by", "Cy"))
         assert (late.status_code, late.headers["location"]) == (303, "/?done=late")
@@ -152,3 +158,93 @@ async def test_cookies_that_the_first_page_did_not_write_are_ignored(room: WorkR
         for name, text in (("postroom_later", later), ("postroom_seen", seen)):
             browser.cookies.set(name, text)
         assert "May I?" in (await browser.get("/")).text
+
+
+async def test_the_first_page_decodes_as_many_runs_of_five_thousand_as_of_two_hundred(
+    room: WorkRoom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await room.send("Ada", "Ash")
+    await room.turn()
+    browser, counts = room.browser(), list[int]()
+    for names in (("Ada",), ("Ash", "Fay")):
+        await store_runs(room, *names, each=200 if names == ("Ada",) else 2_400)
+        count, decode = 0, rows.run
+
+        def counted(row: object, decode: Callable[..., object] = decode) -> object:
+            nonlocal count
+            count += 1
+            return decode(row)
+
+        with monkeypatch.context() as watched:
+            watched.setattr(rows, "run", counted)
+            assert "May I?" in (await browser.get("/")).text
+        counts.append(count)
+    assert counts[0] == counts[1] < 10
+
+
+async def test_an_answer_on_the_first_page_can_be_taken_back_there(clock: ManualClock) -> None:
+    store = SqliteStore.in_memory(clock)
+    room = WorkRoom(store, store.runs, clock, take_back_ms=8_000)
+    await room.people("Ada", "Ash", runners=("Ash",))
+    await room.send("Ada", "Ash")
+    await room.turn()
+    browser = room.browser()
+    page = (await browser.get("/")).text
+    fields = [(name, hidden(page, name)) for name in ("form_token", "do", "back", "run", "number")]
+    answered = await post(browser, f"/p/{SLUG}/questions", *fields, ("answer", "no"), ("by", "Bea"))
+    page = (await browser.get(answered.headers["location"])).text
+    assert ("Denied." in page, ">Take back<" in page) == (True, True)
+    await post(browser, f"/p/{SLUG}/questions", fields[0], ("do", "take_back"), *fields[3:])
+    assert len(await room.questions.questions()) == 1
+    assert ">Take back<" not in (await browser.get(answered.headers["location"])).text
+    await room.close()
+    store.close()
+
+
+async def test_a_question_that_was_put_off_everywhere_is_listed_apart(room: WorkRoom) -> None:
+    browser = room.browser()
+    await room.send("Ada", "Ash")
+    await room.turn()
+    [asked] = await room.questions.questions()
+    await room.questions.snooze(asked["number"], for_ms=3_600_000, by="Bea")
+    page = (await browser.get("/")).text
+    assert ("<title>postroom<" in page, "1 question put off" in page) == (True, True)
+    assert 'class="card question"' not in page
+
+
+async def test_overlapping_reservations_are_settled_on_the_first_page(room: WorkRoom) -> None:
+    await room.people_named.add("Ana", None)
+    await overlapping(room)
+    browser = room.browser()
+    assert "reservation</button>" not in (await browser.get("/")).text  # nobody has said who they are
+    browser.cookies.set("postroom_name", "Ana")
+    page = (await browser.get("/")).text
+    released = re.search(r'<form [^>]*id="release-(\d+)".*?</form>', page, re.DOTALL)
+    assert released is not None
+    names = ("form_token", "back", "do", "name", "reservation")
+    fields = [(name, hidden(released[0], name)) for name in names]
+    ended = await post(browser, f"/p/{SLUG}/reservations/decide", *fields)
+    assert ended.headers["location"] == "/?done=end"
+    page = (await browser.get("/?done=end")).text
+    assert ("The reservation was released." in page, "Overlapping reservations" in page) == (True, False)
+
+
+async def test_the_digest_of_a_project_tells_what_the_tool_tells(room: WorkRoom) -> None:
+    await room.send("Ada", "Ash", subject="Sweep the yard")
+    await room.send("Ada", "Fay", subject="Count the bees")
+    await room.turn()
+    browser = room.browser()
+    link = re.search(r'href="(/p/[^"]+/digest[^"]+)"', (await browser.get("/")).text)
+    assert link is not None
+    page = (await browser.get(html.unescape(link[1]))).text
+    for words in (
+        "Ash</bdi> asks",
+        "Run of <bdi>Fay",
+        "Sweep the yard",
+        "Count the bees",
+        "1 waiting",
+        "1 failed",
+    ):
+        assert words in page, words
+    assert (await browser.get(f"/p/{SLUG}/digest?hours=x")).status_code == 400
+    assert (await browser.get("/p/none/digest")).status_code == 404

@@ -6,6 +6,7 @@ from typing import Final, Literal
 
 from postroom.contracts.clock import iso
 from postroom.contracts.questions import YES_OR_NO, Asked
+from postroom.contracts.records import Record, as_plain
 from postroom.contracts.run_stores import BEFORE_ALL_RUNS, RunCursor
 
 WorkState = Literal["at work", "queued", "asks", "done", "cancelled", "failed"]
@@ -352,6 +353,8 @@ def plain(value: object) -> object:
 
 
 def _plain(name: str, value: object) -> object:
+    if isinstance(value, Record):
+        return as_plain(value)
     if isinstance(value, Mapping):
         return {key: _plain(name if name.endswith(INSTANTS) else key, one) for key, one in value.items()}
     if isinstance(value, (list, tuple)):

@@ -662,7 +662,7 @@ class AddNote(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
     agent_name: AgentName
     subject: Annotated[str, Meta(min_length=1, max_length=MAX_SUBJECT)]
     text: Annotated[str, Meta(min_length=1, max_length=MAX_TEXT)]
-    paths: Annotated[Paths, Meta(description="default: the whole project")] = []
+    paths: Paths = []
     task_id: MessageId | None = None
     commit: Word = ""
     replaces: Annotated[Ids, Meta(description="notes no longer true")] = []
@@ -672,7 +672,7 @@ class AddNote(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class FindNotes(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Find notes of the project by words or files.
 
-    Use it before you change files that others know better.
+    Use it before you change files.
     """
 
     project_key: ProjectKey
@@ -790,8 +790,8 @@ _BEGINS_WITH_AND = re.compile(r"\A(?:and|&)\s+", re.IGNORECASE)
 _DATA_URL = re.compile(r"\s*data:[^,]{0,200};base64,", re.IGNORECASE)
 _BEGINS_WITH_SHA256 = re.compile(r"\Asha-?256[:=-]\s*", re.IGNORECASE)
 _OTHER_WORDS: Final[Mapping[str, tuple[str, ...]]] = {
-    "agent": ("agent_name",),
-    "agent_name": ("name",),
+    "agent": ("agent_name", "sender_name"),
+    "agent_name": ("name", "sender_name"),
     "attachment": ("name",),
     "attachment_name": ("name",),
     "body": ("body_md",),
@@ -805,6 +805,7 @@ _OTHER_WORDS: Final[Mapping[str, tuple[str, ...]]] = {
     "files": ("attachments", "paths"),
     "from": ("sender_name",),
     "hash": ("sha256",),
+    "human_key": ("project_key",),
     "id": ("message_id", "reservation_id", "ids"),
     "max_results": ("limit",),
     "message": ("body_md",),
@@ -814,6 +815,7 @@ _OTHER_WORDS: Final[Mapping[str, tuple[str, ...]]] = {
     "priority": ("importance",),
     "project": ("project_key",),
     "project_id": ("project_key",),
+    "project_key": ("human_key",),
     "project_name": ("project_key",),
     "project_path": ("project_key",),
     "project_slug": ("project_key",),

@@ -30,7 +30,7 @@ async def control_room(site: Site, request: Request) -> Response:
     health = () if services is None else await services.runs.health()
 
     def look(tx: Transaction, project: Project) -> dict[str, Any]:
-        mail, floor, found = tx.mail, Floor(), dict[str, Any](overlaps=())
+        mail, floor, found = tx.mail, Floor(), dict[str, Any]()
         if services is not None:
             floor = services.runs.floor(tx, project.slug, health)
             pairs = [(one.first, one.second) for one in floor.conflicts]
@@ -53,20 +53,26 @@ async def control_room(site: Site, request: Request) -> Response:
         given = None
         if run_id and services is not None:
             given = services.questions.given_answer(tx, project.slug, run_id, question)
-        heads = cut(mail.threads(project.id, limit=BRIEF + 1), BRIEF, lambda head: head.last_id)
-        live = mail.live_reservations(project.id, now=site.clock.now(), limit=BRIEF + 1)
         return {
             "floor": floor,
             "mine": mine,
             "subjects": {one.id: one for one in conversation.here(mail, project, began)} if began else {},
-            "threads": thread_rows(mail, heads.rows),
-            "has_more_threads": heads.next is not None,
-            "agents": mail.active_agents(project.id, limit=BRIEF + 1),
-            "reservations": live,
-            "brief": BRIEF,
             "answered": (run_id, question) if given is not None and given.can_take_back else None,
-            **found,
+            **(found if services is not None else _lately(tx, project)),
         }
 
     shown = await site.read(request, look, is_fresh=True)
     return await site.draw(request, "project", shown, done=done, longest_why=LONGEST_TEXT, silence=SILENCE)
+
+
+def _lately(tx: Transaction, project: Project) -> dict[str, Any]:
+    """Return the newest threads, the agents and the reservations, where no service tells of runs."""
+    heads = cut(tx.mail.threads(project.id, limit=BRIEF + 1), BRIEF, lambda head: head.last_id)
+    return {
+        "overlaps": (),
+        "threads": thread_rows(tx.mail, heads.rows),
+        "has_more_threads": heads.next is not None,
+        "agents": tx.mail.active_agents(project.id, limit=BRIEF + 1),
+        "reservations": tx.mail.live_reservations(project.id, now=tx.now(), limit=BRIEF + 1),
+        "brief": BRIEF,
+    }

@@ -30,7 +30,7 @@ from postroom.web.site import PageServices, Shown, Site, WorkingSite
 PROJECTS: Final = 20
 QUESTIONS: Final = 20
 """Maximum open questions on the page."""
-_DONE: Final = ("", "yes", "no", "answered", "late", "replay", "discard", "share", "later", "seen")
+_DONE: Final = ("", "yes", "no", "answered", "late", "replay", "discard", "share", "end", "later", "seen")
 REVIEWS: Final = 10
 """Maximum tasks of a project on the page that wait for a person's check."""
 GROUPS: Final = 20
@@ -80,6 +80,7 @@ class Later(NamedTuple):
 async def projects(site: Site, request: Request) -> Response:
     """Show what needs a person, then every project, those with the most recent mail first."""
     after, me, services = number(request, "after") or 0, remembered_name(request), site.services
+    answered = request.query_params.get("answered", "")
     address, later = str(request.base_url).rstrip("/"), _later(request, site.clock.now())
 
     def look(tx: Transaction) -> Shown:
@@ -106,6 +107,7 @@ async def projects(site: Site, request: Request) -> Response:
                 "rows": sorted(rows, key=lambda row: row[1].last_at or 0, reverse=True),
                 "next": page.next,
                 "needs": needs,
+                "answered": None if services is None else _taken_back(services, tx, answered),
                 **({} if services is None else _inbox(services, tx, page.rows, overlaps, later, me)),
             },
             now,
@@ -146,7 +148,12 @@ def _inbox(
         hidden["rows"] += sum(name in later.hidden for name, _ in keyed)
         return [(name, one) for name, one in keyed if name not in later.hidden]
 
-    asked = due(services.questions.all_open(tx), lambda one: f"q-{one.number}-{one.run_id[-KEPT_ID:]}")
+    every_open = services.questions.all_open(tx)
+    put_off = [one for one in every_open if one.snoozed_until is not None]
+    asked = due(
+        [one for one in every_open if one.snoozed_until is None],
+        lambda one: f"q-{one.number}-{one.run_id[-KEPT_ID:]}",
+    )
     failed = due(services.runs.failed(tx), lambda one: f"d-{one.run_ids[0][-KEPT_ID:]}")
     reviews = due(
         [(one, task) for one in shown for task in tasks_page(mail, one, "review", limit=REVIEWS)],
@@ -172,6 +179,7 @@ def _inbox(
     return {
         "unread": unread,
         "mine": [] if person is None or not unread else mail.inbox(person.id, limit=MAIL, unread_only=True),
+        "put_off": put_off,
         "reviews": reviews,
         "clashes": clashes,
         "to_settle": len(asked) + failed_runs + len(reviews) + unread + len(clashes),
@@ -198,6 +206,14 @@ def _inbox(
         "active": active,
         "active_in_all": active_in_all,
     }
+
+
+def _taken_back(services: PageServices, tx: Transaction, answered: str) -> tuple[str, str, str] | None:
+    """Return the project, run and number of a question whose answer can be taken back; None for others."""
+    slug, _, rest = answered.partition("/")
+    run_id, _, question = rest.rpartition("/")
+    given = services.questions.given_answer(tx, slug, run_id, question) if slug and run_id else None
+    return (slug, run_id, question) if given is not None and given.can_take_back else None
 
 
 def _later(request: Request, now: int) -> Later:
