@@ -1,6 +1,6 @@
 """Events within a span of time."""
 
-from conformance.boxes import Box
+from conformance.boxes import Box, on_both
 from conformance.promises.given import Office
 from postroom.contracts.mail import Span
 
@@ -58,6 +58,7 @@ def test_attempts_of_a_span_are_grouped_but_for_those_to_be_seen(box: Box, here:
     assert box.attempts_alone([], DAY, limit=9) == []
 
 
+@on_both
 def test_executions_and_messages_since_an_instant_are_told_by_project(box: Box, here: Office) -> None:
     ada, project = here.ada.id, here.ada.project_id
     for number, (began, ended) in enumerate(((10, 20), (30, 90), (95, 100), (110, 120))):
