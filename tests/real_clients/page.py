@@ -40,7 +40,7 @@ AGENTS = """\
 The server starts these agents when mail arrives: a client without a person, or an agent over the Agent Client Protocol (ACP).
 """
 COLLIDING = """\
-Bo reads a file, Ada changes it, and Bo writes it with a tool of the client without reading it again. The table has the outcomes of
+Bo reads a file, Ada changes it, and Bo writes it with a tool of the client without reading it again. The table shows the outcomes of
 {total} such collisions on {date}. Edits lost in silence: {lost}. [Hooks](hooks.md#no-edit-lost) describes the check.
 """
 OUTCOMES = """\
