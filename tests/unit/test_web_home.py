@@ -30,7 +30,7 @@ async def room(clock: ManualClock) -> AsyncIterator[WorkRoom]:
 
 async def test_a_question_is_answered_on_the_first_page(room: WorkRoom) -> None:
     browser = room.browser()
-    assert "Nothing: no open question" in (await browser.get("/")).text
+    assert "Nothing needs you: no open question" in (await browser.get("/")).text
     await room.send("Ada", "Ash")
     await room.turn()
     page = (await browser.get("/")).text
@@ -54,7 +54,7 @@ async def test_an_answer_that_comes_too_late_stays_on_the_first_page(room: WorkR
     await post(browser, f"/p/{SLUG}/questions", *fields, ("answer", "no"), ("by", "Bea"))
     for told in (
         "no question is open now.",
-        "1 question is open now: <bdi>May I?</bdi>.",
+        "1 question is open now: “<bdi>May I?</bdi>”.",
     ):
         late = await post(browser, f"/p/{SLUG}/questions", *fields, ("answer", "yes"), ("by", "Cy"))
         assert (late.status_code, late.headers["location"]) == (303, "/?done=late")
