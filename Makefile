@@ -55,9 +55,12 @@ $(DEV): $(STAMP) requirements-dev.lock
 	@echo "Added: $(VENV) has $$(du -sm $(VENV) | cut -f1) MB now"
 	@touch $@
 
-.PHONY: install dev run test test-long test-nightly test-properties nightly unit seeds seeds-postgres check format static lock docs bench soak soak-servers simulate simulate-planted planted paths peers clients libraries raise-clients test-clients test-clients-nightly clients-table cooperate audit sbom wheel site screenshot clean help
+.PHONY: install extra dev run test test-long test-nightly test-properties nightly unit seeds seeds-postgres check format static lock docs bench soak soak-servers simulate simulate-planted planted paths peers clients libraries raise-clients test-clients test-clients-nightly clients-table cooperate audit sbom wheel site screenshot clean help
 
 install: $(STAMP) ## make the environment in .venv with what the server needs; `PYTHON=python3.13` makes .venv-python3.13
+
+extra: $(STAMP) ## add some extras only: `make extra NAMES=openai,telegram`
+	@$(INSTALL) --quiet -e '.[$(NAMES)]'
 
 dev: $(DEV) ## add every extra, and what tests and checks need
 

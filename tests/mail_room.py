@@ -245,9 +245,7 @@ async def _uncovered(store: MailStore) -> dict[str, int]:
         counts = "SELECT (SELECT count(*) FROM idempotency), (SELECT count(*) FROM blobs), " + (
             "(SELECT count(*) FROM project_aliases), (SELECT count(*) FROM questions)"
         )
-        row = await store.store.engine.readers.submit(
-            lambda connection: connection.execute(counts).fetchone()
-        )
+        row = await store.store.engine.readers.submit(lambda tx: tx.connection.execute(counts).fetchone())
     else:
         return await _uncovered(store._store)  # type: ignore[attr-defined]  # a store that fails on purpose
     return dict(zip(("answers", "blobs", "aliases", "questions"), row, strict=True))

@@ -10,8 +10,8 @@ from urllib.parse import unquote, urlsplit
 def install_command(extra: str) -> str:
     """Return the command that adds an extra to this installation, for the remedy of an error. Blocks.
 
-    In a clone of the repository, the command is `make dev`. Otherwise it reinstalls postroom from the source
-    of this installation: a folder, a file, a repository or the package index.
+    In a clone of the repository, the command is `make extra`. Otherwise it reinstalls postroom from the
+    source of this installation: a folder, a file, a repository or the package index.
     """
     try:
         text = metadata.distribution("postroom").read_text("direct_url.json")
@@ -20,7 +20,7 @@ def install_command(extra: str) -> str:
     source = json.loads(text or "{}")
     url = source.get("url", "")
     if source.get("dir_info", {}).get("editable"):
-        return f"run `make dev` in {unquote(urlsplit(url).path)}"
+        return f"run `make extra NAMES={extra}` in {unquote(urlsplit(url).path)}"
     if kind := source.get("vcs_info", {}).get("vcs"):
         url = f"{kind}+{url}"
     wanted = f"'postroom[{extra}]{f' @ {url}' if url else ''}'"

@@ -414,11 +414,9 @@ async def test_every_connection_is_durable_and_only_the_writer_folds_the_log(dur
 
     full = 2
     assert await on_the_writer(durable, ask) == ["wal", full, 1, 0, 0]
-    assert await durable.store.engine.readers.submit(ask) == ["wal", full, 1, 0, 1]
+    assert await durable.store.engine.readers.submit(lambda tx: ask(tx.connection)) == ["wal", full, 1, 0, 1]
     with pytest.raises(StoreReadOnly):
-        await durable.store.engine.readers.submit(
-            lambda connection: connection.execute("DELETE FROM projects")
-        )
+        await durable.store.engine.readers.submit(lambda tx: tx.connection.execute("DELETE FROM projects"))
 
 
 async def test_what_a_change_that_raised_had_looked_up_is_forgotten(sqlite_store: SqliteStore) -> None:

@@ -11,7 +11,7 @@ DISPATCHES, COMPLETION = "stores/runs/dispatches.py", "dispatch/completion.py"
 WORKER, RECOVERY = "dispatch/worker.py", "dispatch/recovery.py"
 NO_LOOK = (
     RECOVERY,
-    '            "claims": lambda: self._again(settings.poll_interval, self._dispatcher.look_after_claims),\n',
+    '            "claims": (self._dispatcher.release_unexecuted, settings.poll_interval),\n',
     "",
 )
 """Removes the round that releases unexecuted claims: it hides some of the faults within a second."""

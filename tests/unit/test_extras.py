@@ -16,7 +16,7 @@ from table_rows import each_row
         (None, f"run `{sys.executable} -m pip install 'postroom[otel]'`"),
         (
             {"url": "file:///src/my%20clone", "dir_info": {"editable": True}},
-            "run `make dev` in /src/my clone",
+            "run `make extra NAMES=otel` in /src/my clone",
         ),
         (
             {"url": "file:///src/postroom", "dir_info": {}},

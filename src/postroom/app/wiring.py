@@ -282,6 +282,8 @@ class Application:
     def mcp_server(self) -> "PostroomMcpServer":
         """Create an MCP server over this application; there may be several."""
         from postroom.mcp_server.server import PostroomMcpServer  # it loads the SDK
+        from postroom.mcp_server.windows import Windows
+        from postroom.services.questions import QuestionService
 
         @asynccontextmanager
         async def lifespan(_: object) -> AsyncIterator[dict[str, object]]:
@@ -295,6 +297,7 @@ class Application:
             subscriptions=self.news,
             observe=self.metrics.observe_call,
             untold=self.executors.untold,
+            windows=Windows(QuestionService(self.runs, self.clock)),
             lifespan=lifespan,
         )
 
@@ -302,7 +305,7 @@ class Application:
     async def at_work(self) -> AsyncIterator[None]:
         """Perform outbox effects while any caller is inside this context.
 
-        One of the callers performs them. When that server leaves, the next one takes over.
+        One of the callers performs them. When that caller leaves, the next one takes over.
         """
         leaving, has_turn = asyncio.Event(), asyncio.Event()
 

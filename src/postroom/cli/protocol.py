@@ -83,6 +83,8 @@ class Message:
     """The protocol revision that the line itself names; empty if it names none."""
     client: str = ""
     """The name of the client program from `initialize`; empty in other lines."""
+    elicits: bool = False
+    """Whether it is an `initialize` that declares elicitation."""
     cancels: RequestId = None
     """The request that the client cancels."""
     reads: bool = False
@@ -142,6 +144,7 @@ def _single(body: bytes, found: dict[str, object]) -> Message:
         headers=_routing(method, given, version) if version else {},
         version=version,
         client=_client(given) if method == "initialize" else "",
+        elicits=method == "initialize" and _elicits(given),
         cancels=_id(given.get("requestId")) if method == "notifications/cancelled" else None,
         reads=method in _READING_METHODS or (method == "tools/call" and _is_reading(given.get("name"))),
         has_key=method == "tools/call" and _has_key(given.get("arguments")),
@@ -160,6 +163,11 @@ def _client(parameters: dict[str, object]) -> str:
     about = parameters.get("clientInfo")
     name = about.get("name") if isinstance(about, dict) else None
     return name[:MOST_NAMED] if isinstance(name, str) and _PLAIN.fullmatch(name) else ""
+
+
+def _elicits(parameters: dict[str, object]) -> bool:
+    capabilities = parameters.get("capabilities")
+    return isinstance(capabilities, dict) and "elicitation" in capabilities
 
 
 def _version(parameters: dict[str, object]) -> str:

@@ -95,6 +95,7 @@ class Proxy:
         self._handshake = False
         self._version = ""
         self._client = ""
+        self._elicits = False
         self._modern = False
 
     def take(self, line: bytes) -> None:
@@ -112,6 +113,7 @@ class Proxy:
             if message.version:
                 self._version, self._modern = message.version, True
             self._client = message.client or self._client
+            self._elicits = self._elicits or message.elicits
             self._waiting.append(PendingRequest(message))
             self._start_what_fits()
 
@@ -250,6 +252,8 @@ class Proxy:
             headers["MCP-Protocol-Version"] = self._version
         if self._client:
             headers[CLIENT_HEADER] = self._client
+        if self._elicits and not self._modern:
+            headers["Mcp-Session-Id"] = "elicits-pipe"
         return headers
 
     def _stream(

@@ -194,18 +194,6 @@ class ThreadCommit(Record, frozen=True, kw_only=True):
         limits = {LIMITS} if self.spends else set[str]()  # a run that starts next must see the spending
         return set(map(thread_lock, threads)).union(limits, *drafts)
 
-    def moved(self, owned: RunDispatch, *, now: int) -> RunDispatch | None:
-        """Return the dispatch that `claim` owns as this commit changes it; None if it does not change.
-
-        Raises:
-            InvalidRecord: The result belongs to another run.
-        """
-        if self.begins is not None:
-            owned = owned.record_dispatch_start(self.begins, now=now)
-        if self.ends is not None:
-            return owned.record_run_result(self.ends, now=now).acked(now=now)
-        return None if self.begins is None else owned
-
     def refuse_unclaimed_move(self) -> None:
         """Raise if an execution would start or end without a claim, or together with another delivery.
 
@@ -250,8 +238,8 @@ class CommitCoordinator(Protocol):
         Raises:
             VersionConflict: The message count, a pending message or the joined dispatch differs.
             InvalidRecord, IllegalTransition, ForeignThread: The messages, the run or the result break a rule.
-            DuplicateRecord: A message id is already committed, or the dispatch exists. DedupeKeyInUse,
-            RunNotOpen, QueueFull: The dispatch cannot be queued.
+            DuplicateRecord: A message id is already committed, or the dispatch exists.
+            DedupeKeyInUse, RunNotOpen, QueueFull: The dispatch cannot be queued.
             ActiveRunConflict: The delivery claims its dispatch, but another dispatch of the thread is
                 claimed, or a run of the thread waits for an answer.
             StaleClaim: The writer lost its dispatch.

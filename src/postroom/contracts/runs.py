@@ -17,7 +17,6 @@ from postroom.contracts.activation import RunActivationSnapshot
 from postroom.contracts.errors import (
     ContentFiltered,
     ContextOverflow,
-    IllegalTransition,
     InvalidRecord,
     RequestRefused,
     StaleDecision,
@@ -301,21 +300,6 @@ class RunRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     def is_background_task_waiting(self) -> bool:
         """Whether the run waits for work that it has started itself."""
         return self.waiting is not None and self.waiting.reason is WaitingReason.BACKGROUND_TASKS
-
-    def refuse_illegal_move(self, before: "RunRecord | None") -> None:
-        """Raise if the run cannot change from the state `before` to its present state.
-
-        Raises:
-            IllegalTransition: A run that is done would run again, or the run would change its thread.
-        """
-        if before is None:
-            return
-        if before.thread_id != self.thread_id:
-            raise IllegalTransition("a run cannot change its thread", value=self.run_id)
-        if self.status not in LEGAL_MOVES[before.status]:
-            raise IllegalTransition(
-                f"a run that is {before.status} cannot become {self.status}", value=self.run_id
-            )
 
     def begun(self, dispatch_id: str, session_id: str, *, now: int) -> "RunRecord":
         """Return the run as it is when its first execution starts."""

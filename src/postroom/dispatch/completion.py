@@ -522,7 +522,7 @@ def claimed_next(tx: Transaction, thread_id: str, asks: ClaimAsk) -> Claimed | H
 
 def _next(tx: Transaction, thread_id: str, asks: ClaimAsk, due: RunDispatch | None) -> Claimed | None:
     """Return the claim of a due dispatch, ready to be stored; None if nothing is due here."""
-    if due is None or asks.is_elsewhere(tx, thread_id):
+    if due is None or (asks.places is not None and asks.is_elsewhere(tx, thread_id)):
         return None
     claimed = due.claim(token=tx.new_id(), consumer=asks.consumer, lease_ms=asks.lease_ms, now=tx.now())
     return _looked_up(tx, claimed, asks)

@@ -47,7 +47,7 @@ from postroom.dispatch.completion import Completion
 from postroom.dispatch.config import RECLAIM_PAGE, MailboxLifecycleConfig
 from postroom.dispatch.core import Core
 from postroom.dispatch.events import CheckpointRepair, ServerEvents
-from postroom.dispatch.submission import Submissions, max_interruptions
+from postroom.dispatch.submission import Submissions
 from postroom.dispatch.worker import Dispatcher
 from postroom.log import get_logger
 from postroom.stores.store import Transaction
@@ -216,6 +216,7 @@ class Recovery:
     async def _enqueue_for(self, run: RunRecord) -> int:
         now = self._core.now()
         options = run.activation.delivery if run.activation else None
+        survives = None if options is None else options.max_interruptions
         dispatch = RunDispatch.queued(
             run.dispatch_id or self._core.new_id(),
             run.thread_id,
@@ -223,7 +224,7 @@ class Recovery:
             created_at=now,
             available_at=run.updated_at + options.delay_ms if options and options.delay_ms else None,
             max_attempts=(options and options.max_attempts) or self._core.config.default_max_attempts,
-            max_interruptions=max_interruptions(options, self._core.config),
+            max_interruptions=self._core.config.default_max_interruptions if survives is None else survives,
             priority=options.priority if options else 128,
             dedupe_key=options.dedupe_key if options else None,
             deadline_at=options.deadline_at if options else None,
@@ -288,10 +289,16 @@ class Rounds:
     async def poll(self) -> int:
         """Start due work on any thread while slots are free; return how many runs were started.
 
-        The claims of processes that have ended count as due work, too.
+        The claims of processes that have ended count as due work, too. If the clock was set back since the
+        last round, short delays and leases are shifted to keep their length. Otherwise, a run that is due in
+        5 s could wait for hours.
         """
-        slots, self._due_at = self._dispatcher.slots, None
-        await self._follow_clock()
+        slots, self._due_at, now = self._dispatcher.slots, None, self._core.now()
+        if back := self._clock.set_back_ms(now):
+            count = await self._core.store.write(lambda tx: tx.runs.dispatches.set_back(back))
+            if count:
+                _LOG.warning("clock.set_back", milliseconds=back, delayed_runs=count)
+        self._clock.remember(now)
         if self._core.has_budgets and self._dispatcher.accepting:
             await self._end_windows()
         if not slots.free or not self._dispatcher.accepting:
@@ -299,7 +306,7 @@ class Rounds:
         if self._core.config.gone is not None:
             await self._recovery.take_over_from_gone()
         # Threads that wait for a slot are due as well, and must not hide the others.
-        limit = min(slots.free + len(slots), _MOST_DUE)
+        limit = min(slots.free + len(slots.waiting), _MOST_DUE)
         due, self._due_at = await self._core.store.read(partial(self._due, limit=limit))
         while self._core.has_budgets and self._core.budgets.holds_back:
             held, crowded = await self._hold_back(due)
@@ -311,23 +318,11 @@ class Rounds:
         for one in due:
             self._dispatcher.workers.get_or_create(one.thread_id).expect(one.tenant)
         started = await self._dispatcher.try_all([one.thread_id for one in due]) if due else 0
-        if len(slots) and slots.free:  # threads without due work may be waiting for slots
+        if slots.waiting and slots.free:  # threads without due work may be waiting for slots
             await self._dispatcher.next_in_line()
         is_bounded = bool(self._core.config.limits) or self._core.budgets.holds_back
         self._is_held_up = not started and (bool(due) or is_bounded)
         return started
-
-    async def _follow_clock(self) -> None:
-        """If the clock was set back since the last round, shift short delays and leases to keep their length.
-
-        Otherwise, a run that is due in 5 s could wait for hours.
-        """
-        now = self._core.now()
-        if back := self._clock.set_back_ms(now):
-            count = await self._core.store.write(lambda tx: tx.runs.dispatches.set_back(back))
-            if count:
-                _LOG.warning("clock.set_back", milliseconds=back, delayed_runs=count)
-        self._clock.remember(now)
 
     async def _hold_back(self, due: Sequence[DueThread]) -> tuple[int, frozenset[str]]:
         """Hold the threads that budgets keep from starting, many per change; return how many were held.
@@ -571,25 +566,30 @@ class Lifecycle:
             if config.maintenance_callback is not None:
                 config.maintenance_callback()
 
-        serve: dict[str, Callable[[], Awaitable[None]]] = {
-            "poll": self._poll,
-            "claims": lambda: self._again(settings.poll_interval, self._dispatcher.look_after_claims),
-            "sweep": lambda: self._again(settings.sweep_interval, rounds.sweep),
-            "garbage": lambda: self._again(settings.gc_interval, collect),
+        serve: dict[str, tuple[Callable[[], Awaitable[None]], Duration | None]] = {
+            "poll": (self._poll, None),
+            "claims": (self._dispatcher.release_unexecuted, settings.poll_interval),
+            "sweep": (rounds.sweep, settings.sweep_interval),
+            "garbage": (collect, settings.gc_interval),
         }
         if recover:
-            serve["recovery"] = lambda: self._recovered_or_logged(config)
-        for name, work in serve.items():
-            self._tasks.add(self._core.tasks.start(self._kept_up(name, work), name=name))
+            serve["recovery"] = (lambda: self._recovered_or_logged(config), None)
+        for name, (work, interval) in serve.items():
+            self._tasks.add(self._core.tasks.start(self._kept_up(name, work, interval), name=name))
 
-    async def _kept_up(self, name: str, serve: Callable[[], Awaitable[None]]) -> None:
-        """Run the rounds, and restart them after an unexpected failure."""
+    async def _kept_up(
+        self, name: str, work: Callable[[], Awaitable[None]], interval: Duration | None
+    ) -> None:
+        """Do the work after each interval, or only once if there is none; repeat it after a failure."""
         while True:
             try:
-                return await serve()
+                if interval is None:
+                    return await work()
+                await self._core.timer.sleep(milliseconds(interval))
+                await work()
             except Exception:
                 _LOG.exception("mailbox.round_failed", round=name)
-            await self._core.timer.sleep(milliseconds(self._core.config.poll_interval))
+                await self._core.timer.sleep(milliseconds(self._core.config.poll_interval))
 
     async def _poll(self) -> None:
         """Start work as soon as it is due; while the store fails, retry later."""
@@ -602,11 +602,6 @@ class Lifecycle:
             except PostroomError as error:
                 _LOG.warning("mailbox.poll_failed", reason=error.describe())
                 await self._core.timer.sleep(milliseconds(self._core.config.poll_interval))
-
-    async def _again(self, interval: Duration, work: Callable[[], Awaitable[None]]) -> None:
-        while True:
-            await self._core.timer.sleep(milliseconds(interval))
-            await work()
 
     async def _recovered(self, config: MailboxLifecycleConfig) -> None:
         recovery = config.startup_recovery

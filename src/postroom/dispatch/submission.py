@@ -319,17 +319,6 @@ def refuse_missed_deadline(options: DeliveryOptions, now: int) -> None:
     )
 
 
-def normalized_mode(request: RunActivation, *, background: bool) -> RunActivation:
-    """Return the request with its effective run mode; only `foreground`, the default, is ever replaced."""
-    if request.trace.run_mode is not RunMode.FOREGROUND:
-        return request
-    if request.decisions or request.continue_run_id:
-        return request.traced(run_mode=RunMode.RESUME)
-    if request.trace.origin is RunOrigin.INTERNAL:
-        return request.traced(run_mode=RunMode.INTERNAL_WAKE)
-    return request.traced(run_mode=RunMode.SCHEDULED) if background else request
-
-
 class GaveWay(NamedTuple):
     """The run or dispatch that was ended so that another run can start."""
 
@@ -400,28 +389,6 @@ def goes_on(run: RunRecord, request: RunActivation) -> bool:
 def boundary_of(request: RunActivation) -> Boundary | None:
     """Return the boundary at which a request reads pending messages; None if it reads no pending messages."""
     return None if request.decisions else _BOUNDARIES.get(request.trace.run_mode)
-
-
-def existing_run(request: RunActivation, state: ThreadState) -> RunRecord | None:
-    """Return the stored run that the request is for, or None when it asks for a new one.
-
-    Raises:
-        UnknownRun: The request names a run to continue, and that run does not exist.
-        ForeignThread: The run belongs to another thread.
-        RunNotOpen: The run is active or done.
-    """
-    if request.run_id is None:
-        return reusable_waiting_run(state)
-    run = state.run
-    if run is None:
-        if request.continue_run_id is not None:
-            raise UnknownRun(f"there is no run {request.continue_run_id!r}", value=request.continue_run_id)
-        return None
-    if run.thread_id != request.thread_id:
-        raise ForeignThread(f"run {run.run_id!r} belongs to thread {run.thread_id!r}", value=run.run_id)
-    if run.status not in (RunStatus.CREATED, RunStatus.WAITING):
-        raise RunNotOpen(f"run {run.run_id!r} is {run.status} and is not open for dispatch", value=run.run_id)
-    return run
 
 
 def selected_messages(
@@ -570,7 +537,7 @@ def build_dispatch(
     run_id = activation.run_id
     if run_id is None:
         raise InternalError("run_id missing after preparation", value=activation.thread_id)
-    options = activation.delivery
+    options, survives = activation.delivery, activation.delivery.max_interruptions
     created_at = now if queued_at is None else queued_at
     return RunDispatch(
         dispatch_id=activation.hints.dispatch_id or new_id(),
@@ -581,18 +548,12 @@ def build_dispatch(
         updated_at=created_at,
         priority=options.priority,
         max_attempts=options.max_attempts or config.default_max_attempts or DEFAULT_MAX_ATTEMPTS,
-        max_interruptions=max_interruptions(options, config),
+        max_interruptions=config.default_max_interruptions if survives is None else survives,
         dedupe_key=options.dedupe_key,
         deadline_at=options.deadline_at,
         tenant=options.tenant,
         limit_key=options.limit_key,
     )
-
-
-def max_interruptions(options: DeliveryOptions | None, config: MailboxConfig) -> int:
-    """Return how many interruptions a run survives."""
-    chosen = None if options is None else options.max_interruptions
-    return config.default_max_interruptions if chosen is None else chosen
 
 
 def _continuing(activation: RunActivation, run_id: str, mode: RunMode) -> RunActivation:
@@ -744,10 +705,18 @@ class Submissions:
     def checked(self, request: RunActivation, *, background: bool) -> RunActivation:
         """Return the valid request with its run mode, a thread id and an id for each message.
 
+        Only the mode `foreground`, the default, is ever replaced.
+
         Raises:
             InvalidSubmission: The request is invalid for the reason in the text; nothing was read or written.
         """
-        request = normalized_mode(request, background=background)
+        if (trace := request.trace).run_mode is RunMode.FOREGROUND:
+            if request.decisions or request.continue_run_id:
+                request = request.traced(run_mode=RunMode.RESUME)
+            elif trace.origin is RunOrigin.INTERNAL:
+                request = request.traced(run_mode=RunMode.INTERNAL_WAKE)
+            elif background:
+                request = request.traced(run_mode=RunMode.SCHEDULED)
         refuse_bad_delivery(request)
         is_new = not background or request.hints.run_id is None
         if (
@@ -1513,7 +1482,7 @@ class Submissions:
     ) -> Prepared:
         """Store a run with its dispatch; claim and start it in the same change if it is the thread's next."""
         claims, dispatch, run = submission.claims, self._dispatch_of(tx, plan), plan.run
-        if claims is not None and claims.is_elsewhere(tx, dispatch.thread_id):
+        if claims is not None and claims.places is not None and claims.is_elsewhere(tx, run.thread_id):
             claims = None
         is_next = submission.is_now or (is_free and dispatch.available_at <= tx.now())
         # A new run begins with the commit if the plan contains everything that the run reads.
@@ -1547,9 +1516,11 @@ class Submissions:
                 run=run,
                 messages=plan.commit.messages,
                 has_begun=True,
-                is_first=True,
+                beginning=claims.effects and claims.effects.begin(tx, run, plan.commit.messages),
                 start=start,
-            ).noted(tx, claims)
+            )
+            if start is not None:  # the run is stored already; its budgets are not
+                claimed = claimed.noted(tx, claims)
         return replace(plan, run=run, dispatch=done.dispatch, claimed=claimed)
 
     def _committed(
@@ -1589,7 +1560,24 @@ class Submissions:
         submission: Submission,
         mode: DeliveryMode | None,
     ) -> Prepared:
-        existing, joins, resumed = existing_run(request, state), None, None
+        """Plan the run of a request: a stored run that it names or may resume, or a new one.
+
+        Raises:
+            UnknownRun: The request names a run to continue, and that run does not exist.
+            ForeignThread: The run belongs to another thread.
+            RunNotOpen: The run is active or done.
+        """
+        existing, joins, resumed = state.run, None, None
+        if request.run_id is None:
+            existing = reusable_waiting_run(state)
+        elif existing is None and request.continue_run_id is not None:
+            raise UnknownRun(f"there is no run {request.run_id!r}", value=request.run_id)
+        elif existing is not None and existing.thread_id != request.thread_id:
+            text = f"run {existing.run_id!r} belongs to thread {existing.thread_id!r}"
+            raise ForeignThread(text, value=existing.run_id)
+        elif existing is not None and existing.status not in (RunStatus.CREATED, RunStatus.WAITING):
+            text = f"run {existing.run_id!r} is {existing.status} and is not open for dispatch"
+            raise RunNotOpen(text, value=existing.run_id)
         if existing is not None:
             existing, joins, resumed = _going_on(tx, request, existing, mode)
         resolution_id = None if existing is None else existing.resolution_id

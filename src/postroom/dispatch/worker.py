@@ -214,27 +214,20 @@ class Slots:
     """
 
     def __init__(self, total: int, per_tenant: int | None) -> None:
-        self._total = total
+        self.total = total
         self._per_tenant = per_tenant
         self._by_tenant: Counter[str] = Counter()
         self._lines: dict[str, dict[str, None]] = {}
-        self._waiting: dict[str, str] = {}
+        self.waiting: dict[str, str] = {}
+        """The tenant of each thread that waits for a slot."""
         self._freed = asyncio.Event()
         self.used = 0
         """How many runs execute or are being claimed."""
 
-    def __len__(self) -> int:
-        return len(self._waiting)
-
     @property
     def free(self) -> int:
         """How many more runs may execute."""
-        return max(self._total - self.used, 0)
-
-    @property
-    def may_be_kept(self) -> bool:
-        """Whether the owner of a slot may keep it: no thread waits, and the limit is not exceeded."""
-        return not self._waiting and self.used <= self._total
+        return max(self.total - self.used, 0)
 
     def used_by(self, tenant: str) -> int:
         """How many slots a tenant uses."""
@@ -242,16 +235,16 @@ class Slots:
 
     def waits(self, thread_id: str) -> bool:
         """Return whether the thread waits for a slot."""
-        return thread_id in self._waiting
+        return thread_id in self.waiting
 
     def take(self, thread_id: str, tenant: str, *, has_turn: bool = True) -> bool:
         """Take a slot, or join the queue for one; return whether a slot was taken. '' is an unknown tenant.
 
         Unless it is its turn, a thread does not take a slot that a waiting thread could use.
         """
-        is_free = self.used < self._total and self.has_room(tenant)
+        is_free = self.used < self.total and self.has_room(tenant)
         if is_free and (has_turn or not any(map(self.has_room, self._lines))):
-            if thread_id in self._waiting:
+            if thread_id in self.waiting:
                 self._leave(thread_id)
             self.used += 1
             self._by_tenant[tenant] += 1
@@ -291,8 +284,8 @@ class Slots:
 
     def stand_in_line(self, thread_id: str, tenant: str) -> None:
         """Put a thread at the end of its tenant's queue, unless it is queued already."""
-        if thread_id not in self._waiting:
-            self._waiting[thread_id] = tenant
+        if thread_id not in self.waiting:
+            self.waiting[thread_id] = tenant
             self._lines.setdefault(tenant, {})[thread_id] = None
 
     def next_in_line(self) -> str | None:
@@ -310,7 +303,7 @@ class Slots:
         return found
 
     def _leave(self, thread_id: str) -> None:
-        tenant = self._waiting.pop(thread_id)
+        tenant = self.waiting.pop(thread_id)
         del self._lines[tenant][thread_id]
         if not self._lines[tenant]:
             del self._lines[tenant]
@@ -340,22 +333,21 @@ class Commands:
         with core.store.changes.listen(commands_to(core.consumer_id)) as told:
             while True:
                 await told.wait(pause)
+                if not self._workers.executing:
+                    self._taken.clear()
+                    continue
+                jobs = [worker.job for worker in self._workers.executing.values() if worker.job is not None]
+                at_work = {job.dispatch.dispatch_id: job.is_cancelled for job in jobs}
+                self._taken = {one for one in self._taken if one[0] in at_work}
+                look = partial(_commands, dispatch_ids=tuple(at_work))
                 try:
-                    await self._look()
+                    found = await core.store.read(look)
                 except PostroomError as error:
                     _LOG.warning("commands.not_read", reason=error.describe())
-
-    async def _look(self) -> None:
-        if not self._workers.executing:
-            self._taken.clear()
-            return
-        jobs = [worker.job for worker in self._workers.executing.values() if worker.job is not None]
-        at_work = {job.dispatch.dispatch_id: job.is_cancelled for job in jobs}
-        self._taken = {one for one in self._taken if one[0] in at_work}
-        found = await self._core.store.read(lambda tx: tx.runs.dispatches.commands(tuple(at_work)))
-        for dispatch_id, command in found:
-            if not (command.cancels and at_work[dispatch_id]):
-                self._hand_over(dispatch_id, command)
+                    continue
+                for dispatch_id, command in found:
+                    if not (command.cancels and at_work[dispatch_id]):
+                        self._hand_over(dispatch_id, command)
 
     def _hand_over(self, dispatch_id: str, command: LiveRunCommand) -> None:
         """Pass a command to the executor only once, but offer a refused decision again later."""
@@ -372,6 +364,10 @@ class Commands:
                     self._taken.add(call)
         except Exception:  # executors are user code; the other commands must still be delivered
             _LOG.exception("run.not_told", dispatch_id=dispatch_id, command=command.kind.value)
+
+
+def _commands(tx: Transaction, dispatch_ids: Sequence[str]) -> tuple[tuple[str, LiveRunCommand], ...]:
+    return tx.runs.dispatches.commands(dispatch_ids)
 
 
 class DispatchAttempt(StrEnum):
@@ -487,16 +483,11 @@ class Dispatcher:
         if not self._core.tasks.closed:
             self._core.tasks.start(self.release_unexecuted(), name="claims")
 
-    async def look_after_claims(self) -> None:
-        """Release claims that are not executed here, and end streams without a run."""
-        await self.release_unexecuted()
-        if self._readers:
-            await self.end_readers()
-
     async def release_unexecuted(self) -> None:
         """Release, without counting an attempt, each dispatch that this process claimed and does not execute.
 
-        A claim whose reply is still on its way has a reserved worker, and is left alone. A failure is logged.
+        A claim whose reply is still on its way has a reserved worker, and is left alone. Streams without a
+        run are ended. A failure is logged.
         """
         try:
             for row in await self.unexecuted():
@@ -506,6 +497,8 @@ class Dispatcher:
                     await self._execution.give_back(row, self._failed.pop(row.claim_token or "", None))
         except PostroomError as error:
             _LOG.warning("claims.not_looked_at", reason=error.describe())
+        if self._readers:
+            await self.end_readers()
 
     def claim_tokens(self) -> frozenset[str]:
         """Return the tokens of the claims whose runs execute here and may continue."""
@@ -533,7 +526,7 @@ class Dispatcher:
         if not self.accepting or worker.status is not WorkerStatus.IDLE or worker.foreground:
             return False
         if not self.slots.take(thread_id, tenant or worker.tenant, has_turn=has_turn):
-            self._core.metrics.waiting_threads.set(len(self.slots))
+            self._core.metrics.waiting_threads.set(len(self.slots.waiting))
             return False
         worker.status, worker.tenant = WorkerStatus.CLAIMING, tenant or worker.tenant
         return True
@@ -573,7 +566,9 @@ class Dispatcher:
         asks, core = self.asks(), self._core
         worker = self.workers.get_or_create(job.dispatch.thread_id)
         job.has_followers |= worker.is_wanted
-        if not self.accepting or not asks.begins or worker.foreground or not self.slots.may_be_kept:
+        if not self.accepting or not asks.begins or worker.foreground:
+            return None
+        if self.slots.waiting or self.slots.used > self.slots.total:
             return None
         if core.config.limits:  # others that count to the same limit come first
             return None
@@ -628,7 +623,7 @@ class Dispatcher:
             attempt = await self.try_dispatch_next(thread_id, has_turn=True)
             if attempt is DispatchAttempt.BUSY and self.slots.waits(thread_id):
                 break
-        self._core.metrics.waiting_threads.set(len(self.slots))
+        self._core.metrics.waiting_threads.set(len(self.slots.waiting))
 
     async def end_readers(self) -> None:
         """Close the streams of dispatches that ended while queued, or that execute elsewhere.
@@ -816,7 +811,9 @@ class Dispatcher:
 
     def _rest(self, job: Job) -> None:
         """Free the slot, and also the worker unless it already executes another run."""
-        self._leases.let_go(job)
+        self._leases.jobs.pop(job.dispatch.claim_token or "", None)  # its claim is no longer renewed
+        if job.alarm is not None:
+            job.alarm.cancel()
         self._ending.discard(job.concluded)
         job.concluded.set_result(None)
         self._core.metrics.active_runs.add(amount=-1)
@@ -842,7 +839,7 @@ class Dispatcher:
                 return None
             if not job.comes_again and job.leaves_waiting:
                 await self._completion.submissions.after_run(thread_id)
-            if len(self.slots):
+            if self.slots.waiting:
                 self.slots.stand_in_line(thread_id, job.dispatch.tenant)
                 await self.next_in_line()
                 return None
@@ -885,7 +882,7 @@ class LeaseKeeper:
         self._keeper: asyncio.Task[None] | None = None
 
     def keep(self, job: Job) -> None:
-        """Renew this claim until `let_go` is called."""
+        """Renew the claim of this job until the job is removed from `jobs`."""
         self.jobs[job.dispatch.claim_token or ""] = job
         if (most := self._core.config.max_run_ms) is not None:
             ends_at = self._core.now() + most
@@ -894,12 +891,6 @@ class LeaseKeeper:
             self._keeper = self._core.tasks.start(self._keep(), name="leases")
         if self._core.config.claims_hold is not None:
             self._tell()
-
-    def let_go(self, job: Job) -> None:
-        """Stop renewing this claim; a repeated call has no effect."""
-        self.jobs.pop(job.dispatch.claim_token or "", None)
-        if job.alarm is not None:
-            job.alarm.cancel()
 
     async def _end_at(self, job: Job, ends_at: int) -> None:
         await self._core.timer.sleep(max(ends_at - self._core.now(), 0))

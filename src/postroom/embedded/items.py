@@ -149,20 +149,6 @@ def refuse_other_id(what: str, id: object) -> None:
         )
 
 
-def refuse_control_characters(what: str, name: str) -> None:
-    """Refuse a new name that a terminal or a log line cannot show.
-
-    Raises:
-        InvalidArgument: The name contains a line break, a tab, a zero byte or another control character.
-    """
-    if CONTROL.search(name):
-        raise InvalidArgument(
-            f"{what} must not contain control characters: {name[:80]!r}",
-            value=name[:80],
-            remedy="remove line breaks, tabs and other control characters",
-        )
-
-
 def message_of(content: object, *, id: str) -> Message:
     """Return enqueued content as a message: from text, a message, or data.
 
@@ -239,14 +225,22 @@ class Item:
                     value=repr(value)[:80],
                     remedy=remedy,
                 )
-            if isinstance(value, str) and name != "key":  # a key is made from data, and never shown
-                refuse_control_characters(name, value)
+            if isinstance(value, str) and name != "key" and CONTROL.search(value):  # a key is never shown
+                raise InvalidArgument(
+                    f"{name} must not contain control characters: {value[:80]!r}",
+                    value=value[:80],
+                    remedy="remove line breaks, tabs and other control characters",
+                )
         if not self.thread.strip():
             raise InvalidArgument(
                 "thread must not be blank: it names a conversation",
                 value=self.thread,
                 remedy="pass a name, for example 'chat-1'",
             )
+        spans = dict[str, int | None]()
+        for name in ("delay", "retry_delay", "max_retry_delay"):
+            given = getattr(self, name)
+            spans[name] = None if given is None else milliseconds(given_duration(given, name))
         run_id = None if self.key is None else run_id_of(self.thread, self.key)
         deadline = self.deadline
         return RunActivation(
@@ -255,12 +249,12 @@ class Item:
             agent_id=self.agent,
             delivery=DeliveryOptions(
                 priority=self.priority,
-                delay_ms=_ms(self.delay, "delay") or 0,
+                delay_ms=spans["delay"] or 0,
                 deadline_at=None if deadline is None else instant_of(deadline, "the deadline"),
                 max_attempts=self.attempts,
                 max_interruptions=self.interruptions,
-                retry_delay_ms=_ms(self.retry_delay, "retry_delay"),
-                max_retry_delay_ms=_ms(self.max_retry_delay, "max_retry_delay"),
+                retry_delay_ms=spans["retry_delay"],
+                max_retry_delay_ms=spans["max_retry_delay"],
                 tenant=self.tenant,
                 limit_key=self.limit_key,
             ),
@@ -279,10 +273,6 @@ def run_id_of(thread: str, key: str) -> str:
             "a key must not be blank", value=key, remedy="pass a text that names the job, or leave out key"
         )
     return "key-" + hashlib.sha256(f"{thread}\0{key}".encode(errors="surrogatepass")).hexdigest()[:32]
-
-
-def _ms(given: Duration | None, name: str) -> int | None:
-    return None if given is None else milliseconds(given_duration(given, name))
 
 
 _NO_HINTS: Final = RunHints()

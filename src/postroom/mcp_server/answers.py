@@ -62,9 +62,9 @@ async def answer_call(
         answer = await calls.perform(name, arguments, caller=caller, follows=follows)
         told = ToolAnswer(as_json(answer), answer if isinstance(answer, dict) else {"result": answer})
     except PostroomError as error:
-        told = _refused(error.as_dict())
+        told = refused(error.as_dict())
     except Exception:  # the edge around one call: logged with its traceback, which stays here
-        told = _refused(crash(name))
+        told = refused(crash(name))
     if untold is None or caller.run_id is None:
         return told
     try:
@@ -93,7 +93,8 @@ def crash(name: str) -> dict[str, object]:
     }
 
 
-def _refused(error: dict[str, object]) -> ToolAnswer:
+def refused(error: dict[str, object]) -> ToolAnswer:
+    """Return a refusal as the answer of a tool."""
     text = f"{error['code']}: {error['message']}"
     if error["remedy"]:
         text += f"\nremedy: {error['remedy']}"

@@ -12,6 +12,7 @@
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final
+from uuid import uuid4
 
 import msgspec
 from mcp.server.streamable_http_manager import StreamableHTTPASGIApp
@@ -27,6 +28,7 @@ from postroom.contracts.errors import AccessError, InsufficientScope
 from postroom.mcp_server.callers import GRANT_SCOPE, refuse_message, scope_challenge
 from postroom.mcp_server.server import PostroomMcpServer
 from postroom.mcp_server.short_way import ShortWay
+from postroom.mcp_server.windows import SESSION
 
 _REFUSED: Final = -32000
 _ANY_ANSWER: Final = (b"accept", b"application/json, text/event-stream")
@@ -37,8 +39,12 @@ MAX_BATCH: Final = 100
 class Endpoint:
     """Answers plain calls by the short way, if there is one, and passes the rest on to the transport."""
 
-    def __init__(self, transport: ASGIApp, short_way: ShortWay | None = None) -> None:
+    def __init__(
+        self, transport: ASGIApp, short_way: ShortWay | None = None, server: PostroomMcpServer | None = None
+    ) -> None:
+        """`server` asks the people at clients that declare elicitation in a handshake."""
         self._transport = transport
+        self._server = server
         self._short_way = short_way
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -68,6 +74,13 @@ class Endpoint:
             answer = message
         else:
             answer = _of_no_revision(Request(scope), message) or _beyond(scope, message)
+            if answer is None and self._server is not None and self._server.windows is not None:
+                if _is_answer(message) and self._server.windows.replied(message):
+                    answer = Response(status_code=202)
+                elif message.get("method") == "initialize" and _declares_elicitation(message):
+                    send = _with_session(send)
+                else:
+                    answer = await self._server.ask_in_stream(scope, message)
             if answer is None and self._short_way is not None:
                 answer = await self._short_way.answer(scope, message)
         if answer is not None:
@@ -116,6 +129,23 @@ def _of_no_revision(request: Request, message: Mapping[str, Any]) -> Response | 
     text = f"unknown protocol version {revision[:40]!r}; use one of {', '.join(known)}"
     told = {"code": UNSUPPORTED_PROTOCOL_VERSION, "message": text, "data": {"supported": known}}
     return _answer(400, told, named=message.get("id"))
+
+
+def _declares_elicitation(message: Mapping[str, Any]) -> bool:
+    capabilities = (message.get("params") or {}).get("capabilities")
+    return isinstance(capabilities, dict) and "elicitation" in capabilities
+
+
+def _with_session(send: Send) -> Send:
+    """Add a session id that says that the client has declared elicitation; nothing is stored."""
+
+    async def sent(message: Message) -> None:
+        if message["type"] == "http.response.start" and message["status"] == 200:
+            named = (b"mcp-session-id", f"{SESSION}{uuid4().hex}".encode())
+            message = {**message, "headers": [*message["headers"], named]}
+        await send(message)
+
+    return sent
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:
@@ -185,7 +215,7 @@ def _is_call(found: dict[str, Any]) -> bool:
 
 
 def _is_answer(found: dict[str, Any]) -> bool:
-    """Whether it answers a request; this server sends no requests, and ignores answers."""
+    """Whether it answers a request. The only requests of this server are elicitations."""
     if "id" not in found or "method" in found:
         return False
     error = found.get("error")
@@ -225,7 +255,7 @@ class McpOverHttp:
         self._server = server
         self._sessions = server.session_manager
         short_way = server.short_way(is_traced=is_traced) if short else None
-        self._endpoint = Endpoint(StreamableHTTPASGIApp(self._sessions), short_way)
+        self._endpoint = Endpoint(StreamableHTTPASGIApp(self._sessions), short_way, server)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one HTTP request."""

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, get_args
 
+import msgspec
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel.helper_types import ReadResourceContents
 from mcp.server.mcpserver import Context, MCPServer
@@ -21,6 +22,9 @@ from mcp.types import (
     CompleteRequestParams,
     CompleteResult,
     Completion,
+    ElicitRequest,
+    ElicitRequestFormParams,
+    InputRequiredResult,
     ListToolsResult,
     PaginatedRequestParams,
     ResourceTemplate,
@@ -33,9 +37,12 @@ from mcp.types import (
 )
 from mcp.types import Resource as ResourceInfo
 from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Scope
 
 from postroom.contracts.errors import InputError, PostroomError
 from postroom.contracts.operations import Operation
+from postroom.contracts.work import OpenQuestion
 from postroom.mail.context import Caller
 from postroom.mail.names import shown
 from postroom.mail.service import Mail
@@ -45,6 +52,7 @@ from postroom.mcp_server.callers import TRACEPARENT, caller_of, client_of
 from postroom.mcp_server.profiles import CORE, IN_RUNS, Profile, operations_of, profile_of
 from postroom.mcp_server.schema import estimated_tokens, input_schema, output_schema
 from postroom.mcp_server.short_way import ShortWay
+from postroom.mcp_server.windows import ASK, SESSION, Windows, elicitation
 from postroom.services.calls import Calls, Observe, Subscriptions
 from postroom.version import __version__
 
@@ -103,7 +111,7 @@ INSTRUCTIONS = (
 class PostroomMcpServer(MCPServer[Any]):
     """An MCP server over one `Mail`; several servers in one process may share it."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - its collaborators by name
         self,
         mail: Mail,
         *,
@@ -112,11 +120,13 @@ class PostroomMcpServer(MCPServer[Any]):
         subscriptions: Subscriptions | None = None,
         observe: Observe | None = None,
         untold: Untold | None = None,
+        windows: Windows | None = None,
         **settings: Any,
     ) -> None:
         """`profile` is that of `mcp_path`, the address that names none.
 
-        `untold` returns a run's new messages, which the answers of tools deliver to its program.
+        `untold` returns a run's new messages, which the answers of tools deliver to its program. `windows`
+        asks the person at a client that supports elicitation.
         """
         self.news = subscriptions or Subscriptions()
         super().__init__(
@@ -138,6 +148,7 @@ class PostroomMcpServer(MCPServer[Any]):
         )
         self._mail = mail
         self.untold = untold
+        self.windows = windows
         self._profile: Profile = profile
         profiles: tuple[Profile, ...] = get_args(Profile)
         self._calls = {
@@ -218,14 +229,50 @@ class PostroomMcpServer(MCPServer[Any]):
 
     async def call_tool(
         self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None = None
-    ) -> CallToolResult:
+    ) -> CallToolResult | InputRequiredResult:
         """Perform an operation; every refusal is a result with code, value and remedy, never a traceback."""
         request = _request_in(context)
         calls, caller = self._calls_for(request), _caller_of(request)
+        client = client_of(request, None if context is None else _meta_in(context))
+        windows = self.windows if name == ASK and caller.run_id is None and _elicits(context) else None
+        for number, reply in ((context.input_responses if windows and context else None) or {}).items():
+            assert windows is not None  # noqa: S101 - else there are no responses
+            found = await windows.take(arguments, number, reply.model_dump(by_alias=True), client)
+            return _result(found, client) if isinstance(found, ToolAnswer) else _required(*found)
         # The SDK itself has read a traceparent in the `_meta` of the call.
         follows = None if request is None else request.headers.get(TRACEPARENT)
         answer = await answer_call(calls, name, arguments, caller=caller, follows=follows, untold=self.untold)
-        return _result(answer, client_of(request, None if context is None else _meta_in(context)))
+        if windows is not None and not answer.is_error:
+            asked = await windows.opened(arguments, str(answer.structured["question_id"]))
+            if asked is not None:
+                return _required(asked)
+        return _result(answer, client)
+
+    async def ask_in_stream(self, scope: Scope, message: Mapping[str, Any]) -> Response | None:
+        """Return the stream that asks the person at a client with a handshake; None for other calls."""
+        params, request = message.get("params") or {}, Request(scope)
+        accepts = request.headers.get("accept", "")
+        is_asking = message.get("method") == "tools/call" and params.get("name") == ASK and "id" in message
+        session = request.headers.get("mcp-session-id", "")
+        caller = caller_of(request)
+        is_here = self.windows is not None and caller.run_id is None and "text/event-stream" in accepts
+        if not (is_asking and is_here and session.startswith(SESSION)) or self.windows is None:
+            return None
+        arguments = params.get("arguments") or {}
+        answer = await answer_call(self._calls_for(request), ASK, arguments, caller=caller)
+        client = client_of(request, None)
+
+        def shown(found: ToolAnswer) -> dict[str, Any]:
+            result = _result(found, client).model_dump(mode="json", by_alias=True, exclude_none=True)
+            return {"id": message["id"], "result": result}
+
+        asked = None
+        if not answer.is_error:
+            asked = await self.windows.opened(arguments, str(answer.structured["question_id"]))
+        if asked is None:
+            content = msgspec.json.encode({"jsonrpc": "2.0", **shown(answer)})
+            return Response(content, media_type="application/json")
+        return self.windows.stream(arguments, asked, client, shown)
 
     async def read_resource(
         self, uri: Any, context: Context[Any, Any] | None = None
@@ -286,6 +333,19 @@ def _result(answer: ToolAnswer, client: str) -> CallToolResult:
         structured_content=structured,
         is_error=answer.is_error,
     )
+
+
+def _elicits(context: Context[Any, Any] | None) -> bool:
+    """Return whether a call of revision 2026-07-28 declares that its client can ask the person there."""
+    meta = None if context is None else _meta_in(context)
+    declared = (meta or {}).get("io.modelcontextprotocol/clientCapabilities")
+    return isinstance(declared, Mapping) and "elicitation" in declared
+
+
+def _required(question: OpenQuestion, why: str = "") -> InputRequiredResult:
+    told = elicitation(question, why)
+    params = ElicitRequestFormParams(message=told["message"], requested_schema=told["requestedSchema"])
+    return InputRequiredResult(input_requests={question.number: ElicitRequest(params=params)})
 
 
 def _failed(code: int, uri: str, error: dict[str, object]) -> MCPError:

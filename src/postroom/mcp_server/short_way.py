@@ -17,6 +17,7 @@ from starlette.types import Scope
 
 from postroom.mcp_server.answers import ToolAnswer, Untold, answer_call
 from postroom.mcp_server.callers import caller_of, client_of
+from postroom.mcp_server.windows import ASK
 from postroom.services.calls import Calls
 
 _CALL: Final = "tools/call"
@@ -69,6 +70,8 @@ class ShortWay:
         arguments = params.get("arguments") or {}
         request = Request(scope)
         calls, caller = self._calls_for(request), caller_of(request)
+        if params["name"] == ASK and caller.run_id is None and revision == LATEST_MODERN_VERSION:
+            return None  # it may ask the person at the client
         found = await answer_call(calls, params["name"], arguments, caller=caller, untold=self._untold)
         result = _result(found, client_of(request, params.get("_meta")))
         if revision == LATEST_MODERN_VERSION:

@@ -24,8 +24,11 @@ from postroom.gateway.questions import answer_note, answer_run
 from postroom.gateway.replies import Question, inbound_ids_of, is_chat, number_of, question_of, target_of
 from postroom.gateway.sessions import chat_of
 from postroom.log import get_logger
+from postroom.mail.identity import find_agent
+from postroom.mail.projects import find_project
 from postroom.mail.views import maybe_iso
-from postroom.mail.waking.open_questions import BY_MAIL
+from postroom.mail.waking.open_questions import BY_MAIL, IN_WINDOW
+from postroom.mail.waking.prompts import ASKING_LANES, asking_thread
 from postroom.services.administration import AnsweredQuestion, SnoozedQuestion, WaitingQuestion
 from postroom.services.cut_ids import whole_id
 from postroom.services.runs import RunService, newest_runs, open_runs, owner_of, project_threads, whose
@@ -42,6 +45,7 @@ _PLACES: Final = {
     COMMAND_LINE: "at the command line",
     "chat": "in a chat",
     BY_MAIL: "by mail",
+    IN_WINDOW: "in the window of the client",
 }
 TAKE_BACK_MS: Final = 8_000
 """For how many milliseconds an answer on the pages can be withdrawn before it reaches the agent."""
@@ -49,6 +53,8 @@ _NAMED: Final = 3
 """Maximum number of open questions listed when an answer is refused."""
 _SHOWN: Final = 80
 """Maximum characters of each listed question."""
+LONGEST_NAME: Final = 64
+"""Maximum characters of the name of a person who answers."""
 _EACH: Final = 50
 """How many runs of each agent are searched for answered questions."""
 
@@ -110,6 +116,38 @@ class QuestionService:
         decision = await self._hand_over(run, question, said)
         word = {True: "yes", False: "no"}.get(decision.approved)  # type: ignore[arg-type]
         return {"number": question.number, "answer": word or decision.reason or ""}
+
+    async def in_window(self, project_key: str, name: str, number: str) -> OpenQuestion | GivenAnswer | None:
+        """Return a question asked outside a run, or its answer; None while it is being asked.
+
+        Raises:
+            UnknownProject, UnknownAgent: The project or the agent does not exist.
+        """
+
+        def look(tx: Transaction) -> OpenQuestion | GivenAnswer | None:
+            project = find_project(tx.mail, project_key)
+            agent = find_agent(tx.mail, project, name).name
+            threads = [asking_thread(project.slug, agent, lane) for lane in range(ASKING_LANES)]
+            waiting = tx.mail.waiting_runs(threads)
+            for run, question in asked_in(waiting.values()):
+                if question.number == number:
+                    return open_question(run, question, tx)
+            runs = [run for thread in threads for run in tx.runs.threads.latest_runs(thread, _EACH)]
+            given = (self._given(run, one) for run in runs for one in run.answered)
+            return next((one for one in given if one.number == number), None)
+
+        return await self._store.read(look)
+
+    async def answer_in_window(self, question: OpenQuestion, given: Json, client: str) -> None:
+        """Answer a question for the person at the client program whose agent asked it.
+
+        Raises:
+            StaleDecision: The question has another answer, or is not open.
+            InvalidArgument, NotPermitted: As for `answer`.
+        """
+        meant = await self._asked_in(question.project, question.run_id, question.number)
+        by = Answerer(name=f"the person at {client or 'the client'}"[:LONGEST_NAME])
+        await self._hand_over(*meant, Given(value=given, by=by, at=IN_WINDOW))
 
     async def snooze(self, number: str, *, for_ms: int, by: str = "") -> SnoozedQuestion:
         """Put a question off: it stays open and unanswered. With 0 ms, it is no longer put off.

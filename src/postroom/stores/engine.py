@@ -122,6 +122,8 @@ class LookingThreads:
 
     def __init__(self, count: int) -> None:
         self._pending = PendingChanges[None]()
+        self.submit = self._pending.submit
+        """Runs a function on one of the threads and returns its result, or raises its error."""
         weakref.finalize(self, self._pending.stop)  # those of a store that nobody closed end as well
         self._threads = [
             threading.Thread(target=_look_on, args=(self._pending,), name="postroom-reader", daemon=True)
@@ -130,22 +132,13 @@ class LookingThreads:
         for thread in self._threads:
             thread.start()
 
-    async def submit(self, look: Callable[[], T]) -> T:
-        """Run `look` on one of the threads and return its result.
-
-        Raises:
-            StoreClosed: This process has closed the store.
-            BaseException: The error of `look`.
-        """
-        return await self._pending.submit(lambda _: look())
-
-    def begin(self, look: Callable[[], object]) -> None:
+    def begin(self, look: Callable[[None], object]) -> None:
         """Run `look` without waiting for it; a failure is logged.
 
         Raises:
             StoreClosed: This process has closed the store.
         """
-        self._pending.put(PendingChange(run=lambda _: look()))
+        self._pending.put(PendingChange(run=look))
 
     def close(self) -> None:
         """Accept no further work, and wait until queued work is done; repeated calls have no effect."""

@@ -30,7 +30,7 @@ from postroom.web.site import PageServices, Shown, Site, WorkingSite
 PROJECTS: Final = 20
 QUESTIONS: Final = 20
 """Maximum open questions on the page."""
-_DONE: Final = ("", "yes", "no", "answered", "late", "replay", "discard", "share", "later", "seen")
+_DONE: Final = ("", "yes", "no", "answered", "late", "replay", "discard", "share", "end", "later", "seen")
 REVIEWS: Final = 10
 """Maximum tasks of a project on the page that wait for a person's check."""
 GROUPS: Final = 20

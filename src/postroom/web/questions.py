@@ -11,7 +11,7 @@ from postroom.contracts.errors import InvalidArgument, StaleDecision, TooLarge
 from postroom.contracts.mail import Project
 from postroom.contracts.messages import Json
 from postroom.contracts.questions import LONGEST_TEXT, MOST_FIELDS, Given, person
-from postroom.services.questions import PAGES
+from postroom.services.questions import LONGEST_NAME, PAGES
 from postroom.stores.store import Transaction
 from postroom.web import links
 from postroom.web.forms import read_form, see
@@ -19,8 +19,6 @@ from postroom.web.serving import remember_name
 from postroom.web.site import WorkingSite
 
 MOST_ANSWERS: Final = 30
-LONGEST_NAME: Final = 64
-"""Maximum characters of a name."""
 _FOR: Final = {"1h": 3_600_000, "1d": 86_400_000, "0": 0}
 """For how long a question can be put off, in milliseconds."""
 LATE: Final = "/?done=late"

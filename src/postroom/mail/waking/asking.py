@@ -3,8 +3,11 @@
 from itertools import count
 from typing import Final, TypedDict
 
+from msgspec import to_builtins
+
 from postroom.contracts.errors import IllegalTransition, InvalidArgument
 from postroom.contracts.mail import Agent, Project
+from postroom.contracts.messages import Boundary, ContentBlock, DeliveryMode, Message, Role
 from postroom.contracts.questions import OPERATOR, QuestionKind, asked_for
 from postroom.contracts.records import replace
 from postroom.contracts.runs import OnTimeout
@@ -13,7 +16,7 @@ from postroom.mail.commands import AskPerson
 from postroom.mail.context import WriteContext
 from postroom.mail.identity import acting_active, find_address
 from postroom.mail.projects import full_address
-from postroom.mail.waking.prompts import messages_named
+from postroom.mail.waking.prompts import ASKED, ASKING_LANES, asking_thread, messages_named
 
 STARTER: Final = "starter"
 """Stands for the person or agent whose message started the run."""
@@ -43,6 +46,8 @@ def ask_person(context: WriteContext, asked: AskPerson) -> AskedView:
             value=asked.on_timeout,
             remedy="give both, or neither to wait without a timeout",
         )
+    if _is_outside(context, asked, agent):
+        return _ask_outside(context, home, agent, _question(context, asked, home, agent, ""))
     run_id = _run_of(context, asked)
     question = _question(context, asked, home, agent, run_id)
     before = context.tx.questions(run_id)
@@ -70,9 +75,11 @@ def ask_person_again(context: WriteContext, asked: AskPerson, kept: AskedView) -
     Raises:
         IllegalTransition: The question does not exist, and the agent has no such active run.
     """
+    home, agent = acting_active(context, asked.project_key, asked.agent_name)
+    if _is_outside(context, asked, agent):
+        return  # it does not depend on an attempt
     run_id = _run_of(context, asked)
     if not context.tx.has_asked(run_id, kept["question_id"]):
-        home, agent = acting_active(context, asked.project_key, asked.agent_name)
         question = _question(context, asked, home, agent, run_id)
         _keep(context, agent, run_id, replace(question, id=kept["question_id"]))
 
@@ -84,6 +91,49 @@ def _run_of(context: WriteContext, asked: AskPerson) -> str:
             "run_id is required, because the call has no run's token", value=None, remedy=_OWN_RUN
         )
     return run_id
+
+
+def _is_outside(context: WriteContext, asked: AskPerson, agent: Agent) -> bool:
+    """Return whether an agent without a runner asks: a client program that a person started."""
+    return not (asked.run_id or context.caller.run_id) and context.tx.runner(agent.id) is None
+
+
+def _ask_outside(context: WriteContext, home: Project, agent: Agent, question: AskedQuestion) -> AskedView:
+    """Start a run that waits for the answer and mails it to the agent.
+
+    Raises:
+        IllegalTransition: This process executes no runs, or the agent has too many open questions.
+    """
+    if context.waking is None:
+        raise IllegalTransition(
+            "questions need a running server", value=question.text, remedy="start it: `postroom up`"
+        )
+    number = question_number(agent.id, question.text, context.now, context.dice.random())
+    lanes = [(int(number[0], 16) + place) % ASKING_LANES for place in range(ASKING_LANES)]
+    threads = [asking_thread(home.slug, agent.name, lane) for lane in lanes]
+    waiting = context.tx.waiting_runs(threads)
+    free = [one for one in threads if one not in waiting]
+    for one in waiting.values():
+        for ticket in one.open_tickets:
+            if (ticket.reason, ticket.asked) == (question.text, question.asked):
+                return {"question_id": ticket.ticket_id, "asked": True}
+    if not free:
+        raise IllegalTransition(
+            f"{agent.name} has {ASKING_LANES} open questions",
+            value=question.text,
+            remedy="wait for answers, or answer some: `postroom questions list`",
+        )
+    asked = replace(question, id=number)
+    message = Message(
+        role=Role.USER,
+        content=(ContentBlock(text=question.text), ContentBlock(type="data", data=to_builtins(asked))),
+        id=f"{ASKED}{number}",
+    )
+    mode = DeliveryMode(
+        boundary=Boundary.NEXT_STEP, group=None, starts_run=True, resumes=False, target_run_id=None
+    )
+    context.waking.accept(free[0], message, mode)
+    return {"question_id": number, "asked": True}
 
 
 def _keep(context: WriteContext, agent: Agent, run_id: str, question: AskedQuestion) -> None:

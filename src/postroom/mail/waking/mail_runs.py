@@ -17,8 +17,8 @@ from postroom.contracts.limits import BUDGET_TOOL
 from postroom.contracts.mail import AddressedAgent, Agent, Message, Outcome, Project, Received
 from postroom.contracts.messages import Boundary
 from postroom.contracts.messages import Message as RunMessage
-from postroom.contracts.quoting import without_escapes
-from postroom.contracts.records import replace
+from postroom.contracts.quoting import one_line, without_escapes
+from postroom.contracts.records import from_plain, replace
 from postroom.contracts.runs import (
     RunRecord,
     RunStatus,
@@ -37,8 +37,9 @@ from postroom.mail.notes import notes_to_give
 from postroom.mail.reservations import in_run, release_reserved_in
 from postroom.mail.sending import Addressee, NewMessage, refusals, reply_subject, store_message, wake_readers
 from postroom.mail.tasks import MOST_REASON, block_unfinished, give_back
-from postroom.mail.waking.open_questions import ASK, BY_MAIL, takes_reply
+from postroom.mail.waking.open_questions import ASK, BY_MAIL, IN_WINDOW, takes_reply
 from postroom.mail.waking.prompts import (
+    ASKING,
     DECISION,
     NO_WORDS,
     NOTES,
@@ -47,6 +48,7 @@ from postroom.mail.waking.prompts import (
     answer_told,
     asks,
     clipped,
+    decision_told,
     failure,
     messages_named,
 )
@@ -210,8 +212,8 @@ class MailRunExecutor(ExecutorAround):
     async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
         """Execute a run of an agent, and return its result or the questions for which it waits."""
         whose = self._whose(activation.thread_id)
-        if whose is None:
-            return await self._within.run(activation, sink)
+        if whose is None or ASKING in activation.thread_id:
+            return self._asked_outside(activation) if whose else await self._within.run(activation, sink)
         run_id = activation.run_id or ""
         before: RunRecord | None = None
         if activation.recovery is not Recovery.START or activation.decisions:
@@ -258,6 +260,15 @@ class MailRunExecutor(ExecutorAround):
             return begin(tx, whose, activation.run_id or "", activation.messages, before, answered)
 
         return await self._store.write(assign)
+
+    def _asked_outside(self, activation: RunActivation) -> AgentRunResult:
+        """Wait for the answer to the question of the run's message, or end with that answer."""
+        run_id = activation.run_id or ""
+        for _, decision in activation.decisions:
+            return AgentRunResult(run_id=run_id, response=decision_told(decision))
+        blocks = [block for one in activation.messages for block in one.content if block.type == "data"]
+        asked = [from_plain(block.data, AskedQuestion) for block in blocks]
+        return self._waiting(AgentRunResult(run_id=run_id), asked) if asked else AgentRunResult(run_id=run_id)
 
     async def _executed(
         self, told: RunActivation, sink: EventSink, span: Span, begun: RunInput
@@ -575,6 +586,8 @@ class MessageEffects(RunEffects):
         ended = _completion(run)
         if ended is not None:
             ended.told(self._context_of(tx, accept))  # first: it locks all projects that are concerned
+        elif run.status is RunStatus.DONE and ASKING in run.thread_id:
+            _tell_asker(self._context_of(tx, accept), run)
         place = in_run(run.run_id)
         if run.status is RunStatus.DONE and (reserved := tx.mail.reserved_in(place, now=tx.now())):
             tx.mail.lock_projects({one.project_id for one in reserved})
@@ -605,6 +618,29 @@ class MessageEffects(RunEffects):
             tx.mail.lock_projects([addressed.project.id])
             questions = [one.tool_call_id for one in run.open_tickets]
             tx.mail.withdraw_questions(run.run_id, addressed.agent.id, questions, now=tx.now())
+
+
+def _tell_asker(context: WriteContext, run: RunRecord) -> None:
+    """Mail the answer to the agent that asked outside a run; an answer in its own window is not mailed."""
+    whose, given = agent_of(run.thread_id), run.answered[-1] if run.answered else None
+    addressed = None if whose is None else context.tx.agent_addressed(*whose)
+    if addressed is None or (given is not None and given.decision.decision_id.startswith(f"{IN_WINDOW}/")):
+        return
+    project, agent = addressed.project, addressed.agent
+    context.tx.lock_projects([project.id])
+    context = replace(context, now=context.tx.now())
+    tickets = [given.ticket] if given is not None else list(run.waiting.tickets if run.waiting else ())
+    asked = one_line(tickets[0].reason) if tickets else "your question"
+    said = run.final_output or f"Nobody answered: {_reason(run) or 'the question was withdrawn'}."
+    new = NewMessage(
+        project=project,
+        sender=agent,
+        addressees=[Addressee(project=project, agent=agent, kind="to")],
+        subject=f"Answer: {asked}"[: context.rules.max_subject_chars],
+        body_md=f"You asked: {asked}\n{said}",
+        answering_run=run.run_id,
+    )
+    wake_readers(context, new, *store_message(context, new, context.tx.reach(agent.id, [agent.id])))
 
 
 def _completion(run: RunRecord) -> RunCompletion | None:

@@ -22,6 +22,8 @@ from postroom.mail.waking.prompts import agent_thread, lane_of
 from postroom.stores.mail.access import RecordReads
 
 ASK: Final = "ask_person"
+IN_WINDOW: Final = "window"
+"""Prefix of the ids of decisions made in the window of the client program that asked."""
 BY_MAIL: Final = "mail"
 """Prefix of the ids of decisions made by a reply."""
 _SHOWN: Final = 200

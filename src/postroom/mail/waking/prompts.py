@@ -19,6 +19,12 @@ _LANE: Final = "#"
 """The separator before the number of a lane, which cannot occur in an agent's name."""
 MESSAGE = "mail-"
 """Prefix of the id with which a mail message waits on its recipient's thread; the message number follows."""
+ASKING: Final = "#asks-"
+"""The mark in the names of the threads of questions asked outside a run; each has one open question."""
+ASKING_LANES: Final = 16
+"""How many questions an agent can have open outside runs."""
+ASKED: Final = "asked-"
+"""Prefix of the id of the message that starts the run of such a question."""
 DECISION = "decision-"
 """Prefix of the id of a decision that an agent receives as a message."""
 NOTES = "notes-"
@@ -53,6 +59,11 @@ class Origin:
 def agent_thread(slug: str, name: str, lane: int = 0) -> str:
     """Return a thread of an agent's runs; the runs of one lane are executed one after another."""
     return f"{AGENT_THREAD}{slug}/{name}" + (f"{_LANE}{lane}" if lane else "")
+
+
+def asking_thread(slug: str, name: str, lane: int) -> str:
+    """Return the thread of the run that waits for the answer to a question asked outside a run."""
+    return f"{agent_thread(slug, name)}{ASKING}{lane}"
 
 
 def lane_of(mail_thread: str, runs_at_once: int) -> int:

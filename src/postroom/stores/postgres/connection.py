@@ -71,7 +71,7 @@ def encoded(value: object) -> bytes | None:
     if isinstance(value, bytes):
         return b"\\x" + value.hex().encode()
     if isinstance(value, Iterable):
-        return b"{%s}" % b",".join([_element(one) for one in value])
+        return b"{%s}" % b",".join(map(_element, value))
     raise TypeError(f"a database cannot store a {type(value).__name__}")
 
 
@@ -401,7 +401,7 @@ class Connection:
     def send(self, text: str, values: Sequence[object] = ()) -> Answer:
         """Send a statement given as text; its result is available after `wait`."""
         self._send_writes()
-        return self._sent(text, [encoded(value) for value in values], Answer())
+        return self._sent(text, list(map(encoded, values)), Answer())
 
     def look(self, statement: Statement, bound: Bound, *, is_lock: bool = False) -> Answer:
         """Queue a named query with encoded values; its rows are available after `wait`.

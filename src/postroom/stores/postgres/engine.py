@@ -78,7 +78,7 @@ class Readers:
         Raises:
             StoreUnavailable: The store is closed, or did not answer in time.
         """
-        return await self._threads.submit(lambda: self._run(look))
+        return await self._threads.submit(partial(self._run, look))
 
     def close(self) -> None:
         """Finish active reads and close every connection; abort a read that takes too long."""
@@ -89,9 +89,12 @@ class Readers:
         while self._connections:
             self._connections.pop().close()
 
-    def _run(self, look: Callable[[PostgresTransaction], T]) -> T:
-        for _ in range(TRIES):
-            connection = self._connection()
+    def _run(self, look: Callable[[PostgresTransaction], T], _: None) -> T:
+        for _number in range(TRIES):
+            connection: Connection | None = getattr(self._own, "connection", None)
+            if connection is None:
+                connection = self._own.connection = Connection(self._address)
+                self._connections.add(connection)
             try:
                 return self._looked(connection, look)
             except ConnectionLost as error:
@@ -119,13 +122,6 @@ class Readers:
         connection.send("COMMIT")
         connection.flush()  # no need to wait for the end of a read
         return found
-
-    def _connection(self) -> Connection:
-        connection: Connection | None = getattr(self._own, "connection", None)
-        if connection is None:
-            connection = self._own.connection = Connection(self._address)
-            self._connections.add(connection)
-        return connection
 
     def _cut_all(self) -> None:
         for connection in tuple(self._connections):

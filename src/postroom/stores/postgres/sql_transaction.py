@@ -293,7 +293,7 @@ class PostgresTransaction(SqlTransaction):
 
 
 def _bound(statement: Statement, values: Values) -> Bound:
-    return [encoded(values[parameter]) for parameter in statement.parameters]
+    return list(map(encoded, map(values.__getitem__, statement.parameters)))
 
 
 def _key(statement: Statement, values: Values) -> _Key:

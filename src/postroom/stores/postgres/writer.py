@@ -26,6 +26,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from operator import attrgetter
 from typing import Final
 
 from postroom.contracts.errors import (
@@ -103,7 +104,7 @@ class Writer:
 
     def _serve(self) -> None:
         while (first := self.pending.queue.get()) is not None:
-            group: Sequence[_Change] = sorted(self.pending.group(first), key=lambda change: change.key)
+            group: Sequence[_Change] = sorted(self.pending.group(first), key=attrgetter("key"))
             if self._patient is not None:
                 group = self._patient.leave(group)
             while group:

@@ -77,7 +77,8 @@ class Dispatches(Tables):
 
     def claimed_by(self, consumer: str, *, besides: Sequence[str]) -> tuple[RunDispatch, ...]:
         """Return a consumer's claimed dispatches by thread, except those with the claim tokens `besides`."""
-        return self._all("claimed_by", {"consumer": consumer, "besides": besides})
+        found = self._sql.all("dispatches.claimed_by", {"consumer": consumer, "besides": besides})
+        return tuple(map(rows.dispatch, found))
 
     def epoch(self, thread_id: str) -> int:
         """Return the thread's epoch."""
@@ -331,7 +332,8 @@ class Dispatches(Tables):
         rows that wait for a claimed or waiting run. If a few more windows contain too few due rows, each
         thread is examined once instead.
         """
-        asked = {"now": self._now(), "full_keys": full_keys, "tenant": tenant, **_within(places)}
+        within = {"is_anywhere": places is None, "places": sorted(places or ())}
+        asked = {"now": self._now(), "full_keys": full_keys, "tenant": tenant, **within}
         window = 1 if tenant is not None else max(limit, 1)
         first = self._sql.all("dispatches.due_first", {**asked, "few": _FEW, "window": window})
         if not first:
@@ -434,8 +436,10 @@ class Dispatches(Tables):
 
         Return None if there is no such dispatch.
         """
-        row = self._sql.one("dispatches.next_due_at", {"now": self._now(), **_within(places)})
-        return row[0] if row else None
+        within = {"is_anywhere": places is None, "places": sorted(places or ())}
+        [row] = self._sql.all("dispatches.next_due_at", {"now": self._now(), **within}) or [(None,)]
+        due_at: int | None = row[0]
+        return due_at
 
     def place(self, thread_id: str) -> str:
         """Return the only place where runs of a thread may execute; '' if they may execute anywhere."""
@@ -634,11 +638,6 @@ def put_place(sql: SqlTransaction, thread_id: str, place: str) -> None:
         sql.run("dispatches.put_place", {"thread_id": thread_id, "place": place})
     else:
         sql.run("dispatches.drop_place", {"thread_id": thread_id})
-
-
-def _within(places: Places) -> dict[str, object]:
-    """Return the parameters that restrict threads to places."""
-    return {"is_anywhere": places is None, "places": sorted(places or ())}
 
 
 def _not_owned(row: RunDispatch) -> StaleClaim:

@@ -12,6 +12,7 @@ from postroom.contracts.errors import (
     ActiveRunConflict,
     DuplicateRecord,
     ForeignThread,
+    IllegalTransition,
     QueueFull,
     StaleClaim,
     UnknownThread,
@@ -20,7 +21,7 @@ from postroom.contracts.errors import (
 from postroom.contracts.messages import DeliveryMode, Message, PendingMessage, refuse_broken_delta
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import Beginning, Committed, Delivery, ThreadCommit, ThreadState
-from postroom.contracts.runs import RunRecord, Thread
+from postroom.contracts.runs import LEGAL_MOVES, RunRecord, Thread
 from postroom.stores.codec import encode, is_answer, with_answer
 from postroom.stores.events import EventTables, WrittenEvent, appending, event_looks
 from postroom.stores.outbox import OutboxTables, effect_looks
@@ -97,7 +98,7 @@ class RunTables(Tables):
             PostroomError: As for `CommitCoordinator.commit`; the change must be rolled back.
         """
         step.refuse_unclaimed_move()
-        now, thread_id, delivery = self._now(), step.thread_id, step.delivery
+        now, delivery = self._now(), step.delivery
         message_ids = refuse_broken_delta(step.messages) if step.messages and not step.are_new else ()
         answer = with_answer(step.run or step.ended_before)
         drafts = self._drafts(step, answer) if step.events or step.outbox else None
@@ -106,12 +107,12 @@ class RunTables(Tables):
         if state is None:
             state = self.state(commit_look(step, message_ids), *looks)
         found = asked(self._sql, looks) if looks else {}
-        moved = None
+        moved: RunDispatch | None = None
         if step.claim is not None:
-            owned = self._owned(step.claim, thread_id, state)
+            owned = self._moved(step, step.claim, state, now)
             if isinstance(owned, StaleClaim):
                 return owned
-            moved = step.moved(owned, now=now)
+            moved = owned
         before = thread_before(step, state, found, now)
         if delivery is not None:
             moved = delivered(step, delivery, state, now, self._new_id)
@@ -165,17 +166,28 @@ class RunTables(Tables):
         events = EventTables(self._sql, self._now, self._tell, self._new_id)
         return _Drafts(events, self._outbox(), step, answer, self._new_id)
 
-    def _owned(self, claim: Claim, thread_id: str, state: ThreadState) -> RunDispatch | StaleClaim:
-        """Return the dispatch that the writer owns, or the reason why the writer does not own it."""
+    def _moved(
+        self, step: ThreadCommit, claim: Claim, state: ThreadState, now: int
+    ) -> RunDispatch | StaleClaim | None:
+        """Return the dispatch that the claim owns as the step changes it; None if it does not change.
+
+        If the claim does not own the dispatch, return the reason.
+        """
         found = state.owned
         if found is None:
             lost = f"the claim was lost: no dispatch {claim.dispatch_id!r}"
             return StaleClaim(lost, value=claim.dispatch_id)
-        is_foreign = found.thread_id != thread_id
+        is_foreign = found.thread_id != step.thread_id
         owned = self.dispatches.proved(claim, found, 0 if is_foreign else state.epoch)
-        if isinstance(owned, RunDispatch) and is_foreign:
-            raise ForeignThread(f"the claim belongs to thread {owned.thread_id!r}", value=thread_id)
-        return owned
+        if isinstance(owned, StaleClaim):
+            return owned
+        if is_foreign:
+            raise ForeignThread(f"the claim belongs to thread {owned.thread_id!r}", value=step.thread_id)
+        if step.begins is not None:
+            owned = owned.record_dispatch_start(step.begins, now=now)
+        if step.ends is not None:
+            return owned.record_run_result(step.ends, now=now).acked(now=now)
+        return None if step.begins is None else owned
 
     def _write_thread(
         self,
@@ -337,14 +349,17 @@ def refuse_unwritable_run(step: ThreadCommit, run: RunRecord, before: RunRecord 
 
     Raises:
         ForeignThread: The run belongs to another thread.
-        IllegalTransition: The state machine does not permit this change from the stored state.
+        IllegalTransition: The run would change its thread, or its state as the state machine does not permit.
         VersionConflict: The run has changed since it was read.
     """
     if run.thread_id != step.thread_id:
         raise ForeignThread(f"run {run.run_id!r} belongs to thread {run.thread_id!r}", value=run.run_id)
     if step.replaces is not None and before != step.replaces:
         raise VersionConflict(f"run {run.run_id!r} has changed", value=run.run_id)
-    run.refuse_illegal_move(before)
+    if before is not None and before.thread_id != run.thread_id:
+        raise IllegalTransition("a run cannot change its thread", value=run.run_id)
+    if before is not None and run.status not in LEGAL_MOVES[before.status]:
+        raise IllegalTransition(f"a run that is {before.status} cannot become {run.status}", value=run.run_id)
 
 
 def delivered(

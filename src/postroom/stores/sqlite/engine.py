@@ -208,7 +208,7 @@ class Readers:
         self._connections: list[sqlite3.Connection] = []
         self._threads = LookingThreads(count)
 
-    async def submit(self, look: Callable[[sqlite3.Connection], T]) -> T:
+    async def submit(self, look: Callable[[SqliteTransaction], T]) -> T:
         """Run `look` on one consistent snapshot of the store and return its result.
 
         Raises:
@@ -222,7 +222,7 @@ class Readers:
         Raises:
             StoreUnavailable: The store is closed, or did not answer in time.
         """
-        return await self._threads.submit(lambda: self._run_free(work))
+        return await self._threads.submit(partial(self._run_free, work))
 
     def begin(self, work: Callable[[sqlite3.Connection], object]) -> None:
         """Run `work` outside of a transaction without waiting for it; a failure is logged.
@@ -230,7 +230,7 @@ class Readers:
         Raises:
             StoreUnavailable: The store is closed.
         """
-        self._threads.begin(lambda: self._run_free(work))
+        self._threads.begin(partial(self._run_free, work))
 
     def close(self) -> None:
         """Finish active reads and close all connections; repeated calls have no effect."""
@@ -239,7 +239,7 @@ class Readers:
             connection.close()
         self._connections.clear()
 
-    def _run(self, look: Callable[[sqlite3.Connection], T]) -> T:
+    def _run(self, look: Callable[[SqliteTransaction], T], _: None) -> T:
         try:
             with translated():
                 return _looked(self._connection(), look)
@@ -249,7 +249,7 @@ class Readers:
             with translated(), closing(connect_unshared(self._path)) as connection:
                 return _looked(connection, look)
 
-    def _run_free(self, work: Callable[[sqlite3.Connection], T]) -> T:
+    def _run_free(self, work: Callable[[sqlite3.Connection], T], _: None) -> T:
         with translated():
             return work(self._connection())
 
@@ -264,10 +264,10 @@ class Readers:
         return connection
 
 
-def _looked(connection: sqlite3.Connection, look: Callable[[sqlite3.Connection], T]) -> T:
+def _looked(connection: sqlite3.Connection, look: Callable[[SqliteTransaction], T]) -> T:
     connection.execute("BEGIN")
     try:
-        return look(connection)
+        return look(SqliteTransaction(connection))
     finally:
         if connection.in_transaction:
             connection.execute("COMMIT")
@@ -586,7 +586,7 @@ class SharedReader:
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
 
-    async def submit(self, look: Callable[[sqlite3.Connection], T]) -> T:
+    async def submit(self, look: Callable[[SqliteTransaction], T]) -> T:
         """Run `look` on one consistent snapshot of the store and return its result.
 
         Raises:
@@ -596,7 +596,7 @@ class SharedReader:
         def without_writing(tx: SqliteTransaction) -> T:
             tx.connection.execute("PRAGMA query_only = ON")
             try:
-                return look(tx.connection)
+                return look(tx)
             finally:
                 tx.connection.execute("PRAGMA query_only = OFF")
 
@@ -604,7 +604,7 @@ class SharedReader:
 
     async def submit_free(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Run a read in the usual way, because here every view is consistent."""
-        return await self.submit(work)
+        return await self.submit(lambda tx: work(tx.connection))
 
     def close(self) -> None:
         """Do nothing, because the writer closes the shared connection."""
@@ -716,7 +716,7 @@ class SqliteEngine(Engine):
 
     @override
     async def read(self, look: Callable[[SqlTransaction], T]) -> T:
-        return await self.readers.submit(lambda connection: look(SqliteTransaction(connection)))
+        return await self.readers.submit(look)
 
     @override
     async def write(
@@ -730,7 +730,7 @@ class SqliteEngine(Engine):
 
     @override
     async def settle(self) -> None:
-        if await self.readers.submit(lambda connection: is_behind(SqliteTransaction(connection))):
+        if await self.readers.submit(is_behind):
             while await self.writer.pending.submit(update_indexes):
                 pass
 
@@ -763,12 +763,12 @@ class SqliteEngine(Engine):
     @override
     async def check(self) -> list[str]:
         if self._files is None:
-            return await self.readers.submit(faults_of_server)
+            return await self.readers.submit(lambda tx: faults_of_server(tx.connection))
         return await self._apart.faults(self.path)
 
     @override
     async def indexes_that_lack_rows(self) -> list[str]:
-        return await self.readers.submit(indexes_that_lack_rows)
+        return await self.readers.submit(lambda tx: indexes_that_lack_rows(tx.connection))
 
     @override
     async def write_again(self, indexes: Sequence[str]) -> None:
@@ -776,7 +776,7 @@ class SqliteEngine(Engine):
 
     @override
     async def outline(self) -> Outline:
-        return await self.readers.submit(outline_of)
+        return await self.readers.submit(lambda tx: outline_of(tx.connection))
 
     @override
     def share(self, topics: Collection[str]) -> None:

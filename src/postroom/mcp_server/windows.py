@@ -1,0 +1,159 @@
+"""Questions in the window of the client program whose agent asks: MCP's elicitation, in both of its forms.
+
+    2026-07-28   ask_person ─▶ input_required ─▶ ask_person with the person's answer ─▶ result
+    before       ask_person ─▶ stream: elicitation/create ─▶ POST with the person's answer; stream: result
+
+The answer goes through the same service as every other. If somebody answers elsewhere first, the result says
+so. If the person declines, or closes the window, the question stays open: that is neither a yes nor a no.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Mapping
+from typing import Any, Final
+from uuid import uuid4
+
+import msgspec
+
+from postroom.concurrency import SystemTimer
+from postroom.contracts.errors import InvalidArgument, NotPermitted, StaleDecision
+from postroom.contracts.messages import Json
+from postroom.contracts.questions import QuestionKind, schema_of
+from postroom.contracts.quoting import readable
+from postroom.contracts.work import GivenAnswer, OpenQuestion
+from postroom.mcp_server.answers import ToolAnswer, as_json, refused
+from postroom.services.questions import QuestionService
+from postroom.sse import SseResponse, entry
+
+ASK: Final = "ask_person"
+SESSION: Final = "elicits-"
+"""Prefix of the session id of a client with elicitation, before revision 2026-07-28.
+
+The id is not stored: a client that sends it has declared the capability to this or another server.
+"""
+_LOOK_MS: Final = 500
+_OPENS_MS: Final = 10_000
+"""For how long a question is awaited that was asked a moment ago."""
+_HEARTBEAT: Final = 30
+"""After how many looks a stream sends a comment, so that no proxy closes it."""
+Arguments = Mapping[str, Any]
+
+
+class Windows:
+    """Asks the person at a client, and passes the answer on."""
+
+    def __init__(self, questions: QuestionService) -> None:
+        self._questions = questions
+        self._timer = SystemTimer()
+        self._replies: dict[str, asyncio.Future[Mapping[str, Any]]] = {}
+        """The open windows of this process, by the id of their request."""
+
+    async def look(self, asked: Arguments, number: str) -> OpenQuestion | GivenAnswer | None:
+        """Return a question, or its answer; None if there is none, or not yet."""
+        return await self._questions.in_window(str(asked["project_key"]), str(asked["agent_name"]), number)
+
+    async def opened(self, asked: Arguments, number: str) -> OpenQuestion | None:
+        """Return a question that was just asked; None if no window may show it."""
+        for _ in range(_OPENS_MS // 50):
+            if (found := await self.look(asked, number)) is not None:
+                break
+            await self._timer.sleep(50)
+        if not isinstance(found, OpenQuestion) or found.asked.to or found.asked.not_by:
+            return None  # a window does not prove who sits there
+        return found
+
+    async def take(
+        self, asked: Arguments, number: str, reply: Mapping[str, Any], client: str
+    ) -> ToolAnswer | tuple[OpenQuestion, str]:
+        """Answer a question as the window says; return the result, or the question to ask again and why."""
+        found = await self.look(asked, number)
+        if found is None:
+            return refused(StaleDecision(f"question {number} is not open", value=number).as_dict())
+        if isinstance(found, GivenAnswer):
+            return told(found, first=True)
+        if reply.get("action") != "accept":
+            return still_open(number)
+        content = reply.get("content")
+        given: Json = content if isinstance(content, dict) else {}
+        if found.asked.kind is not QuestionKind.FORM:
+            given = given.get("answer") if isinstance(given, dict) else None
+        try:
+            await self._questions.answer_in_window(found, given, client)
+        except InvalidArgument as error:
+            return found, error.message
+        except (StaleDecision, NotPermitted) as error:
+            after = await self.look(asked, number)
+            return told(after, first=True) if isinstance(after, GivenAnswer) else refused(error.as_dict())
+        after = await self.look(asked, number)
+        return told(after) if isinstance(after, GivenAnswer) else still_open(number)
+
+    def replied(self, message: Mapping[str, Any]) -> bool:
+        """Accept a client's reply to `elicitation/create`; return False if no window here waits for it."""
+        waiting = self._replies.get(str(message.get("id")))
+        if waiting is None or waiting.done():
+            return False
+        result = message.get("result")
+        waiting.set_result(result if isinstance(result, dict) else {"action": "cancel"})
+        return True
+
+    def stream(
+        self, asked: Arguments, question: OpenQuestion, client: str, shown: Callable[[ToolAnswer], Any]
+    ) -> SseResponse:
+        """Return the stream that asks the person and then answers the call; `shown` builds the answer."""
+        ids = [f"{question.number}-{uuid4().hex}"]
+
+        async def source() -> AsyncGenerator[str]:
+            answer: ToolAnswer | tuple[OpenQuestion, str] = question, ""
+            while isinstance(answer, tuple):
+                waiting = asyncio.get_running_loop().create_future()
+                self._replies[ids[-1]] = waiting
+                params = elicitation(*answer)
+                yield _line({"id": ids[-1], "method": "elicitation/create", "params": params})
+                looks = 0
+                while not waiting.done():
+                    await asyncio.wait([waiting], timeout=_LOOK_MS / 1_000)
+                    looks += 1
+                    if not waiting.done() and not isinstance(
+                        await self.look(asked, question.number), OpenQuestion
+                    ):
+                        reason = {"requestId": ids[-1], "reason": "the question was answered elsewhere"}
+                        yield _line({"method": "notifications/cancelled", "params": reason})
+                        waiting.set_result({"action": "cancel"})
+                    elif looks % _HEARTBEAT == 0:
+                        yield ": waits\n\n"
+                answer = await self.take(asked, question.number, waiting.result(), client)
+                ids.append(f"{question.number}-{uuid4().hex}")
+            yield _line(shown(answer))
+
+        def left() -> None:
+            for one in ids:
+                self._replies.pop(one, None)
+
+        return SseResponse(source(), left=left)
+
+
+def elicitation(question: OpenQuestion, why: str = "") -> dict[str, Any]:
+    """Return the parameters of `elicitation/create` for a question; `why` tells what was wrong before."""
+    action = (
+        f"A yes permits exactly this:\n{readable(question.asked.action)}" if question.asked.action else ""
+    )
+    parts = (why, f"{question.agent} asks: {readable(question.text)}", action)
+    return {"message": "\n\n".join(filter(None, parts)), "requestedSchema": schema_of(question.asked)}
+
+
+def told(given: GivenAnswer, *, first: bool = False) -> ToolAnswer:
+    """Return the result with the answer; with `first`, somebody answered before the window did."""
+    word = {True: "yes", False: "no", None: ""}[given.approved]
+    answer = ": ".join(filter(None, (word, given.why)))
+    where = f", {given.where} before the window" if first else ""
+    told = {"question_id": given.number, "asked": True, "answer": answer}
+    return ToolAnswer(f"{as_json(told)}\nA person answered{where}.", told)
+
+
+def still_open(number: str) -> ToolAnswer:
+    """Return the result of a window that gave no answer."""
+    told = {"question_id": number, "asked": True}
+    return ToolAnswer(f"{as_json(told)}\nNo answer yet. The answer will come by mail.", told)
+
+
+def _line(message: Mapping[str, Any]) -> str:
+    return entry("message", msgspec.json.encode({"jsonrpc": "2.0", **message}).decode())

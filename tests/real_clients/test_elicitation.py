@@ -1,0 +1,203 @@
+"""A person is asked in the window of the client: real clients of the protocol, in both of its forms."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import fastmcp
+import httpx2
+import mcp
+import pytest
+from fastmcp.client.elicitation import ElicitResult as Filled
+from fastmcp.client.transports import StreamableHttpTransport
+from mcp.client.stdio import StdioServerParameters, stdio_client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.types import ElicitResult
+
+from e2e.running import RunningServer
+from mail_room import HARBOR
+from real_clients.home import PROGRAMS, are_installed
+
+pytestmark = pytest.mark.long
+
+NODE = PROGRAMS.parent / "node" / "bin" / "node"
+needs_npm = pytest.mark.skipif(
+    not are_installed(("@modelcontextprotocol/sdk", "node")),
+    reason="the clients are not installed in their pinned versions: `make clients`",
+)
+PATIENCE = 60
+ASKED = {"project_key": HARBOR, "agent_name": "Ada", "question": "EUR or USD?", "choices": ["EUR", "USD"]}
+PRICE = {
+    "type": "object",
+    "properties": {
+        "amount": {"type": "integer", "minimum": 1},
+        "currency": {"type": "string", "enum": ["EUR", "USD"]},
+    },
+    "required": ["amount"],
+}
+Answer = dict[str, Any] | None
+"""What the person fills in; None if they decline."""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    with RunningServer(tmp_path_factory.mktemp("elicitation") / "data") as running:
+        with running.line() as line:
+            line.tool("ensure_project", human_key=HARBOR)
+            line.tool("register_agent", project_key=HARBOR, program="p", model="m", name="Ada")
+        yield running
+
+
+def _python(mode: str, before: Callable[[], None] = lambda: None) -> Callable[..., tuple[Any, list[Any]]]:
+    def ask(server: RunningServer, asked: dict[str, Any], *answers: Answer) -> tuple[Any, list[Any]]:
+        shown, left = list[Any](), list(answers)
+
+        async def window(_: Any, params: Any) -> ElicitResult:
+            await asyncio.to_thread(before)
+            shown.append(params.model_dump(by_alias=True))
+            answer = left.pop(0)
+            return (
+                ElicitResult(action="decline")
+                if answer is None
+                else ElicitResult(action="accept", content=answer)
+            )
+
+        async def run() -> Any:
+            headers = {"Authorization": f"Bearer {server.token}"}
+            async with httpx2.AsyncClient(headers=headers, timeout=PATIENCE) as http:
+                transport = streamable_http_client(f"{server.url}/mcp", http_client=http)
+                async with mcp.Client(transport, mode=mode, elicitation_callback=window) as client:
+                    return await client.call_tool("ask_person", asked)
+
+        return asyncio.run(run()).model_dump(by_alias=True), shown
+
+    return ask
+
+
+def _by_pipe(server: RunningServer, asked: dict[str, Any], *answers: Answer) -> tuple[Any, list[Any]]:
+    shown, left = list[Any](), list(answers)
+
+    async def window(_: Any, params: Any) -> ElicitResult:
+        shown.append(params.model_dump(by_alias=True))
+        answer = left.pop(0)
+        return (
+            ElicitResult(action="decline")
+            if answer is None
+            else ElicitResult(action="accept", content=answer)
+        )
+
+    async def run() -> Any:
+        words = ["-m", "postroom", "mcp", "--data-dir", str(server.data_dir)]
+        pipe = stdio_client(StdioServerParameters(command=sys.executable, args=words))
+        async with mcp.Client(pipe, mode="legacy", elicitation_callback=window) as client:
+            return await client.call_tool("ask_person", asked)
+
+    return asyncio.run(run()).model_dump(by_alias=True), shown
+
+
+def _fastmcp(server: RunningServer, asked: dict[str, Any], *answers: Answer) -> tuple[Any, list[Any]]:
+    shown, left = list[Any](), list(answers)
+
+    async def window(message: str, _type: Any, params: Any, _context: Any) -> Any:
+        shown.append({"message": message, "requestedSchema": params.requested_schema})
+        answer = left.pop(0)
+        return Filled(action="decline") if answer is None else Filled(action="accept", content=answer)
+
+    async def run() -> Any:
+        transport = StreamableHttpTransport(
+            f"{server.url}/mcp", headers={"Authorization": f"Bearer {server.token}"}
+        )
+        async with fastmcp.Client(transport, elicitation_handler=window) as client:
+            return await client.call_tool_mcp("ask_person", asked)
+
+    return asyncio.run(run()).model_dump(by_alias=True), shown
+
+
+def _typescript(server: RunningServer, asked: dict[str, Any], *answers: Answer) -> tuple[Any, list[Any]]:
+    script = PROGRAMS.parent.parent / "elicited.mjs"
+    script.write_text((Path(__file__).parent / "elicited.mjs").read_text())  # beside its modules
+    words = [str(NODE), str(script), f"{server.url}/mcp", server.token, json.dumps(list(answers))]
+    try:
+        ended = subprocess.run(
+            words, input=json.dumps(asked), capture_output=True, text=True, timeout=PATIENCE, check=False
+        )
+    finally:
+        script.unlink()
+    assert ended.returncode == 0, ended.stderr
+    said = json.loads(ended.stdout)
+    return said["result"], said["shown"]
+
+
+CLIENTS = [
+    pytest.param(_python("auto"), id="python-2026"),
+    pytest.param(_python("legacy"), id="python-2025"),
+    pytest.param(_by_pipe, id="pipe"),
+    pytest.param(_fastmcp, id="fastmcp"),
+    pytest.param(_typescript, id="typescript", marks=needs_npm),
+]
+
+
+def open_questions(server: RunningServer) -> list[Any]:
+    found = httpx2.get(f"{server.url}/admin/questions", headers={"Authorization": f"Bearer {server.token}"})
+    return list(found.json()["questions"])
+
+
+@pytest.mark.parametrize("ask", CLIENTS)
+def test_a_person_answers_in_the_window_of_the_client(server: RunningServer, ask) -> None:
+    result, [shown] = ask(server, ASKED, {"answer": "USD"})
+    assert not result["isError"], result
+    assert result["structuredContent"]["answer"] == "USD"
+    assert shown["message"] == "Ada asks: EUR or USD?"
+    assert shown["requestedSchema"]["properties"]["answer"]["enum"] == ["EUR", "USD"]
+    assert open_questions(server) == []
+
+
+@pytest.mark.parametrize("ask", CLIENTS)
+def test_a_form_that_does_not_fit_is_shown_again_and_tells_why(server: RunningServer, ask) -> None:
+    asked = {**ASKED, "question": "Which price?", "choices": [], "form": PRICE}
+    result, shown = ask(server, asked, {"amount": 0}, {"amount": 5, "currency": "EUR"})
+    assert result["structuredContent"]["answer"] == "amount: 5; currency: EUR"
+    assert "amount must be between 1 and any" in shown[1]["message"]
+
+
+@pytest.mark.parametrize("ask", CLIENTS)
+def test_a_declined_window_is_neither_yes_nor_no_and_the_question_stays_open(
+    server: RunningServer, ask
+) -> None:
+    asked = {**ASKED, "question": f"May I, {ask}?", "choices": []}
+    result, _ = ask(server, asked, None)
+    assert not result["isError"]
+    assert "answer" not in result["structuredContent"]
+    [still_open] = open_questions(server)
+    assert still_open["number"] == result["structuredContent"]["question_id"]
+    answered(server, still_open["number"], "no")
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+def test_a_window_is_told_if_somebody_answered_elsewhere_first(server: RunningServer, mode) -> None:
+    def first() -> None:
+        [asked] = open_questions(server)
+        answered(server, asked["number"], "EUR")
+
+    result, _ = _python(mode, first)(server, ASKED, {"answer": "USD"})
+    assert result["structuredContent"]["answer"] == "EUR"
+    assert "before the window" in result["content"][0]["text"]
+
+
+def test_a_question_for_somebody_named_is_not_shown_in_a_window(server: RunningServer) -> None:
+    result, shown = _python("auto")(server, {**ASKED, "to": ["operator"]}, {"answer": "USD"})
+    assert shown == []
+    assert "answer" not in result["structuredContent"]
+    answered(server, result["structuredContent"]["question_id"], "EUR")
+
+
+def answered(server: RunningServer, number: str, answer: str) -> None:
+    body, headers = (
+        {"number": number, "answer": answer, "by": "ana"},
+        {"Authorization": f"Bearer {server.token}"},
+    )
+    assert httpx2.post(f"{server.url}/admin/questions", json=body, headers=headers).status_code == 200

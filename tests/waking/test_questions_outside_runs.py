@@ -1,0 +1,78 @@
+"""An agent that a person started asks outside a run: the question is listed everywhere, and its answer is mailed."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from postroom.contracts.errors import IllegalTransition, InvalidArgument
+from postroom.stores.sqlite.store import SqliteStore
+from postroom.testing import ManualClock
+from waking_room import PROJECT
+from work_room import SLUG, WorkRoom
+
+
+@pytest.fixture
+def stores(clock: ManualClock):
+    held = SqliteStore.in_memory(clock)
+    yield held, held.runs
+    held.close()
+
+
+@pytest_asyncio.fixture
+async def room(stores, clock: ManualClock) -> AsyncIterator[WorkRoom]:
+    made = WorkRoom(*stores, clock)
+    await made.people("Ada", "Bo", runners=("Bo",))
+    yield made
+    await made.close()
+
+
+async def ask(room: WorkRoom, name: str = "Ada", question: str = "EUR or USD?", **more: Any) -> Any:
+    asked = {"project_key": PROJECT, "agent_name": name, "question": question}
+    return await room.mail.call("ask_person", {**asked, **more})
+
+
+async def inbox(room: WorkRoom) -> list[tuple[str, str]]:
+    asked = {"project_key": PROJECT, "agent_name": "Ada", "include_bodies": True}
+    found = await room.mail.call("fetch_inbox", asked)
+    return [(one["subject"], one["body_md"]) for one in found]
+
+
+async def test_a_question_outside_a_run_is_listed_and_its_answer_is_mailed_to_the_agent(room):
+    view = await ask(room, choices=["EUR", "USD"])
+    await room.turn()
+    [shown] = await room.questions.questions()
+    assert (shown["number"], shown["agent"], shown["project"]) == (view["question_id"], "Ada", SLUG)
+    assert await ask(room, choices=["EUR", "USD"]) == view
+    await room.questions.answer(view["question_id"], "usd", by="ana")
+    await room.turn()
+    [(subject, body)] = await inbox(room)
+    assert subject == "Answer: EUR or USD?"
+    assert "They answered: USD" in body
+    assert await room.questions.questions() == []
+
+
+async def test_an_agent_has_sixteen_open_questions_at_most_and_none_holds_up_another(room):
+    views = [await ask(room, question=f"Question {number}?") for number in range(16)]
+    await room.turn()
+    assert len(await room.questions.questions()) == 16
+    with pytest.raises(IllegalTransition, match="16 open questions"):
+        await ask(room, question="One more?")
+    await room.questions.answer(views[7]["question_id"], True, by="ana")
+    await room.turn()
+    assert [subject for subject, _ in await inbox(room)] == ["Answer: Question 7?"]
+    await ask(room, question="One more?")
+
+
+async def test_an_agent_with_a_runner_asks_in_its_run(room):
+    with pytest.raises(InvalidArgument, match="run_id"):
+        await ask(room, "Bo")
+
+
+async def test_an_open_question_of_a_client_holds_up_no_mail_to_its_agent(room):
+    await ask(room)
+    await room.turn()
+    await room.send("Bo", "Ada", subject="News")
+    await room.turn()
+    assert [subject for subject, _ in await inbox(room)] == ["News"]
