@@ -230,6 +230,19 @@ async def test_codex_reads_by_its_shell_and_writes_by_patches(make: Make) -> Non
     assert await use("Ben", "apply_patch", patch.format("Add"), lambda: team.put("a.py", "3\n")) == ""
 
 
+async def test_cline_reads_lists_of_files_and_runs_lists_of_commands(make: Make) -> None:
+    team = await make()
+    read = {"files": [{"path": str(team.folder / "a.py")}]}
+    patch = {"input": "*** Begin Patch\n*** Add File: a.py\n+x\n*** End Patch\n"}
+    for agent in ("Ada", "Ben"):
+        assert await team.use(agent, "read_files", read, client="cline") == ""
+    commands = {"commands": ["ls", "echo end >> a.py"]}
+    await team.use("Ada", "run_commands", commands, lambda: team.put("a.py", "end\n"), client="cline")
+    assert '"Ada"' in await team.use("Ben", "apply_patch", patch, client="cline")
+    await team.use("Ben", "run_commands", {"commands": ["cat a.py"]}, client="cline")
+    assert "held" not in await team.use("Ben", "apply_patch", patch, client="cline")
+
+
 async def test_a_reader_of_a_file_that_changes_is_told_at_its_next_step_once(make: Make) -> None:
     team = await make()
     for agent in ("Ada", "Ben"):
