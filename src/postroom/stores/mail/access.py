@@ -18,8 +18,10 @@ from typing_extensions import override
 
 from postroom.contracts import progress
 from postroom.contracts.choices import ContactPolicy, ContactStatus, Importance, RecipientKind, SearchOrder
+from postroom.contracts.dispatch import Claim
 from postroom.contracts.errors import (
     InputError,
+    StaleClaim,
     StateError,
     StoreError,
     UnknownAgent,
@@ -542,6 +544,15 @@ class WakingWrites(WakingReads):
         at = message_run.delivered_at if message_run.ended_at is None else message_run.ended_at
         message_id, agent_id = message_run.message_id, message_run.agent_id
         self._events.delivery(happened, message_id, agent_id, kind, at, run_id=message_run.run_id)
+
+    def refuse_stale(self, claim: Claim) -> None:
+        """Refuse what a run writes if its claim was lost; else the claim stays until this change ends.
+
+        Raises:
+            StaleClaim: Another process may execute the run, or it has ended; nothing was written.
+        """
+        if not self._tx.changed("mail.keep_claim", {"dispatch_id": claim.dispatch_id, "token": claim.token}):
+            raise StaleClaim(f"dispatch {claim.dispatch_id!r} is no longer ours", value=claim.dispatch_id)
 
     def begin_run(self, run_id: str, agent_id: int, now: int, *, answered: Sequence[str] = ()) -> None:
         """Record that a run of an agent is active; if it starts again, its questions are removed.
