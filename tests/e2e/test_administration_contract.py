@@ -18,6 +18,7 @@ UNSEEN = {
     "hasten_run",
     "replay_run",
     "answer_question",
+    "snooze_question",
     "list_questions",
     "issue_agent_token",  # a text, and above in the same place a truth
     "move_project",  # as list_projects
