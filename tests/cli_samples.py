@@ -19,6 +19,7 @@ HELD = {
     **{"id": 3, "path": "src/**", "agent": "Bo", "exclusive": True, "reason": "edit", "created_ts": AT},
     **{"expires_ts": "2026-11-21T10:00:00.000Z", "released_ts": None, "release_reason": ""},
 }
+RELEASED = {**HELD, "released_ts": "2026-11-21T09:30:00.000Z", "release_reason": "released"}
 TASK: dict[str, Any] = {
     **{"id": 12, "title": "Light the pier", "state": "claimed", "priority": "high", "assignee": ""},
     **{"holder": "Bo", "epoch": 2, "lease_ends_ts": "2026-11-21T10:00:00.000Z", "paths": ["piers/**"]},

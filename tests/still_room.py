@@ -82,6 +82,9 @@ class StillRoom:
     async def send(self, slug: str, draft: Draft) -> Posted:
         raise AssertionError("nothing is sent")
 
+    def heard_at(self, tx: object, work: Work) -> int | None:
+        return work.started_at
+
     def active(self, tx: object, most: int) -> tuple[Sequence[ActiveRun], int]:
         active = ActiveRun(
             run_id="r1",

@@ -48,6 +48,7 @@ ROUTE_WORDS: Final = {
     "a run, by a form as above. With `?live=1` the page reloads itself.",
     "/p/{slug}/runs/{run_id}": "A run: its state, its output, its answer. `POST` as above. "
     "With `?live=1` the page reloads itself.",
+    "/p/{slug}/digest": "What happened in the last `hours`, as `catch_up` tells it.",
     "/find": "Find projects, agents, messages, runs and pages by words.",
     "/chats": "The open questions and the dead letters of chats.",
     "/chats/{run_id}": "The run of a question or dead letter. `POST` answers its question, or "

@@ -133,7 +133,7 @@ def button(words: str, within: str = "main") -> str:
 
 
 def test_ten_tasks_take_the_clicks_that_the_design_allows(
-    server: RunningServer, browser: Browser, tmp_path: Path
+    server: RunningServer, browser: Browser, axe: str, tmp_path: Path
 ) -> None:
     folder = tmp_path / "yard"
     slug = ask(server, folder)
@@ -183,6 +183,7 @@ def test_ten_tasks_take_the_clicks_that_the_design_allows(
     def find() -> None:
         lena.click("document.querySelector('[data-go-to]')", leads=False)
         becomes(browser, "document.querySelectorAll('#go-list li').length > 3")
+        assert examined(browser, axe) == []
         browser.ask("Input.insertText", text="roof")
         becomes(browser, "document.querySelector('#go-list li')?.textContent.includes('Roof')")
         assert browser.see("document.activeElement.getAttribute('aria-activedescendant')") == "go-0"
@@ -194,6 +195,8 @@ def test_ten_tasks_take_the_clicks_that_the_design_allows(
     def why_silent() -> None:
         lena.click(button("Hugo", ".since"))
         lena.shows("last output")
+        lena.shows("not in a Git repository")
+        assert examined(browser, axe) == []
 
     def stop() -> None:
         lena.click(button("Stop", ".since"))

@@ -39,7 +39,7 @@ orchard/t/long?newest=1 orchard/agents orchard/agents/GreenLake orchard/reservat
 orchard/search orchard/questions orchard/runs orchard/schedules orchard/runs/r1 orchard/write
 orchard/write?reply=2 none
 """
-ADDRESSES = ("/", *(f"/p/{path}" for path in PATHS.split()))
+ADDRESSES = ("/", "/find", "/find?q=claim", *(f"/p/{path}" for path in PATHS.split()))
 DIFF = "```diff\n@@ -1,2 +1,2 @@\n kept\n-old\n+new\n\n```"
 ACTING = """
 [...document.querySelectorAll('*')].filter(one =>

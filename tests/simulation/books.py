@@ -491,8 +491,8 @@ def _of_server(server: Server) -> Iterator[str]:
         yield f"SLOTS: {server.name} counts {dispatcher._executing} executions, and there is none"
     if dispatcher._leases.jobs:
         yield f"RENEWALS: {server.name} renews {len(dispatcher._leases.jobs)} claims of nothing"
-    if len(dispatcher.slots):
-        yield f"LINE: {len(dispatcher.slots)} threads wait in the line of {server.name}"
+    if dispatcher.slots.waiting:
+        yield f"LINE: {len(dispatcher.slots.waiting)} threads wait in the line of {server.name}"
     for thread, worker in dispatcher.workers._workers.items():
         if worker.status.value != "idle" or worker.foreground:
             yield f"WORKER: that of {thread} in {server.name} is {worker.status.value} still"

@@ -179,7 +179,7 @@ class World:
             await loop.passes(50)
         await loop.passes(300)
         slots = [one.queue._dispatcher.slots for one in self._up()]
-        if any(len(one) or one.used for one in slots):
+        if any(one.waiting or one.used for one in slots):
             await loop.passes(2_500)  # a poll clears the lines, and a call whose caller hung up ends
         if any(not one.is_over for one in self.followers):
             await loop.passes(11_000)  # a reader whose hint was lost looks again after ten seconds

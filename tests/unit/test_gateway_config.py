@@ -336,7 +336,7 @@ agent = 3\n | agent is not a table | write it as [agent]
 {AGENT}{WEB}[gateway.reset]\nat_hour = 24\n | at_hour is '24' | at_hour
 {AGENT}{WEB}enabled = "no"\n | enabled is 'no' | enabled
 {AGENT}{WEB}allow = {ada = "boss"}\n | [platforms.web.allow]: ada is 'boss' | ada
-{AGENT}{WEB}[gateway]\ncommand_roles = {halt = "owner"}\n | [gateway.command_roles]: no command is called 'halt' | the commands are agent, approve
+{AGENT}{WEB}[gateway]\ncommand_roles = {halt = "owner"}\n | [gateway.command_roles]: no command is called 'halt' | the commands are agent, answer, approve
 {AGENT}{WEB}[gateway.reset_by_type.room]\nmode = "idle"\n | [gateway.reset_by_type]: 'room' is not accepted: write dm, group | room
 {AGENT}{WEB}[gateway.reset_by_type.dm]\nmod = 1\n | reset_by_type.dm] | mode?
 {AGENT}{WEB}people = {ben = 'x'}\n | [platforms.web.people.ben]: this is not a table | token_env

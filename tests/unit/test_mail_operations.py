@@ -20,7 +20,7 @@ OURS = (
     *sorted(TESTS.glob("unit/test_mail_*.py")),
     *(TESTS / "unit" / f"test_{name}.py" for name in ("search_query", "project_paths", "agent_names")),
     *(TESTS / "unit" / f"test_{name}.py" for name in ("contact_policy", "attachments", "thread_summary")),
-    *(TESTS / "unit" / f"test_{name}.py" for name in ("tasks", "catching_up")),
+    *(TESTS / "unit" / f"test_{name}.py" for name in ("tasks", "catching_up", "notes")),
     TESTS / "properties" / "test_mail_properties.py",
     TESTS / "waking" / "test_waking.py",
     TESTS / "faults" / "test_mail_under_faults.py",

@@ -1,5 +1,6 @@
 """The first page: questions and failures over all projects and chats, settled on the page itself."""
 
+import html
 import re
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
@@ -10,6 +11,7 @@ import pytest_asyncio
 from postroom.stores.runs import rows
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
+from unit.test_web_control import overlapping
 from unit.test_web_work import store_runs
 from work_room import SLUG, WorkRoom, hidden, post
 
@@ -20,7 +22,7 @@ HOUR = timedelta(hours=1)
 async def room(clock: ManualClock) -> AsyncIterator[WorkRoom]:
     store = SqliteStore.in_memory(clock)
     made = WorkRoom(store, store.runs, clock)
-    await made.people("Ada", "Ash", "Fay", runners=("Ash", "Fay"))
+    await made.people("Ada", "Ash", "Bo", "Fay", runners=("Ash", "Fay"))
     yield made
     await made.close()
     store.close()
@@ -28,7 +30,7 @@ async def room(clock: ManualClock) -> AsyncIterator[WorkRoom]:
 
 async def test_a_question_is_answered_on_the_first_page(room: WorkRoom) -> None:
     browser = room.browser()
-    assert "Nothing: no open question" in (await browser.get("/")).text
+    assert "Nothing needs you: no open question" in (await browser.get("/")).text
     await room.send("Ada", "Ash")
     await room.turn()
     page = (await browser.get("/")).text
@@ -52,7 +54,7 @@ async def test_an_answer_that_comes_too_late_stays_on_the_first_page(room: WorkR
     await post(browser, f"/p/{SLUG}/questions", *fields, ("answer", "no"), ("by", "Bea"))
     for told in (
         "no question is open now.",
-        "1 question is open now: <bdi>May I?</bdi>.",
+        "1 question is open now: “<bdi>May I?</bdi>”.",
     ):
         late = await post(browser, f"/p/{SLUG}/questions", *fields, ("answer", "yes"), ("by", "Cy"))
         assert (late.status_code, late.headers["location"]) == (303, "/?done=late")
@@ -208,3 +210,41 @@ async def test_a_question_that_was_put_off_everywhere_is_listed_apart(room: Work
     page = (await browser.get("/")).text
     assert ("<title>postroom<" in page, "1 question put off" in page) == (True, True)
     assert 'class="card question"' not in page
+
+
+async def test_overlapping_reservations_are_settled_on_the_first_page(room: WorkRoom) -> None:
+    await room.people_named.add("Ana", None)
+    await overlapping(room)
+    browser = room.browser()
+    assert "reservation</button>" not in (await browser.get("/")).text  # nobody has said who they are
+    browser.cookies.set("postroom_name", "Ana")
+    page = (await browser.get("/")).text
+    released = re.search(r'<form [^>]*id="release-(\d+)".*?</form>', page, re.DOTALL)
+    assert released is not None
+    names = ("form_token", "back", "do", "name", "reservation")
+    fields = [(name, hidden(released[0], name)) for name in names]
+    ended = await post(browser, f"/p/{SLUG}/reservations/decide", *fields)
+    assert ended.headers["location"] == "/?done=end"
+    page = (await browser.get("/?done=end")).text
+    assert ("The reservation was released." in page, "Overlapping reservations" in page) == (True, False)
+
+
+async def test_the_digest_of_a_project_tells_what_the_tool_tells(room: WorkRoom) -> None:
+    await room.send("Ada", "Ash", subject="Sweep the yard")
+    await room.send("Ada", "Fay", subject="Count the bees")
+    await room.turn()
+    browser = room.browser()
+    link = re.search(r'href="(/p/[^"]+/digest[^"]+)"', (await browser.get("/")).text)
+    assert link is not None
+    page = (await browser.get(html.unescape(link[1]))).text
+    for words in (
+        "Ash</bdi> asks",
+        "Run of <bdi>Fay",
+        "Sweep the yard",
+        "Count the bees",
+        "1 waiting",
+        "1 failed",
+    ):
+        assert words in page, words
+    assert (await browser.get(f"/p/{SLUG}/digest?hours=x")).status_code == 400
+    assert (await browser.get("/p/none/digest")).status_code == 404

@@ -8,15 +8,6 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from postroom.contracts.errors import (
-    EventNotReported,
-    InvalidArgument,
-    InvalidPattern,
-    PostroomError,
-    UnknownAgent,
-    UnknownSubscription,
-    UnknownTask,
-)
 from postroom.mail.waking.subscription_rounds import MOST, SubscriptionRounds
 from postroom.services.hooks import Hooks
 from postroom.stores.mail.store import MailStore
@@ -204,26 +195,3 @@ async def test_a_retired_subscriber_gets_nothing(room: Room) -> None:
     await call(room, "add_task", "Ben", title="one")
     assert await SubscriptionRounds(room.mail, room.waker).round() == 0
     assert await room.store.read(lambda tx: tx.subscriptions(after=0, limit=9)) == []
-
-
-async def test_what_cannot_be_watched_is_refused(room: Room) -> None:
-    await room.people("Ada", "Ben")
-    refused: list[tuple[type[PostroomError], str, str]] = [
-        (EventNotReported, "branch_merged", "main"),
-        (UnknownAgent, "agent_idle", "Nobody"),
-        (InvalidArgument, "agent_idle", "Ada"),
-        (InvalidArgument, "agent_idle", ""),
-        (UnknownTask, "task_ready", "9"),
-        (InvalidArgument, "task_ready", "one"),
-        (InvalidArgument, "file_changed", " "),
-        (InvalidArgument, "file_changed", "{a,b}"),
-        (InvalidPattern, "file_changed", "../x"),
-        (InvalidArgument, "sunrise", ""),
-    ]
-    for kind, watched, about in refused:
-        with pytest.raises(kind) as caught:
-            await call(room, "subscribe", "Ada", kind=watched, about=about)
-        assert caught.value.remedy
-    with pytest.raises(UnknownSubscription):
-        await call(room, "end_subscription", "Ada", subscription_id=1)
-    assert (await call(room, "list_subscriptions", "Ada"))["subscriptions"] == []

@@ -305,7 +305,7 @@ class Application:
     async def at_work(self) -> AsyncIterator[None]:
         """Perform outbox effects while any caller is inside this context.
 
-        One of the callers performs them. When that server leaves, the next one takes over.
+        One of the callers performs them. When that caller leaves, the next one takes over.
         """
         leaving, has_turn = asyncio.Event(), asyncio.Event()
 

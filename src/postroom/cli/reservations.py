@@ -1,5 +1,6 @@
 """`postroom reservations`: reserved files and their holders."""
 
+import sys
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -97,7 +98,7 @@ def release(  # noqa: PLR0913 - the options of the command
         "idempotency_key": idempotency_key,
     }
     found = show.fields(Server.find().call_tool("release_file_reservations", asked))
-    show.answer(found, as_json=as_json, text=lambda: _changed(found, "released"))
+    _show_changed(found, "released", as_json=as_json)
     if not (everything or found.get("released")):
         raise typer.Exit(FAILED)
 
@@ -122,7 +123,7 @@ def renew(  # noqa: PLR0913 - the options of the command
         "idempotency_key": idempotency_key,
     }
     found = show.fields(Server.find().call_tool("renew_file_reservations", asked))
-    show.answer(found, as_json=as_json, text=lambda: _changed(found, "renewed"))
+    _show_changed(found, "renewed", as_json=as_json)
     if not found.get("renewed"):
         raise typer.Exit(FAILED)
 
@@ -148,10 +149,11 @@ def check(
         raise typer.Exit(FAILED)
 
 
-def _changed(found: Mapping[str, Any], key: str) -> str:
-    missing = [show.line(str(one)) for one in found.get("not_found") or ()]
-    lines = [f"No reservation of this agent: {one}" for one in missing]
-    return "\n".join(lines if lines and not found.get(key) else [_listed(found, key), *lines])
+def _show_changed(found: Mapping[str, Any], key: str, *, as_json: bool) -> None:
+    """Print the changed reservations; tell on stderr which of the given paths and ids name none."""
+    show.answer(found, as_json=as_json, text=lambda: _listed(found, key))
+    for one in () if as_json else found.get("not_found") or ():
+        print(f"No reservation of this agent: {show.line(str(one))}", file=sys.stderr)
 
 
 def _listed(found: Mapping[str, Any], key: str) -> str:
@@ -162,13 +164,13 @@ def _listed(found: Mapping[str, Any], key: str) -> str:
             one["agent"],
             one["path"],
             ("exclusive" if one["exclusive"] else "shared") + (", conflict" if one["id"] in at_odds else ""),
-            one["expires_ts"],
+            one["released_ts" if key == "released" else "expires_ts"],
             one["reason"],
         )
         for one in show.items(found.get(key))
     ]
     return show.table(
-        ("ID", "AGENT", "PATH", "KIND", "UNTIL", "REASON"),
+        ("ID", "AGENT", "PATH", "KIND", "RELEASED" if key == "released" else "UNTIL", "REASON"),
         rows,
         none="No reservations." if key == "reservations" else f"Nothing {key}.",
     )

@@ -238,8 +238,8 @@ class CommitCoordinator(Protocol):
         Raises:
             VersionConflict: The message count, a pending message or the joined dispatch differs.
             InvalidRecord, IllegalTransition, ForeignThread: The messages, the run or the result break a rule.
-            DuplicateRecord: A message id is already committed, or the dispatch exists. DedupeKeyInUse,
-            RunNotOpen, QueueFull: The dispatch cannot be queued.
+            DuplicateRecord: A message id is already committed, or the dispatch exists.
+            DedupeKeyInUse, RunNotOpen, QueueFull: The dispatch cannot be queued.
             ActiveRunConflict: The delivery claims its dispatch, but another dispatch of the thread is
                 claimed, or a run of the thread waits for an answer.
             StaleClaim: The writer lost its dispatch.

@@ -159,7 +159,7 @@ class Guard:
         self._programs = (*self._interfaces, *_below(REST))
         """The addresses where a login page would be no useful response.
 
-        The programs' addresses include REST, which accepts sessions for reading.
+        These addresses include REST, which accepts sessions for reading.
         """
         self._agents = _below(mcp_path, REST)
 

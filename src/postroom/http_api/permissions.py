@@ -125,6 +125,7 @@ _PAGES: Final = tuple(
         "GET POST /p/{slug}/runs",
         "GET POST /p/{slug}/runs/{run_id:path}",
         "GET POST /p/{slug}/schedules",
+        "GET /p/{slug}/digest",
         "GET /chats",
         "GET /find",
         "GET POST /chats/{run_id:path}",

@@ -663,7 +663,7 @@ class AddNote(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
     agent_name: AgentName
     subject: Annotated[str, Meta(min_length=1, max_length=MAX_SUBJECT)]
     text: Annotated[str, Meta(min_length=1, max_length=MAX_TEXT)]
-    paths: Annotated[Paths, Meta(description="default: the whole project")] = []
+    paths: Paths = []
     task_id: MessageId | None = None
     commit: Word = ""
     replaces: Annotated[Ids, Meta(description="notes no longer true")] = []
@@ -673,7 +673,7 @@ class AddNote(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class FindNotes(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Find notes of the project by words or files.
 
-    Use it before you change files that others know better.
+    Use it before you change files.
     """
 
     project_key: ProjectKey

@@ -487,7 +487,7 @@ def covers(pattern: Pattern, held: Pattern) -> bool:
 
 
 _NOBODYS: Final = "\ue000"
-"""A private character of Unicode: in a name made of it, no pattern meets a letter of its own."""
+"""A private-use character of Unicode, which no pattern contains: only wildcards match it."""
 
 
 def _samples(text: str) -> Iterator[str]:

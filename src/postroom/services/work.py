@@ -31,6 +31,8 @@ from postroom.contracts.work import (
 )
 from postroom.dispatch.sinks import ALL_KEPT, SHOWN, output_after, output_of
 from postroom.gateway.replies import has_waiting_caller
+from postroom.mail.catching_up import CaughtUpView, catch_up
+from postroom.mail.commands import CatchUp
 from postroom.mail.context import Caller
 from postroom.mail.conversation import here
 from postroom.mail.identity import find_person
@@ -301,6 +303,18 @@ class WorkService:
             CursorAhead, CursorExpired: The log does not have this position.
         """
         return await output_after(self._runs.stores.events, EventScope.run(run_id), after)
+
+    def caught_up(self, tx: Transaction, slug: str, hours: int) -> CaughtUpView:
+        """Return what happened in a project within the last hours, as the tool `catch_up` does.
+
+        Raises:
+            UnknownProject: No such project exists.
+        """
+        return catch_up(self._mail.context(tx.mail, Caller()), CatchUp(project_key=slug, hours=hours))
+
+    def heard_at(self, tx: Transaction, work: Work) -> int | None:
+        """Return the time of a run's newest event, or of its start; None if it has not started."""
+        return last_lines(tx, work.run_id)[1] or work.started_at
 
     def story(self, tx: Transaction, run_id: str) -> Story:
         """Return the steps of a run so far and the end of its output; both are empty for an unknown run."""

@@ -15,6 +15,7 @@ from postroom.stores.store import SqlStore
 from postroom.web.agents import agent, agents
 from postroom.web.chats import chat_run, chats
 from postroom.web.control_room import control_room
+from postroom.web.digest import digest
 from postroom.web.files import asset_routes
 from postroom.web.find import find
 from postroom.web.messages import attachment, mark, message, preview, source
@@ -55,6 +56,7 @@ def page_routes(store: SqlStore, *, clock: Clock, services: PageServices | None 
             working.route("/p/{slug}/runs/{run_id:path}", run, _FORM),
             working.route("/p/{slug}/schedules", schedules, _FORM),
             working.route("/p/{slug}/tasks/decide", decide_task, _FORM),
+            working.route("/p/{slug}/digest", digest),
             working.route("/chats/{run_id:path}", chat_run, _FORM),
         ]
     return [

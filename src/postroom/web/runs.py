@@ -11,7 +11,7 @@ from postroom.contracts.errors import IllegalTransition, InvalidArgument, Unknow
 from postroom.contracts.mail import Project
 from postroom.contracts.run_stores import BEFORE_ALL_RUNS, RunCursor
 from postroom.contracts.work import SHOWN_STATES, RunFilter, RunSearch, Work
-from postroom.services.floor import HOUR
+from postroom.services.floor import HOUR, MOST_LINES
 from postroom.stores.store import Transaction
 from postroom.web import links
 from postroom.web.forms import RunForm, read_form, see
@@ -72,6 +72,10 @@ async def runs(site: WorkingSite, request: Request) -> Response:
             "has_more_agents": len(agents) > OFFERED,
             "found": found,
             "unsettled": works,
+            "heard": {
+                one.run_id: services.heard_at(tx, one)
+                for one in [one for one in works if one.state == "at work"][:MOST_LINES]
+            },
             "waiting": waiting,
             "subjects": subjects_of(tx.mail, project, [*works, *found.works], began),
             "live": choice(request, "live", ("0", "1")) == "1",

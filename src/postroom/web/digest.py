@@ -1,0 +1,23 @@
+"""The page that tells what happened in a project lately, as the tool `catch_up` tells agents."""
+
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from postroom.contracts.mail import Project
+from postroom.stores.store import Transaction
+from postroom.web.serving import number
+from postroom.web.site import WorkingSite
+
+MOST_HOURS: Final = 168
+
+
+async def digest(site: WorkingSite, request: Request) -> Response:
+    """Show a project's digest of the last `hours`, at most a week."""
+    hours = min(max(number(request, "hours") or 24, 1), MOST_HOURS)
+
+    def look(tx: Transaction, project: Project) -> dict[str, Any]:
+        return {"told": site.services.runs.caught_up(tx, project.slug, hours), "hours": hours}
+
+    return await site.draw(request, "digest", await site.read(request, look))
