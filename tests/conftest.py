@@ -68,11 +68,11 @@ def _lane_of(item: pytest.Item) -> str | None:
 
 @pytest.hookimpl(tryfirst=True)  # before those are left out that are marked
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the cases as `lanes` says. If `POSTROOM_SHUFFLE` is set, shuffle them by that seed: tests are independent."""
+    """Mark the cases as `lanes` says. If `SHUFFLE_TESTS` is set, shuffle them by that seed: tests are independent."""
     for item in items:
         if lane := _lane_of(item):
             item.add_marker(getattr(pytest.mark, lane))
-    if seed := os.environ.get("POSTROOM_SHUFFLE"):
+    if seed := os.environ.get("SHUFFLE_TESTS"):
         random.Random(seed).shuffle(items)
 
 

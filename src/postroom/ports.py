@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from postroom.contracts.dispatch import RunDispatch
+from postroom.contracts.dispatch import Claim, RunDispatch
 from postroom.contracts.files import RunFiles
 from postroom.contracts.limits import Spending
 from postroom.contracts.mail import AddressedAgent, Attachment
@@ -114,6 +114,8 @@ class RunControl:
     pending: PendingBoundary | None = None
     run: RunRecord | None = None
     """The run as it was claimed for this execution."""
+    claim: Claim | None = None
+    """The proof of ownership that the writes of this execution present."""
     registry: RegistrySet | None = None
     """The registry that the run is pinned to; None means the live configuration."""
     hidden_runs: frozenset[str] = frozenset()

@@ -1,6 +1,6 @@
 """Events within a span of time."""
 
-from conformance.boxes import Box
+from conformance.boxes import Box, on_both
 from conformance.promises.given import Office
 from postroom.contracts.mail import Span
 
@@ -56,3 +56,22 @@ def test_attempts_of_a_span_are_grouped_but_for_those_to_be_seen(box: Box, here:
     assert box.attempt_count([ben], Span(begin=0, end=100)) == (0, 0)
     assert [one.run_id for one in box.attempts_before(both, 100)] == ["r0"]
     assert box.attempts_alone([], DAY, limit=9) == []
+
+
+@on_both
+def test_executions_and_messages_since_an_instant_are_told_by_project(box: Box, here: Office) -> None:
+    ada, project = here.ada.id, here.ada.project_id
+    for number, (began, ended) in enumerate(((10, 20), (30, 90), (95, 100), (110, 120))):
+        box.begin_run(f"r{number}", ada, began)
+        box.end_run(f"r{number}", now=ended, outcome="failed" if number == 2 else "done")
+    box.begin_run("works", ada, 130)
+    found = box.attempts_since([project, 99], 90, began_since=20, limit=9)
+    assert [(one.run_id, one.agent, one.outcome, one.ended_at) for one in found] == [
+        ("r3", here.ada.name, "done", 120),
+        ("r2", here.ada.name, "failed", 100),
+        ("r1", here.ada.name, "done", 90),
+    ]
+    assert {one.project_id for one in found} == {project}
+    assert [one.run_id for one in box.attempts_since([project], 90, began_since=40, limit=1)] == ["r3"]
+    assert box.attempts_since([], 0, began_since=0, limit=9) == []
+    assert box.messages_since([project, 99], 0) == {}

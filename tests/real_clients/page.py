@@ -47,10 +47,10 @@ OUTCOMES = """\
 - **held**: The hook refuses the write. The model gets the changed lines and Ada's name.
 - **made and told**: The write is made. With the tool's result, the model gets the changed lines and Ada's name.
 - **refused by the client**: The client's own check refuses the write, before the hook runs. The model is told of Ada's change after its next tool.
-- **no such tool**: The client has no such tool. Codex edits files by patches. Clients without a tool for patches apply them by their shell.
+- **no such tool**: The client has no such tool. Codex and Cline edit files by patches. Clients without a tool for patches apply them by their shell.
 
-A shell command that changes a file without naming it is not held in any client. The agent is told after the command ([details](hooks.md#no-edit-lost)).
-Cline was not tried."""
+With the setting `stale_edit_mode` at `block`, edits, patches and shell commands are held, too. Exception in every client: a
+shell command that changes a file without naming it is not held. The agent is told after the command."""
 STEERED = """\
 Claude Code, Codex and opencode get such a message at once. The other clients get it with the answer of the next postroom tool."""
 HANGS = """\

@@ -47,6 +47,7 @@ COLLIDES: Mapping[str, Mapping[str, str]] = {
     "gemini": {"whole file": _HELD, "edit": _TOLD, "patch": _TOLD, "shell": _TOLD},
     "opencode": {"whole file": _HELD, "edit": _TOLD, "patch": _TOLD, "shell": _TOLD},
     "copilot": {"whole file": _HELD, "edit": _TOLD, "patch": _TOLD, "shell": _TOLD},
+    "cline": {"whole file": _HELD, "edit": "", "patch": _TOLD, "shell": _TOLD},
 }
 """What a client's write onto an unread change of another agent comes to, by the tool; empty if it has no such tool."""
 

@@ -80,6 +80,14 @@ CALLS: Final[Mapping[str, Mapping[str, Call]]] = {
         **_own("view", "create", "edit", "path", "file_text", "old_str", "new_str"),
         **_shell("bash", "command", description="d"),
     },
+    "cline": {
+        "read": lambda path: CallTool("read_files", {"files": [{"path": str(path)}]}),
+        "whole file": lambda path: CallTool("apply_patch", {"input": ADD.format(path.name)}),
+        "patch": lambda path: CallTool("apply_patch", {"input": UPDATE.format(path.name)}),
+        "shell": lambda path: CallTool(
+            "run_commands", {"commands": [f"printf 'Bo was here.\\n' > {path.name}"]}
+        ),
+    },
 }
 
 
@@ -99,7 +107,8 @@ class Collisions:
         if number == EACH:
             if not is_read:  # a hook of the last write that had no time is made up for at the next step
                 return self._calls["read"](self._files[-1])
-            self.outcomes = [self._outcome(file, asked.text) for file in self._files]
+            told = asked.text.replace('\\"', '"')  # Cline puts our text into a JSON document of its own
+            self.outcomes = [self._outcome(file, told) for file in self._files]
             return Say("So it is.")
         file = self._files[number]
         if not is_read:

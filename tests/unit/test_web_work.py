@@ -523,7 +523,7 @@ async def test_files_over_the_limits_of_the_tools_are_refused_and_what_was_typed
         assert "large" in files[0][0] or f"does not keep them: <bdi>{files[0][0]}" in answer.text
     assert await room.messages() == []
     page = (await browser.get(WRITE)).text
-    assert "Up to 3 files of 1000 B, 2.0 KiB together." in page
+    assert "Up to 3 files of 1000 B, 2.0 KiB in total." in page
     await room.close()
 
 

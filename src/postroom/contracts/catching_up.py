@@ -21,6 +21,8 @@ def summary_lines(found: Mapping[str, Any], mark: str = "  ") -> list[str]:
         lines.append(f"Runs: {', '.join(ran)}.{usage}")
     if tasks := [f"{number} {kind[5:]}" for kind, number in found["counts"].items() if kind[:5] == "task."]:
         lines.append(f"Tasks: {', '.join(tasks)}.")
+    if noted := found["counts"].get("note.added"):
+        lines.append(f"Notes: {noted} added.")
     for state, key, about in (("failed", "failed", "run_id"), ("asks", "questions", "question_id")):
         lines += [f"{mark}{state:8} {one[about]}  {one['agent'] or '-'}" for one in found[key]]
     lines += [f"{mark}reserved {one_line(one['path'])}  {one['agent'] or '-'}" for one in found["reserved"]]

@@ -1222,6 +1222,7 @@ class Execution:
                 pending=pending,
                 registry=await core.pinning.materialize(run.resolution_id or ""),
                 run=run,
+                claim=dispatch.claim_proof,
                 hidden_runs=frozenset(hidden),
                 hidden_message_ids=await asked_of(core.threads, hidden) if hidden else frozenset(),
                 give_up_on=core.config.give_up_on,

@@ -229,7 +229,7 @@ def _identity(git: str, folder: str, depth: int = 0) -> str:
 
 
 def plain_remote(url: str) -> str:
-    """Return a remote normalized to `host/path`, without user and password, so that spellings are equal."""
+    """Return a remote as `host/path`, without user and password, so that equal remotes compare equal."""
     rest = _SCHEME.sub("", url)
     if rest == url and (scp := _SCP.match(url)):
         rest = f"{scp[1]}/{scp[2].lstrip('/')}"
@@ -257,9 +257,9 @@ def _root(git: str, folder: str) -> str:
     return "".join(_ask(git, folder, *words, timeout=WALK_SECONDS).split()[-1:])
 
 
-def _ask(git: str, path: str, *words: str, timeout: int = QUICK_SECONDS) -> str:
-    """Return Git's output; settings of the folder that could run programs or fetch data are disabled."""
-    environment = {
+def environment_of(git: str) -> dict[str, str]:
+    """Return the environment in which Git only reads the folders of others, and asks nobody."""
+    return {
         "PATH": f"{Path(git).parent}{os.pathsep}{os.defpath}",
         "HOME": str(Path.home()),  # holds which folders of others the person trusts
         "LC_ALL": "C",
@@ -267,6 +267,10 @@ def _ask(git: str, path: str, *words: str, timeout: int = QUICK_SECONDS) -> str:
         "GIT_OPTIONAL_LOCKS": "0",
         "GIT_TERMINAL_PROMPT": "0",
     }
+
+
+def _ask(git: str, path: str, *words: str, timeout: int = QUICK_SECONDS) -> str:
+    """Return Git's output; settings of the folder that could run programs or fetch data are disabled."""
     try:
         done = subprocess.run(  # noqa: S603 - fixed words; the path is an argument, not a command
             [git, "-c", "protocol.allow=never", "-c", "core.fsmonitor=false", "-C", path, *words],
@@ -274,7 +278,7 @@ def _ask(git: str, path: str, *words: str, timeout: int = QUICK_SECONDS) -> str:
             text=True,
             errors="replace",
             timeout=timeout,
-            env=environment,
+            env=environment_of(git),
             check=False,
         )
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:

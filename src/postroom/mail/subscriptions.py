@@ -60,7 +60,7 @@ def subscribe(context: WriteContext, asked: Subscribe) -> SubscribedView:
     project, agent = acting_active(context, asked.project_key, asked.agent_name)
     if asked.kind not in KINDS_OF:
         raise EventNotReported(
-            f"nothing reports to postroom that {asked.kind.replace('_', ' ')}",
+            "nothing reports merged branches to postroom",
             value=asked.kind,
             remedy=f"use {', '.join(KINDS_OF)}; or ask the agent that merges to send a message",
         )
@@ -177,7 +177,8 @@ def message_about(subscription: Subscription, sentences: Sequence[str]) -> tuple
         if subscription.is_once
         else f"To end this subscription, call end_subscription with {subscription.id}."
     )
-    subject = sentences[0] if len(sentences) == 1 else f"{sentences[0]} and {len(sentences) - 1} more"
+    first = sentences[0].rstrip(".")
+    subject = first if len(sentences) == 1 else f"{first}, and {len(sentences) - 1} more"
     return subject, f"{listed}{more}\n\n{end}"
 
 

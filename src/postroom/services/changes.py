@@ -9,16 +9,16 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from signal import SIGKILL
 from threading import Timer
 from typing import Final
 
 from postroom.contracts.clock import iso
 from postroom.log import get_logger
+from postroom.mail.git_identity import environment_of
 
 _LOG = get_logger(__name__)
-SECONDS: Final = 5
+SECONDS: Final = 3
 """Time limit of each question to Git."""
 LONGEST: Final = 256 * 1024
 """Maximum bytes of a diff that are read."""
@@ -102,15 +102,7 @@ def _file(text: str) -> ChangedFile:
 def _ask(git: str, folder: str, off: dict[str, str], *words: str) -> tuple[str, bool]:
     """Return Git's output, and whether it was cut; "" if Git fails or is too slow."""
     settings = {"protocol.allow": "never", "core.fsmonitor": "false", "core.hooksPath": os.devnull, **off}
-    environment = {
-        "PATH": f"{Path(git).parent}{os.pathsep}{os.defpath}",
-        "HOME": str(Path.home()),  # holds which folders of others the person trusts
-        "LC_ALL": "C",
-        "GIT_NO_LAZY_FETCH": "1",
-        "GIT_OPTIONAL_LOCKS": "0",
-        "GIT_TERMINAL_PROMPT": "0",
-        "GIT_CONFIG_COUNT": str(len(settings)),
-    }
+    environment = {**environment_of(git), "GIT_CONFIG_COUNT": str(len(settings))}
     for number, (name, value) in enumerate(settings.items()):
         environment |= {f"GIT_CONFIG_KEY_{number}": name, f"GIT_CONFIG_VALUE_{number}": value}
     try:

@@ -15,6 +15,7 @@ from starlette.responses import Response
 from postroom.contracts.errors import IllegalTransition, InvalidArgument, UnknownRun
 from postroom.contracts.mail import Project, Reservation
 from postroom.contracts.questions import LONGEST_TEXT
+from postroom.mail.conversation import here
 from postroom.mail.projects import PEOPLE_KEY
 from postroom.mail.reservations import conflicts, together
 from postroom.mail.tasks import tasks_page
@@ -163,18 +164,9 @@ def _inbox(
         [(slug, group) for slug, groups in overlaps.items() for group in groups],
         lambda row: "c-" + "-".join(str(one.id) for one in row[1][:4]),
     )
-    people, by_id = mail.project(PEOPLE_KEY), {one.id: one.slug for one in shown}
+    people = mail.project(PEOPLE_KEY)
     person = mail.agent(people.id, me) if people is not None and me else None
     unread = 0 if person is None else mail.unread_count(person.id)
-    ended = mail.attempts_since(list(by_id), later.since, began_since=later.since - LOOKED_BACK, limit=ENDED)
-    finished = [
-        one
-        for one in ended
-        if one.outcome == "done" and _key(f"f-{one.run_id[-KEPT_ID:]}") not in later.hidden
-    ]
-    runs = [run for one in finished[:FINISHED] if (run := tx.runs.threads.load_run(one.run_id)) is not None]
-    began = {run.run_id: messages_named(run.input.trigger_message_ids if run.input else ()) for run in runs}
-    active, active_in_all = services.runs.active(tx, ACTIVE)
     failed_runs = sum(len(one.run_ids) for _, one in failed)
     return {
         "unread": unread,
@@ -189,18 +181,43 @@ def _inbox(
         "failed_in_all": len(failed),
         "failed_runs": failed_runs,
         "hidden_rows": hidden["rows"],
+        **_since(services, tx, shown, later),
+    }
+
+
+def _since(services: PageServices, tx: Transaction, shown: Sequence[Project], later: Later) -> dict[str, Any]:
+    """Return what happened in projects since the last visit, and the active runs."""
+    mail, by_id = tx.mail, {one.id: one for one in shown}
+    ended = mail.attempts_since(list(by_id), later.since, began_since=later.since - LOOKED_BACK, limit=ENDED)
+    finished = [
+        one
+        for one in ended
+        if one.outcome == "done" and _key(f"f-{one.run_id[-KEPT_ID:]}") not in later.hidden
+    ]
+    causes = dict[str, tuple[Project, int]]()
+    for one in finished[:FINISHED]:
+        run = tx.runs.threads.load_run(one.run_id)
+        ids = messages_named(run.input.trigger_message_ids if run is not None and run.input else ())
+        if ids:
+            causes[one.run_id] = by_id[one.project_id], ids[0]
+    messages = mail.messages(sorted({number for _, number in causes.values()}))
+    active, active_in_all = services.runs.active(tx, ACTIVE)
+    return {
         "finished": finished[:FINISHED],
         "finished_in_all": len(finished),
-        "began": began,
-        "subjects": mail.messages(sorted({one for ids in began.values() for one in ids})),
-        "slugs": by_id,
+        "subjects": {
+            run_id: messages[number]
+            for run_id, (project, number) in causes.items()
+            if number in messages and here(mail, project, [messages[number]])
+        },
+        "slugs": {one.id: one.slug for one in shown},
         "ended": {
-            slug: Counter(one.outcome for one in ended if one.project_id == number)
-            for number, slug in by_id.items()
+            one.slug: Counter(each.outcome for each in ended if each.project_id == one.id) for one in shown
         },
         "ended_is_cut": len(ended) == ENDED,
         "written": {
-            by_id[number]: count for number, count in mail.messages_since(list(by_id), later.since).items()
+            by_id[number].slug: count
+            for number, count in mail.messages_since(list(by_id), later.since).items()
         },
         "later": later,
         "active": active,

@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Final, Literal
@@ -17,8 +17,7 @@ from postroom.contracts.questions import LONGEST_TEXT
 from postroom.contracts.run_stores import BEFORE_ALL_RUNS, RunCursor
 from postroom.contracts.work import OpenQuestion, Work
 from postroom.mail import conversation
-from postroom.markdown import Body
-from postroom.services.changes import Changes, changes_since
+from postroom.services.changes import changes_since
 from postroom.services.run_story import Story
 from postroom.stores.mail.access import MailReads
 from postroom.stores.store import Transaction
@@ -108,7 +107,7 @@ async def run(site: WorkingSite, request: Request) -> Response:
         for place, one in enumerate(story.steps):
             if one.message and one.message.id in told:
                 said[place] = one.message.body_md
-        texts = [one.body_md for one in answers if one.id in told]
+        output_told = any(_same(story.output.text, one.body_md) for one in answers if one.id in told)
         return {
             "work": work,
             "story": story,
@@ -118,8 +117,7 @@ async def run(site: WorkingSite, request: Request) -> Response:
             "told": told,
             "said": said,
             "named": references(tx.mail, project, said),
-            "is_output_told": work.finished_at is not None
-            and any(_same(story.output.text, text) for text in texts),
+            "is_output_told": work.finished_at is not None and output_told,
             "subjects": subjects_of(tx.mail, project, [work]),
             "stretches": _stretches(work, story.attempts, site.clock.now()),
             "asked": _open_questions(services, tx, work) if work.state == "asks" else (),
@@ -135,14 +133,12 @@ async def run(site: WorkingSite, request: Request) -> Response:
         return await _output(site, request, work, output)
     if work.state == "queued":
         [work] = await services.runs.explained([work])
-    changes, diffs = await _changes(site, found.values["folder"], work) if wants_changes else (None, {})
     return await site.draw(
         request,
         "run",
         found,
         work=work,
-        changes=changes,
-        diffs=diffs,
+        **(await _changes(site, found.values["folder"], work) if wants_changes else {"changes": None}),
         wants_changes=wants_changes,
         longest_why=LONGEST_TEXT,
         silence=SILENCE,
@@ -176,11 +172,12 @@ async def _beside(site: WorkingSite, request: Request) -> Response:
     return see(links.page(work.project, "runs", beside or work.run_id))
 
 
-async def _changes(site: WorkingSite, folder: str, work: Work) -> tuple[Changes | None, Mapping[int, Body]]:
+async def _changes(site: WorkingSite, folder: str, work: Work) -> dict[str, Any]:
     """Return what changed in a folder since a run started, and the rendered diff of each file."""
     changes = await asyncio.to_thread(changes_since, folder, work.started_at or work.created_at)
     files = () if changes is None else changes.files
-    return changes, await site.markdown.render({n: _as_diff(one.diff) for n, one in enumerate(files)})
+    diffs = await site.markdown.render({number: _as_diff(one.diff) for number, one in enumerate(files)})
+    return {"changes": changes, "diffs": diffs}
 
 
 def _open_questions(services: PageServices, tx: Transaction, work: Work) -> list[OpenQuestion]:
@@ -218,7 +215,7 @@ async def _output(site: WorkingSite, request: Request, work: Work, wanted: str) 
 
 
 def _gates(work: Work) -> list[Gate]:
-    """Return the conditions to start a queued run: those it has met, the blocking one, and the rest."""
+    """Return the conditions for a queued run's start: those that are met, the blocking one, and the rest."""
     names = [name for name, _ in GATES]
     stop = names.index(work.gate) if work.gate in names else len(names)
     return [

@@ -218,13 +218,7 @@ class MailRunExecutor(ExecutorAround):
         before: RunRecord | None = None
         if activation.recovery is not Recovery.START or activation.decisions:
             activation, before = await _continued(activation)
-        control, answered = activation.control, [call_id for call_id, _ in activation.decisions]
-        if isinstance(control, RunControl) and isinstance(control.beginning, RunInput):
-            begun = control.beginning  # the messages were assigned when the run was claimed
-        else:
-            begun = await self._store.write(
-                lambda tx: begin(tx, whose, run_id, activation.messages, before, answered)
-            )
+        control, begun = activation.control, await self._begun(activation, whose, before)
         messages = _among(activation.messages, begun.mail)
         if not messages and not begun.mail:
             return AgentRunResult(run_id=run_id)
@@ -249,6 +243,23 @@ class MailRunExecutor(ExecutorAround):
             if result.waiting is None and result.termination.type not in _ENDS_WELL:
                 span.failed(result.termination.type.value)
             return result
+
+    async def _begun(self, activation: RunActivation, whose: AgentName, before: RunRecord | None) -> RunInput:
+        """Return the run's mail, which was assigned when the run was claimed or is assigned now.
+
+        Raises:
+            StaleClaim: The run is no longer executed here; nothing was written.
+        """
+        control, answered = activation.control, [call_id for call_id, _ in activation.decisions]
+        if isinstance(control, RunControl) and isinstance(control.beginning, RunInput):
+            return control.beginning
+
+        def assign(tx: MailWrites) -> RunInput:
+            if isinstance(control, RunControl) and control.claim is not None:
+                tx.refuse_stale(control.claim)
+            return begin(tx, whose, activation.run_id or "", activation.messages, before, answered)
+
+        return await self._store.write(assign)
 
     def _asked_outside(self, activation: RunActivation) -> AgentRunResult:
         """Wait for the answer to the question of the run's message, or end with that answer."""

@@ -18,8 +18,10 @@ from typing_extensions import override
 
 from postroom.contracts import progress
 from postroom.contracts.choices import ContactPolicy, ContactStatus, Importance, RecipientKind, SearchOrder
+from postroom.contracts.dispatch import Claim
 from postroom.contracts.errors import (
     InputError,
+    StaleClaim,
     StateError,
     StoreError,
     UnknownAgent,
@@ -543,6 +545,15 @@ class WakingWrites(WakingReads):
         message_id, agent_id = message_run.message_id, message_run.agent_id
         self._events.delivery(happened, message_id, agent_id, kind, at, run_id=message_run.run_id)
 
+    def refuse_stale(self, claim: Claim) -> None:
+        """Refuse what a run writes if its claim was lost; else the claim stays until this change ends.
+
+        Raises:
+            StaleClaim: Another process may execute the run, or it has ended; nothing was written.
+        """
+        if not self._tx.changed("mail.keep_claim", {"dispatch_id": claim.dispatch_id, "token": claim.token}):
+            raise StaleClaim(f"dispatch {claim.dispatch_id!r} is no longer ours", value=claim.dispatch_id)
+
     def begin_run(self, run_id: str, agent_id: int, now: int, *, answered: Sequence[str] = ()) -> None:
         """Record that a run of an agent is active; if it starts again, its questions are removed.
 
@@ -1006,7 +1017,10 @@ class TaskReads:
         return self._tasks("tasks.ended", project_id=project_id, state=state, **values)
 
     def tasks_held(self, agent_id: int) -> list[Task]:
-        """Return the tasks that an agent holds, by id, including those whose lease has meanwhile expired."""
+        """Return the tasks that an agent holds, keyed by id.
+
+        These include tasks whose lease has expired in the meantime.
+        """
         return self._tasks("tasks.held", agent_id=agent_id)
 
     def is_renewal_due(self, agent_id: int, now: int) -> bool:
@@ -1473,7 +1487,7 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         return [record(kind, row) for row in self._tx.all(statement, values)]
 
     def now(self) -> int:
-        """Return the instant of this transaction in ms; it is read once, after the locks taken so far."""
+        """Return the instant of this transaction in ms; it is read once, after the first locks were taken."""
         return self._now()
 
     def project_by_id(self, project_id: int) -> Project | None:
