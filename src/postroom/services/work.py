@@ -16,7 +16,7 @@ from postroom.contracts.runs import RunRecord, RunStatus
 from postroom.contracts.tasks import TaskDecision
 from postroom.contracts.work import (
     SHOWN_STATES,
-    ActiveRun,
+    ActiveRunRow,
     ChatWork,
     FailedRuns,
     FoundRuns,
@@ -173,15 +173,15 @@ class WorkService:
         """Return all dead letters as `failed` does."""
         return await self.store.read(self.failed)
 
-    def active(self, tx: Transaction, most: int) -> tuple[Sequence[ActiveRun], int]:
+    def active(self, tx: Transaction, most: int) -> tuple[Sequence[ActiveRunRow], int]:
         """Return up to `most` active runs of all projects, in the order of their starts, and their number."""
         rows = list(dispatches_of(tx, RunDispatchStatus.CLAIMED, project_threads("")))
-        found = list[ActiveRun]()
+        found = list[ActiveRunRow]()
         for row in rows[:most]:
             project, agent = whose(row.thread_id)
             text, heard_at = last_lines(tx, row.run_id)
             found.append(
-                ActiveRun(
+                ActiveRunRow(
                     run_id=row.run_id,
                     project=project,
                     agent=agent,
