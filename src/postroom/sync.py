@@ -328,7 +328,7 @@ class Run(_Twin):
         self.interruptions = twin.interruptions
         self.messages = twin.messages
         self.is_stopped = False
-        """Whether the run was cancelled or belongs to another worker, so that its next call is refused."""
+        """Whether the run was cancelled or belongs to another worker, so its next call is refused."""
 
     @property
     def text(self) -> str:

@@ -195,7 +195,7 @@ async def test_a_bot_without_the_scope_for_reactions_marks_nothing(fake, clock) 
         ("auth.test", {"ok": False, "error": "invalid_auth"}, ConfigError, "bot token"),
         ("auth.test", {"ok": False, "error": "account_inactive"}, ConfigError, "bot token"),
         ("auth.test", {"ok": False, "error": "internal_error"}, ServerUnavailable, "internal_error"),
-        ("auth.test", {"ok": True, "user_id": ""}, ServerUnavailable, "identify the bot"),
+        ("auth.test", {"ok": True, "user_id": ""}, ServerUnavailable, "the bot's user id"),
         ("apps.connections.open", {"ok": False, "error": "invalid_auth"}, ConfigError, "app token"),
         (
             "apps.connections.open",

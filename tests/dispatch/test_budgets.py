@@ -143,6 +143,16 @@ async def test_a_submission_and_the_end_of_a_run_claim_as_many_as_a_budget_allow
     assert await all_done(room, found)
 
 
+@pytest.mark.parametrize(("budget", "tokens"), [(of_all(runs=9), 0), (of_all(cost_micros=9), 10)])
+async def test_costs_are_counted_only_if_a_budget_limits_costs(room, budget, tokens):
+    executor = Spending5()
+    executor.release.set()
+    mailbox = room.mailbox(executor, config=budgets(budget))
+    await submitted(mailbox, 2)
+    [spent] = (await room.stores.threads.spending(["all:*"])).values()
+    assert (spent.runs, spent.tokens) == (2, tokens)
+
+
 @both_engines
 async def test_a_submission_to_a_free_thread_waits_while_another_run_uses_the_rest_of_a_budget(room):
     class AllBlocking(Blocking):

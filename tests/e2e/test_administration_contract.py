@@ -18,6 +18,7 @@ UNSEEN = {
     "hasten_run",
     "replay_run",
     "answer_question",
+    "snooze_question",
     "list_questions",
     "issue_agent_token",  # a text, and above in the same place a truth
     "move_project",  # as list_projects
@@ -139,6 +140,9 @@ def test_administration_answers_what_its_document_says(
     administration.call("done_task", **named, task_id=1, epoch=1)
     ask("GET", "/admin/tasks")
     ask("POST", "/admin/tasks/decide", project=project, task=1, answer="yes", person="Ana")
+    administration.call("add_task", **named, title="Paint it")
+    cancelled = ask("POST", "/admin/tasks/decide", project=project, task=2, answer="cancel", person="Ana")
+    assert cancelled == {"task": 2, "state": "cancelled"}
 
     described = {
         operation["operationId"]

@@ -19,7 +19,7 @@ import pytest
 from fake_postroom import FakePostroom, Seen
 from mail_room import Room, a_room
 from postroom.cli import hook
-from postroom.cli.hook_files import LARGEST_COPY, LARGEST_FILE, MOST_COPIED, MOST_COPIES, Look
+from postroom.cli.hook_files import LARGEST_COPY, LARGEST_FILE, Look
 from postroom.contracts.clients import EVENTS
 from postroom.contracts.waking import FileView
 from postroom.mail.context import Rules
@@ -470,18 +470,19 @@ async def test_a_repeated_read_writes_nothing_to_the_store(make: Make) -> None:
     assert await views(team, "a.py") == before
 
 
-def test_copies_and_lists_of_sessions_have_a_limit(tmp_path: Path) -> None:
-    work, data = tmp_path / "work", tmp_path / "data"
-    work.mkdir()
-    for number in range(16 * MOST_COPIES + 200):
-        path = work / "f"
+def test_copies_and_lists_of_sessions_have_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = {"MOST_COPIES": 4, "MOST_COPIED": 100_000, "MOST_SESSIONS": 5}
+    for name, limit in limits.items():
+        monkeypatch.setattr(f"postroom.cli.hook_files.{name}", limit)
+    path, data = tmp_path / "f", tmp_path / "data"
+    for number in range(150):
         path.write_text(f"{number}\n" * 9_000)
-        given = {"file_path": str(path)}
-        Look("claude", "tool", {"session_id": "s", "tool_name": "Read", "tool_input": given}, str(data))
+        sent = {"session_id": f"s{number}", "tool_name": "Read", "tool_input": {"file_path": str(path)}}
+        Look("claude", "tool", sent, str(data)).save()
     for folder in (data / "hook-files").iterdir():
         sizes = [one.stat().st_size for one in folder.iterdir()]
-        assert len(sizes) <= MOST_COPIES
-        assert sum(sizes) <= MOST_COPIED
+        assert len(sizes) <= (5 if folder.name == "sessions" else 4)
+        assert sum(sizes) <= 100_000
 
 
 @each_row(

@@ -307,9 +307,12 @@ class Budgets:
     def spent_by(
         self, dispatch: RunDispatch, run: RunRecord, used: Usage, *, now: int, wall_ms: int = 0
     ) -> tuple[Spending, ...]:
-        """Return the amounts that an execution, or a step of it, adds to the counted scopes."""
+        """Return the amounts that an execution, or a step of it, adds to the counted scopes.
+
+        If no budget limits costs, they are not counted.
+        """
         cost = _costs(used, wall_ms)
-        if not any(cost.values()):
+        if not self._of_costs or not any(cost.values()):
             return ()
         scopes = {account.scope: account for _, account in self._counted(_ids(dispatch, run), now)}
         return tuple(_of(account, **cost) for account in scopes.values())

@@ -346,7 +346,7 @@ class GatewayConfig(GatewayRules, frozen=True, kw_only=True):
         return own or self.reset_by_type.get(session_type, self.default_reset_policy)
 
     def get_busy_mode(self, platform: Platform, chat_id: str) -> BusyPolicy:
-        """Return the policy of a busy session: the chat's rule, else the platform's, else the general one."""
+        """Return a busy session's policy: the chat's, otherwise the platform's, otherwise the general one."""
         config = self.platforms.get(platform)
         return self.rules_of(platform, chat_id).busy or (config and config.busy) or self.busy.mode
 

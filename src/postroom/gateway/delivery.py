@@ -457,7 +457,7 @@ class Delivery:
             await presenter.leave_to_question(adapter, found[0], reply.run_id, message_id, asked_by)
 
     def _text_of(self, reply: Reply, source: SessionSource, adapter: BasePlatformAdapter) -> str:
-        """Return the text of a reply with its agent's name; if costs are shown, an answer ends with them."""
+        """Return the text of a reply with its agent's name; if costs are shown, the answer's cost follows."""
         text = reply.text.strip() or wording.NO_ANSWER
         if reply.kind not in (ReplyKind.ANSWER, ReplyKind.QUESTION):
             return text

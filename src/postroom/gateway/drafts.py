@@ -28,7 +28,10 @@ _BLANK_LINES = re.compile(r"(?:[^\S\n]*\n)*")
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A draft as shown: its text, how much of the answer it contains, and whether more text would fit."""
+    """A draft as the chat shows it.
+
+    The other fields say how much of the answer it contains, and whether more text would fit.
+    """
 
     text: str
     end: int
@@ -141,7 +144,7 @@ class Draft:
         return look
 
     def _look(self, now: int) -> Step:
-        """Return a step that shows the received text, if it is longer than the text that the chat shows."""
+        """Return a step that shows the received text if it is longer than the text that the chat shows."""
         self._looked_at = self._length
         look, shown = self._draw(), self._shown
         if look is None:

@@ -77,7 +77,7 @@ class AdmissionKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """The result of admitting a message, and the notice for its sender; no notice if the answer is enough."""
+    """The result of admitting a message; the notice for its sender is empty if the answer is enough."""
 
     kind: AdmissionKind
     text: str | None = None
@@ -220,7 +220,7 @@ class Handover:
         return BusyPolicy(chosen) if chosen else self._config.get_busy_mode(source.platform, source.chat_id)
 
     def asked(self, session: ChatSession, source: SessionSource) -> Json:
-        """Return what the chat requires for each message: a different model, additional instructions."""
+        """Return the model and the instructions that the chat requires for each of its messages."""
         rules = self._config.rules_of(source.platform, source.chat_id)
         is_model = source.agent not in self._config.programs
         model = (session.settings.get("model") or rules.model) if is_model else None
@@ -263,7 +263,7 @@ class Handover:
         return gone
 
     async def follow_edit(self, event: MessageEvent, inbound: InboundMessage) -> bool:
-        """Update the text of an edited message on its thread, at once or when it arrives there.
+        """Update the text of an edited message in its thread, now or as soon as the message arrives there.
 
         Return False if a run has already read the message.
         """

@@ -1,4 +1,4 @@
-"""Links a person's direct chats: `/link` in one chat returns a code, `/link CODE` in another links both.
+"""Links a person's direct chats: `/link` in one chat returns a code; `/link CODE` in another chat links both.
 
     linked chats ─▶ one conversation for each agent, answered in the chat of each message
                  ─▶ messages of agents to the person go to the chat that is chosen with `/here`

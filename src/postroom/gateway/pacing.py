@@ -1,4 +1,4 @@
-"""Paces a bot's calls to its platform: stays within the published rate limits, and pauses on request.
+"""Paces a bot's calls: respects the platform's published rate limits, and pauses when it asks for it.
 
     turn? ─▶ every scope of the call (bot, chat, group, method) has room ─▶ now
               │ soon: waits                       │ later: returns how long; its place in the line is kept

@@ -154,7 +154,7 @@ class Reply(Record, frozen=True, kw_only=True):
 
     @property
     def _order_key(self) -> str | None:
-        """The order key: messages of one thread are sent in order, and so are all notices of one chat.
+        """The order key: the messages of one thread are sent in order, and so are all notices of one chat.
 
         Messages that wait for the end of quiet hours delay only one another.
         """

@@ -218,7 +218,7 @@ class Sessions:
         return moved
 
     async def join(self, address: ChatAddress, person: str) -> None:
-        """Turn the conversations of a direct chat into those of its person, where the person has none yet.
+        """Make a direct chat's conversations those of its person, unless the person already has such a one.
 
         The chat keeps its other conversations, and returns to them after an unlink.
         """
@@ -293,7 +293,7 @@ class Sessions:
         return thread_name(source.platform.value, source.account, self._new_id(), source.agent)
 
     def reset_policy(self, session: ChatSession, source: SessionSource) -> SessionResetPolicy:
-        """Return the reset policy of a session: the one chosen there, or else the one in the file."""
+        """Return a session's reset policy: the one chosen in the session, otherwise the one in the file."""
         chosen = session.settings.get("reset")
         if chosen:
             return SessionResetPolicy(**{**chosen, "mode": ResetMode(chosen["mode"])})
@@ -318,7 +318,10 @@ class Sessions:
         await self.changed(key, lambda one: replace(one, settings=settings))
 
     def _is_delivered(self, thread_id: str) -> bool:
-        """Return whether the channel for a thread's answers, which its name contains, is connected."""
+        """Return whether the channel that delivers a thread's answers is connected.
+
+        The thread's name contains it.
+        """
         platform = unquote(target_of(thread_id).partition("/")[0])
         return any(one.value == platform for one in self._config.get_connected_platforms())
 
@@ -352,7 +355,7 @@ def _last_boundary(hour: int, now: int) -> int:
 
 
 def chat_of(tx: Transaction, thread_id: str, inbound_ids: Sequence[int]) -> SessionSource | None:
-    """Return the chat for answers to these inbound messages: the last one's chat, else the session's.
+    """Return the chat for answers to these inbound messages: the last one's, otherwise the session's.
 
     Return None if neither is stored any longer.
     """

@@ -170,7 +170,7 @@ class _Splitter:
         return self._fences[index] if index >= 0 and place < self._fences[index].end else None
 
     def _after_white(self, place: int) -> int:
-        """Return where the next part begins: after the white space here, but before an indentation."""
+        """Return where the next part begins: after this white space, but before an indentation."""
         white = _WHITE.match(self._text, place)
         if white is None:
             return place

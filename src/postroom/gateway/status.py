@@ -65,7 +65,7 @@ def write_runtime_status(
 
 
 class ScopedLocks:
-    """Locks on tokens, so that only one process on this machine, or the servers of one database, use each.
+    """Locks on tokens: only one process on this machine, or the servers of one database, may use each token.
 
     Only a hash of a token is used here; file names and messages show nothing else of it.
     """

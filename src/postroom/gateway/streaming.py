@@ -451,7 +451,7 @@ def shows_drafts(capabilities: ChannelCapabilities) -> bool:
 
 
 class _DeltaSink:
-    """Forwards events, sends those of the answer to its presentation as well, and keeps the answer's text."""
+    """Forwards events, passes those of the answer to its presentation, too, and keeps the answer's text."""
 
     def __init__(self, sink: EventSink, deltas: "asyncio.Queue[AgentEvent | None] | None") -> None:
         self._sink = sink

@@ -200,7 +200,7 @@ def own_address(address: str) -> str:
 
 
 def _page_before(request: Request) -> str:
-    """Return the page whose form the guard redirected here because the session had ended."""
+    """Return the page of a form that the guard redirected here because the session had ended."""
     found = urlsplit(request.headers.get("referer", ""))
     return own_address(f"{found.path}?{found.query}" if found.query else found.path)
 

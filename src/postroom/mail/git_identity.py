@@ -229,7 +229,7 @@ def _identity(git: str, folder: str, depth: int = 0) -> str:
 
 
 def plain_remote(url: str) -> str:
-    """Return a remote normalized to `host/path`, without user and password, so that spellings are equal."""
+    """Return a remote as `host/path`, without user and password, so that equal remotes compare equal."""
     rest = _SCHEME.sub("", url)
     if rest == url and (scp := _SCP.match(url)):
         rest = f"{scp[1]}/{scp[2].lstrip('/')}"

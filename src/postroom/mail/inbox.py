@@ -121,7 +121,7 @@ class DeliveryView(TypedDict):
 def inbox_views(
     context: ReadContext, project: Project, reader: Agent, entries: Sequence[InboxEntry], *, bodies: bool
 ) -> list[InboxView]:
-    """Return messages as their recipient sees them, from the first, up to the size of one result."""
+    """Return messages as their recipient sees them, from the first, up to the size limit of a result."""
     messages = [entry.message for entry in entries]
     views = shown_messages(context, project, messages, viewer=reader, bodies=bodies)
     return fit(list(map(inbox_view, entries, views)))

@@ -1,4 +1,4 @@
-"""All operations of callers: one table from which tools, documents, tests and the command line are made."""
+"""All operations of callers: the table from which tools, documents, tests and commands are generated."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -147,7 +147,10 @@ def refusals(
 
 
 class Delivery(TypedDict):
-    """The delivery to the agents of one project, with how each of them, in the same order, will see it."""
+    """The delivery to the agents of one project.
+
+    It says, in the same order, how each of them will see the message.
+    """
 
     project: str
     recipients: list[str]

@@ -1,4 +1,4 @@
-"""Executes operations: reads commands, prepares their transaction, and stores results by idempotency key.
+"""Executes operations: parses commands, prepares transactions, and stores results under idempotency keys.
 
 Before a command's change reads anything, it locks the projects of the command.
 """
@@ -140,7 +140,10 @@ def _nobody() -> None:
 
 
 class Mail:
-    """Agent mail over a store: a change is durable when its call returns, and repeatable by its key."""
+    """Agent mail on a store.
+
+    A change is durable when its call returns, and a call can be repeated with its key.
+    """
 
     def __init__(  # noqa: PLR0913 - every port by name
         self,

@@ -501,7 +501,9 @@ def _cancelled(
 
 
 def done_task(context: WriteContext, asked: DoneTask) -> DoneAnswer:
-    """Finish a task: store the evidence, free its files, notify its author, and wake agents that wait.
+    """Finish a task.
+
+    Store the evidence, release its files, notify its author, and wake agents that waited for it.
 
     A task that a person must accept goes to review, and its dependents wait until it is accepted. The holder
     that finished the task may repeat the call.

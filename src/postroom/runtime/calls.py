@@ -140,7 +140,7 @@ class ToolCalls:
         return ToolResult.error(call.name, f"there is no tool {call.name!r}; tools: {names}")
 
     async def _contained(self, tool: Tool, arguments: dict[str, Json], context: ToolContext) -> ToolResult:
-        """Run a tool in a separate task, so that even its cancellation only becomes the call's answer."""
+        """Run a tool in a task of its own, so that even its cancellation only becomes the call's answer."""
         name = context.tool_name
         work = Tasks(f"tool {name}")
         try:

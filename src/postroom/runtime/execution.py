@@ -410,7 +410,7 @@ class Execution:
         await self._make(calls, requests, answers)
 
     async def _supersede(self) -> None:
-        """Drop questions that were followed by new input, which takes precedence over an answer."""
+        """Drop questions after which new input arrived, because new input takes precedence over an answer."""
         for call_id, ticket in list(self._tickets.items()):
             if has_input_after(self._log.messages, call_id):
                 del self._tickets[call_id]

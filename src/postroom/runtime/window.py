@@ -49,11 +49,11 @@ class Windows:
         return int(estimated * self._ratios.get(_key(spec), 1.0))
 
     def estimated(self, spec: AgentSpec, tokens: float) -> int:
-        """Convert a number of tokens that the endpoint counts to the number that would be estimated here."""
+        """Convert a number of tokens as the endpoint counts them to the number that is estimated here."""
         return int(tokens / self._ratios.get(_key(spec), 1.0))
 
     def count(self, spec: AgentSpec, request: InferenceRequest, usage: Usage | None) -> None:
-        """Learn from a successful request: its tokens fit, and the endpoint may have reported the number."""
+        """Learn from a successful request: its tokens fit; the endpoint may have reported their number."""
         if usage is not None and usage.input_tokens > 0:
             self._correct(spec, request, usage.input_tokens)
         taken = self.tokens(spec, tokens_of(request))

@@ -270,7 +270,7 @@ class _Why:
 
 
 def _why_later(row: RunDispatch) -> str:
-    """Return why a queued dispatch is due later: its next attempt, and how often its server has died."""
+    """Return why a queued dispatch is due later: its next attempt, and how many interruptions it had."""
     if row.interruption_count and row.last_error in (LEASE_ENDED, OWNER_GONE):
         times = "once" if row.interruption_count == 1 else f"{row.interruption_count} times"
         return f"interrupted {times} because its server ended or lost its lease; it starts again"

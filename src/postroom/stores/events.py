@@ -34,7 +34,10 @@ from postroom.stores.sql_transaction import Found, Look, Row, Tables, Values
 
 @dataclass(frozen=True, slots=True)
 class WrittenEvent:
-    """A draft with its id and its payload as text, so that later changes by the caller have no effect."""
+    """A draft with its id, and its payload as text.
+
+    Later changes of the payload by the caller have no effect.
+    """
 
     event_id: str
     draft: CanonicalEventDraft

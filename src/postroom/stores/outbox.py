@@ -147,13 +147,15 @@ class OutboxTables(Tables):
         return targets
 
     def _due(self, kind: str, target: str, now: int, *, limit: int) -> list[Row]:
-        """Return due effects of a target, from its oldest effects or, if none of these is due, from all."""
+        """Return due effects of a target: of its oldest effects or, if none of these is due, of all."""
         asked = {"kind": kind, "target": target, "now": now, "limit": limit}
         among_first = self._sql.all("outbox.due", {**asked, "window": max(_WINDOW, 2 * limit)})
         return among_first or self._sql.all("outbox.due_far_behind", asked)
 
     def claim(self, kind: str, target: str, *, lease_ms: int, limit: int) -> tuple[OutboxMessage, ...]:
-        """Claim due effects, oldest first, including those whose claim by another process has expired.
+        """Claim due effects, oldest first.
+
+        These include effects for which another process's claim has expired.
 
         An effect whose attempts were all used up by expired claims becomes a dead letter instead. Among
         effects with the same order key, only the oldest one that is neither delivered nor a dead letter is

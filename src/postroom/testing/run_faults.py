@@ -122,7 +122,10 @@ def with_parts(  # noqa: PLR0913 - the parts by name
 
 
 class FailingChanges:
-    """A store whose changes fail as planned by their names; they are refused, or their answer is lost."""
+    """A store in which changes with given names fail as planned.
+
+    They are refused, or their answer is lost.
+    """
 
     def __init__(
         self,

@@ -215,7 +215,7 @@ async def _output(site: WorkingSite, request: Request, work: Work, wanted: str) 
 
 
 def _gates(work: Work) -> list[Gate]:
-    """Return the conditions to start a queued run: those it has met, the blocking one, and the rest."""
+    """Return the conditions for a queued run's start: those that are met, the blocking one, and the rest."""
     names = [name for name, _ in GATES]
     stop = names.index(work.gate) if work.gate in names else len(names)
     return [

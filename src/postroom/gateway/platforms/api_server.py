@@ -223,7 +223,7 @@ def _attachment(block: ContentBlock) -> Attachment:
 
 
 def _joined(said: Sequence[Message]) -> tuple[Message, ...]:
-    """Return the conversation with successive tool calls, as responses list them, joined into one message."""
+    """Return the conversation with successive tool calls, which responses list one by one, in one message."""
     joined: list[Message] = []
     for message in said:
         before = joined[-1] if joined else None

@@ -1430,7 +1430,7 @@ class SlackAdapter(BasePlatformAdapter):
                 self._tasks.start(self._show_note(update, note), name="note")
 
     async def _bring_thread(self, event: MessageEvent) -> None:
-        """Add earlier words of its thread to an event that mentions us below other people's words."""
+        """Add earlier messages of a thread to an event that mentions the bot in other people's thread."""
         source, root = event.source, event.metadata.get("thread_root")
         if source is None or root is None or root == event.message_id or not event.addressed:
             return

@@ -274,7 +274,7 @@ class ChatLog:
         reasoning: str = "",
         **fields: Any,
     ) -> list[Entry]:
-        """Return the entries that a part of an answer changes: the drafts that it ends, then the answer.
+        """Return the entries that a part of an answer changes: the drafts that it replaces, and the answer.
 
         The answer replaces its draft, and keeps the draft's reasoning if it has none of its own. A complete
         answer has its own id, so that it is recognized if it is sent again. The caller shows the entries.

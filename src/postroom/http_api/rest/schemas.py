@@ -152,6 +152,7 @@ VALUES: Final[Mapping[str, Any]] = {
     "question": "May I push?",
     "reason": "its holder has stopped working",
     "requester": "GreenHill",
+    "seconds": 3600,
     "reservation_id": 1,
     "run": "4be1",
     "runner": {"recipe": "claude"},

@@ -1,4 +1,4 @@
-"""Mail that wakes its recipient: an agent that has a runner is run for a new message and answers its sender.
+"""Mail that wakes its recipient: a message to an agent with a runner starts a run that answers the sender.
 
 send ─▶ one change: the message, also on its reader's thread, where it starts a run or waits
 run ─▶ still unread? ─▶ delivered: the run has it ─▶ the reader's command

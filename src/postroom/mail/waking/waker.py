@@ -112,7 +112,10 @@ class OpenChange:
         return threads if asking is None or asking.thread_id in threads else [*threads, asking.thread_id]
 
     def has_room(self, reader: Reader, thread_id: str | None, reply_to: int | None, sender_id: int) -> bool:
-        """Return whether a recipient's runs can take a message now: few wait there, or it is an answer."""
+        """Return whether a recipient's runs can take a message now.
+
+        They can if few are waiting, or if it is an answer.
+        """
         threads = lanes_of(reader, thread_id)
         is_full = all(map(self.accept.is_full, threads))
         return not is_full or self._answered(reader, reply_to, sender_id) is not None

@@ -69,7 +69,7 @@ class ChatStores:
     async def answered(
         self, inbound_ids: Collection[int], thread_id: str, run_id: str | None
     ) -> tuple[tuple[InboundMessage, ...], tuple[ChatFile, ...]]:
-        """Return, in one read, these messages by id, without unreadable ones, and the files of a run."""
+        """Return these messages, keyed by id, without unreadable ones, and a run's files, in one read."""
         asked = not_too_many(inbound_ids)
         return await self._store.read(lambda tx: tx.chats.answered(asked, thread_id, run_id))
 

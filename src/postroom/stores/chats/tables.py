@@ -228,7 +228,7 @@ class ChatTables:
         return self._tx.changed("chats.forget_requests", {"platform": platform})
 
     def pairing_failures(self, platform: str) -> tuple[int, int]:
-        """Return how many wrong codes a platform had since a correct one, and when its lock ends."""
+        """Return how many wrong codes a platform got since a correct one, and when its lock ends."""
         row = self._tx.one("chats.pairing_failures", {"platform": platform})
         return (row[0], row[1]) if row else (0, 0)
 

@@ -1017,7 +1017,10 @@ class TaskReads:
         return self._tasks("tasks.ended", project_id=project_id, state=state, **values)
 
     def tasks_held(self, agent_id: int) -> list[Task]:
-        """Return the tasks that an agent holds, by id, including those whose lease has meanwhile expired."""
+        """Return the tasks that an agent holds, keyed by id.
+
+        These include tasks whose lease has expired in the meantime.
+        """
         return self._tasks("tasks.held", agent_id=agent_id)
 
     def is_renewal_due(self, agent_id: int, now: int) -> bool:
@@ -1484,7 +1487,7 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         return [record(kind, row) for row in self._tx.all(statement, values)]
 
     def now(self) -> int:
-        """Return the instant of this transaction in ms; it is read once, after the locks taken so far."""
+        """Return the instant of this transaction in ms; it is read once, after the first locks were taken."""
         return self._now()
 
     def project_by_id(self, project_id: int) -> Project | None:

@@ -115,7 +115,10 @@ class Dispatches(Tables):
         return rows.dispatch(due[0]) if due else None
 
     def first_due(self, thread_ids: Sequence[str]) -> list[RunDispatch]:
-        """Return, for each of these threads without a claimed dispatch, its next due dispatch, if any."""
+        """Return the next due dispatch of each of these threads.
+
+        Threads with a claimed dispatch are left out.
+        """
         found = self._asked(due_look(thread_id, self._now()) for thread_id in thread_ids)
         due = [row for rows_of_thread in found.values() for row in rows_of_thread]
         for *_, run_id, body in due:
@@ -511,7 +514,7 @@ class Dispatches(Tables):
         self._tell(commands_to(dispatch.claimed_by or ""))
 
     def commands(self, dispatch_ids: Sequence[str]) -> tuple[tuple[str, LiveRunCommand], ...]:
-        """Return the commands stored for these dispatches, each with its dispatch id, in order of arrival."""
+        """Return the commands for these dispatches, in order of arrival, each with its dispatch id."""
         found = self._sql.all("dispatches.commands", {"dispatch_ids": tuple(dispatch_ids)})
         return tuple((row[0], decode(LiveRunCommand, row[1], where=f"command {row[0]}")) for row in found)
 

@@ -272,7 +272,10 @@ class Messages(Tables):
         return ordered
 
     def refer(self, thread_id: str, message: Message, answer: RunRecord) -> None:
-        """Remove the text of a committed message that is the stored answer; refer to its run instead."""
+        """Remove the text of a committed message that is the stored answer.
+
+        Let it refer to its run instead.
+        """
         values = {"thread_id": thread_id, "message_id": message.id, "answer_of": answer.run_id}
         self._sql.run("threads.refer_to_answer", {**values, "body": encode(replace(message, content=()))})
 

@@ -673,7 +673,9 @@ class OutboxStore(_Port):
     async def claim(
         self, kind: str, target: str, *, lease_ms: int, limit: int = 1, now: int | None = None
     ) -> tuple[OutboxMessage, ...]:
-        """Claim due effects, oldest first, including those whose claim by another process has expired.
+        """Claim due effects, oldest first.
+
+        These include effects for which another process's claim has expired.
 
         An effect whose attempts were all used up by expired claims becomes a dead letter instead. Among
         effects with the same order key, only the oldest one that is neither delivered nor a dead letter is

@@ -61,7 +61,7 @@ class RunTables(Tables):
         dispatch_ids: Collection[str],
         at_most: int,
     ) -> Together:
-        """Read at once what a decision on new runs needs: threads, and the ids of their new messages.
+        """Read all data for a decision on new runs at once: threads, and the ids of their new messages.
 
         Queued dispatches of a thread are counted up to `at_most`.
         """

@@ -242,7 +242,10 @@ class Threads(Tables):
         self._sql.spent.pop(scope, None)
 
     def asked(self) -> tuple[Spending, ...]:
-        """Return the scopes for which a run asks; those without a window first, then by the window's end."""
+        """Return the scopes for which a run asks.
+
+        First come those without a window, then those whose window ends first.
+        """
         return tuple(_spending(row) for row in self._sql.all("threads.asked"))
 
     def forget_spending(self, older_than: int) -> None:

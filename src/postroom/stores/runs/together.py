@@ -1,4 +1,4 @@
-"""Adds many new runs in one transaction: data is read together, decided one by one, and written at the end.
+"""Adds many new runs in one transaction: reads all data at once, decides each run, then writes all.
 
 look ──▶ all threads, and what is known of runs and dispatches ─▶ at once
 state ─▶ a thread as it is with the runs that were added to it ─▶ without a look

@@ -105,7 +105,7 @@ class OwnFiles:
         """Called once with the file to which the open contents are saved."""
 
     def note(self) -> None:
-        """Accept the files in their present state, just after this process has opened them."""
+        """Record the present state of the files as the expected one, just after this process opened them."""
         with self.writing():
             self._files = _which(self._path), _which(self._log)
 
@@ -581,7 +581,7 @@ IN_MEMORY = Path(":memory:")
 
 
 class SharedReader:
-    """Reads over the writer's connection, on its thread, as a database in memory has only one."""
+    """Reads over the writer's connection, on its thread, because a database in memory has only one."""
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer

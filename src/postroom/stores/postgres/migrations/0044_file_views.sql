@@ -2,7 +2,7 @@
 
 CREATE TABLE file_views (
   file         text COLLATE "C" NOT NULL,
-  agent_id     bigint NOT NULL REFERENCES agents (id),
+  agent_id     bigint NOT NULL,
   seen_blob    text COLLATE "C" NOT NULL,
   written_blob text COLLATE "C" NOT NULL,
   written_at   bigint NOT NULL,

@@ -2,7 +2,7 @@
 
 CREATE TABLE file_views (
   file         TEXT NOT NULL,
-  agent_id     INTEGER NOT NULL REFERENCES agents (id),
+  agent_id     INTEGER NOT NULL,
   seen_blob    TEXT NOT NULL,
   written_blob TEXT NOT NULL,
   written_at   INTEGER NOT NULL,
