@@ -20,6 +20,7 @@ from mcp.types import ElicitResult
 
 from e2e.running import RunningServer
 from mail_room import HARBOR
+from real_clients.asked import CallTool, Say
 from real_clients.home import PROGRAMS, are_installed
 
 pytestmark = pytest.mark.long
@@ -201,3 +202,32 @@ def answered(server: RunningServer, number: str, answer: str) -> None:
         {"Authorization": f"Bearer {server.token}"},
     )
     assert httpx2.post(f"{server.url}/admin/questions", json=body, headers=headers).status_code == 200
+
+
+@pytest.mark.parametrize("client", ["claude", "codex"])
+def test_a_headless_client_is_asked_and_declines_so_that_the_question_stays_open(
+    client, bench, tmp_path
+) -> None:
+    bench.set_up("--tools", "full")
+    bench.team()
+    sent = tmp_path / "sent"
+    line = f"tee {sent} | postroom mcp --tools full"
+    asked = {**ASKED, "project_key": str(bench.home.project)}
+    tool, flags = "ask_person", ("-c", 'mcp_servers.postroom.command="sh"')
+    if client == "claude":
+        tool = "mcp__piped__ask_person"
+        servers = {"mcpServers": {"piped": {"command": "sh", "args": ["-c", line]}}}
+        flags = ("--mcp-config", json.dumps(servers), "--allowedTools", "mcp__piped")
+    else:
+        flags = (*flags, "-c", f'mcp_servers.postroom.args=["-c", "{line}"]')
+    bench.turn(
+        "Ask.",
+        script=lambda seen: Say("Done.") if seen.returned else CallTool(tool, asked),
+        flags=(*bench.trusted, *flags),
+    )
+    replies = [json.loads(one) for one in sent.read_text().splitlines() if one.strip()]
+    told = [one.get("result") or one.get("params", {}).get("inputResponses") for one in replies]
+    [reply] = [one for one in told if one]
+    assert "decline" in json.dumps(reply) or "cancel" in json.dumps(reply), reply
+    [question] = bench.home.postroom("questions", "list")["questions"]
+    assert question["question"] == "EUR or USD?"

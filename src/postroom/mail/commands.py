@@ -406,9 +406,10 @@ class SummarizeThread(Command, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class AskPerson(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Ask a person, in a run that the server has started: yes or no, or choices, text or form.
+    """Ask a person: yes or no, or choices, text or form.
 
-    Use it before a step that only a person may decide. Then end your turn: the run resumes with the answer.
+    Use it before a step that only a person may decide. In a run that the server has started, then end your
+    turn: the run resumes with the answer. Otherwise the answer comes here or by mail.
     """
 
     project_key: ProjectKey

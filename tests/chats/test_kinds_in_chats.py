@@ -1,0 +1,73 @@
+"""Questions of every kind in a chat: buttons for choices, a reply to the card for words, and the inbox of an owner."""
+
+from gateway_room import Agent, settled
+from postroom.contracts.executor import AgentRunResult
+from postroom.contracts.questions import Asked, asked_for
+from postroom.contracts.runs import RunWaitingState, RunWaitingTicket, TerminationReason, WaitingReason
+
+CURRENCY = asked_for(choices=["EUR", "USD"])
+WORDS = asked_for(wants_text=True)
+
+
+async def asked(room, asks: Asked):
+    """Let an agent ask such a question; return the channel, the card, and how to wait."""
+    agent = Agent()
+
+    async def act(activation, sink):
+        if activation.decisions:
+            [(_, resume)] = activation.decisions
+            return AgentRunResult(run_id=activation.run_id, response=f"heard: {resume.reason}")
+        ticket = RunWaitingTicket(
+            ticket_id="t1", tool_call_id="c1", tool_name="ask", reason="Which?", asked=asks
+        )
+        waiting = RunWaitingState(reason=WaitingReason.USER_INPUT, tickets=(ticket,))
+        return AgentRunResult(
+            run_id=activation.run_id, termination=TerminationReason.suspended(), waiting=waiting
+        )
+
+    agent.act = act
+    gateway, channel = await room.open(agent)
+    await channel.say("go")
+
+    async def until(*conditions) -> None:
+        await settled(*conditions, room.hurry(gateway))
+
+    await until(lambda: any(one.card for one in channel.said))
+    [card] = [one for one in channel.said if one.card]
+    await until(lambda: not gateway.intake.tasks)
+    return channel, card, until
+
+
+async def test_each_choice_has_a_button_and_the_pressed_one_is_the_answer(room) -> None:
+    channel, card, until = await asked(room, CURRENCY)
+    assert [one.label for one in card.card.buttons] == ["EUR", "USD"]
+    assert await channel.press(card.card.buttons[1].value) == "Answered: USD by U1."
+    await until(lambda: "heard: USD" in channel.texts(), lambda: not card.card.buttons)
+
+
+async def test_a_reply_to_the_card_answers_a_question_that_takes_words(room) -> None:
+    channel, card, until = await asked(room, WORDS)
+    assert "Reply to this message" in card.text
+    assert card.card.buttons == ()
+    await channel.say("Name it Ben.", reply_to_message_id=card.message_id)
+    await until(lambda: "heard: Name it Ben." in channel.texts())
+
+
+async def test_a_reply_that_does_not_fit_is_told_at_once_and_the_question_stays_open(room) -> None:
+    channel, card, until = await asked(room, CURRENCY)
+    await channel.say("GBP", reply_to_message_id=card.message_id)
+    told = "it takes one of: EUR, USD, from everybody who may answer questions."
+    await until(lambda: any(one.startswith("Not answered: ") and told in one for one in channel.texts()))
+    await channel.say("eur", reply_to_message_id=card.message_id)
+    await until(lambda: "heard: EUR" in channel.texts())
+
+
+async def test_an_owner_lists_all_open_questions_and_the_command_that_answers_each(room) -> None:
+    channel, card, until = await asked(room, CURRENCY)
+    number = card.card.buttons[0].value.split()[1]
+    await channel.say("/inbox")
+    await until(lambda: any(f"Which?\n/answer {number} EUR | USD" in one for one in channel.texts()))
+    await channel.say(f"/answer {number} 1")
+    await until(lambda: "heard: EUR" in channel.texts())
+    await channel.say("/inbox")
+    await until(lambda: "No open questions." in channel.texts())
