@@ -11,7 +11,6 @@ from postroom.contracts.run_stores import RunCursor
 from postroom.contracts.runs import Usage
 from postroom.contracts.schedules import Missed, Overlap, Schedule
 from postroom.contracts.work import (
-    ActiveRun,
     FailedRuns,
     Floor,
     FoundRuns,
@@ -24,6 +23,7 @@ from postroom.contracts.work import (
     QueuedRun,
     QueueState,
     ReservationConflict,
+    RunAtWork,
     RunSearch,
     Stretch,
     Waiting,
@@ -85,8 +85,8 @@ class StillRoom:
     def heard_at(self, tx: object, work: Work) -> int | None:
         return work.started_at
 
-    def active(self, tx: object, most: int) -> tuple[Sequence[ActiveRun], int]:
-        active = ActiveRun(
+    def active(self, tx: object, most: int) -> tuple[Sequence[RunAtWork], int]:
+        active = RunAtWork(
             run_id="r1",
             project="orchard",
             agent="GreenLake",

@@ -26,6 +26,8 @@ QUESTION = {
     **{"number": "4f2a", "question": "May I?", "thread_id": "agent:p/Ada"},
     **{"agent": "Ada", "project": "p", "chat": "", "who": ""},
     "waiting_since": "2026-11-26T09:00:00Z",
+    **{"takes": "yes_no", "choices": [], "form": None, "to": [], "not_by": [], "action": ""},
+    "snoozed_until": None,
 }
 STATUS = {"version": "1", "url": "http://127.0.0.1:1", "records": {"unread": 3}}
 SUMMARY = {"subject": "S", "messages": 2, "first_ts": "a", "last_ts": "b", "participants": []}
@@ -126,10 +128,10 @@ def test_open_questions_are_asked_in_turn_at_a_terminal(
     given: list[Any] = []
     fake.admin["POST", "/admin/questions"] = lambda seen: given.append(seen.body) or seen.body
     at_a_terminal(monkeypatch, "maybe", "YES", "after lunch", "s", "n", "")
-    done = run("questions", "answer")
+    done = run("questions", "answer", "--by", "Kim")
     assert given == [
-        {"number": "4f2a", "answer": "yes", "why": "after lunch"},
-        {"number": "99cc", "answer": "no", "why": ""},
+        {"number": "4f2a", "answer": "yes", "why": "after lunch", "by": "Kim"},
+        {"number": "99cc", "answer": "no", "why": "", "by": "Kim"},
     ]
     assert (done.code, "May I?" in done.out, "'maybe' is not an answer" in done.out) == (0, True, True)
     at_a_terminal(monkeypatch)
@@ -234,7 +236,7 @@ def test_without_a_terminal_an_answer_must_be_given(fake: FakePostroom, run: Run
     for words in ([], ["4f2a"], ["4f2a", "--json"], ["4f2a", "perhaps"]):
         done = run("questions", "answer", *words)
         assert (done.code, fake.seen) == (2, [])
-    assert "yes or no" in done.err
+        assert "no answer was given" in done.err + done.out
 
 
 def test_top_is_no_wider_than_the_screen_and_cuts_no_id(

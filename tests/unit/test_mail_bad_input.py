@@ -27,7 +27,7 @@ GOOD: dict[str, Any] = {
 MESSAGE = {"sender_name": "Ada", "subject": "s", "body_md": "b"}
 TO_BEN = {**MESSAGE, "to": ["Ben"]}
 LISTS = {"to", "cc", "bcc", "message_ids", "paths", "ids", "reserve_paths", "attachments", "kinds"}
-LISTS |= {"roles", "depends_on", "replaces"}
+LISTS |= {"roles", "depends_on", "replaces", "choices", "not_by"}
 HOSTILE: list[Any] = [
     *(None, [], {}, [[1]], {"a": 1}, 1.5, float("nan"), float("inf"), 10**400, -(2**70), b"x", object()),
 ]
@@ -111,7 +111,7 @@ async def test_every_operation_names_the_projects_and_agents_nearest_to_what_it_
 
 HOURS = 3_600
 NO_MOMENTS = [
-    *("", "yesterday", "2026-13-01", "2026-02-30T00:00:00Z", "2026-01-01T25:00:00", "x" * 65),
+    *("", "the day before", "2026-13-01", "2026-02-30T00:00:00Z", "2026-01-01T25:00:00", "x" * 65),
     *("2026-01-01T00:00:00+99:00", "0000-01-01", "10000-01-01"),
 ]
 CONTROLS = ["a\nb", "a\r\nBcc: x", "a\tb", "\x1b[31m", "a\x7f", "a\x85b", "a\u2028b", "a\u2029b"]
@@ -309,9 +309,9 @@ async def test_what_is_refused_is_told_in_words(room: Room) -> None:
     assert error.message == "Ada has no message 99"
     person = await room.refused(errors.UnknownAgent, "fetch_inbox", agent_name="human:Kim")
     assert ("register" in person.remedy, "postroom open" in person.remedy) == (False, True)
-    moment = await room.refused(errors.InvalidArgument, "fetch_inbox", agent_name="Ada", since="yesterday")
-    assert moment.message == "'yesterday' is not a valid time"
-    assert "2026-11-21 or 2026-11-21T09:30:00Z" in (moment.remedy or "")
+    moment = await room.refused(errors.InvalidArgument, "fetch_inbox", agent_name="Ada", since="some day")
+    assert moment.message == "'some day' is not a past time"
+    assert "2026-11-21, 2026-11-21T09:30:00Z, yesterday" in (moment.remedy or "")
     thread = await room.refused(
         errors.InvalidArgument, "send_message", **MESSAGE, to=["Ada"], thread_id="a b"
     )

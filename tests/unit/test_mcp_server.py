@@ -96,6 +96,7 @@ def test_descriptions_say_when_and_what_next_and_name_only_tools_that_there_are(
         *("reply_all", "unread_only", "ack_required", "enforced_by", "ttl_seconds", "message_id"),
         "next_offset",
         "task_id",
+        "not_found",
         "depends_on",
     }
     for operation in MAIL_OPERATIONS:

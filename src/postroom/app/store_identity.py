@@ -169,8 +169,8 @@ def adopt_restored(settings: Settings, clock: Clock) -> Path | None:
     if the archive stays. A data folder that belongs to a store on PostgreSQL stays unchanged.
 
     Raises:
-        StoreError: The database cannot be opened, or the archive cannot be moved. ConfigError,
-            ArchiveUnavailable: The archive cannot be read.
+        StoreError: The database cannot be opened, or the archive cannot be moved.
+        ConfigError, ArchiveUnavailable: The archive cannot be read.
     """
     kept = Kept.of(settings)
     if kept.elsewhere or not (kept.beside or kept.slugs):  # the first start writes missing marks

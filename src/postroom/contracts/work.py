@@ -84,7 +84,7 @@ class FailedRuns:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ActiveRun:
+class RunAtWork:
     """An active run, with the last line of its output."""
 
     run_id: str

@@ -16,7 +16,6 @@ from postroom.contracts.runs import RunRecord, RunStatus
 from postroom.contracts.tasks import TaskDecision
 from postroom.contracts.work import (
     SHOWN_STATES,
-    ActiveRun,
     ChatWork,
     FailedRuns,
     FoundRuns,
@@ -24,6 +23,7 @@ from postroom.contracts.work import (
     Output,
     QueuedRun,
     QueueState,
+    RunAtWork,
     RunSearch,
     Work,
     WorkCounts,
@@ -173,15 +173,15 @@ class WorkService:
         """Return all dead letters as `failed` does."""
         return await self.store.read(self.failed)
 
-    def active(self, tx: Transaction, most: int) -> tuple[Sequence[ActiveRun], int]:
+    def active(self, tx: Transaction, most: int) -> tuple[Sequence[RunAtWork], int]:
         """Return up to `most` active runs of all projects, in the order of their starts, and their number."""
         rows = list(dispatches_of(tx, RunDispatchStatus.CLAIMED, project_threads("")))
-        found = list[ActiveRun]()
+        found = list[RunAtWork]()
         for row in rows[:most]:
             project, agent = whose(row.thread_id)
             text, heard_at = last_lines(tx, row.run_id)
             found.append(
-                ActiveRun(
+                RunAtWork(
                     run_id=row.run_id,
                     project=project,
                     agent=agent,
