@@ -1,5 +1,6 @@
 """A budget that is used up: one run asks for all, the others stay queued until a yes, or until its window ends."""
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -18,6 +19,8 @@ from postroom.dispatch.budgets import Budgets
 from postroom.dispatch.completion import ClaimAsk, claimed_next
 from postroom.dispatch.config import MailboxConfig
 from postroom.runtime import ScriptedModel
+from postroom.stores.postgres.store import PostgresStore
+from store_kinds import SCHEMA
 from table_rows import each_row
 
 HOUR, DAY, MONTH = BudgetWindow.HOUR, BudgetWindow.DAY, BudgetWindow.MONTH
@@ -141,6 +144,38 @@ async def test_a_submission_and_the_end_of_a_run_claim_as_many_as_a_budget_allow
     await polled(mailbox)
     assert executor.run_count == 7
     assert await all_done(room, found)
+
+
+@both_engines
+async def test_two_servers_start_no_more_than_a_budget_allows_however_runs_are_claimed(
+    room, run_place, clock
+):
+    """Submissions, ends and looks of both servers claim at the same time; each server has its own sessions."""
+    stores, opened = room.stores, None
+    if run_place.backend == "postgres":
+        opened = await asyncio.to_thread(PostgresStore.open, run_place.dsn, schema=SCHEMA, clock=clock)
+        stores = opened.runs
+    executor, config = Counting(), budgets(of_all(DAY, runs=17), max_concurrent_runs=25)
+    servers = [
+        room.mailbox(executor, stores=one, consumer_id=f"server-{number}", config=config)
+        for number, one in enumerate((room.stores, stores))
+    ]
+    try:
+        async with asyncio.TaskGroup() as callers:
+            for number in range(60):
+                callers.create_task(
+                    servers[number % 2].submit_background(ask(f"t{number % 40}", f"{number}"))
+                )
+        for _ in range(3):
+            for server in servers:
+                await polled(server)
+        assert executor.run_count == 17
+        assert len(await asking(room)) == 1
+    finally:
+        for server in servers:
+            await server.aclose(timedelta(0))
+        if opened is not None:
+            await asyncio.to_thread(opened.close)
 
 
 @pytest.mark.parametrize(("budget", "tokens"), [(of_all(runs=9), 0), (of_all(cost_micros=9), 10)])

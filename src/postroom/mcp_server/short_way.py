@@ -70,8 +70,9 @@ class ShortWay:
         arguments = params.get("arguments") or {}
         request = Request(scope)
         calls, caller = self._calls_for(request), caller_of(request)
-        if params["name"] == ASK and caller.run_id is None and revision == LATEST_MODERN_VERSION:
-            return None  # it may ask the person at the client
+        declared = (params.get("_meta") or {}).get(f"{_MARK}clientCapabilities")
+        if params["name"] == ASK and isinstance(declared, dict) and "elicitation" in declared:
+            return None  # the SDK asks the person at the client
         found = await answer_call(calls, params["name"], arguments, caller=caller, untold=self._untold)
         result = _result(found, client_of(request, params.get("_meta")))
         if revision == LATEST_MODERN_VERSION:
