@@ -131,7 +131,7 @@ class AgentConfig(Table, frozen=True, kw_only=True):
                 raise ConfigError(
                     f"{missing} is missing",
                     value=missing,
-                    remedy=f"add {missing}, or remove the other settings of a model",
+                    remedy=f"add {missing}, or set only run, to let a registered agent answer",
                 )
         elif any(told.values()):
             raise ConfigError(

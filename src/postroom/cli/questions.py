@@ -64,20 +64,18 @@ def _takes(one: dict[str, Any]) -> str:
     return taken + who + "".join(f", not from {name.removeprefix('human:')}" for name in one["not_by"])
 
 
-Number = Annotated[
-    str,
-    typer.Argument(
-        metavar="NUMBER",
-        help="The question's number, or its first digits.",
-        autocompletion=completed("questions"),
-    ),
-]
+_NUMBER: Final = typer.Argument(
+    metavar="NUMBER",
+    help="The question's number, or its first digits.",
+    autocompletion=completed("questions"),
+)
+Number = Annotated[str, _NUMBER]
 By = Annotated[str, typer.Option("--by", help="Your name, for the record. Default: your login name.")]
 
 
 @app.command()
 def answer(
-    number: Number | None = None,
+    number: Annotated[str | None, _NUMBER] = None,
     words: Annotated[
         list[str] | None,
         typer.Argument(metavar="ANSWER", help="yes or no, a choice, a text, or FIELD=VALUE for each field."),
