@@ -29,7 +29,6 @@ def opened(server: Listening) -> Iterator[str]:
         protocol_version = "HTTP/1.1"
 
         def _pass_on(self) -> None:
-            self.close_connection = True
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             headers = {name: value for name, value in self.headers.items() if name.lower() != "connection"}
             line = http.client.HTTPConnection(*server.address, timeout=60)
@@ -45,7 +44,6 @@ def opened(server: Listening) -> Iterator[str]:
                 if name.lower() not in _OF_A_CONNECTION:
                     self.send_header(name, value)
             self.send_header("Content-Length", str(len(content)))
-            self.send_header("Connection", "close")
             self.end_headers()
             self.wfile.write(content)
 

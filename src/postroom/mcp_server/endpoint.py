@@ -255,7 +255,8 @@ class McpOverHttp:
         self._server = server
         self._sessions = server.session_manager
         short_way = server.short_way(is_traced=is_traced) if short else None
-        self._endpoint = Endpoint(StreamableHTTPASGIApp(self._sessions), short_way, server)
+        asks = server if getattr(server, "windows", None) is not None else None
+        self._endpoint = Endpoint(StreamableHTTPASGIApp(self._sessions), short_way, asks)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one HTTP request."""
