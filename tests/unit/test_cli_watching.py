@@ -242,7 +242,7 @@ def test_without_a_terminal_an_answer_must_be_given(fake: FakePostroom, run: Run
 def test_the_number_and_the_answer_of_a_question_are_two_words(fake: FakePostroom, run: Run) -> None:
     given: list[Any] = []
     view = {"number": "4f2a", "answer": "no"}
-    fake.admin["POST", "/admin/questions/answer"] = lambda seen: given.append(seen.body) or view
+    fake.admin["POST", "/admin/questions"] = lambda seen: given.append(seen.body) or view
     done = run("questions", "answer", "4f2a", "no")
     assert (done.code, [(one["number"], one["answer"]) for one in given]) == (0, [("4f2a", "no")]), done.err
 
