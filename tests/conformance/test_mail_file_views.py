@@ -2,11 +2,8 @@
 
 from dataclasses import replace
 
-import pytest
-
 from conformance.boxes import Box, on_both
 from conformance.promises.given import Office
-from postroom.contracts.errors import StoreError
 from postroom.contracts.waking import FileView
 
 
@@ -27,8 +24,6 @@ def test_an_agent_has_one_view_of_a_file(box: Box, here: Office) -> None:
     assert box.file_views(["m:/a"]) == [whole, other]
     assert box.file_views(["m:/a", "m:/b", "m:/c"]) == [whole, other, view(ada, "x", file="m:/b")]
     assert box.file_views([]) == []
-    with pytest.raises(StoreError):
-        box.put_file_view(view(99, "one"))
 
 
 @on_both

@@ -133,7 +133,7 @@ async def test_a_query_that_does_not_fit_is_refused(edge: Edge, query: str, said
         *((b"", "not valid JSON"), (b"{", "not valid JSON"), (b"[]", "not a JSON object")),
         *((b"null", "not a JSON object"), (b'"text"', "not a JSON object"), (b"\xff\xfe", "not valid JSON")),
         *((b'{"subject": "\xff"}', "not valid JSON"), (b'{"subject": "\\ud800"}', "not valid JSON")),
-        *((b"[" * 50_000, "nested too deeply"), (b"{}", "project_key"), (b'{"human_key": 5}', "human_key")),
+        *((b"[" * 50_000, "nested too deeply"), (b"{}", "project_key"), (b'{"human_kee": 5}', "human_kee")),
     ],
 )
 async def test_a_body_that_does_not_fit_is_refused(edge: Edge, body: bytes, said: str) -> None:

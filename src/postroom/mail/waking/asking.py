@@ -14,7 +14,7 @@ from postroom.contracts.runs import OnTimeout
 from postroom.contracts.waking import AskedQuestion, question_number
 from postroom.mail.commands import AskPerson
 from postroom.mail.context import WriteContext
-from postroom.mail.identity import acting_active, find_address
+from postroom.mail.identity import acting, acting_active, find_address
 from postroom.mail.projects import full_address
 from postroom.mail.waking.prompts import ASKED, ASKING_LANES, asking_thread, messages_named
 
@@ -75,7 +75,7 @@ def ask_person_again(context: WriteContext, asked: AskPerson, kept: AskedView) -
     Raises:
         IllegalTransition: The question does not exist, and the agent has no such active run.
     """
-    home, agent = acting_active(context, asked.project_key, asked.agent_name)
+    home, agent = acting(context, asked.project_key, asked.agent_name)
     if _is_outside(context, asked, agent):
         return  # it does not depend on an attempt
     run_id = _run_of(context, asked)

@@ -100,7 +100,7 @@ def refuse_no_file(path: Path, what: str = "database") -> None:
         if is_it(mode):
             elsewhere = ", or use another file with --database" if what == "database" else ""
             raise StoreReadOnly(
-                f"{path} is {kind}, not a {what}", value=str(path), remedy=f"move it away{elsewhere}"
+                f"{path} is {kind} instead of a {what}", value=str(path), remedy=f"move it away{elsewhere}"
             )
 
 
