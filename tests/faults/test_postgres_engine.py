@@ -45,7 +45,7 @@ from store_kinds import POOLED, pooled, refuse_missing
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("postgres_dsn")]
 
-NOTES = "CREATE TABLE notes (name text PRIMARY KEY, words text NOT NULL CHECK (words <> 'bad'))"
+NOTES = "CREATE TABLE jottings (name text PRIMARY KEY, words text NOT NULL CHECK (words <> 'bad'))"
 Change = Callable[[SqlTransaction], object]
 
 
@@ -69,7 +69,7 @@ def noting(name: str, words: str = "good") -> Callable[[SqlTransaction], str]:
 
     def change(sql: SqlTransaction) -> str:
         assert isinstance(sql, PostgresTransaction)
-        sql.send(own("INSERT INTO notes VALUES ($1, $2)"), [encoded(name), encoded(words)])
+        sql.send(own("INSERT INTO jottings VALUES ($1, $2)"), [encoded(name), encoded(words)])
         return name
 
     return change
@@ -79,14 +79,14 @@ def looked(name: str) -> Callable[[SqlTransaction], str]:
     """A change that looks before it writes."""
 
     def change(sql: SqlTransaction) -> str:
-        rows(sql, "SELECT count(*) FROM notes")
+        rows(sql, "SELECT count(*) FROM jottings")
         return noting(name)(sql)
 
     return change
 
 
 async def notes(store: SqlStore) -> list[object]:
-    return await store.engine.read(lambda sql: rows(sql, "SELECT name FROM notes ORDER BY name"))
+    return await store.engine.read(lambda sql: rows(sql, "SELECT name FROM jottings ORDER BY name"))
 
 
 def engine_of(store: SqlStore) -> PostgresEngine:
@@ -191,7 +191,7 @@ async def test_a_statement_that_is_refused_within_a_group_redoes_the_others(stor
     assert isinstance(learned[1], StoreError)
     assert learned[2] == "c"
     assert isinstance(learned[3], StoreError)
-    assert learned[3].value == "notes_pkey"
+    assert learned[3].value == "jottings_pkey"
     assert learned[4] == "d"
     assert await notes(store) == ["a", "c", "d"]
 
@@ -409,7 +409,7 @@ async def test_a_statement_that_was_refused_at_its_first_use_is_prepared_again(s
 
 async def test_a_look_cannot_write(store: SqlStore) -> None:
     with pytest.raises(StoreReadOnly):
-        await store.engine.read(lambda sql: rows(sql, "DELETE FROM notes"))
+        await store.engine.read(lambda sql: rows(sql, "DELETE FROM jottings"))
     assert await notes(store) == []
 
 
@@ -417,10 +417,10 @@ async def test_a_look_sees_one_view_whatever_is_written_meanwhile(store: SqlStor
     between, written = threading.Event(), threading.Event()
 
     def twice(sql: SqlTransaction) -> list[object]:
-        first = rows(sql, "SELECT count(*) FROM notes")
+        first = rows(sql, "SELECT count(*) FROM jottings")
         between.set()
         assert written.wait(PATIENCE)
-        return first + rows(sql, "SELECT count(*) FROM notes")
+        return first + rows(sql, "SELECT count(*) FROM jottings")
 
     async with asyncio.TaskGroup() as tasks:
         looking = tasks.create_task(store.engine.read(twice))

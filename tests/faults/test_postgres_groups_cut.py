@@ -31,7 +31,7 @@ def writing(name: str) -> Change:
 
     def change(sql: SqlTransaction) -> str:
         sql.lock(name)
-        if rows(sql, "SELECT name FROM notes WHERE name = $1", name):
+        if rows(sql, "SELECT name FROM jottings WHERE name = $1", name):
             return name
         run = {"run_id": name, "thread_id": name, "status": "created", "holds_others": 0}
         sql.run("threads.add_run", {**run, "created_at": 1, "updated_at": 1, "body": '"1"'})
@@ -47,7 +47,7 @@ async def written(store: SqlStore, prefix: str) -> tuple[set[object], set[object
     def look(sql: SqlTransaction) -> tuple[set[object], set[object]]:
         noted, runs = (
             set(rows(sql, f"SELECT {column} FROM {table} WHERE {column} LIKE $1", f"{prefix}%"))
-            for column, table in (("name", "notes"), ("run_id", "runs"))
+            for column, table in (("name", "jottings"), ("run_id", "runs"))
         )
         return noted, runs
 

@@ -94,14 +94,14 @@ def test_rows_that_break_a_rule_are_found(postgres_dsn: str, a_schema: str) -> N
             a_schema,
             "SET session_replication_role = replica",  # as a faulty restore does: nothing is looked up
             "INSERT INTO project_aliases VALUES ('gone', 77), ('too', 78)",
-            "CREATE TABLE notes (words text, CONSTRAINT good CHECK (words <> 'bad'))",
-            "INSERT INTO notes VALUES ('good')",
-            "ALTER TABLE notes DROP CONSTRAINT good",
-            "INSERT INTO notes VALUES ('bad')",
-            "ALTER TABLE notes ADD CONSTRAINT good CHECK (words <> 'bad') NOT VALID",
+            "CREATE TABLE jottings (words text, CONSTRAINT good CHECK (words <> 'bad'))",
+            "INSERT INTO jottings VALUES ('good')",
+            "ALTER TABLE jottings DROP CONSTRAINT good",
+            "INSERT INTO jottings VALUES ('bad')",
+            "ALTER TABLE jottings ADD CONSTRAINT good CHECK (words <> 'bad') NOT VALID",
         )
         assert asyncio.run(store.check()) == [
-            "constraint good of table notes: 1 rows break it",
+            "constraint good of table jottings: 1 rows break it",
             "foreign key project_aliases_project_id_fkey of table project_aliases: 2 rows break it",
         ]
 

@@ -521,7 +521,7 @@ async def _lease(room: Room, ledger: Ledger, act: Act) -> None:
         chosen = {"paths": [rest[0]]} if rest[0] else {}
         await room.call("release_file_reservations", agent_name=who, **chosen)
         for key in list(ledger.held):
-            if key[0] == who and rest[0] in ("", key[1]):
+            if key[0] == who and (not rest[0] or COVERS[key[1]] <= COVERS[rest[0]]):
                 del ledger.held[key]
     else:
         await room.call("renew_file_reservations", agent_name=who, ttl_seconds=rest[0])
