@@ -62,6 +62,7 @@ def server(tmp_path: Path) -> Iterator[RunningServer]:
             for title in ("Place the lamp", "Switch it on"):
                 line.tool("add_task", **place, agent_name="Ada", title=title)
             line.tool("claim_task", **place, agent_name="Ben", task_id=2)
+            line.tool("subscribe", **place, agent_name="Ben", kind="task_ready")
         yield running
 
 
