@@ -1,4 +1,4 @@
-"""Mail that wakes its recipient: a message to an agent with a runner starts a run that answers the sender.
+"""Mail that wakes its recipient: if the recipient has a runner, a message starts a run that answers it.
 
 send ─▶ one change: the message, also on its reader's thread, where it starts a run or waits
 run ─▶ still unread? ─▶ delivered: the run has it ─▶ the reader's command
