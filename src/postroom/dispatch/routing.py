@@ -33,7 +33,8 @@ class SeveralExecutors(RunDispatchExecutor):
         """Return the executor of a run.
 
         Raises:
-            PostroomError: No executor here runs it; `retryable` says whether a later attempt may succeed.
+            PostroomError: No executor here executes such runs; `retryable` says whether a later attempt may
+                succeed.
         """
 
     @abstractmethod
@@ -41,7 +42,7 @@ class SeveralExecutors(RunDispatchExecutor):
         """Return the executors, each once."""
 
     async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
-        """Execute a run by its executor, which also decides how an interrupted run starts.
+        """Execute a run with its executor, which also decides how an interrupted run starts.
 
         Raises:
             PostroomError: No executor here runs it, or its executor failed.
@@ -52,7 +53,7 @@ class SeveralExecutors(RunDispatchExecutor):
         return await executor.run(activation, sink)
 
     def recovery(self, activation: RunActivation) -> Recovery:
-        """Return that an interrupted run is resumed; its executor decides how."""
+        """Return that an interrupted run is resumed; the run's executor decides how to resume it."""
         return Recovery.RESUME
 
     def cancel(self, id: str) -> bool:
