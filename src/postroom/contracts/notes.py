@@ -1,4 +1,4 @@
-"""Notes: short facts of a project that sessions and runs are given when they touch their files or tasks."""
+"""Notes: short facts about a project, shown to sessions and runs when they use the related files or tasks."""
 
 from typing import Final
 

@@ -1,7 +1,7 @@
-"""The row of an operation: its name, command, function, callers, URL and command line.
+"""The row that describes an operation: its name, command, function, callers, URL and command line.
 
-Routes, permissions, the OpenAPI document, MCP tools, reference pages and commands are made from these rows.
-`postroom.mail.operations` lists the operations of mail, `postroom.app.operations` all of them.
+Routes, permissions, the OpenAPI document, MCP tools, reference pages and commands are generated from these
+rows. `postroom.mail.operations` lists the operations of mail, `postroom.app.operations` all of them.
 """
 
 import inspect
@@ -32,7 +32,7 @@ class Who(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """How a command-line option takes one field; an empty text stands for the field's default.
+    """The way in which a command-line option sets one field. An empty text stands for the field's default.
 
     It is stored in the row of the operation, or in the `extra` of the field's type.
     """
@@ -43,7 +43,7 @@ class Option:
     """Default: the description of the field."""
     metavar: str = ""
     complete: str = ""
-    """Which names or ids a shell suggests as completions."""
+    """The kind of names or ids that a shell suggests as completions."""
     kind: str = ""
     """An option shared by many commands, or a conversion of its value: see `postroom.cli.call`."""
 
@@ -63,7 +63,7 @@ class Operation:
     run: Callable[..., Any]
     changes: bool
     needs: frozenset[Scope]
-    """The scopes that a named token must have, all of them; agents and the operator need no scopes.
+    """All scopes that a named token must have; agents and the operator need no scopes.
 
     Operations for `Who.OPERATOR` are closed to named tokens.
     """
@@ -73,7 +73,9 @@ class Operation:
     repeatable: bool = False
     """Whether repeating the same change has no further effect."""
     settled: bool = False
-    """Whether it reads indexes that a store may update later: for search and for lists of threads."""
+    """Whether the operation reads indexes that a store may update with a delay, as searches and lists of
+    threads do.
+    """
     service: type[Any] | None = None
     """The service that performs it; None for the mail room."""
     address: str = ""

@@ -71,7 +71,10 @@ class FormField(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Asked(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """The kind of answer that a question accepts, and who may give it. By default anybody says yes or no."""
+    """The kind of answer that a question accepts, and who may give it.
+
+    By default, anybody may answer yes or no.
+    """
 
     kind: QuestionKind = QuestionKind.YES_NO
     choices: tuple[str, ...] = ()
