@@ -1,4 +1,4 @@
-"""Fetches and stores chat files when a run first needs them. The message itself has been stored before.
+"""Fetches and stores chat files when a run first needs them. The message itself is already stored by then.
 
     fetched, up to the limit ─▶ a private file ─▶ its type, by its bytes ─▶ scanned ─▶ stored once by hash
        │ temporary failure: the run is retried, a few times
@@ -52,9 +52,12 @@ _LOG = get_logger(__name__)
 MOST_TRANSCRIPT = 100_000
 """Maximum characters of a transcript."""
 _TRIES = 3
-"""Number of executions of a run that wait for a file that is temporarily unavailable."""
+"""How many executions of a run fail if a file stays unavailable.
+
+The next execution continues without the file.
+"""
 _TRIES_UNCONNECTED = 12
-"""The same if the channel is not connected.
+"""The same number if the channel is not connected.
 
 The run then gets one more attempt, which continues without the file.
 """
@@ -99,7 +102,10 @@ class ChatFiles:
         return min(most, self._config.max_media_bytes_by_kind.get(kind, most))
 
     async def scan(self, path: Path) -> str | None:
-        """Return why the scanner refuses a file, or None. A file that cannot be scanned is refused."""
+        """Return why the scanner refuses a file; None if it accepts the file.
+
+        A file that cannot be scanned is refused.
+        """
         if not self._config.scan_command:
             return None
         try:
@@ -236,7 +242,8 @@ class FilesOfRun(RunFiles):
             if error.retryable and self._attempt < self._tries():
                 raise
             why = f"it could not be downloaded: {error.message}"
-        except Exception as error:  # an adapter broke its contract: the message is processed without its file
+        except Exception as error:
+            # the adapter raised, which it must not: the message is processed without its file
             _LOG.exception("file.adapter_broke", message_id=message_id)
             why = f"it could not be downloaded: {type(error).__name__}"
         known = replace(file, missing=why)
@@ -244,7 +251,7 @@ class FilesOfRun(RunFiles):
         return known
 
     def _tries(self) -> int:
-        """Return how many executions wait for a file that cannot be fetched now."""
+        """Return how many executions fail because of a file that cannot be fetched now; see `_TRIES`."""
         adapter = self._files.adapter_of(self._thread_id)
         is_away = adapter is not None and adapter.liveness.may_come_back
         return _TRIES_UNCONNECTED if is_away else _TRIES
@@ -299,7 +306,7 @@ class FilesOfRun(RunFiles):
         return known
 
     async def _written_down(self, path: Path, file: ChatFile) -> tuple[str | None, str | None]:
-        """Return the transcript of a file, or why it failed; both are None without transcription."""
+        """Return a file's transcript, and the reason if it failed; both are None without transcription."""
         if self._files.transcribe is None or not file.media_type.startswith("audio/"):
             return None, None
         try:
@@ -317,7 +324,8 @@ class FilesOfRun(RunFiles):
 
     async def _keep(self, file: ChatFile, notice: str | None) -> None:
         adapter = self._files.adapter_of(self._thread_id)
-        holds = adapter is not None and adapter.capabilities.holds_requests  # it gets only one answer
+        # a held request gets only one answer, so it gets no notice
+        holds = adapter is not None and adapter.capabilities.holds_requests
         if notice is None or holds:
             return await self._store.put(file)
         reply = Reply(kind=ReplyKind.NOTICE, thread_id=self._thread_id, text=notice)
@@ -353,7 +361,7 @@ async def attached(one: MailAttachment, thread_id: str, position: int, store: Fi
     )
     head = b""
     try:
-        async for piece in store.content(one.sha256):  # one piece
+        async for piece in store.content(one.sha256):  # only the first bytes are needed
             head = head or piece[:SNIFFED_BYTES]
     except UnknownMessage:
         return replace(file, missing="its message was deleted")
@@ -363,7 +371,7 @@ async def attached(one: MailAttachment, thread_id: str, position: int, store: Fi
 def attachment_of(file: ChatFile) -> Attachment:
     """Return a stored file in the form in which channels send it."""
     kind = MessageType.of_file(file.media_type)
-    if file.media_type == "image/svg+xml":  # a page that shows it runs the scripts in it
+    if file.media_type == "image/svg+xml":  # a page that displays this file would run the scripts in it
         kind = MessageType.DOCUMENT
     return Attachment(kind=kind, ref=file.sha256 or "", mime=file.media_type, name=file.name, size=file.size)
 

@@ -29,7 +29,7 @@ _APART, _TOGETHER = "apart", "together"
 
 
 class Links:
-    """Links the direct chats of a person, and knows which chats are linked."""
+    """Links the direct chats of a person, and returns the chats that are linked."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class Links:
         return wording.linked(giver.address.name)
 
     async def _tell(self, giver: LinkedChat, source: SessionSource) -> None:
-        """Notify the chat in which the code was given.
+        """Notify the chat in which the code was created that it was used.
 
         A person who was tricked into giving the code away must see that it was used.
         """

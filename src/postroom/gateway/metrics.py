@@ -20,7 +20,7 @@ class InboundCounts:
 
     @property
     def adds_up(self) -> bool:
-        """Whether the states add up to the number of accepted messages, so that none is lost."""
+        """Whether the states add up to the number of accepted messages, which shows that none is lost."""
         return self.accepted == self.finished + self.queued + self.running + self.rejected
 
 
@@ -63,7 +63,7 @@ class GatewayMetrics:
     def message(self, outcome: str) -> None:
         """Count a message.
 
-        It is accepted, duplicate, refused, started, queued, steered, collected, rejected or passed_on.
+        `outcome` is accepted, duplicate, refused, started, queued, steered, collected, rejected or passed_on.
         """
         counter = self._counted.get(outcome)
         if counter is None:
