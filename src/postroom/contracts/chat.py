@@ -153,7 +153,7 @@ def inbound_id_of(message_id: str) -> int | None:
 
 
 class Received(Record, frozen=True, kw_only=True):
-    """A received message; `is_new` is False if it was known before, and is then returned unchanged."""
+    """A received message as stored; if it was known before, it is unchanged and `is_new` is False."""
 
     message: InboundMessage
     is_new: bool

@@ -99,7 +99,7 @@ class EffectPerformer(Protocol):
     """Performs effects in this process. Effects for which it has capacity are stored as already claimed."""
 
     def lease_ms(self, kind: str, target: str) -> int | None:
-        """Return for how long a new effect is claimed, in milliseconds; None if it is not claimed.
+        """Return the length of the claim of a new effect, in milliseconds; None if it is not claimed.
 
         Thread-safe.
         """

@@ -155,7 +155,7 @@ class ClientSession:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nudges:
-    """The record of how hooks intervened in an agent's turns; agents without one have this default."""
+    """The record of how hooks held up an agent's turns or added lines to them. Default: they did neither."""
 
     held_seq: int = 0
     """Messages up to this number do not hold up the end of a turn, because they did so before or were
