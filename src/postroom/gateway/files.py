@@ -52,14 +52,14 @@ _LOG = get_logger(__name__)
 MOST_TRANSCRIPT = 100_000
 """Maximum characters of a transcript."""
 _TRIES = 3
-"""How many executions of a run fail if a file stays unavailable.
+"""The attempt of a run that no longer waits for an unavailable file.
 
-The next execution continues without the file.
+Earlier attempts fail and are retried.
 """
 _TRIES_UNCONNECTED = 12
-"""The same number if the channel is not connected.
+"""The same number if the channel of the file is not connected now.
 
-The run then gets one more attempt, which continues without the file.
+This attempt continues without the file.
 """
 _CONNECTED_SECONDS = 20.0
 """How long an execution waits for its channel, because a run may start before the channel has connected."""
@@ -251,7 +251,7 @@ class FilesOfRun(RunFiles):
         return known
 
     def _tries(self) -> int:
-        """Return how many executions fail because of a file that cannot be fetched now; see `_TRIES`."""
+        """Return the attempt that continues without a file that cannot be fetched now; see `_TRIES`."""
         adapter = self._files.adapter_of(self._thread_id)
         is_away = adapter is not None and adapter.liveness.may_come_back
         return _TRIES_UNCONNECTED if is_away else _TRIES

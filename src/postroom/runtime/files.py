@@ -1,7 +1,7 @@
 """Shows the files of a conversation to a model: images and documents as message parts, text files as text.
 
-The newest files are included first, up to a limit. Older files, such as an old image, are only named, so that
-they are not sent again with every question. The model sends files through a tool.
+The newest files are included first, up to a limit. Older files, such as an old image, are only mentioned by
+name, so that they are not sent with every request. The model sends files through a tool.
 """
 
 from base64 import b64encode
@@ -41,7 +41,9 @@ class _Room:
 async def with_files(
     messages: Sequence[Message], files: RunFiles, *, most_words: int = MOST_WORDS, takes_parts: bool = True
 ) -> tuple[tuple[Message, ...], tuple[ChatFile, ...]]:
-    """Return the conversation with its files, and which files became parts of it; other files are only named.
+    """Add files to the conversation; return it, and the files that became parts of it.
+
+    Other files are only mentioned by name.
 
     Raises:
         ServerUnavailable: A file could not be fetched now.

@@ -1,4 +1,4 @@
-"""Tools: their descriptions for the model, the check of arguments, and tools from plain functions."""
+"""Tools: their descriptions for the model, the validation of arguments, and tools from functions."""
 
 import inspect
 from collections.abc import Awaitable, Callable
@@ -90,7 +90,7 @@ def function_tool(
     """Turn an async function into a tool: decorate it with the JSON schema of its arguments.
 
     The name and the description default to the function's name and docstring. A parameter called `context`
-    gets the `ToolContext`. The function may return plain JSON data, or a `ToolResult`. With `needs_approval`
+    gets the `ToolContext`. The function may return plain JSON data, or a `ToolResult`. With `needs_approval`,
     a person is asked before each call.
     """
 

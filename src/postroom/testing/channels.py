@@ -71,7 +71,7 @@ class Shown:
     id: str
     text: str
     buttons: tuple[tuple[str, str], ...] = ()
-    """Label and value of each button."""
+    """The label and the value of each button."""
 
 
 @dataclass(eq=False)
@@ -134,11 +134,17 @@ class ChannelDriver(ABC):
 
     @abstractmethod
     def config(self, *, secret: str | None = None) -> PlatformConfig:
-        """Return the settings of the channel, with `allow`; if `secret` is given, with a wrong credential."""
+        """Return the settings of the channel, including `allow`.
+
+        A given `secret` is a wrong credential to use.
+        """
 
     @abstractmethod
     async def say(self, text: str, person: str = ANN, extra: Extra = PLAIN) -> Sent:
-        """Deliver a message from a person; without `extra`, it is written in the person's direct chat."""
+        """Deliver a message from a person.
+
+        Without `extra`, the message is written in the person's direct chat.
+        """
 
     @abstractmethod
     def shown(self) -> Sequence[Shown]:
@@ -168,7 +174,7 @@ class ChannelDriver(ABC):
     async def send_again(self) -> None:  # noqa: B027 - as above
         """Deliver again the updates that were not acknowledged, if the platform does not do so by itself."""
 
-    # A driver implements these if its platform has the ability.
+    # A driver implements the following methods if its platform has the ability.
 
     async def redeliver(self, sent: Sent) -> None:
         """Deliver a message a second time, as the platform does after a lost acknowledgement."""
@@ -262,12 +268,12 @@ def answered(activation: RunActivation, text: str) -> AgentRunResult:
 
 
 class Door:
-    """Sits between adapter and gateway, and simulates failures of a store, a process crash or a defect.
+    """Stands between the adapter and the gateway, and simulates failures of a store, a crash or a bug.
 
     Attributes:
         before: Errors to raise, one for each message, before the message is stored.
-        after: Errors to raise, one for each message, after it is stored.
-        changes: Errors to raise, one for each edit, deletion or press, before it is stored.
+        after: Errors to raise, one for each message, after the message is stored.
+        changes: Errors to raise, one for each edit, deletion or press, before the change is stored.
         handed: The texts that the adapter handed over. The word `poison` in a text triggers a defect.
     """
 
@@ -368,8 +374,8 @@ class Stage:
     def pass_a_moment(self) -> bool:
         """Move the clock by 50 ms and deliver everything that is due; return whether the clock was moved.
 
-        The clock runs at most five times as fast as real time, so not every call moves it: tasks and the
-        store's threads also need time to work.
+        The clock runs at most five times as fast as real time, so not every call moves it. Tasks and the
+        store's threads also need real time to work.
         """
         now = time.monotonic()
         if now - self._passed_at < 0.01:
@@ -667,7 +673,8 @@ class ChannelPromises(ABC):
         sent = await stage.driver.say("seocnd")
         await stage.until_stored(2)
         await stage.driver.edit(sent, "second")
-        await stage.driver.say("third")  # in order: when this is stored, the edit was processed
+        # messages are processed in order: when this one is stored, the edit has been processed
+        await stage.driver.say("third")
         await stage.until_stored(3)
         stage.agent.free.set()
         await stage.answered(3)

@@ -67,7 +67,7 @@ async def check(
 
 
 async def _of_queue(stores: RunStores) -> list[str]:
-    """Return the problems of queued and claimed dispatches."""
+    """Return a sentence for each problem of the queued and claimed dispatches."""
     found: list[str] = []
     owners: dict[str, RunDispatch] = {}
     for status in OPEN:
@@ -104,7 +104,7 @@ def _of_rows(tx: Transaction, rows: Iterable[RunDispatch]) -> list[str]:
 
 
 def _of_runs(tx: Transaction, query: RunQuery, *, is_told: bool) -> tuple[tuple[RunRecord, ...], list[str]]:
-    """Return a page of runs and their problems."""
+    """Return a page of runs, and a sentence for each of their problems."""
     runs = tx.runs.threads.list_runs(query, query.limit)
     found: list[str] = []
     for run in runs:

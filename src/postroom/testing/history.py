@@ -1,4 +1,4 @@
-"""A history of executions, and the promises of the queue that it breaks."""
+"""Checks whether a history of executions keeps the promises of the queue."""
 
 import asyncio
 import functools
@@ -23,8 +23,8 @@ _NAMED = 12
 class Execution:
     """One execution of a run by one owner, from its first sign of life to its last.
 
-    Instants are integers of any unit, of one clock within a history. For an execution that is still active,
-    `ended` is the last instant at which it was seen.
+    Instants are integers in any unit. All instants of a history are from the same clock. For an execution
+    that is still active, `ended` is the last instant at which it was seen.
     """
 
     run_id: str

@@ -17,7 +17,7 @@ from postroom.testing.work import ProcessDied
 
 
 class ManualMailbox(Mailbox):
-    """A mailbox with a manual clock, which looks for due work only at the request of a test."""
+    """A mailbox with a manual clock, which looks for due work only when a test asks for it."""
 
     clock: ManualClock
     """The clock of the mailbox and its database. It does not apply to the delays between the attempts of a

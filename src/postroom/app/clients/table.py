@@ -18,7 +18,7 @@ from postroom.jsonc import JsonForm
 Scope = Literal["user", "project"]
 Way = Literal["stdio", "http"]
 Tools = Literal["core", "full"]
-"""The tools that a client offers its model: those for daily work, or all."""
+"""The tools that a client offers to its model: those for daily work, or all."""
 Extra = Literal["skill", "rules", "extension"]
 """The optional parts that set-up writes only if a person agrees: skill, rules in AGENTS.md, extension."""
 
