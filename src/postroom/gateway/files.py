@@ -52,14 +52,14 @@ _LOG = get_logger(__name__)
 MOST_TRANSCRIPT = 100_000
 """Maximum characters of a transcript."""
 _TRIES = 3
-"""How many executions of a run fail if a file stays unavailable.
+"""The attempt of a run that no longer waits for an unavailable file.
 
-The next execution continues without the file.
+Earlier attempts fail and are retried.
 """
 _TRIES_UNCONNECTED = 12
-"""The same number if the channel is not connected.
+"""The same number if the channel of the file is not connected now.
 
-The run then gets one more attempt, which continues without the file.
+This attempt continues without the file.
 """
 _CONNECTED_SECONDS = 20.0
 """How long an execution waits for its channel, because a run may start before the channel has connected."""
@@ -89,7 +89,7 @@ class ChatFiles:
         self._adapters = {adapter.platform.value: adapter for adapter in adapters}
 
     def of_run(self, activation: RunActivation) -> RunFiles:
-        """Return the files of a run, for its executor."""
+        """Return the object through which the executor of a run reads and sends files."""
         return FilesOfRun(self, activation)
 
     def adapter_of(self, thread_id: str) -> BasePlatformAdapter | None:
@@ -251,7 +251,7 @@ class FilesOfRun(RunFiles):
         return known
 
     def _tries(self) -> int:
-        """Return how many executions fail because of a file that cannot be fetched now; see `_TRIES`."""
+        """Return the attempt that continues without a file that cannot be fetched now; see `_TRIES`."""
         adapter = self._files.adapter_of(self._thread_id)
         is_away = adapter is not None and adapter.liveness.may_come_back
         return _TRIES_UNCONNECTED if is_away else _TRIES
@@ -338,7 +338,7 @@ async def _connected(adapter: BasePlatformAdapter) -> None:
     """Wait for a channel that is about to be connected.
 
     Raises:
-        ServerUnavailable: The channel is not connected in time, or will never be connected.
+        ServerUnavailable: The channel was not connected in time, or will never be connected.
     """
     liveness = adapter.liveness
     try:

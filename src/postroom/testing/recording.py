@@ -85,7 +85,7 @@ async def record(looked_at: Mailbox | RunStores) -> None:
 
 
 async def recorded(stores: RunStores) -> list[Execution]:
-    """Return the recorded owners of runs; empty if the database has no record."""
+    """Return the recorded owners of runs; an empty list if the database has no record."""
     return await stores.store.read(_executions)
 
 

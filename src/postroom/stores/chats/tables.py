@@ -163,7 +163,7 @@ class ChatTables:
         return rows.thread(row) if row else None
 
     def threads(self, session_key: str, *, title: str | None, limit: int) -> list[SessionThread]:
-        """Return a session's threads, most recently active first; with `title`, only those of that title."""
+        """Return a session's threads, most recently active first; `title` selects those with that title."""
         statement = "chats.threads" if title is None else "chats.threads_titled"
         values = {"session_key": session_key, "title": kept(title), "limit": limit}
         return [rows.thread(row) for row in self._tx.all(statement, values)]
@@ -228,7 +228,7 @@ class ChatTables:
         return self._tx.changed("chats.forget_requests", {"platform": platform})
 
     def pairing_failures(self, platform: str) -> tuple[int, int]:
-        """Return how many wrong codes a platform got since a correct one, and when its lock ends."""
+        """Return the number of wrong codes on a platform since a correct one, and the end of its lock."""
         row = self._tx.one("chats.pairing_failures", {"platform": platform})
         return (row[0], row[1]) if row else (0, 0)
 

@@ -71,7 +71,7 @@ SELECT found.* FROM (
 
 
 def tables_of(steps: Sequence[Migration]) -> list[str]:
-    """Return all table names in these steps, and the table of applied steps, which is only read."""
+    """Return the names of all tables in these steps, and of the table of applied steps (only read)."""
     return sorted({"schema_migrations", *(name for step in steps for name in _NAMES.findall(step.sql))})
 
 
@@ -367,7 +367,7 @@ def _applied(connection: Connection, schema: str, steps: Sequence[Migration], is
 def _refuse_servers_without(connection: Connection, step: int, is_gone: IsGone) -> None:
     """Raise if a running server does not know a step.
 
-    A server that is just starting or has stalled will detect this itself (`refuse_unfit`).
+    A server that is just starting, or has stalled, will detect this itself (`refuse_unfit`).
 
     Raises:
         StoreHeld: There is such a server.

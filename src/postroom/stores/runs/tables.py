@@ -153,7 +153,7 @@ class RunTables(Tables):
     def put_waiting(
         self, thread_id: str, messages: Sequence[Message], mode: DeliveryMode, at_most: int | None
     ) -> None:
-        """Append pending messages like `append_waiting`, at a cost independent of how many are waiting.
+        """Append pending messages like `append_waiting`, at a cost independent of their number.
 
         Raises:
             InvalidRecord, DuplicateRecord: As for `append_waiting`.
@@ -197,7 +197,7 @@ class RunTables(Tables):
         next_run: RunRecord | None,
         answer: RunRecord | None,
     ) -> Thread:
-        """Write the thread, its messages, its runs and the rows that depend on them; return the thread."""
+        """Write the thread, its messages and runs, and the rows that depend on them; return the thread."""
         now = self._now()
         after = before.with_messages(len(step.messages), now=now)
         runs = tuple(filter(None, (step.run, next_run)))
