@@ -75,7 +75,7 @@ class Peer:
         self._asked: dict[int, str] = {}
         self._next = 0
         self.noise = Tail(ERRORS_KEPT)
-        """The last output that was not part of the protocol."""
+        """The end of the output that was not part of the protocol."""
 
     def ask(self, method: str, params: Mapping[str, Json]) -> None:
         """Send a request. A later call of `heard` or `read` returns the answer."""

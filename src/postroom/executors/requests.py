@@ -94,10 +94,10 @@ class FileRoom:
 async def file_room(
     activation: RunActivation, files: RunFiles | None, folder: Path
 ) -> AsyncIterator[FileRoom]:
-    """Create the private folder of a run, and remove it after the block.
+    """Create the private folder for the files of a run, and remove it after the block.
 
     Raises:
-        ServerUnavailable: A file could not be fetched now.
+        ServerUnavailable: A file could not be fetched at the moment.
     """
     if files is None:
         yield FileRoom(activation=activation, variables={})

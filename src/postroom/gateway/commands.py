@@ -210,7 +210,7 @@ class Commands:
         return await self._settings.set(call.key, call.source, call.words)
 
     async def _set_named(self, call: CommandCall) -> str:
-        """Perform `/busy` and `/voice`, which are short for `/set busy` and `/set voice`."""
+        """Perform `/busy` or `/voice`, which are short forms of `/set busy` and `/set voice`."""
         name = call.event.get_command()
         return await self._settings.set(call.key, call.source, f"{name} {call.words}")
 
@@ -367,7 +367,7 @@ class Commands:
         return source.chat_type == "dm" and self._people.may(source, PersonRole.OWNER)
 
     async def read_as_answer(self, event: MessageEvent, source: SessionSource, key: str) -> None:
-        """Turn a reply to the card of an open question into an answer, if the sender may answer questions.
+        """Convert a reply to the card of an open question to an answer, if the sender may answer questions.
 
         Raises:
             StoreError: The question could not be read.
@@ -601,7 +601,7 @@ class Command:
     """
 
     def refusal(self, name: str, words: str) -> str | None:
-        """Return the notice why the command does not accept these words; None if it accepts them."""
+        """Return the notice that the command does not accept these words; None if it accepts them."""
         is_free = not words or (self.usage and not self.form)
         if is_free or re.fullmatch(self.form, words, re.ASCII | re.IGNORECASE | re.DOTALL):
             return None
@@ -861,7 +861,7 @@ def _searched(message: Message) -> str:
 
 
 def _around(text: str, word: str, most: int = 80) -> str:
-    """Return the excerpt of a text around a word."""
+    """Return an excerpt of a text that surrounds a word."""
     at = max(text.casefold().find(word) - most // 3, 0)
     part = text[at : at + most]
     return f"{'…' if at else ''}{part}{'…' if at + most < len(text) else ''}"

@@ -140,7 +140,7 @@ class ChatRules(Table, frozen=True, kw_only=True):
         Annotated[str, Meta(max_length=100_000, extra={"write": "a text of at most 100,000 characters"})]
         | None
     ) = None
-    """Instructions for the agent in addition to its own."""
+    """Instructions for the agent, which are added to its usual instructions."""
     show_cost: bool | None = None
     """Whether each answer ends with a line that shows its token count and its cost."""
 
@@ -149,7 +149,7 @@ AS_EVERYWHERE = ChatRules()
 
 
 class PlatformConfig(Table, frozen=True, kw_only=True):
-    """The table of one platform. The adapter's module adds the settings that only this platform has."""
+    """The table of one platform. A subclass in the adapter's module adds the settings of that platform."""
 
     enabled: bool = True
     token: Secret | None = None
@@ -180,7 +180,7 @@ class StreamingConfig(Table, frozen=True, kw_only=True):
 
 
 class BusyConfig(Table, frozen=True, kw_only=True):
-    """What a busy session does with a further message.
+    """What a busy session does with another message.
 
     The most specific setting applies: that of the session, else of the chat, else of the platform, else this
     one.
@@ -209,7 +209,7 @@ class DeliveryConfig(Table, frozen=True, kw_only=True):
 class Route(Table, frozen=True, kw_only=True):
     """The agent for messages that match all conditions.
 
-    One matching value is enough; an empty condition matches all.
+    A condition matches if one of its values matches, or if it has no values.
     """
 
     agent: (
@@ -277,7 +277,7 @@ class GatewayRules(Table, frozen=True, kw_only=True):
     delivery: DeliveryConfig = DeliveryConfig()
     pairing: PairingRules = PairingRules()
     command_roles: Mapping[str, PersonRole] = {}
-    """The required role of each command for which it differs from the default."""
+    """The role that a command requires, for each command whose role differs from the default."""
     unauthorized_dm_behavior: Literal["pair", "ignore"] = "pair"
     """The reaction to a stranger's direct message:
 
@@ -293,7 +293,10 @@ class GatewayRules(Table, frozen=True, kw_only=True):
     Its sender gets a notice.
     """
     keep_messages: Duration = timedelta(days=7)
-    """How long an answered message is remembered. If its platform sends it again, it is recognised."""
+    """How long an answered message is kept.
+
+    If the platform sends the message again within this time, it is recognised.
+    """
     max_media_bytes: MediaLimit = 20_000_000
     max_media_bytes_by_kind: Mapping[FileKind, MediaLimit] = {}
     """Maximum bytes of each kind of file, keyed by the first half of the MIME type; 0 refuses such files."""

@@ -79,7 +79,7 @@ class OutgoingMessage:
     sent: int = 0
     draft_id: str | None = None
     stale_id: str | None = None
-    """A draft that could not be turned into the text. It is deleted after the text has arrived."""
+    """A shown draft that could not be edited into the text. It is deleted after the text has arrived."""
     opening: str = ""
     """The text that the first card shows above its question."""
     steps_sent: int = 0
@@ -570,7 +570,7 @@ class Delivery:
     async def _failed(
         self, row: OutboxMessage, reply: Reply, closes: _Closes, result: SendResult
     ) -> NotPerformed:
-        """Decide whether a failed row is retried later or not at all.
+        """Decide whether a failed row is retried or given up.
 
         While the row is retried, later rows of the same thread wait.
         """

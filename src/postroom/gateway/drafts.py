@@ -9,8 +9,8 @@ A returned step is in progress until `done` or `failed` reports its outcome. Unt
 returned.
 
 A draft shows the beginning of the text received so far. A draft only grows. It never contains an unclosed
-fence or an incomplete fence line. It stops growing when one message is full. The rest is sent with the final
-answer, whose first part may be split at a better position than the draft.
+fence or an incomplete fence line. It stops growing when one message is full. The remaining text is sent with
+the final answer. The first part of the answer may be cut at a better position than the draft.
 """
 
 import re
@@ -30,7 +30,7 @@ _BLANK_LINES = re.compile(r"(?:[^\S\n]*\n)*")
 class Look:
     """A draft as the chat shows it.
 
-    The other fields say how much of the answer it contains, and whether more text would fit.
+    The other fields contain the length of the shown part of the answer, and whether more text would fit.
     """
 
     text: str

@@ -100,7 +100,7 @@ class MessageEvent:
     inbound_id: int | None = None
     """Set after the message has been stored."""
     revision: int = 1
-    """How often the sender had edited the message when this event was read."""
+    """How many times the sender had edited the message when this event was read."""
     handed_over: bool = False
     """Whether the message has been handed over to an agent."""
     metadata: dict[str, Json] = field(default_factory=dict)

@@ -89,7 +89,7 @@ class ChatFiles:
         self._adapters = {adapter.platform.value: adapter for adapter in adapters}
 
     def of_run(self, activation: RunActivation) -> RunFiles:
-        """Return the files of a run, for its executor."""
+        """Return the object through which the executor of a run reads and sends files."""
         return FilesOfRun(self, activation)
 
     def adapter_of(self, thread_id: str) -> BasePlatformAdapter | None:
@@ -338,7 +338,7 @@ async def _connected(adapter: BasePlatformAdapter) -> None:
     """Wait for a channel that is about to be connected.
 
     Raises:
-        ServerUnavailable: The channel is not connected in time, or will never be connected.
+        ServerUnavailable: The channel was not connected in time, or will never be connected.
     """
     liveness = adapter.liveness
     try:

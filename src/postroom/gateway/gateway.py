@@ -290,7 +290,7 @@ class Gateway:
     # Helpers.
 
     def _is_ours(self, adapter: BasePlatformAdapter) -> bool:
-        """Return whether this server, among all servers that share the channel, holds its lease."""
+        """Return whether this server holds the lease of a channel that several servers may share."""
         return self._leases is None or adapter.lease is None or self._leases.holds(adapter.lease)
 
     async def _take_over(self, adapter: BasePlatformAdapter) -> None:
@@ -331,7 +331,7 @@ class Gateway:
         return session.thread_id, self.runner.services.handover.asked(session, source)
 
     async def hurry(self) -> None:
-        """Shorten a stop: it no longer waits for runs, and it waits `_LEAST_FLUSH` for answers."""
+        """Make `stop` end sooner: it no longer waits for runs, and only `_LEAST_FLUSH` for answers."""
         self._ends_at = asyncio.get_running_loop().time()
         if self._flushing is not None:
             self._flushing.reschedule(self._ends_at + _LEAST_FLUSH.total_seconds())

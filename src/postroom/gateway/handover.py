@@ -172,7 +172,10 @@ class Handover:
     def _finder(
         self, event: MessageEvent, draft: InboundMessage | None, thread_id: str
     ) -> Callable[[Transaction], InboundMessage | None]:
-        """Return a function that reads the message in a transaction; it returns None if none waits."""
+        """Return a function that reads the message in a transaction.
+
+        It returns None if the message is not waiting.
+        """
         if draft is None:
             inbound_id = event.inbound_id or 0
 
@@ -221,7 +224,7 @@ class Handover:
                 return Admission(AdmissionKind.QUEUED, wording.queued(ids.index(inbound.thread_message_id)))
 
     def busy_mode(self, session: ChatSession, source: SessionSource) -> BusyPolicy:
-        """Return the busy policy of a session: its own choice, otherwise the configured one."""
+        """Return the busy policy that was chosen in a session, otherwise the configured one."""
         chosen = session.settings.get("busy")
         return BusyPolicy(chosen) if chosen else self._config.get_busy_mode(source.platform, source.chat_id)
 

@@ -103,7 +103,7 @@ class Links:
         return wording.linked(giver.address.name)
 
     async def _tell(self, giver: LinkedChat, source: SessionSource) -> None:
-        """Notify the chat in which the code was created that it was used.
+        """Notify the chat in which the code was created that the code was used.
 
         A person who was tricked into giving the code away must see that it was used.
         """

@@ -25,7 +25,7 @@ class InboundCounts:
 
 
 class GatewayMetrics:
-    """Counters, gauges and times, in the given registry or a new one."""
+    """The gateway's counters, gauges and histograms, in the given registry or in a new one."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         registry = CollectorRegistry() if registry is None else registry
@@ -71,7 +71,7 @@ class GatewayMetrics:
         counter.inc()
 
     def show_open(self, waiting: int, handed_over: int) -> None:
-        """Set the gauges of messages that have no answer yet."""
+        """Set the gauges that count the messages without an answer."""
         self._open.labels("waiting").set(waiting)
         self._open.labels("handed_over").set(handed_over)
 

@@ -71,7 +71,7 @@ class Notices:
     async def waits(self, event: MessageEvent, source: SessionSource, text: str, *, key: str) -> None:
         """Tell a chat, once per `key`, that an inbound message is waiting, and until when.
 
-        The notice is removed when an agent begins with the message.
+        The notice is removed when an agent begins to process the message.
 
         Raises:
             StoreError: The notice could not be stored.

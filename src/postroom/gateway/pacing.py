@@ -36,7 +36,7 @@ class Turn:
     quiet_ms: int | None = None
 
     def refused(self, retry_after_ms: int | None) -> None:
-        """Record that the platform refused the call because of a rate limit, and the pause that it asks."""
+        """Record that a rate limit refused the call, and the pause that the platform asks for."""
         self.was_refused, self.quiet_ms = True, retry_after_ms
 
 
@@ -87,7 +87,7 @@ class _Scope:
             self.line = {who: until for who, until in self.line.items() if until >= now}
 
     def is_idle(self, now: int) -> bool:
-        """Return whether the scope has no state that must be remembered."""
+        """Return whether the scope can be dropped, because it has no state."""
         self._drop_places(now)
         return not self.under_way and not self.used(now) and not self.line and self.quiet[1] <= now
 
@@ -177,7 +177,7 @@ class Pacing:
             bot.quiet = (now, max(until, bot.quiet[1]))
 
     def _of(self, method: str, chat_id: str | None, *, is_group: bool, is_alone: bool) -> "list[_Scope]":
-        """Return the scopes of a call, from the narrowest to the bot."""
+        """Return the scopes that a call counts against, from the narrowest to that of the bot."""
         limits, found = self._limits, []
         if is_alone or method in limits.methods:
             found.append(self._scope("method", method, limits.methods.get(method)))

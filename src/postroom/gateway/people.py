@@ -97,7 +97,7 @@ class People:
         return has is not None and has.reaches(role)
 
     def may_write(self, source: SessionSource) -> bool:
-        """Return whether the sender's messages reach an agent."""
+        """Return whether the sender may write to an agent."""
         return self.may(source, PersonRole.MEMBER)
 
     async def code_for(self, source: SessionSource) -> str | None:

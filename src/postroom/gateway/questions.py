@@ -68,7 +68,7 @@ class Questions:
         approved: bool | None,
         everywhere: bool = False,
     ) -> Decided:
-        """Answer the question on these threads whose number is the first of the given words.
+        """Answer the question on these threads whose number is the first word of `words`.
 
         If `approved` is None, the remaining words are the answer; otherwise they are a comment. With
         `everywhere`, a number that does not belong to a question on these threads may name a question of
@@ -110,7 +110,7 @@ class Questions:
     async def _answered_before(
         self, thread_ids: Sequence[str], number: str | None, note: str, given: Given
     ) -> Decided:
-        """Return this reply and the answered question, because its card may not show the answer yet.
+        """Return this reply and the answered question, whose card may not show the answer yet.
 
         A person who repeats an answer gets the first reply again. For example, the page sends a button press
         again if it did not receive the first reply.

@@ -208,7 +208,7 @@ def _zone_named(told: str) -> str | None:
     """Return the name of a time zone as the zone database spells it; None for other words, such as `and/or`.
 
     An unknown name that begins with a capital letter, or with a known area such as `europe/`, is returned
-    unchanged, so that the schedule refuses it and names it.
+    unchanged, so that the schedule refuses it with an error that names it.
     """
     zones = {name.casefold(): name for name in available_timezones()}
     areas = {name.partition("/")[0] for name in zones if "/" in name}

@@ -90,9 +90,9 @@ class Reply(Record, frozen=True, kw_only=True):
     tool_calls: tuple[ToolCall, ...] = ()
     """The tools that the caller should call. The answer is not complete without their results."""
     usage: tuple[int, int] = (0, 0)
-    """The numbers of tokens that its run has read and written."""
+    """The numbers of tokens that the reply's run has read and written."""
     cost_micros: int = 0
-    """The cost of its run, in millionths of a US dollar."""
+    """The cost of the reply's run, in millionths of a US dollar."""
     choices: tuple[Button, ...] = ()
     """Buttons below a notice."""
     output: str | None = None
@@ -115,7 +115,7 @@ class Reply(Record, frozen=True, kw_only=True):
     question: str | None = None
     """The number of the question that was answered."""
     waits_for: str | None = None
-    """For a notice that is true until an agent begins with a message: the platform's id of that message."""
+    """For a notice that is shown until an agent begins with a message: the platform's id of that message."""
     card: str | None = None
     """The platform's id of the notice's card whose button was pressed.
 
@@ -234,7 +234,7 @@ def has_waiting_caller(target: str) -> bool:
 
 
 def question_of(run: RunRecord, ticket: RunWaitingTicket) -> Question:
-    """Return a question to a person. Its number is short, and always the same for the same question."""
+    """Return the question of a run to a person. Equal questions always have the same short number."""
     return Question(
         number=number_of(run.run_id, ticket),
         run_id=run.run_id,
@@ -245,10 +245,10 @@ def question_of(run: RunRecord, ticket: RunWaitingTicket) -> Question:
 
 
 def number_of(run_id: str, ticket: RunWaitingTicket) -> str:
-    """Return the six characters that name a question in a chat, 24 bits of a hash.
+    """Return the number of a question in a chat: six characters that encode 24 bits of a hash.
 
     Two open questions of a chat have the same number with a probability of one in 16 million. The number then
-    answers neither of them. A question from `ask_person` keeps its number.
+    answers neither of them. A question from `ask_person` already has a number, which is returned unchanged.
     """
     if ticket.ticket_id == ticket.tool_call_id and QUESTION_NUMBER.fullmatch(ticket.ticket_id):
         return ticket.ticket_id

@@ -81,7 +81,7 @@ class ChatWorker:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no message waits and none is being handled."""
+        """Whether no message is waiting or being handled."""
         return not (self.queue or self.is_active)
 
     def has(self, inbound_id: int) -> bool:
@@ -234,7 +234,7 @@ class GatewayRunner:
 
     Each is performed as a command, refused, or handed to an agent.
 
-    Other programs also use the names with an underscore, even on a runner that was created without
+    Other programs also use the methods with an underscore, even on a runner that was created without
     `__init__`.
     """
 
@@ -481,7 +481,7 @@ class GatewayRunner:
     async def _wait_for_earlier(self, event: MessageEvent, key: str) -> None:
         """Wait until other processes have handed over the earlier messages of this session.
 
-        A process that has died is not waited for long.
+        The wait is short if the other process has died.
         """
         services = self.services
         for pause_ms in _PATIENCE_MS:

@@ -1,4 +1,4 @@
-"""The source of a message, and the key of the session to which it belongs."""
+"""The source of a message, and the key of the session to which the message belongs."""
 
 import re
 from enum import StrEnum

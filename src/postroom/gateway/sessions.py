@@ -82,7 +82,10 @@ class Sessions:
         return session, False
 
     def activity(self, session: ChatSession, source: SessionSource) -> "Activity | None":
-        """Return the activity to store for a session that receives a message now; None if nothing is due."""
+        """Return the activity to store for a session that receives a message now.
+
+        Return None if the stored activity is recent enough.
+        """
         now, there = self._clock.now(), (session.source.get("platform"), session.source.get("chat_id"))
         # A session of linked chats may have been active in another chat.
         is_here = source.person is None or there == (source.platform.value, source.chat_id)
@@ -227,8 +230,8 @@ class Sessions:
     async def join(self, address: ChatAddress, person: str) -> None:
         """Move a direct chat's conversations to its person.
 
-        With each agent, the person's chats share one conversation. If the person already has one, the chat's
-        own is not moved.
+        With each agent, the person's chats share one conversation. If the person already has a conversation
+        with an agent, the chat's conversation with that agent is not moved.
 
         Conversations that are not moved stay with the chat, which returns to them after an unlink.
         """
@@ -337,7 +340,7 @@ class Sessions:
 
 
 def _quiet_key(address: ChatAddress) -> str:
-    """Return the key of a chat's quiet hours. Everyone who writes in the chat shares the same key."""
+    """Return the key of a chat's quiet hours. All people who write in the chat share this key."""
     return f"quiet:{address.name}"
 
 

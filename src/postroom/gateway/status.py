@@ -25,7 +25,7 @@ LOCKS = "gateway-locks"
 
 
 def write_pid_file(folder: Path | None) -> None:
-    """Write the process file of the gateway."""
+    """Write the gateway's process file, which contains the process id."""
     if folder is not None:
         _write(folder / PID_FILE, {"pid": os.getpid(), "kind": "postroom-gateway"})
 
@@ -77,8 +77,8 @@ class ScopedLocks:
     def acquire(self, scope: str, identity: str, *, store_id: str = "", server: str = "") -> None:
         """Acquire a lock. A lock that this process already holds is unchanged.
 
-        With a `store_id`, all servers of that store may hold the lock, each with its own file, named after
-        `server`.
+        With a `store_id`, all servers of that store may hold the lock. Each has a file of its own, which is
+        named after `server`.
 
         Raises:
             ConfigError: Another process holds it.

@@ -23,7 +23,7 @@ _DIGITS: Final = 24
 
 
 class ToPeople:
-    """Sends chat messages to the people who answer there."""
+    """Sends chat messages to the people who answer instead of an agent."""
 
     def __init__(self, intake_log: IntakeLog, mail: ChatDelivery | None) -> None:
         self._intake_log, self._mail = intake_log, mail
@@ -31,7 +31,7 @@ class ToPeople:
     async def pass_on(self, event: MessageEvent, source: SessionSource, session: ChatSession) -> str | None:
         """Send a message to the person who answers.
 
-        Return the reason if it was refused, or None if it was sent.
+        Return the reason if the mail was refused, or None if it was sent.
 
         A repeated call for the same message does not send it again.
 

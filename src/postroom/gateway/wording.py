@@ -88,7 +88,7 @@ NOTHING_TO_READ = "I cannot read this message: please write it as text."
 
 
 def not_read(parts: Sequence[str]) -> str:
-    """Return the notice about the parts of a message that no agent gets."""
+    """Return the notice about the parts of a message that agents cannot read."""
     return f"I cannot read {', '.join(parts)}. The agent gets the rest of your message."
 
 
@@ -302,12 +302,12 @@ def reminder(text: str) -> str:
 
 
 def too_many_schedules(most: int) -> str:
-    """Return the refusal of a further schedule."""
+    """Return the refusal of another schedule, because the session has too many."""
     return f"Rejected: {most} are already saved here; /every stop <number> removes one."
 
 
 def too_much_forgotten(most: int) -> str:
-    """Return the refusal to forget more of a conversation."""
+    """Return the refusal to undo more runs of a conversation, because too many are undone."""
     return (
         f"Not done: {most} exchanges of this conversation were already removed. /new starts a new "
         "conversation."
@@ -331,7 +331,7 @@ BEGAN_ANEW = "Started a new conversation; /resume resumes an earlier one."
 
 
 def file_missing(name: str, why: str) -> str:
-    """Return the notice that the agent has a message without its file."""
+    """Return the notice that the agent got a message without its file."""
     return f"I could not receive {name}: {_short(why)}. The agent gets your message without it."
 
 

@@ -38,7 +38,7 @@ WAKE_PAUSES_MS = (250, 1_000, 5_000, 30_000)
 
 
 class WakeSubmitter(Protocol):
-    """Resumes the run of a finished task, or starts another run if that is not possible."""
+    """Resumes the run of a task that has ended, or starts another run if the run cannot be resumed."""
 
     def __call__(self, activation: RunActivation, /) -> Awaitable[object]:
         """Submit the request durably.
@@ -177,7 +177,7 @@ class BackgroundTasks:
         ]
 
     def untold(self, thread_id: str) -> list[Message]:
-        """Return the messages that no run of the thread has received; each is returned only once."""
+        """Return the messages that no run of the thread has received. Each message is returned only once."""
         return self._untold.pop(thread_id, [])
 
     def abandon(self, run_id: str) -> None:

@@ -305,7 +305,7 @@ class RunLog:
         self.asked |= {message.id for message in committed if message.id}
 
     async def sum_up(self, summary: Summary, older: Sequence[Message]) -> None:
-        """Replace older messages with a summary, and commit this.
+        """Replace older messages with a summary, and commit the summary.
 
         If a run sees only its own messages, the summary is not stored.
 
@@ -350,7 +350,8 @@ class RunLog:
     async def write(self, change: Change, summary: SummaryDraft | None = None) -> None:
         """Commit the new messages together with the run as modified by `change`, and with any summary.
 
-        The call can be repeated after a lost answer: messages of the earlier attempt are not committed twice.
+        If the result of the call is lost, the call can be repeated: messages of the earlier attempt are not
+        committed twice.
 
         Raises:
             StaleClaim: The worker has lost the run; nothing was written.

@@ -74,7 +74,7 @@ class _Silent:
 
 
 class Compaction:
-    """Keeps the requests of one execution within the model's window."""
+    """Keeps the requests of one execution within the model's context window."""
 
     def __init__(self, agent: ResolvedAgent, log: RunLog, windows: Windows, stop: Stop, clock: Clock) -> None:
         """Store the arguments; `stop` can end a request to the model."""

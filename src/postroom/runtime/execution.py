@@ -103,7 +103,7 @@ class Execution:
             context.agent, context.log, context.windows, context.active.stop, context.clock
         )
         self._told = ""
-        """A notice for the person, to be shown after the answer."""
+        """A notice that is shown to the person after the answer."""
         self._said = ""
         self._is_cut = False
         """Whether the model's last answer was cut off at its token limit."""

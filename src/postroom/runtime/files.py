@@ -19,7 +19,7 @@ from postroom.runtime.tools import ToolContext
 SEND_FILE: Final = "send_file"
 MOST_PARTS = 8
 MOST_BYTES = 8_000_000
-"""Maximum total size in bytes, before encoding, of the file parts of one request."""
+"""Maximum total size of the file parts of one request, in bytes before encoding."""
 MOST_WORDS = 200_000
 """Maximum bytes of text files in one request."""
 _PICTURES = ("image/png", "image/jpeg", "image/gif", "image/webp")
@@ -46,7 +46,7 @@ async def with_files(
     Other files are only mentioned by name.
 
     Raises:
-        ServerUnavailable: A file could not be fetched now.
+        ServerUnavailable: A file could not be fetched at the moment.
     """
     room = _Room(takes_parts, most_words, most_words)
     shown = [await _shown(message, files, room) for message in reversed(messages)]
@@ -71,7 +71,7 @@ async def _shown(message: Message, files: RunFiles, room: _Room) -> Message:
 
 
 async def _block(file: ChatFile, files: RunFiles, room: _Room) -> ContentBlock:
-    """Return a file in the form for the model, or a note that it cannot be shown."""
+    """Return a file in the form that the model accepts, or a note that the file cannot be shown."""
     if file.transcript is not None:
         return ContentBlock(text=f"Transcript of {quoted(file.name)}:\n{in_code_fence(file.transcript)}")
     if file.missing is not None:
@@ -124,7 +124,7 @@ async def _whole(file: ChatFile, files: RunFiles) -> bytes:
 
 
 class SendFileTool:
-    """Sends a text file to the run's chat after its answer; offered if the chat accepts files."""
+    """Sends a text file to the run's chat after the answer. The tool is offered if the chat accepts files."""
 
     descriptor = ToolDescriptor(
         id=SEND_FILE,

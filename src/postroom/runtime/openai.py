@@ -13,7 +13,7 @@ from postroom.runtime.openai_wire import Assembly, may_lack_opening_tag, request
 
 
 class OpenAICompatibleModel:
-    """Sends requests to an endpoint through the OpenAI SDK; create it off the event loop, and close it.
+    """Sends requests to a model's endpoint. Create it off the event loop, and close it after use.
 
     It never retries. The caller decides about retries, depending on the kind of failure. `silence_ms` is the
     maximum time between two pieces of output from the endpoint. `token_limit_field` is the request field in
@@ -87,7 +87,9 @@ class OpenAICompatibleModel:
 
 
 class OpenAITranscriber:
-    """Transcribes speech through an OpenAI-compatible endpoint; create it off the event loop, and close it.
+    """Transcribes speech through an OpenAI-compatible endpoint.
+
+    Create it off the event loop, and close it after use.
 
     Raises:
         MissingExtra: The SDK is not installed.

@@ -302,9 +302,8 @@ class Assembly:
     """Assembles one answer from the chunks of a stream.
 
     The SDK's own accumulator requires the call's number in every fragment of a call, which some compatible
-    endpoints omit, and accepts an answer without a reason to stop as complete. With `holds_beginning`, no
-    text is shown until a line `</think>`, the tag `<think>`, the reasoning field or the end of the answer
-    arrives.
+    endpoints omit, and treats an answer without a finish reason as complete. With `holds_beginning`, no text
+    is shown until a line `</think>`, the tag `<think>`, the reasoning field or the end of the answer arrives.
     """
 
     def __init__(self, *, holds_beginning: bool = False) -> None:
@@ -330,7 +329,7 @@ class Assembly:
         """Add a chunk and return the new pieces.
 
         Raises:
-            ProviderFailed: The chunk is invalid; the SDK checks no types.
+            ProviderFailed: The chunk is invalid, which the SDK does not check.
         """
         try:
             return list(self._pieces(chunk))

@@ -85,7 +85,7 @@ class AgentRuntime(RunDispatchExecutor):
 
         Raises:
             ThreadAlreadyRunning: A run of the thread is already executing in this process.
-            AgentNotFound: No agent has the run's agent id.
+            AgentNotFound: There is no agent with the run's agent id.
             InvalidActivation: The thread store or the coordinator is missing.
             InvalidResume: The run is done, and was asked to continue.
             InferenceError: The model failed.
@@ -260,7 +260,7 @@ class AgentRuntime(RunDispatchExecutor):
         return active is not None and active.wake()
 
     def listen_to(self, live: LiveChannels | None) -> None:
-        """Receive commands of other processes for active runs from this channel."""
+        """Receive the commands that other processes send to active runs through this channel."""
         self._live = live
 
     def commit_coordinator(self) -> CommitCoordinator | None:

@@ -110,7 +110,7 @@ class ActiveRun:
         return taken
 
     def put_back(self, messages: Sequence[Message]) -> None:
-        """Put unused messages back, in front of those that have arrived since."""
+        """Put unused messages back, before those that have arrived in the meantime."""
         self._inbox[:0] = messages
 
     def take_decisions(self) -> dict[str, ToolCallResume]:
@@ -131,7 +131,7 @@ class ActiveRun:
         return self.take_messages()
 
     async def stir(self, timer: Timer, within_ms: int | None = None) -> None:
-        """Wait until input arrives or the time limit is reached; None means no limit."""
+        """Wait until input arrives, or until the time limit is reached; None means no limit."""
         self._stirred.clear()
         if self.stop.requested or self._inbox or self._decisions or self._woken:
             return

@@ -20,8 +20,7 @@ _TOKENS_OF_FILE = 1_000
 _FULL = 0.75
 """Maximum share of the window for a request; the rest is for the answer and for estimation errors."""
 _KEPT = 0.5
-"""Share of the space for messages that is reserved for unsummarized messages when older ones are summarized.
-"""
+"""Share of the space for messages that unsummarized messages may take after older ones were summarized."""
 _LEAST_RATIO, _MOST_RATIO = 0.25, 4.0
 _LEAST_WINDOW = 256
 _LEAST_WINDOW_GUESSED = 4_000
@@ -66,8 +65,9 @@ class Windows:
         """Learn the size of the window from a refusal, and return it in tokens.
 
         Without a number in the refusal, the window is estimated from the request. The estimate is at least
-        the largest request that succeeded, or 4,000 tokens if none has. If this request is no larger than a
-        request that fitted, return None and learn nothing, so that other conversations keep their messages.
+        the largest request that succeeded, or 4,000 tokens if none has. If the request is no larger than one
+        that has succeeded, return None and learn nothing. So the messages of other conversations are not
+        summarized because of it.
         """
         asked, window = error.details.get("asked"), error.details.get("window")
         taken = self.tokens(spec, tokens_of(request))
@@ -131,7 +131,7 @@ def kept_whole(room: int) -> int:
 def to_sum_up(
     messages: Sequence[Message], run_id: str, asked: Collection[str], most: int
 ) -> tuple[Message, ...]:
-    """Return the older messages to summarize, so that the remaining ones take at most `most` tokens.
+    """Return the older messages that must be summarized so that the others take at most `most` tokens.
 
     The run's own input is kept, and so is a call without an answer. The kept part of earlier runs starts with
     a message of a person.

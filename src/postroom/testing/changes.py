@@ -338,7 +338,7 @@ def _forbidden(function: Any) -> str | None:
 
 
 def _is_importing(frame: FrameType | None) -> bool:
-    """Return whether a module is being imported. That reads files, but happens only once per process."""
+    """Return whether a module is being imported. An import reads files, but happens only once per process."""
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
             return True

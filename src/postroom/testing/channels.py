@@ -66,7 +66,7 @@ _GATEWAYS = count(1)
 
 @dataclass(frozen=True)
 class Shown:
-    """A message from the agent, as the chat shows it now."""
+    """A message from the agent, in the form in which the chat shows it now."""
 
     id: str
     text: str
@@ -169,7 +169,7 @@ class ChannelDriver(ABC):
         return Hurried(self.config(secret=secret), clock=clock, timer=clock)
 
     async def opened(self, adapter: BasePlatformAdapter) -> None:  # noqa: B027 - most platforms do it by themselves
-        """Deliver the updates that were held back; called when the adapter has connected."""
+        """Deliver the updates that were held back. This is called when the adapter has connected."""
 
     async def send_again(self) -> None:  # noqa: B027 - as above
         """Deliver again the updates that were not acknowledged, if the platform does not do so by itself."""
@@ -205,7 +205,7 @@ class ChannelDriver(ABC):
         raise NotImplementedError
 
     def refuse(self) -> None:
-        """Refuse the agent's next message for good."""
+        """Refuse the agent's next message permanently."""
         raise NotImplementedError
 
     def lose_answer(self) -> None:
@@ -424,7 +424,7 @@ class Stage:
                 await asyncio.sleep(0)
 
     async def dead(self, number: int) -> list[dict[str, Any]]:
-        """Let time pass until there are this many dead letters; return them as the command prints them."""
+        """Let time pass until there are this many dead letters; return them as `postroom` prints them."""
         service = UndeliveredService(self._stores, [self.adapter])
         async with asyncio.timeout(PATIENCE_S):
             while True:
@@ -440,7 +440,7 @@ class Stage:
         return [one.text for one in self.driver.shown()]
 
     def shows(self, text: str) -> Callable[[], bool]:
-        """Return a function that tells whether the chat shows a text from the agent."""
+        """Return a function that returns whether the chat shows this text from the agent."""
         return lambda: text in self.texts()
 
     def read(self) -> list[str]:
@@ -505,7 +505,11 @@ def needs(*abilities: str) -> Callable[[Promise], Callable[["ChannelPromises"], 
 
 
 class ChannelPromises(ABC):
-    """The tests; a subclass in a test file, whose name begins with `Test`, opens the driver of a channel."""
+    """The tests.
+
+    To run them, write a subclass in a test file, with a name that begins with `Test`, and let it open a
+    channel's driver.
+    """
 
     @abstractmethod
     def driver(self, folder: Path) -> AbstractAsyncContextManager[ChannelDriver]:

@@ -9,7 +9,7 @@ Of the optional capabilities, postroom declares only notices. It refuses request
 A permission request becomes a question for a person. The agent gets the person's answer when it repeats the
 same request. The id of a question is computed from everything that the agent reported about the call, even
 from details that are too long to show, so that a different call is a different question. Only the fields that
-identify the turn are left out, because they differ in each repetition. An answer is recorded as used before
+identify the turn are excluded, because they differ in each repetition. An answer is recorded as used before
 the agent gets it, so that an approval counts only once.
 """
 
@@ -84,10 +84,10 @@ _ENDS: Final = {"completed": ToolCallOutcome.SUCCEEDED, "failed": ToolCallOutcom
 
 
 class Turn:
-    """Processes the agent's output and actions."""
+    """Collects the agent's output and actions during its turn."""
 
     def __init__(self, sink: EventSink, stream: Stream, *, most: int) -> None:
-        """Store the sink; only the last `most` bytes of the text are kept."""
+        """Store the sink for the run's events. Only the last `most` bytes of the text are kept."""
         self._sink = sink
         self._stream = stream
         self._calls: dict[str, dict[str, Any]] = {}
@@ -172,7 +172,7 @@ def _done(id: str, name: str, status: str, update: Mapping[str, Any]) -> ToolCal
 
 
 def _short(value: object) -> str | None:
-    """Return a detail as text for the run's events."""
+    """Return a detail of a call as text for the run's events."""
     if value is None:
         return None
     text = storable(json.dumps(value, ensure_ascii=False))
@@ -180,7 +180,7 @@ def _short(value: object) -> str | None:
 
 
 def _bounded(value: object) -> object:
-    """Return a detail, or its digest if it is long."""
+    """Return a detail of a call, or its digest if it is long."""
     text = json.dumps(value, sort_keys=True)
     if len(text) <= MOST_KEPT:
         return value

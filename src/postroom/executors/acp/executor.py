@@ -163,7 +163,7 @@ class AcpExecutor(ProgramExecutor):
         environment_of: Callable[[RunActivation], Mapping[str, str]] = nothing_more,
         access_of: AccessOf = no_server,
     ) -> None:
-        """Store the parts; nothing is started or written."""
+        """Store the arguments; nothing is started or written."""
         super().__init__(
             runners, process_runner, name="acp executor", environment_of=environment_of, access_of=access_of
         )

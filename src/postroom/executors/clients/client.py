@@ -57,7 +57,7 @@ class Said:
     """Whether the next text starts another answer."""
 
     def keep_answer(self) -> None:
-        """Store the answer as that of an earlier turn, because another turn follows."""
+        """Record the answer as that of an earlier turn, because another turn follows."""
         self.earlier = f"{self.answer}\n\n" if self.answer else ""
 
 
@@ -81,7 +81,10 @@ class Connection:
     links: Mapping[str, Path] = field(default_factory=dict)
 
     def write(self, folder: Path) -> None:
-        """Create the private folder anew with the files and links, accessible only to its owner. Blocks."""
+        """Create the private folder with the files and links, accessible only to its owner.
+
+        An existing folder is replaced. Blocks.
+        """
         shutil.rmtree(folder, ignore_errors=True)  # links in the folder are removed, not followed
         folder.mkdir(mode=0o700)
         for name in (*self.files, *self.links):
@@ -126,7 +129,7 @@ class Steering(ABC):
 
     @abstractmethod
     def heard(self, line: Mapping[str, Any]) -> str | None:
-        """Process a line of output; return the name of a message that the program reports as taken."""
+        """Process a line of output. Return the name of a message that the program reports as read, if any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +139,7 @@ class OverAcp:
     command: tuple[str, ...] = ()
     """The command that speaks the protocol; empty if the client has none."""
     program: ClientProgram | None = None
-    """The program that speaks the protocol for the client; None if the client does it itself."""
+    """The program that speaks the protocol for the client; None if the client itself speaks it."""
     in_session: Mapping[str, Any] = field(default_factory=dict)
     """Fields of `session/new` that allow postroom's tools without permission requests in this session."""
     connects_by_settings: bool = False
@@ -205,7 +208,7 @@ def table_in(table: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def number_in(table: Mapping[str, Any], name: str) -> float:
-    """Return the number under a key of a table if it is a valid amount, else 0."""
+    """Return the number under a key of a table; 0 if it is missing or not a valid amount."""
     found = table.get(name)
     is_number = isinstance(found, int | float) and not isinstance(found, bool)
     return found if is_number and 0 <= found < 1e15 else 0  # type: ignore[operator,return-value]

@@ -54,7 +54,9 @@ def _read(said: Said, line: Mapping[str, Any]) -> str:
 
 
 def _connect(access: RunAccess, environment: Mapping[str, str], folder: Path) -> Connection:
-    """Connect Gemini CLI through a home folder with links to the user's files, and settings with our server.
+    """Connect Gemini CLI to this server through a home folder that is created for the run.
+
+    The folder contains links to the user's files, and settings that name this server.
 
     This is necessary because Gemini CLI accepts system settings only from root, and no servers in its
     arguments.

@@ -111,8 +111,8 @@ def words_of(
     """Return the command with the arguments for the connection, for the session to resume and for the prompt.
 
     The input of an agent must not decide how the agent is run. So a prompt that begins with a dash gets a
-    leading space, so that no program takes it for an option. A one-word prompt that the program would take
-    for a command gets a leading space, too.
+    leading space, which prevents a program from reading it as an option. A one-word prompt that the program
+    would read as a command gets a leading space, too.
     """
     client = CLIENTS[runner.recipe]
     words = [word.replace(PROMPT_FILE, str(prompt_file)) for word in runner.argv or client.command]
@@ -176,7 +176,7 @@ class CommandExecutor(ProgramExecutor):
         environment_of: Callable[[RunActivation], Mapping[str, str]] = nothing_more,
         access_of: AccessOf = no_server,
     ) -> None:
-        """Store the parts; nothing is started or written.
+        """Store the arguments; nothing is started or written.
 
         Raises:
             ConfigError: The folder is not absolute.
@@ -190,7 +190,7 @@ class CommandExecutor(ProgramExecutor):
         )
 
     async def _attempted(self, work: Work) -> Outcome | None:
-        """Run the program; run it again without its session if it does not know the session."""
+        """Run the program. If it does not know the session to resume, run it again without the session."""
         session = await _sessions(work).former() if work.runner.resume else None
         if session is not None:
             outcome = await self._ran(work, session)

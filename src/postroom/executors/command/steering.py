@@ -54,7 +54,7 @@ class SteeredTalk:
         self._is_deaf = False
         self._tasks = Tasks("steering")
         self._told: dict[str, str] = {}
-        """The messages that were sent but not taken yet, keyed by the program's names for them."""
+        """The messages that were sent and not reported as read yet, keyed by the program's names for them."""
         self._passed: set[str] = set()
         self._taken: list[str] = []
         self._steering = steering(
@@ -131,7 +131,7 @@ class SteeredTalk:
             self._writer.finish()
 
     def _fall_silent(self) -> None:
-        """Stop sending to a program that does not read."""
+        """Stop sending messages to a program that does not read its input."""
         self._is_deaf = True
 
     def _say(self, line: Mapping[str, Any]) -> None:

@@ -1,8 +1,8 @@
-"""The base of executors whose agents are programs; no process outlives its run, however the run ends.
+"""The base class of executors whose agents are programs. No process outlives its run, however the run ends.
 
 A client's session is stored with the state of the thread, provided that this server still owns the run. There
-is one session for each agent and mail thread, or a single one for the agent if its runner is configured so. A
-session is valid only for the same program and working folder.
+is one session for each agent and mail thread, unless the runner is configured to use a single session for the
+agent. A session is valid only for the same program and working folder.
 """
 
 import asyncio
@@ -107,8 +107,8 @@ class Sessions:
     async def keep(self, session: str | None, *, of_run: str | None = None) -> None:
         """Store the session for the thread's next run of this agent, or for the rest of this run.
 
-        If storing fails, the failure is logged, and the next run starts a new session, because losing the
-        finished answer would be worse.
+        If storing fails, the failure is only logged, because the finished answer must not be lost. The next
+        run then starts a new session.
 
         Raises:
             StaleClaim: The worker no longer owns the run; nothing was written.
@@ -343,10 +343,10 @@ async def no_server(activation: RunActivation) -> AsyncIterator[RunAccess | None
 
 
 async def _with_taken(activation: RunActivation, control: RunControl) -> RunActivation:
-    """Return the request with the messages that the run took in earlier executions.
+    """Return the request with the messages added that the run has received in earlier executions.
 
-    A new program does not know these messages. They are the messages that follow the request on its thread,
-    whether the request contained messages or an answer.
+    A program that is started anew does not know these messages. These messages follow the request on the
+    thread, whether the request contained messages or an answer.
     """
     if control.beginning is not None:
         return activation  # the run begins with this execution
@@ -362,7 +362,7 @@ async def _with_taken(activation: RunActivation, control: RunControl) -> RunActi
 
 
 async def from_the_start(activation: RunActivation, control: RunControl) -> RunActivation:
-    """Return the request, extended by all earlier prompts of its run, for a program without a session."""
+    """Return the request with all earlier prompts of its run added, for a program without a session."""
     if activation.continue_run_id is None:
         return activation
     run = await control.threads.load_run(activation.continue_run_id)

@@ -258,8 +258,10 @@ class Control(asyncio.Protocol):
     def __init__(self) -> None:
         """Create the server's end for a program that has not reported anything yet."""
         self.exited, self.gone = asyncio.Event(), asyncio.Event()
-        """Two events: the first is set when the program has exited, the second when no process of it is left
-        or the shim has ended.
+        """Two events.
+
+        `exited` is set when the program has exited, `gone` when no process of it is left or the shim has
+        ended.
         """
         self.code: int | None = None
         """The exit code of the program, negative for a signal; None before it has exited."""

@@ -3,7 +3,7 @@
 start ─▶ exits by itself ───────────────▶ its other processes are ended ─▶ the rest of its output is read
    └─▶ must stop ─▶ gets a short time ─▶─┘
 
-`started` and `Launcher` start the program through its shim; `program_of` says whether it could be started.
+`started` and `Launcher` start the program through its shim; `program_of` checks whether it could be started.
 These functions block, so call them off the event loop.
 """
 
@@ -70,7 +70,7 @@ def child_environment(
 
     Variables in `told` override the runner's variables, which override `defaults`.
 
-    Names in `pass_env` that the server does not have are ignored.
+    Variables in `pass_env` that the server itself does not have are ignored.
     """
     taken = {
         name: value
@@ -411,7 +411,7 @@ def own_process(programs: Path) -> dict[str, Json]:
 
 
 def is_gone(about: Mapping[str, Json]) -> bool:
-    """Return whether the process that these facts describe has certainly ended with all its programs.
+    """Return whether the process that `about` describes has certainly ended, with all its programs.
 
     Return False for a process on another machine, and if another process now has its pid. Blocks.
     """
@@ -457,7 +457,7 @@ class ProcessRunner:
         limits: CommandLimits | None = None,
         platform: str = sys.platform,
     ) -> None:
-        """Store the parts; nothing is started or written yet. `environment` is the server's environment.
+        """Store the arguments; nothing is started or written yet. `environment` is the server's environment.
 
         Raises:
             ConfigError: The folder is not absolute.
@@ -584,7 +584,7 @@ def is_locked(path: Path) -> bool:
 class Work:
     """A run that a program executes.
 
-    `told` extends its environment, and `access` gives it access to our server.
+    `told` is added to the program's environment, and `access` gives the program access to this server.
     """
 
     activation: RunActivation
@@ -622,7 +622,10 @@ class Talk(Protocol):
     """The conversation with a program: reads its output and writes to its input."""
 
     async def begin(self, stdin: IO[bytes] | None) -> None:
-        """Begin the conversation with a program that has just started; use its pipe if there is one."""
+        """Begin the conversation with a program that has just started.
+
+        `stdin` is its input, if it is a pipe.
+        """
         ...
 
     async def take(self, chunk: bytes) -> None:

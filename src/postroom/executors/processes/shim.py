@@ -13,10 +13,10 @@ systems it can kill only the process group of the program.
 A program can stop its shim with SIGSTOP. On Linux, a stopped shim is continued when the launcher ends. The
 launcher ends together with the server, or earlier if the server closes it because a shim does not respond.
 
-The server writes lines to the control socket: `end` sends SIGTERM to all processes, `kill` sends SIGKILL, and
-`hold T` moves the deadline to the instant T. The shim answers `started PID` or `refused ERRNO`, `exited CODE`
-for the program, `late` before it kills at the deadline, `left PID...` for processes that a kill has not ended
-yet, and `ended` when none is left.
+The server writes these lines to the control socket: `end` sends SIGTERM to all processes, `kill` sends
+SIGKILL, and `hold T` moves the deadline to the instant T. The shim answers `started PID` or `refused ERRNO`,
+`exited CODE` for the program, `late` before it kills at the deadline, `left PID...` for processes that a kill
+has not ended yet, and `ended` when none is left.
 
 Run it as `python -I -S shim.py PLATFORM CLOCK`, with a socket as standard input; CLOCK is the number of the
 clock for deadlines. It uses only the standard library.
@@ -44,8 +44,9 @@ machine sleeps, but the time of a wait does not.
 """
 _MOST_NAMED = 100
 _QUICK_ROUNDS = 50
-"""The number of kills after which the shim slows down to one kill per second, because some process cannot be
-ended for now.
+"""The number of kills after which the shim makes only one kill per second.
+
+By then, some process cannot be killed at the moment.
 """
 
 

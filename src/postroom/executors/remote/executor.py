@@ -8,8 +8,8 @@
 While the executor waits, the mailbox renews the lease. If this process ends, the other server keeps working.
 The next process posts the same run under the same key, and gets its result.
 
-The messages between the two servers are plain values that pure functions build and read. A run, its
-cancellation and its result each state their kind and dispatch, so that a signed message of one kind cannot be
+The messages between the two servers are plain values that pure functions build and read. Requests for a run,
+cancellations and results each state their kind and dispatch, so that a signed message of one kind cannot be
 used as another.
 """
 
@@ -315,7 +315,7 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
         clock: Clock | None = None,
         timer: Timer | None = None,
     ) -> None:
-        """Store the parts; no request is sent."""
+        """Store the arguments; no request is sent."""
         self._runners = runners
         self._dispatches = dispatches
         self._secret_of = secret_of
@@ -342,7 +342,7 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
 
         Raises:
             ThreadAlreadyRunning: A run of the thread is already executing in this process.
-            RunnerNotFound, InvalidRunner: The agent is not run by another server.
+            RunnerNotFound, InvalidRunner: The agent has no runner on another server.
             InvalidActivation: The request has no prompt, or does not come from a mailbox.
             RunnerSecretMissing: The secret is not available.
             MissingExtra: The HTTP client is not installed.
@@ -468,7 +468,7 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
             WrongSignature: The result is not signed with the secret of the dispatch's agent.
             InvalidArgument: The body is not a result.
             ResultConflict: The run has ended with another result.
-            StaleResult: The dispatch must not be executed any longer.
+            StaleResult: The dispatch must no longer be executed.
             ResultTooEarly: The result cannot be accepted or verified at the moment; send it again.
             StoreError: The dispatch could not be read; send the result again.
         """

@@ -191,9 +191,9 @@ def check_results(told: Sequence[Message]) -> None:
 
 
 def _message(one: Mapping[str, Json], where: str, image_bytes: int) -> Message | None:
-    """Return one entry of a conversation as a message.
+    """Parse one entry of a conversation.
 
-    Return None if it is skipped, for example a model's reasoning.
+    Return None for an entry that is skipped, such as a model's reasoning.
     """
     role, kind = one.get("role"), one.get("type")
     if role in ("system", "developer", "user"):
@@ -518,9 +518,9 @@ class Asked:
         return hashlib.sha256(msgspec.json.encode(told)).hexdigest()
 
     def caller(self, *, in_session: bool) -> CallerRequest:
-        """Return the caller's part of the message.
+        """Return the parts of the request that are stored with the message, for the run.
 
-        In a session, it omits the conversation, which the server stores.
+        In a session, the conversation is omitted except for new tool results, because the server stores it.
         """
         return CallerRequest(
             instructions=self.instructions,
@@ -939,7 +939,10 @@ class ResponseShape:
         }
 
     def reasoning(self, text: str, status: str = "completed") -> dict[str, Any]:
-        """Return the item for the model's reasoning. It is empty until it is completed."""
+        """Return the item for the model's reasoning.
+
+        Until its status is `completed`, the item has no text.
+        """
         return {
             "id": f"rs_{digest(self.response_id)}",
             "type": "reasoning",
@@ -1556,7 +1559,7 @@ class Repeats:
         self._clock = clock
         self._began = clock.now()
         self._counts: OrderedDict[tuple[str | None, str, int], int] = OrderedDict()
-        """The known minimum number of equal requests, by session, digest and hour."""
+        """The number of equal requests that at least exist, keyed by session, digest and hour."""
 
     async def is_known(self, exchange: Exchange, fingerprint: str) -> bool:
         """Return whether the message already has its answer; read the store if necessary.
@@ -1669,9 +1672,8 @@ class Repeats:
     ) -> bool:
         """Return whether the caller of a request got no answer and no longer waits for it.
 
-        For a request that this process did not receive, the caller is unknown. The caller of a retry then
-        counts as answered. Otherwise the caller counts as missed, if the request arrived before this process
-        started and is not a background request.
+        This is unknown for a request that this process did not receive. If `is_again`, return False for it.
+        Otherwise, return True if the request is older than this process, and is not a background request.
         """
         if exchange is None or exchange.fingerprint is None:  # this process did not receive the request
             is_background = known is not None and "background" in known.event.metadata
@@ -1780,7 +1782,7 @@ class ApiServerAdapter(HttpAdapter):
 
         Raises:
             TooLarge: The image is larger than `max_bytes`.
-            ServerUnavailable: The image is not from the API.
+            ServerUnavailable: The image was not sent through this API.
         """
         content, _ = decoded(attachment.ref)
         if content is None:

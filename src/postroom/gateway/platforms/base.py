@@ -261,7 +261,7 @@ class AdapterState(StrEnum):
     This state is only shown. It is never stored as the adapter's state.
     """
     ELSEWHERE = "elsewhere"
-    """Another server on the same database holds the channel."""
+    """Not connected, because another server on the same database holds the channel."""
     FAILED = "failed"
 
 
@@ -410,7 +410,7 @@ class BasePlatformAdapter(ABC):
         self._tasks = Tasks(f"channel {self.platform.value}")
         self._inbound: Inbound | None = None
         self.is_ours: Callable[[], bool] = lambda: True
-        """Returns whether this server holds the channel, which only one server of a database may do.
+        """Returns whether this server holds the channel. Only one of the servers on a database may hold it.
 
         Set by the gateway.
         """

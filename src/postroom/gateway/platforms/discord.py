@@ -4,16 +4,13 @@ Limits of Discord, and how the adapter handles them:
 
 - It has no acknowledgements. A session advances when messages are received, not when they are stored. So the
   adapter keeps the updates that cannot be stored in a queue, in order, and retries until they are stored.
-  When the adapter
-  holds `max_held` updates, it closes the connection. Discord keeps later updates for some minutes, and a
-  RESUME
-  delivers them.
+  When the adapter holds `max_held` updates, it closes the connection. Discord keeps later updates for some
+  minutes, and a RESUME delivers them.
 - After a longer absence, a new session begins without the missed updates. The adapter then requests the
   messages after the last stored one (`backfill`), up to `backfill_limit` for each of the 200 channels with
   the newest messages. Other updates are lost: messages in channels that this process does not know, unless
   `channels` or `remember` named the channel; edits, deletions, buttons and commands of that time; and updates
-  that
-  were in memory when the process was killed.
+  that were in memory when the process was killed.
 - A `nonce` makes a message unique for some minutes only. A repetition after that is sent as a new message.
 - If a button or command is not answered within three seconds, Discord shows a failure, although postroom has
   accepted it.
@@ -409,7 +406,7 @@ class Message(Answered, frozen=True, kw_only=True):
         return bool(self.edited_timestamp) and self.content is not None and self.author is not None
 
     def is_for(self, me: "Me") -> bool:
-        """Return whether another account than the bot wrote the message, and it is not a system message.
+        """Return whether a message is for the bot: it is not a system message, and not the bot's own.
 
         Raises:
             Unreadable: The message has no author.
@@ -510,7 +507,7 @@ def read(told: object, kind: type[S]) -> S:
     """Convert an update to a struct of the type `kind`.
 
     Raises:
-        Unreadable: The update has another form; the error quotes nothing.
+        Unreadable: The update has another form. The error does not quote it.
     """
     try:
         return msgspec.convert(storable_json(told), kind)
@@ -534,7 +531,7 @@ def id_at(instant: int) -> str:
 
 
 def channel_of(data: object) -> Channel:
-    """Return the channel in a channel object.
+    """Parse a channel object.
 
     Raises:
         Unreadable: The object is not a channel.
@@ -910,7 +907,7 @@ class Intake:
     # After an absence.
 
     async def _caught_up(self) -> None:
-        """Request the messages after the newest known one in each channel."""
+        """In each known channel, request the messages after the newest known message."""
         for channel_id in tuple(self._marks):
             try:
                 await self._read_on(channel_id)

@@ -494,7 +494,7 @@ def automatic_marks(mail: Message, address: str) -> dict[str, Json]:
 
 
 def _machine(mail: Message, address: str) -> str | None:
-    """Return the header which shows that a program or a mailing list sent the mail; None if there is none."""
+    """Return the header that marks the mail as sent by a program or a mailing list; None if there is none."""
     told = {
         name: _line(mail.get(name, "")).strip().lower()
         for name in ("Auto-Submitted", "Precedence", "Return-Path")
@@ -1370,7 +1370,7 @@ class EmailAdapter(BasePlatformAdapter):
         return source.thread_id
 
     def _read(self, uid: int, raw: bytes, *, is_cut: bool) -> MessageEvent | None:
-        """Parse a mail. Call this on a thread, because parsing a large mail takes long."""
+        """Parse a mail. Call this on a thread, because parsing a large mail takes a long time."""
         mail = parsed(raw)
         event = understood(mail, self._mailbox.where(uid), self._me)
         if event is not None and event.message_id is not None:

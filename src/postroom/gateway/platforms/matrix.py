@@ -1,4 +1,4 @@
-"""Matrix by its client-server API: long polls for incoming events, transactions for outgoing ones.
+"""Matrix, through its client-server API: long polls for incoming events, transactions for outgoing ones.
 
 The token is an access token; logging in with a password is not supported.
 
@@ -166,7 +166,7 @@ def _fits(content: Mapping[str, Json]) -> bool:
 
 
 def _weight(value: Json) -> int:
-    """Return an upper estimate of the bytes of a value as JSON."""
+    """Return an upper bound for the number of bytes of a value as JSON."""
     if isinstance(value, str):
         return 2 + len(value.encode("utf-8", "replace")) + sum(value.count(one) for one in '"\\\n\t')
     if isinstance(value, Mapping):
@@ -340,7 +340,7 @@ def read(told: object, kind: type[S]) -> S:
     """Parse received data into a struct of this type.
 
     Raises:
-        Malformed: The data has a different form; the error quotes nothing.
+        Malformed: The data has a different form. The error does not quote it.
     """
     try:
         return msgspec.convert(told, kind)
@@ -402,7 +402,7 @@ class Room:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ourselves:
-    """The bot's identity on this homeserver, and the prefix of commands besides a slash."""
+    """The bot's identity on this homeserver, and the second command prefix in addition to the slash."""
 
     user_id: str
     name: str | None = None
@@ -1127,9 +1127,9 @@ class MatrixOptions(PlatformConfig, frozen=True, kw_only=True):
     base_url: str
     """The homeserver, such as `https://matrix.example.org`."""
     user_id: str | None = None
-    """The user of the token; the token of another user is refused."""
+    """The user to whom the token must belong; the token of another user is refused."""
     sync_file: FilePath | None = None
-    """The file that stores the position in the stream; None if a process starts with new events only."""
+    """The file that stores the position in the stream; if None, a process starts with new events only."""
     poll_ms: Annotated[int, Meta(ge=1_000, le=300_000)] = 30_000
     """How long the homeserver may hold a sync request open while there is nothing new."""
     command_prefix: str = "!"

@@ -485,7 +485,7 @@ class Message(Struct, frozen=True, kw_only=True):
         return _each(self.attachments, Shared, "an attachment")
 
     def same_words(self, other: "Message") -> bool:
-        """Return whether both have the same text and files.
+        """Return whether both messages have the same text and files.
 
         Slack also reports an edit when it unfurls a link.
         """
@@ -863,7 +863,7 @@ class Refusal:
         return f"{self.code}: the scope {self.needed} is missing" if self.needed else self.code
 
     def as_result(self) -> SendResult:
-        """Convert it to the result of sending a message."""
+        """Convert the refusal to the result of sending a message."""
         return SendResult.failed(self.kind, f"slack: {self.describe()}", retry_after_ms=self.retry_after_ms)
 
 
@@ -1589,7 +1589,10 @@ class SlackAdapter(BasePlatformAdapter):
         caption: str | None = None,
         metadata: Metadata | None = None,
     ) -> SendResult:
-        """Send a file. The result has no id, because Slack does not tell which message contains the file."""
+        """Send a file.
+
+        The result has no message id, because Slack does not tell which message contains the file.
+        """
         name = storable(attachment.name or "file")[:255]
         asked = {"filename": name, "length": data.size}
         ticket = await self._called("files.getUploadURLExternal", asked, form=True)
@@ -1615,7 +1618,7 @@ class SlackAdapter(BasePlatformAdapter):
         """Yield a received file; see the base class.
 
         Raises:
-            InvalidArgument: The file is not at Slack; nothing was fetched.
+            InvalidArgument: The file is not stored at Slack; nothing was fetched.
         """
         if self._api is None:
             raise ServerUnavailable("Slack is not connected", remedy="")

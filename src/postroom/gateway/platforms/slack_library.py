@@ -214,7 +214,7 @@ except ImportError as error:
     ) from error
 
 HEARTBEAT_MS: Final = 15_000
-"""The interval between pings. A ping without an answer by the next one ends the connection."""
+"""The interval between pings. If a ping is unanswered when the next one is due, the connection ends."""
 LEAVE_MS: Final = 10_000
 OPEN_S: Final = 15.0
 CLOSE_S: Final = 1.0

@@ -1194,7 +1194,7 @@ class TelegramAdapter(BasePlatformAdapter):
             await self.handle_message(found)
 
     async def _follow(self, moved: Moved) -> None:
-        """Continue in the supergroup that a group has become."""
+        """Use the new id of a group that has become a supergroup, also for the group's sessions."""
         self._moved[moved.source.chat_id] = moved.chat_id
         if self._inbound is not None:
             await self._inbound.moved(moved.source, moved.chat_id)
@@ -1432,7 +1432,7 @@ def _client(options: TelegramOptions, token: str) -> "TelegramApi":
 
 
 def _checked(answer: Answer) -> Json:
-    """Return the result of a call before the first poll.
+    """Return the result of a call that `connect` makes before the first poll.
 
     Raises:
         ConfigError: Telegram refuses the token.

@@ -89,9 +89,10 @@ MOST_LOGGED: Final = 500
 MOST_CHARACTERS: Final = 5_000_000
 MOST_WATCHERS: Final = 16
 CHARACTERS_A_MS: Final = 32
-"""For each this many characters of a draft, the server waits 1 ms before it sends the draft again.
+"""The number of characters of a draft for which the server waits 1 ms before it sends the draft again.
 
-The server renders the whole draft each time, so it renders a long draft less often."""
+The server renders the whole draft each time, so it must send a long draft less often.
+"""
 LONGEST_WAIT_MS: Final = 1_000
 _ALIVE: Final = sse.entry("alive", "{}")
 MAIN: Final = "main"
@@ -630,7 +631,7 @@ class WebOptions(PlatformConfig, frozen=True, kw_only=True):
     """The table [platforms.web]."""
 
     name: str = "owner"
-    """The person who signs in with `token`."""
+    """The name of the person who signs in with `token`."""
     people: Mapping[str, WebPerson] = {}
     """The other people; each has separate conversations."""
     title: Annotated[
@@ -673,7 +674,7 @@ class WebAdapter(HttpAdapter):
         epoch = secrets.token_hex(4)
         self._logs = {name: ChatLog(epoch) for name in people}
         self._uploaded: dict[str, OrderedDict[str, ShownFile]] = {name: OrderedDict() for name in people}
-        """The newest uploaded files that are not part of a message yet."""
+        """For each person, the newest uploaded files that are not part of a message yet."""
         self._without_main: set[str] = set()
         """The people who deleted the conversation `main` in this process and have not written there since."""
         self._markdown = Markdown(headings=AS_WRITTEN)
@@ -1000,7 +1001,7 @@ class WebAdapter(HttpAdapter):
         return self.files
 
     async def fetch_media(self, attachment: Attachment, *, max_bytes: int) -> AsyncIterator[bytes]:
-        """Yield an uploaded file, from the store."""
+        """Yield an uploaded file from the store."""
         if attachment.size is not None and attachment.size > max_bytes:
             raise TooLarge(f"it exceeds {max_bytes:,} bytes", value=attachment.size)
         async for piece in self._store().content(attachment.ref):
@@ -1136,7 +1137,7 @@ class WebAdapter(HttpAdapter):
     async def edit_message(
         self, chat_id: str, message_id: str, content: str, metadata: Metadata | None = None
     ) -> SendResult:
-        """Replace the text of a message, or a draft by its complete answer."""
+        """Replace the text of a message, or replace a draft by the complete answer."""
         told = metadata or {}
         fields: dict[str, Any] = {"text": content}
         if reasoning := _reasoning(told):
@@ -1303,7 +1304,7 @@ def _message_id(told: Json) -> str:
 
 
 def _base(request: Request) -> str:
-    """Return the page's own path, wherever the routes are mounted."""
+    """Return the path of the page, which depends on where the routes are mounted."""
     return f"{request.scope.get('root_path', '')}/chat"
 
 

@@ -14,19 +14,19 @@ byte by byte. The delivery id is not signed. Therefore, a signature that was acc
 under another one while its timestamp is valid, but only by the process that accepted it. GitHub's signature
 and GitLab's token contain no timestamp: their security depends on a private connection.
 
-A body that lacks a field of the template, such as GitHub's `ping`, does not become a message. It is answered
-with 202, the status `ignored` and the name of the field. A null counts as a value. The agent is told which
-parts of the prompt come from the body, unless the scheme is `postroom` and there is no template.
+A body that lacks a field of the template, such as GitHub's `ping`, does not become a message. The request is
+answered with 202, the status `ignored` and the name of the field. A null counts as a value. The agent is told
+which parts of the prompt come from the body, unless the scheme is `postroom` and there is no template.
 
 A message can be a command, such as `/stop`, only if the template begins with a slash, or if there is no
-template and the scheme is `postroom`. So text by strangers in a repository never becomes a command.
+template and the scheme is `postroom`. So text that strangers write in a repository never becomes a command.
 
 The chat is `<name>`, or `<name>/<conversation>` if the body names a `conversation`, so routes never share a
 chat. A callback gets an `X-Postroom-Delivery` that is the same for each repetition of an answer. Answers to
-routes without a callback are kept only in memory, at most the newest 1,000 and 20 million characters, and are
-lost at a restart. `answers` in the 202 response is the address of the answer, below the mount point of these
-routes. To fetch it, sign `<timestamp>.<path>` with the route's secret as in the scheme `postroom`, with the
-full path or the path as above.
+routes without a callback are kept only in memory, at most the newest 1,000 with 20 million characters in
+total, and are lost at a restart. `answers` in the 202 response is the address of the answer, below the mount
+point of these routes. To fetch it, sign `<timestamp>.<path>` with the route's secret as in the scheme
+`postroom`, with the full path or the path as above.
 """
 
 import asyncio
@@ -111,7 +111,7 @@ class Scheme(StrEnum):
 
 
 class HookTable(Table, frozen=True, kw_only=True):
-    """The table [platforms.webhook.routes.<name>]: how a caller authenticates, and where answers go."""
+    """The table [platforms.webhook.routes.<name>]: how a caller authenticates, and where answers are sent."""
 
     secret: Secret = Secret()
     """The shared secret, of 16 characters or more."""
@@ -218,7 +218,7 @@ def may_command(route: HookRoute) -> bool:
 def prompt_of(template: str | None, data: Mapping[str, Json], body: bytes) -> str:
     """Return the prompt: the template with its fields, otherwise the body's `text`, otherwise the whole body.
 
-    Fields inside inserted values are not replaced. A missing value becomes an empty text.
+    Fields inside inserted values are not replaced. A value that is missing is replaced by nothing.
 
     Raises:
         Refused: The prompt is blank or too long.
@@ -587,7 +587,7 @@ def _answers_at(name: str, delivery: str) -> str:
 
 
 def _whole(request: Request, path: str) -> str:
-    """Return the public path of one of these routes, including their mount point."""
+    """Return the public path of one of these routes, including the mount point."""
     return f"{request.scope.get('root_path', '')}{path}"
 
 
