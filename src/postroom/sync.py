@@ -3,7 +3,7 @@
     threads of the program ──▶ calls ──▶ one thread with an event loop: `postroom.embedded.Mailbox`
             a sync run ◀──────── on a thread of its own
 
-Each method waits for its asynchronous counterpart; this module contains no logic of its own.
+Each method waits for its asynchronous counterpart. This module contains no logic of its own.
 """
 
 import asyncio
@@ -76,7 +76,7 @@ class _Loop:
     def call(self, work: Coroutine[Any, Any, T], jobs: "SimpleQueue[Callable[[], None] | None]") -> T:
         """Wait for a coroutine on the loop.
 
-        During the wait, call the functions that the coroutine sends to this thread.
+        While waiting, call the functions that the coroutine sends to this thread.
 
         Raises:
             MailboxClosed: The loop has ended.
@@ -109,7 +109,7 @@ class _Loop:
 
     @property
     def is_here(self) -> bool:
-        """Whether the loop belongs to this process; a forked process has only a copy that no thread runs."""
+        """Whether the loop belongs to this process. A forked process has only a copy, run by no thread."""
         return os.getpid() == self._process
 
     def soon(self, function: Callable[[], object]) -> None:
@@ -175,7 +175,7 @@ def _iterated(
 
 
 class RunHandle(_Twin):
-    """Blocking handle that waits for, reads, answers and ends a run; see `postroom.embedded.RunHandle`."""
+    """A blocking handle to wait for, read, answer and end a run; see `postroom.embedded.RunHandle`."""
 
     _twin: embedded.RunHandle
 
@@ -315,7 +315,7 @@ class Mailbox(_Twin):
 
 
 class Run(_Twin):
-    """A run as its function sees it; see `postroom.embedded.Run`. Steps are called on the run's thread."""
+    """A run as its function sees it; see `postroom.embedded.Run`. Steps run on the run's own thread."""
 
     _twin: embedded.Run
 
@@ -414,6 +414,6 @@ def _settled(loop: _Loop, future: "asyncio.Future[object]", call: Callable[[], o
         settle = partial(future.set_result, call())
     except StopIteration as error:  # a future cannot hold a StopIteration
         settle = partial(future.set_exception, RuntimeError(f"StopIteration was raised: {error}"))
-    except BaseException as error:  # includes the exception that unwinds a waiting run
+    except BaseException as error:  # this includes the exception that unwinds a waiting run
         settle = partial(future.set_exception, error)
     loop.soon(lambda: None if future.done() else settle())

@@ -34,9 +34,9 @@ from postroom.stores.sql_transaction import Found, Look, Row, Tables, Values
 
 @dataclass(frozen=True, slots=True)
 class WrittenEvent:
-    """A draft with its id, and its payload as text.
+    """A draft with its id, and with its payload as text.
 
-    Later changes of the payload by the caller have no effect.
+    If the caller changes the payload later, this has no effect.
     """
 
     event_id: str
@@ -50,7 +50,7 @@ class WrittenEvent:
     def of(
         cls, draft: CanonicalEventDraft, new_id: Callable[[], str], answer: RunRecord | None = None
     ) -> "WrittenEvent":
-        """Convert a draft to its written form; the run whose `answer` it may contain is already stored."""
+        """Convert a draft to its written form, in which the answer of the run `answer` is omitted."""
         keyed = draft.options.idempotency_key is not None
         rest = None if answer is None else without_answer(draft.payload, answer)
         return cls(

@@ -133,7 +133,7 @@ class OutboxTables(Tables):
         return tuple(map(_effect, self._sql.all("outbox.open", {"kind": kind, "limit": limit})))
 
     def backlog(self, kind: str) -> Backlog:
-        """Return how many effects of a kind wait, the oldest one's time, and the number of dead letters."""
+        """Return how many effects of a kind wait, the time of the oldest, and the number of dead letters."""
         [(waiting, oldest_at, dead)] = self._sql.all("outbox.backlog", {"kind": kind})
         return Backlog(waiting=waiting, oldest_at=oldest_at, dead=dead)
 

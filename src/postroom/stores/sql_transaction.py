@@ -69,17 +69,17 @@ class SqlTransaction(Protocol):
     spent: dict[str, Spending]
     """The spending of scopes that a change has read while holding the lock of the limits.
 
-    Each write is added to it. On PostgreSQL, the changes of a group share it, because they hold the lock
+    Each write is added to it. On PostgreSQL, the changes of a group share it, because they hold that lock
     until they are committed.
 
-    The changes of a group on PostgreSQL share it: they hold the lock until they are committed.
+    Other changes cannot change it in the meantime.
     """
 
     instant: int | None
-    """The instant of the change, or None until it is read.
+    """The time of the change; None until it is read.
 
-    A change that runs again on the same answers keeps its instant, because with a different instant its
-    queries would have to be repeated.
+    A change that runs again with the same answers keeps its time, because with a different time its queries
+    would have to be repeated.
     """
 
     @property

@@ -236,7 +236,7 @@ class Threads(Tables):
                 self._sql.spent[one.scope] = before.plus(one)
 
     def put_asker(self, scope: str, until: int | None, run_id: str, *, is_refused: bool = False) -> None:
-        """Store which run asks for a whole scope ('' for none); the caller holds the lock of the limits."""
+        """Store the run that asks for a scope ('' for none); the caller must hold the lock of the limits."""
         values = {"scope": scope, "window_end": until or 0, "asked_by": run_id, "is_refused": int(is_refused)}
         self._sql.run("threads.put_asker", values)
         self._sql.spent.pop(scope, None)
