@@ -354,7 +354,7 @@ class Delivery:
         if reply.questions:
             return await self._ask(adapter, reply, outgoing)
         files = outgoing.address.files
-        if not files:  # of a mail message
+        if not files:  # the files of a mail message
             for position, file in enumerate(reply.files):
                 files += (await attached(file, reply.thread_id, position, self._stores.files),)
         return await self._send_files(adapter, outgoing, files) if files else result

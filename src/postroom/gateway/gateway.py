@@ -406,7 +406,7 @@ class Gateway:
             await asyncio.to_thread(self._locks.acquire, adapter.platform.value, identity)
 
     async def _write_status(self, word: str) -> None:
-        async with self._writing_status:  # channels come back at one moment, and the newest word is to stay
+        async with self._writing_status:  # one at a time, so that the newest status is the last written
             await asyncio.to_thread(
                 status.write_runtime_status,
                 self.config.state_dir,

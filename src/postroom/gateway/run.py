@@ -185,7 +185,7 @@ async def merge_album(log: IntakeLog, first: MessageEvent, others: Sequence[Mess
         try:
             await log.move([event.inbound_id or 0], done)
         except IllegalTransition:
-            continue  # as above
+            continue  # the message was deleted meanwhile, or another process closed it
 
 
 class Acknowledgements:
@@ -294,7 +294,7 @@ class GatewayRunner:
             await self.drain(worker)
         return None
 
-    # Turns.
+    # Processing the queues.
 
     def go_on(self, worker: ChatWorker) -> None:
         """Start a task that handles the queue of a chat, unless one is running."""

@@ -130,7 +130,7 @@ class SeenMarks:
         if adapter is None or self._tasks.closed or (source.platform, source.chat_id) in self._refusing:
             return
         setting = adapter.config.reactions
-        # By default where typing does not show whose message is read.
+        # By default, only in groups, where a typing indicator does not show whose message is being read.
         is_on = source.chat_type != "dm" if setting is None else setting
         if not (is_on and adapter.capabilities.reactions and adapter.may_react):
             return
@@ -353,7 +353,7 @@ class StreamingPresenter:
             await self._begin_again(adapter, chat_id, shown)
             return shown
         capabilities, interval = adapter.capabilities, milliseconds(self._config.edit_interval)
-        if capabilities.streams:  # its edits are the stream
+        if capabilities.streams:  # each edit extends the stream, so edits are not delayed
             interval = 0
         interval = max(interval, capabilities.min_edit_interval_ms)
         shown = Shown(Draft(capabilities, least_new=self._config.buffer_threshold, interval_ms=interval))
@@ -521,5 +521,5 @@ class ChatExecutor(ExecutorAround):
             seen = _DeltaSink(sink, deltas)
             result = await self._within.run(activation, seen)
         if result.termination.type is TerminationKind.CANCELLED and not result.response:
-            return replace(result, response=seen.text)  # a program keeps no partial answer itself
+            return replace(result, response=seen.text)  # programs do not keep partial answers themselves
         return result

@@ -345,8 +345,9 @@ def decoded(ref: str) -> tuple[bytes | None, str | None]:
 
 # The OpenAI protocol as values: the content of a request, and the shapes of answers. Pure functions.
 #
-# Without a session a request contains its whole conversation. In a session the conversation is stored here,
-# and only the request's last message and results of tools are new. Tools and settings go to the model.
+# Without a session, a request contains its whole conversation. In a session, the server stores the
+# conversation, and only the request's last message and its tool results are new. Tools and settings go to the
+# model.
 
 
 UNSUPPORTED: Final = "unsupported_parameter"
@@ -1887,7 +1888,8 @@ class ApiServerAdapter(HttpAdapter):
         chat_id, message_id = names
         exchange = self._exchanges.find(chat_id, message_id)
         if known.answer is None and not known.is_cancelled and (exchange is None or not exchange.asked):
-            # Another process has shown the questions: this one was restarted, or is one of several servers.
+            # Another process has shown the questions, because this process was restarted or is one of several
+            # servers.
             cards = await self._receiver().cards_of(self._source(chat_id), message_id)
             self._exchanges.recall(chat_id, message_id, _BETWEEN.join(map(_asked, cards)))
         return *names, known

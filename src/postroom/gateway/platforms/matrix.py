@@ -838,8 +838,8 @@ class Homeserver:
                 value="matrix",
                 remedy=install_command("matrix"),
             ) from error
-        # Without TLS no certificates are read; the library still requires a context, so this one trusts
-        # nobody.
+        # Without TLS, no certificates are read. The library still requires a context, so this context trusts
+        # no certificate.
         is_plain = self._base_url.startswith("http://")
         trusted = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if is_plain else True
         headers = {"Authorization": f"Bearer {self._token}"}

@@ -328,7 +328,7 @@ def _entities_only(text: str) -> str:
 #     events_api       message, app_mention             ─▶ NewMessage
 #                      message_changed, message_deleted ─▶ Edit, Deletion
 #     slash_commands   /name args                       ─▶ NewMessage
-#     interactive      a button of ours                 ─▶ ButtonPress
+#     interactive      a postroom button                 ─▶ ButtonPress
 #
 # Irrelevant events (joins, topics, the bot's own messages, unfurled links) become None. A message has the
 # same id, place and sender whether it arrives as `message` or as `app_mention`. The latter does not contain

@@ -43,8 +43,8 @@ class _WithToken(httpx2.AsyncBaseTransport):
 
     def __init__(self, token: str, *, is_plain: bool, proxy: str | None) -> None:
         self._path = f"/bot{token}/".encode("ascii")
-        # Without TLS no certificates are read; the library still requires a context, so this one trusts
-        # nobody.
+        # Without TLS, no certificates are read. The library still requires a context, so this context trusts
+        # no certificate.
         trusted = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if is_plain else True
         self._inner = httpx2.AsyncHTTPTransport(verify=trusted, trust_env=False, proxy=proxy)
 
