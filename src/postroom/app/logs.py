@@ -107,7 +107,8 @@ class Repeats(logging.Filter):
     """Suppresses warnings that repeat a warning from the last minute.
 
     Periodic work (renewing leases, looking for due runs) fails with the store in each round, several times a
-    second. Only lines with a `reason` count as equal, because two refused logins are two events.
+    second. Only lines with a `reason` can count as repetitions, because, for example, two failed logins are
+    two separate events.
     """
 
     def __init__(self, seconds: Callable[[], float]) -> None:

@@ -138,7 +138,7 @@ class MailTool:
         """Execute the operation; a repeated call makes its change only once.
 
         Raises:
-            PostroomError: The operation was refused; nothing was changed.
+            PostroomError: The operation failed; nothing was changed.
         """
         name = self._operation.name
         asked: dict[str, Any] = {**arguments, **self._given}

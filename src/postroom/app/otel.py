@@ -93,7 +93,7 @@ class OtelTracing:
     def _watched(
         self, name: str, attributes: dict[str, str], follows: Sequence[trace.SpanContext | None]
     ) -> "_Watched":
-        """Start a span as a child of the first traceparent, with links to the others, each once."""
+        """Start a span as a child of the first span in `follows`, with one link to each of the others."""
         places = list({(one.trace_id, one.span_id): one for one in follows if one is not None}.values())
         above = (
             trace.set_span_in_context(trace.NonRecordingSpan(places[0]), Context()) if places else Context()

@@ -136,7 +136,7 @@ class Kept:
 def settle_identity(store: Stores, settings: Settings, kept: Kept, *, new_store: bool = False) -> Path | None:
     """Compare a store with the mark files, and write missing marks. Blocks.
 
-    Return the folder to which the archive was moved, or None if it stays.
+    Return the folder to which the archive was moved, or None if it was not moved.
 
     With `new_store`, a store with another id replaces the expected one. The archive then moves to another
     folder, because two messages in one archive must never have the same number.
@@ -167,7 +167,7 @@ def adopt_restored(settings: Settings, clock: Clock) -> Path | None:
     """Make a restored database the store of this data folder, so that a server starts on it. Blocks.
 
     Return the folder to which the archive was moved because the database is older or has another id, or None
-    if the archive stays. A data folder that belongs to a store on PostgreSQL stays unchanged.
+    if the archive was not moved. A data folder that belongs to a store on PostgreSQL stays unchanged.
 
     Raises:
         StoreError: The database cannot be opened, or the archive cannot be moved.

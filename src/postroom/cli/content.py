@@ -13,7 +13,7 @@ from postroom.contracts.errors import InvalidArgument, InvalidPath, TooLarge
 STDIN: Final = "-"
 LARGEST_BODY: Final = 64 * 1024 * 1024
 LARGEST_ATTACHMENTS: Final = 512 * 1024 * 1024
-"""The highest size limit, in bytes, that a server can have; larger files are refused before they are read."""
+"""The highest size limit, in bytes, that a server can have; larger files cause an error before being read."""
 
 
 def message_text(argument: str | None, file: str | None, attached: Sequence[Path] = ()) -> str:

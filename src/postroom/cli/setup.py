@@ -109,7 +109,7 @@ class Questions:
     ) -> dict[Extra, bool]:
         """Return the decision on each part that the client has in this scope; ask a person if necessary.
 
-        Without an option, an existing part stays, and the person is asked about a missing part. Without a
+        Without an option, an existing part is kept, and the person is asked about a missing one. Without a
         terminal, the answer is no.
         """
         in_place = extras_in_place(client, target, records)
@@ -282,7 +282,7 @@ def remove(
 
 
 def end(results: Sequence[Mapping[str, Any]]) -> None:
-    """Exit with 78 if a client or its file was refused, or with 1 if anything else failed."""
+    """Exit with 78 if a client or its file cannot be set up, or with 1 if anything else failed."""
     if any(one.get("refused") for one in results):
         raise typer.Exit(CONFIGURATION)
     if any("error" in one or one.get("trial", {}).get("state") == "failed" for one in results):

@@ -1,7 +1,7 @@
 """Forwards requests to the server of the same database that does the work, and returns its response.
 
     request ─▶ is it done here? ─▶ the route
-                └ no ─▶ the server that does it, by its leases ─▶ its answer, as it comes
+                └ no ─▶ the server whose lease covers it ─▶ its response, as it arrives
 
 A request is forwarded only once. Servers use plain HTTP among themselves, at their listening addresses.
 """

@@ -649,7 +649,7 @@ _REFUSED_TEXTS = (
     (re.compile(r"(?:\A|/)\.\.(?:/|\Z)"), "contains `..`", f"{_RELATIVE}, without `..`"),
     (re.compile(rf"\A{_SCHEME.pattern}(?:/|\Z)"), "is neither a path nor a resource", _NO_SLASH),
 )
-# A text in canonical spelling, like stored ones. Only its wildcards may be refused; it is read in one pass.
+# A text in canonical spelling, like stored ones: only its wildcards can be invalid, so one pass is enough.
 _TIDY_RUN = r"[^\x00-\x1f\x7f-\x9f\ud800-\udfff\\:/*]++"
 _TIDY_NAME = rf"(?!\.\.?(?:/|\Z))(?:\*?+(?:{_TIDY_RUN}\*?+)++|\*\*?+)"
 _TIDY = re.compile(rf"(?![\s~]){_TIDY_NAME}(?:/{_TIDY_NAME})*+")

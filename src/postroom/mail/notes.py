@@ -73,7 +73,7 @@ def add_note(context: WriteContext, asked: AddNote) -> NoteView:
         NoteContradicts: An active note on the same subject and files says something else, or a note that the
             new one replaces was itself replaced.
         UnknownNote, UnknownTask, InvalidPattern: A number or a path is not valid.
-        TooLarge: The project has as many active notes as it may have.
+        TooLarge: The project already has the maximum number of active notes.
     """
     project, agent = acting_active(context, asked.project_key, asked.agent_name)
     if CONTROL.search(asked.subject) or not asked.subject.strip() or not asked.text.strip():

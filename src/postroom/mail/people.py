@@ -173,7 +173,7 @@ class StoredChatDelivery:
 
         Raises:
             UnknownMessage: No person with one of these chats received this message.
-            PostroomError: The operation refused the answer.
+            PostroomError: The reply was rejected and not stored.
         """
         person = await self._mail.store.read(lambda tx: _reader_at(tx, chats, message))
         if person is None:
@@ -196,7 +196,7 @@ class StoredChatDelivery:
 
         Raises:
             StoreError: It is unknown whether the message was stored.
-            PostroomError: The operation refused the message.
+            PostroomError: The message was rejected and not stored.
         """
         sender = await self._mail.store.read(lambda tx: _reached_at(tx, said.chat))
         if sender is None:

@@ -1,4 +1,4 @@
-"""Finds the project of a folder, and the new folder of a project whose own folder is gone."""
+"""Finds the project of a folder, and the new folder of a project whose own folder no longer exists."""
 
 import asyncio
 import os.path
@@ -195,7 +195,8 @@ def project_of(
 def move_project(tx: MailWrites, known: Project, home: str) -> bool:
     """Move a project to another folder, in which its runners then work; the former folder remains an alias.
 
-    Return False if another call has moved the project meanwhile, or if the folder belongs to another project.
+    Return False if another call moved the project in the meantime, or if the folder belongs to another
+    project.
     """
     tx.lock_projects([known.id])
     if tx.project_by_id(known.id) != known or tx.project(home) not in (None, known):

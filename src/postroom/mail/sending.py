@@ -86,7 +86,7 @@ class ContactFacts:
 
 
 def refusal(facts: ContactFacts) -> type[PostroomError] | None:
-    """Return why the message is refused, or None if it is permitted.
+    """Return the kind of error if the recipient does not accept the message; None if it does.
 
     The policy `closed` and a block always apply: the importance of a message, a requested acknowledgement, a
     broadcast, a thread or an approval does not bypass them.
@@ -122,7 +122,7 @@ def refusals(
     reach: Mapping[int, Reach],
     answered: int | None = None,
 ) -> dict[int, PostroomError]:
-    """Return the agents that refuse the message, each with its reason.
+    """Return the errors for the agents that do not accept the message, keyed by agent id.
 
     `answered` is the sender of the message to which this one replies, if that message was sent to `sender`.
     """

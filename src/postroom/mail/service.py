@@ -183,7 +183,7 @@ class Mail:
 
         Raises:
             KeyError: The operation does not exist.
-            PostroomError: The operation was refused; nothing changed.
+            PostroomError: The operation failed; nothing was changed.
         """
         operation = OPERATIONS[name]
         return await self.perform(

@@ -55,7 +55,7 @@ def subscribe(context: WriteContext, asked: Subscribe) -> SubscribedView:
     Raises:
         EventNotReported: Nothing reports such events.
         InvalidArgument, InvalidPattern, UnknownAgent, UnknownTask: `about` does not fit the kind.
-        TooLarge: The agent has as many subscriptions as it may have.
+        TooLarge: The agent already has the maximum number of subscriptions.
     """
     project, agent = acting_active(context, asked.project_key, asked.agent_name)
     if asked.kind not in KINDS_OF:

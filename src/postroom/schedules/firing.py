@@ -245,7 +245,7 @@ class Schedules:
 
         Raises:
             UnknownSchedule: No schedule has this name.
-            PostroomError: The work was refused; nothing was submitted.
+            PostroomError: The work was rejected; nothing was submitted.
         """
         known = await self.named(kind, name)
 

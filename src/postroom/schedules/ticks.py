@@ -23,7 +23,7 @@ from postroom.contracts.schedules import Missed, Schedule
 LATE: Final = timedelta(minutes=1)
 """With the policy `skip`, a tick counts as missed if it would be submitted later than this."""
 MOST_MISSED: Final = 100
-"""With the policy `all`, the maximum number of missed ticks that are made up for; the latest ones are."""
+"""With the policy `all`, the maximum number of missed ticks, the latest ones, that are submitted later."""
 SHORTEST: Final = timedelta(seconds=1)
 """The shortest interval that a schedule may have."""
 KEPT_SILENT: Final = timedelta(hours=3)
@@ -69,7 +69,7 @@ def planned(schedule: Schedule, now: int) -> Plan:
 
 
 def next_tick(schedule: Schedule, after: int) -> int:
-    """Return the first tick after an instant.
+    """Return the first tick after a time.
 
     Raises:
         InvalidSchedule: No tick exists in the next 50 years, or the time zone is unknown.
@@ -178,7 +178,10 @@ def _before(schedule: Schedule, now: int) -> Iterator[int]:
 
 
 def _cron(schedule: Schedule, start: int, *, reverse: bool = False) -> Iterator[int]:
-    """Yield the ticks of a cron expression after or before an instant, and some within an hour of it."""
+    """Yield the ticks of a cron expression after or before a time.
+
+    Some of them may lie up to an hour on the other side of this time.
+    """
     line, zone = schedule.cron or "", _zone(schedule.zone)
     if len(line.split()) != 5 or len(line) > _LONGEST_LINE:
         raise InvalidSchedule(
@@ -236,13 +239,13 @@ def _local_ticks(line: str, start: int, reverse: bool) -> Iterator[datetime]:
 
 
 def _offset(zone: ZoneInfo, moment: int) -> int:
-    """Return how many seconds local time is ahead of UTC at an instant."""
+    """Return how many seconds local time is ahead of UTC at a given moment."""
     shown = datetime.fromtimestamp(moment, tz=zone).utcoffset() or timedelta(0)
     return int(shown.total_seconds())
 
 
 def _change(zone: ZoneInfo, before: int, behind: int) -> int:
-    """Return the first instant after `before` at which the offset differs; at `behind` it must differ."""
+    """Return when the offset first differs from that at `before`; at `behind`, it must already differ."""
     offset = _offset(zone, before)
     while behind - before > 1:
         middle = (before + behind) // 2

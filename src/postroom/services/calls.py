@@ -197,7 +197,7 @@ class Calls:
         returns the record and the bytes of the whole file.
 
         Raises:
-            PostroomError: The call was refused, or no such operation exists here; nothing changed.
+            PostroomError: The operation failed, or it does not exist here; nothing was changed.
         """
         began = time.perf_counter()
         known, outcome = "unknown", "internal_error"

@@ -22,7 +22,7 @@ _COOKIE: Final = re.compile(r"([0-9]{13,15})\.([A-Za-z0-9_-]{22})\.([0-9a-f]{64}
 
 
 def typed_in(fields: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return the texts typed into a refused form, so that they can be shown again and are not lost."""
+    """Return the texts that were typed into a rejected form, so that they can be shown again."""
     return [text for name in _TYPED for text in fields.get(name, ()) if text.strip()]
 
 

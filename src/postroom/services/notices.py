@@ -16,7 +16,7 @@ from postroom.mail.reservations import Held
 
 LONGEST_PATH = 200
 SHOWN = 3
-"""Maximum number of files named in one refusal."""
+"""Maximum number of files that one error line names."""
 COUNTED = 1_000
 """Maximum number of messages that a line covers; the remaining ones wait for the next line."""
 _RANKS: tuple[Importance, ...] = ("low", "normal", "high", "urgent")

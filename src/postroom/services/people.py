@@ -185,7 +185,7 @@ class MessageService:
 
         Raises:
             UnknownAgent: No person has this name.
-            PostroomError: The message was refused, and not stored.
+            PostroomError: The message was rejected and not stored.
         """
         operation, asked = await self._mail.store.read(lambda tx: _asked(tx, slug, draft))
         asked |= {

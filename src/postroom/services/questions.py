@@ -50,7 +50,7 @@ _PLACES: Final = {
 TAKE_BACK_MS: Final = 8_000
 """Number of milliseconds in which an answer from the pages can be withdrawn before the agent gets it."""
 _NAMED: Final = 3
-"""Maximum number of open questions listed when an answer is refused."""
+"""Maximum number of open questions that the error for a rejected answer lists."""
 _SHOWN: Final = 80
 """Maximum characters of each listed question."""
 LONGEST_NAME: Final = 64

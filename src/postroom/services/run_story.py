@@ -61,7 +61,7 @@ class Story:
     model_ms: int = 0
     tool_ms: int = 0
     held: Sequence[Reservation] = ()
-    """The agent's reservations: all of them while the run is open, later those that the run left behind."""
+    """The agent's reservations: all while the run is open, later those that the run has not released."""
     heard_at: int | None = None
     """The time of the newest entry of the run's log; None before the first."""
     output: Output = field(default_factory=partial(Output, text=""))

@@ -1,4 +1,4 @@
-"""The page that summarizes what happened in a project lately, as the tool `catch_up` does for agents."""
+"""The page that summarizes recent events in a project, as the tool `catch_up` does for agents."""
 
 from typing import Any, Final
 

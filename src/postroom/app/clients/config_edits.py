@@ -58,7 +58,7 @@ class AppliedEdit:
     path: tuple[str, ...]
     """The keys that lead to the edited value; for an item of an array, the keys that lead to the array.
 
-    Empty for a whole file.
+    It is empty if the edit is a whole file.
     """
     before: str = ""
     """The whitespace that was written before the part; for a block, the line end after the text above."""

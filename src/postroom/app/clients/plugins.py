@@ -131,7 +131,7 @@ def make_known(client: Client, target: SetupScope) -> str:
     """Make the client load the marketplace now, so that its first session already has the plugin.
 
     The marketplace is declared in a temporary folder, because the client would otherwise rewrite its user's
-    settings. If the client refuses, return the expected and the actual output.
+    settings. If this fails, return the expected and the actual output of the client.
     """
     assert client.market is not None  # noqa: S101 - a form as a plugin has one
     folder = config_file(client.market, target).path

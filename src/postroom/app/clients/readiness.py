@@ -60,7 +60,7 @@ def refuse_unfit(client: Client, target: SetupScope, *, hooks: bool) -> list[ToD
     If the client does not report its version, return the step that the user must take.
 
     Raises:
-        ClientUnfit: The client is refused; nothing was written.
+        ClientUnfit: The client is missing or too old; nothing was written.
     """
     if target.scope == "user":
         _refuse_missing(client, target)

@@ -1,7 +1,7 @@
 """Writes postroom's parts into a client's files, and removes them.
 
     read every file ─▶ compute every text ─▶ record, backup and draft of each ─▶ rename each
-    (obstacles are refused here, before anything is changed)
+    (obstacles raise errors here, before anything is changed)
 
 A full disk is detected before the first rename. If a later rename fails, the files renamed before are
 restored.

@@ -120,7 +120,7 @@ async def _while_there(request: Request, asking: Awaitable[EventsView]) -> Event
 
     Raises:
         ClientDisconnect: The client has disconnected.
-        PostroomError: The request is refused.
+        PostroomError: The log cannot be followed.
     """
     try:
         async with asyncio.TaskGroup() as group:

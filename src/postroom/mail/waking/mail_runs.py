@@ -381,7 +381,7 @@ class LiveMail:
 
 
 async def _continued(activation: RunActivation) -> tuple[RunActivation, RunRecord | None]:
-    """Return the request of a run that continues with all its input, and the run as it was stored.
+    """Return a run's request with all the input with which it continues, and the run as it was stored.
 
     The input includes people's decisions, as messages. If only budgets held the run back, the input also
     includes its earlier messages.

@@ -105,7 +105,7 @@ def _with_work(tx: MailReads, *, agent_id: int) -> tuple[Project, int] | None:
 
 
 def _sent(context: WriteContext, project: Project, agent: Agent, task: Task) -> bool:
-    """Claim a task for an agent and send it in the author's name; return False if the message is refused."""
+    """Claim a task for an agent and send it in the author's name; return False if the agent refuses it."""
     tx = context.tx
     author = tx.agents_by_id([task.author_id])[task.author_id]
     home = tx.project_by_id(author.project_id) or project

@@ -78,7 +78,7 @@ class OpenChange:
     said: set[str] = field(default_factory=set)
     """The keys of the messages that this change stored for delivery to chats."""
     refuses_full: bool = False
-    """Whether a message is refused if too many messages wait for its recipient.
+    """Whether a message is rejected if too many messages wait for its recipient.
 
     If not, the message is stored and wakes the recipient later.
     """
