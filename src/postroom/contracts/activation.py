@@ -140,7 +140,7 @@ _RESUMED = RunTraceContext(run_mode=RunMode.RESUME)
 
 
 class DeliveryOptions(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """Options for the queue; durations in milliseconds, instants in milliseconds since the epoch.
+    """Options for the queue, with durations in milliseconds, and times in milliseconds since the epoch.
 
     `priority` 0 is served first, 255 last. A dispatch that has not started at `deadline_at` becomes a dead
     letter. Retry options that are None are taken from the mailbox's settings; `max_attempts` limits the

@@ -10,7 +10,7 @@ from postroom.contracts.people import ChatAddress
 class LinkedChat:
     """A direct chat with its person and the newest code that was issued there.
 
-    Instants are in milliseconds.
+    Times are in milliseconds since the epoch.
     """
 
     platform: str

@@ -49,7 +49,7 @@ class SystemClock:
 
 
 def elapsed_ms() -> int:
-    """Return milliseconds since an arbitrary instant, from a monotonic clock.
+    """Return the milliseconds since an arbitrary point in time, from a monotonic clock.
 
     On systems with `CLOCK_BOOTTIME`, the time that the machine spends asleep is included.
     """
@@ -121,7 +121,7 @@ def milliseconds(duration: Duration) -> int:
 
 
 def iso(instant: int) -> str:
-    """Render an instant as ISO 8601 in UTC with milliseconds, for JSON, pages and files."""
+    """Format a time as ISO 8601 in UTC with milliseconds, for JSON, pages and files."""
     return f"{_iso_second(instant // 1000)}.{instant % 1000:03d}Z"
 
 

@@ -24,7 +24,7 @@ class LiveCommandKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveRunCommand:
-    """New messages, a hint that messages are waiting, a request to stop, or decisions on tool calls."""
+    """New messages, a notice that messages are waiting, a request to stop, or decisions on tool calls."""
 
     kind: LiveCommandKind
     messages: tuple[Message, ...] = ()

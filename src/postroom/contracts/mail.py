@@ -555,7 +555,7 @@ class OldMessages:
     """A filter for messages that may be deleted, so that the store need not return all other messages."""
 
     before: int
-    """Only messages older than this instant."""
+    """Only messages that are older than this time match."""
     threads: Sequence[str] = ()
     topics: Sequence[str] = ()
     is_any: bool = False

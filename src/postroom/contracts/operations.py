@@ -23,7 +23,7 @@ class Who(StrEnum):
     PEOPLE = "people"
     """People who are logged in, and callers with the server's token."""
     LOOKERS = "agents, programs and people"
-    """Callers with a named token, as far as its scopes permit."""
+    """Callers with a named token, within the limits of the token's scopes."""
     CALLERS = "agents and programs"
     HOOKS = "the operator and runs"
     ADMINS = "the operator and `admin`"

@@ -25,7 +25,7 @@ SHOWN_STATES: Final[Mapping[str, str]] = {
 RunFilter = WorkState | Literal["", "ended"]
 """The state by which runs are filtered; `ended` matches done, cancelled and failed, and "" matches any."""
 INSTANTS: Final = ("_at", "until")
-"""The suffixes of field names whose numbers are instants, in milliseconds since the epoch."""
+"""The suffixes of the names of fields that contain a time, in milliseconds since the epoch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -598,7 +598,7 @@ class Completion:
         """Store that the execution begins; a run that was only prepared now has the status running.
 
         Raises:
-            StaleClaim: The dispatch is no longer ours; nothing was written.
+            StaleClaim: This process no longer owns the dispatch; nothing was written.
         """
         core, begun, dispatch, now = self._core, job.begun, job.dispatch, self._core.now()
         run = None
@@ -638,7 +638,7 @@ class Completion:
         While the store is unavailable, the write is repeated.
 
         Raises:
-            StaleClaim: The dispatch is no longer ours; nothing was written.
+            StaleClaim: This process no longer owns the dispatch; nothing was written.
         """
         core, dispatch, staged = self._core, job.dispatch, job.coordinator.staged
         is_told = job.sink.finished
@@ -870,7 +870,7 @@ class Completion:
         """Queue a dispatch again whose execution ends because this server stops; count an interruption.
 
         Raises:
-            StaleClaim: The dispatch is no longer ours; nothing was written.
+            StaleClaim: This process no longer owns the dispatch; nothing was written.
         """
         await self._moved("release", claimed, lambda row, now: row.stopped(now=now), is_failed=False)
 
@@ -882,7 +882,7 @@ class Completion:
         Return whether the dispatch was queued again.
 
         Raises:
-            StaleClaim: The dispatch is no longer ours; nothing was written.
+            StaleClaim: This process no longer owns the dispatch; nothing was written.
         """
         row = await self._moved("nack", claimed, lambda row, now: row.lease_ended(now=now), is_failed=False)
         return row.status is RunDispatchStatus.QUEUED

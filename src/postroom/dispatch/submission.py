@@ -1765,7 +1765,7 @@ def refuse_other_content(request: RunActivation, run_id: str, stored: Sequence[M
 
 
 def _messages_of(tx: Transaction, thread_id: str, run_id: str) -> Sequence[Message]:
-    """Return the messages that started a run, as far as they are still stored."""
+    """Return the messages that started a run, except those that have been deleted."""
     run = tx.runs.threads.load_run(run_id)
     ids = run.activation.trigger_message_ids if run is not None and run.activation is not None else ()
     return [record.message for record in tx.runs.messages.named(thread_id, ids)]

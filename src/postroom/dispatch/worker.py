@@ -240,7 +240,7 @@ class Slots:
     def take(self, thread_id: str, tenant: str, *, has_turn: bool = True) -> bool:
         """Take a slot, or join the queue for one; return whether a slot was taken. '' is an unknown tenant.
 
-        A thread whose turn it is not does not take a slot that a waiting thread could use.
+        Without `has_turn`, a thread does not take a slot that a waiting thread could use.
         """
         is_free = self.used < self.total and self.has_room(tenant)
         if is_free and (has_turn or not any(map(self.has_room, self._lines))):
@@ -419,7 +419,7 @@ class Dispatcher:
     async def try_dispatch_next(self, thread_id: str, *, has_turn: bool = False) -> DispatchAttempt:
         """Claim the thread's next due dispatch and start it, if no run of the thread is active here.
 
-        A thread whose turn it is not queues behind the threads that already wait for a slot.
+        Without `has_turn`, the thread queues behind the threads that already wait for a slot.
         """
         worker = self.workers.get(thread_id)
         if worker is None:
@@ -520,7 +520,7 @@ class Dispatcher:
 
         The function never awaits.
 
-        A thread whose turn it is not takes no slot while older work waits for one.
+        Without `has_turn`, the thread takes no slot while older work waits for one.
         """
         worker.is_wanted = worker.status is not WorkerStatus.IDLE
         if not self.accepting or worker.status is not WorkerStatus.IDLE or worker.foreground:
@@ -1068,7 +1068,7 @@ class Execution:
         """Store the start of the execution; return False if there is nothing to execute.
 
         Raises:
-            StaleClaim: The dispatch is no longer ours; nothing was written.
+            StaleClaim: This process no longer owns the dispatch; nothing was written.
         """
         core, begun, completion = self._core, job.begun, self._completion
         try:

@@ -1,4 +1,4 @@
-"""Opens both sides of a copy between engines, and makes the copy (`postroom database copy`)."""
+"""Opens both sides of a copy between engines, and makes the copy; used by `postroom database copy`."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -90,7 +90,7 @@ def _opened(source: Place, target: Place, *, now: int, writes: bool, is_gone: Is
     server: AbstractContextManager[Side] = postgres.opened(
         dsn, schema=schema, name=name, is_target=not is_target, is_gone=is_gone
     )
-    # The source first, so that a refusal creates nothing at the target.
+    # The source is opened first, so that nothing is created at the target if the source is refused.
     first, second = (server, file) if is_target else (file, server)
     with first as origin, second as place:
         yield _Sides(origin, place, sqlite.shared_tables(now))

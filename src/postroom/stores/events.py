@@ -215,7 +215,7 @@ class EventTables(Tables):
         return self._sql.changed("events.trim", {"scope": scope, "last": last})
 
     def drop(self, scopes: Sequence[str]) -> None:
-        """Delete whole scopes, which get no more events, with all of their events."""
+        """Delete scopes with all their events; the scopes must not get further events."""
         self._sql.run("events.drop_events", {"scopes": scopes})
         self._sql.run("events.drop_scopes", {"scopes": scopes})
 

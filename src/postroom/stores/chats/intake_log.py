@@ -83,8 +83,8 @@ class IntakeLog:
     ) -> tuple[InboundMessage, ...]:
         """Change the status of all of these messages or of none; return them in order of id.
 
-        Moving a message to its current status changes nothing, so a move can safely be repeated if its result
-        was lost.
+        A repeated id counts only once. A change to the status that a message already has does nothing, so a
+        caller that did not get the result can repeat the call.
 
         Raises:
             UnknownMessage: No message has one of these ids.

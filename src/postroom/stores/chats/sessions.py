@@ -159,9 +159,9 @@ class ChatSessions:
 
 
 def _checked(session: ChatSession) -> ChatSession:
-    """Return a copy of a session after checking that it can be stored.
+    """Check that a session can be stored, and return a copy of it.
 
-    Later changes to the caller's fields do not affect it.
+    Later changes to the caller's fields do not affect the copy.
     """
     refuse_unfit(session.title, session_key=session.session_key, thread_id=session.thread_id)
     return replace(session, source=plain(session.source), settings=plain(session.settings))

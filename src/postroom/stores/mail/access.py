@@ -161,7 +161,7 @@ class EventRecorder:
         self._record([agent.project_id], happening)
 
     def agent_retired(self, before: Agent | None, retired_at: int | None, now: int) -> None:
-        """Record that an agent was retired or unretired, unless nothing changed."""
+        """Record that an agent was retired or became active again, unless nothing has changed."""
         if before is not None and (before.retired_at is None) != (retired_at is None):
             self.of_agent("agent.unretired" if retired_at is None else "agent.retired", before.id, now)
 

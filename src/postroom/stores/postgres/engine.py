@@ -159,7 +159,7 @@ class DatabaseClock:
     """The database's clock, computed from its last reading and the time that has elapsed since then.
 
     The elapsed time is measured by a monotonic clock, so that a wrong or corrected clock of this machine does
-    not affect any instant or lease.
+    not affect any time or lease.
     """
 
     def __init__(self) -> None:

@@ -106,7 +106,7 @@ class Silent(ConnectionLost):
 
 
 class Contended(Exception):
-    """A deadlock between two transactions, for which the database server ended this one.
+    """A deadlock between two transactions, which the server resolved by ending this one.
 
     It can be repeated.
     """
@@ -213,7 +213,7 @@ def unreadable(text: str) -> ConfigError:
 
 
 def grants(schema: str, user: str) -> list[str]:
-    """Return the statements that grant a user a server's permissions on a schema; both names are quoted."""
+    """Return the statements that grant a user all permissions that a server needs on a schema."""
     every = ("SELECT, INSERT, UPDATE, DELETE ON ALL TABLES", "USAGE ON ALL SEQUENCES")
     return [f"GRANT {rights} IN SCHEMA {schema} TO {user}" for rights in every]
 

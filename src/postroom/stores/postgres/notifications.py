@@ -50,7 +50,7 @@ SELECT EXISTS (SELECT 1 FROM pg_locks
 
 
 class Notifications:
-    """Passes hints of this process to other processes, and their hints to its listeners."""
+    """Passes this process's notifications to other processes, and theirs to its own listeners."""
 
     def __init__(
         self, address: Address, changes: ChangeNotifier, look_around: Callable[[Connection], None]
@@ -84,7 +84,7 @@ class Notifications:
                 self._ring()
 
     def close(self) -> None:
-        """Stop; hints that were not sent yet are lost, which does no harm. Repeated calls have no effect."""
+        """Stop; unsent notifications are lost, which does no harm. Repeated calls have no effect."""
         if not self._closing.is_set():
             self._closing.set()
             self._ring()
@@ -134,7 +134,7 @@ class Notifications:
             connection.close()
 
     def _pass_on(self, connection: Connection) -> None:
-        """Receive hints, and send queued ones.
+        """Receive notifications, and send queued ones.
 
         At intervals, also send an empty batch to detect a lost connection.
         """

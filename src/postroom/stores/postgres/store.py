@@ -27,7 +27,7 @@ class PostgresStore(Stores):
         is_tried: bool = False,
         is_gone: IsGone = nobody_is_gone,
     ) -> "PostgresStore":
-        """Connect, upgrade the schema and start to listen to other processes. Blocks.
+        """Connect, upgrade the schema, and start to listen for changes by other processes. Blocks.
 
         The store uses the database's clock, unless `clock` is given. If `dsn` is the address of a pooler that
         gives each transaction another session, `direct_dsn` must be the database's own address, which is
@@ -43,7 +43,7 @@ class PostgresStore(Stores):
             StoreHeld: The schema is being copied, or a running server could not continue after a step of the
                 schema.
             SchemaTooNew: A newer release wrote the schema.
-            StoreReadOnly: The server accepts no writes, or none of this user.
+            StoreReadOnly: The server accepts no writes, or no writes of this user.
             StoreUnavailable: The server does not answer, or a pooler has too few sessions.
         """
         if find_spec("psycopg") is None:
