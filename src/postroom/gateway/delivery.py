@@ -1,8 +1,8 @@
 """Delivers outgoing messages: the outbox relay's handler for chats.
 
-    address ─▶ sent, part by part ─▶ its inbound messages are done, in the change that ends the row
+    address ─▶ sent, part by part ─▶ the change that ends the row also closes the answered messages
                  │ temporary failure: retried later, with growing pauses
-                 │ permanent failure, or too old: dead letter, its messages have failed
+                 │ permanent failure, or too old: dead letter, and the answered messages have failed
                  └ the answer was lost: retried, and marked as a possible duplicate
 
 A row is delivered at least once. After a crash before the end of a delivery, the repeated message is marked

@@ -1,7 +1,7 @@
 """Fetches and stores chat files when a run first needs them. The message itself is already stored by then.
 
-    fetched, up to the limit ─▶ a private file ─▶ its type, by its bytes ─▶ scanned ─▶ stored once by hash
-       │ temporary failure: the run is retried, a few times
+    fetched, up to the limit ─▶ private file ─▶ type detected from its bytes ─▶ scanned ─▶ stored by its hash
+       │ temporary failure: the run is retried a few times
        └ permanent failure: its record contains the reason, and its sender gets a notice
 
 Archives are not unpacked, and names that a sender chose are never used as paths.

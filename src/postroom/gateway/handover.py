@@ -1,7 +1,7 @@
 """Hands inbound messages over to agents: each becomes a pending message of its session's thread.
 
     inbound message ─▶ its session's thread ─▶ a pending message, read by the policy ─▶ handed over
-                          │ too many wait, or none may wait
+                          │ too many messages wait, or the busy policy lets none wait
                           └─▶ withdrawn and rejected; its sender gets the reason
 
 All of this happens in one transaction. If the session is idle, the same transaction stores the message and

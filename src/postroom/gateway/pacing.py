@@ -1,8 +1,8 @@
 """Paces a bot's calls: respects the platform's published rate limits, and pauses when the platform asks.
 
     turn? ─▶ every scope of the call (bot, chat, group, method) has room ─▶ now
-              │ soon: waits                       │ later: returns how long; its place in the line is kept
-    refused for its rate ─▶ the scope pauses for the requested time
+              │ soon: waits                       │ later: returns the time; its place in the queue is kept
+    refused because of its rate ─▶ the scope pauses for the requested time
 
 A call counts towards a limit from its beginning until one period after its end, because the platform may
 count it at any time in between. Calls of low priority (drafts, typing) get a turn only if no other call waits

@@ -1,7 +1,7 @@
 """Scheduled messages in a chat: one-time reminders, and repeated messages to the agent.
 
     /remind ─▶ a schedule ─▶ at its first tick, in one change: the reminder is queued, the schedule ends
-    /every  ─▶ a schedule ─▶ at each tick, in one change: the words are a message to the agent of the chat
+    /every  ─▶ a schedule ─▶ at each tick, in one change: the text is sent to the agent of the chat
 
 They use the same schedules as runs. So each tick happens exactly once, even after restarts and with several
 processes. If a person may no longer write, their schedules are removed when they are next due.
@@ -207,8 +207,8 @@ def read_every(words: str, zone: str) -> tuple[When, str]:
 def _zone_named(told: str) -> str | None:
     """Return the name of a time zone as the zone database spells it; None for other words, such as `and/or`.
 
-    An unknown name that begins with a capital letter, or with a known area such as `europe/`, is returned
-    unchanged, so that the schedule refuses it with an error that names it.
+    If an unknown name begins with a capital letter, or with a known area such as `europe/`, it is returned
+    unchanged. The schedule then refuses it with an error that names it.
     """
     zones = {name.casefold(): name for name in available_timezones()}
     areas = {name.partition("/")[0] for name in zones if "/" in name}

@@ -1,7 +1,7 @@
 """The runner: processes the messages of each chat, one at a time.
 
     accept ─▶ stored ─▶ queue of the chat's worker ─▶ its turn:
-        stranger ─▶ a pairing code, or nothing      command ─▶ performed; of some, an agent reads the words
+        stranger ─▶ a pairing code, or nothing      command ─▶ performed; an agent reads the text of some
         message ─▶ handed over to its session's thread; the mailbox knows whether the thread is busy
 
 Each chat has one worker, which processes the stored messages of the chat in order. A message that arrives

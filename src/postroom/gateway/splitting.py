@@ -5,12 +5,10 @@
                                 b = 2                   a = 1                       ```
                                 ```                     ```
 
-The rules for cuts:
-
-    never            exceed the limit, lie in the line that opens or closes a fence, divide a surrogate pair
-    for want of room divide a grapheme or inline code, begin a part with text that only looks like a fence
-    preferably not   lie elsewhere than after a blank line, then a newline, then a space: of each the last one
-                     that leaves a part at least half full
+No part exceeds the limit. No cut lies in the line that opens or closes a fence, or divides a surrogate pair.
+Only if there is no other possible cut, it may divide a grapheme or inline code, or the next part may begin
+with text that only looks like a fence. A cut lies after a blank line if possible, otherwise after a newline,
+otherwise after a space. Of each kind, the last one is chosen, provided that the part is at least half full.
 
 White space at a cut is dropped, except for the indentation of the next line. Within a code fence, white space
 is kept. An info string that would fill half of a part is not repeated. If the markers of a fence would fill a

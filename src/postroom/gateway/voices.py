@@ -1,7 +1,7 @@
 """Speaks answers: the relay's handler for voice messages.
 
-    the text has arrived ─▶ its row ends and stores the voice ─▶ spoken ─▶ stored as a file ─▶ sent
-                                                                   └ failed: one sentence to the chat
+    the text has arrived ─▶ its row ends and adds a row for the voice ─▶ spoken ─▶ stored as a file ─▶ sent
+                                                                         └ failed: one sentence to the chat
 
 A voice message has its own outbox row, after the row of its text. So a slow or failing endpoint neither
 delays nor repeats the text, and a repeated text has only one voice message.

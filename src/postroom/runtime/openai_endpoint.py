@@ -1,9 +1,9 @@
 """Accesses one endpoint through the OpenAI SDK; the only module that imports the SDK and its HTTP client.
 
-The SDK handles the connection, the request headers and the server-sent events. This module ensures in
-addition that the SDK's retries do not multiply postroom's, that an endless line does not fill the memory,
-that environment variables cannot add a key, and that every failure becomes a postroom error whose text does
-not contain the key.
+The SDK handles the connection, the request headers and the server-sent events. This module adds four
+guarantees. The SDK's retries do not multiply postroom's. An endless line does not fill the memory.
+Environment variables cannot add a key. Every failure becomes a postroom error whose text does not contain the
+key.
 """
 
 import json

@@ -8,9 +8,9 @@ Of the optional capabilities, postroom declares only notices. It refuses request
 
 A permission request becomes a question for a person. The agent gets the person's answer when it repeats the
 same request. The id of a question is computed from everything that the agent reported about the call, even
-from details that are too long to show, so that a different call is a different question. Only the fields that
-identify the turn are excluded, because they differ in each repetition. An answer is recorded as used before
-the agent gets it, so that an approval counts only once.
+from details that are too long to show. So a different call is always a different question. Only the fields
+that identify the turn are excluded, because they differ in each repetition. An answer is recorded as used
+before the agent gets it, so that an approval counts only once.
 """
 
 import asyncio

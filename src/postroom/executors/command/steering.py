@@ -1,7 +1,7 @@
 """Talks to programs that accept messages while they work, and that report which messages they have read.
 
-    prompt ─▶ works ─▶ gets a message ─▶ takes it: it belongs to the run ─▶ answer ─▶ no more messages ─▶ ends
-                              └─▶ never takes it: it waits, and starts the next run
+    prompt ─▶ works ─▶ gets a message ─▶ reads it: it belongs to the run ─▶ answer ─▶ no more messages ─▶ ends
+                              └─▶ never reads it: it waits, and starts the next run
 
 A message belongs to the run only from the time when the program reports that its model gets the message. If
 the program ends before that report, the message is still in the mailbox.

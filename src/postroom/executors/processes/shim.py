@@ -1,11 +1,11 @@
 """Starts the programs of a server, and ensures that none of their processes is left behind.
 
-    server ─▶ launcher, one for each server ─▶ shim, one for each run ─▶ program, and all that it starts
+    server ─▶ launcher, one for each server ─▶ shim, one for each run ─▶ program and its children
 
 The server sends the launcher five descriptors for each run. The launcher forks each shim, because a fork
-takes only a tenth of the time of a new Python interpreter. The shim starts the program and kills every
-process of the run when its control socket closes (as when the server is killed), at its deadline, and at the
-server's request.
+takes only a tenth of the time of a new Python interpreter. The shim starts the program. It kills every
+process of the run at its deadline, at the server's request, and when its control socket closes, for example
+because the server was killed.
 
 On Linux the shim becomes the parent of each orphaned process of the run, so that no process escapes. On other
 systems it can kill only the process group of the program.

@@ -1,7 +1,7 @@
 """Executes runs on other servers. Each run is posted to a server, which returns the result at once or later.
 
     post ─┬─▶ 200 with the result ─────────────────────────────▶ the run's end
-          ├─▶ 202 ─▶ wait ─▶ the result is posted to us ─▶ the run's end ─▶ the other server gets 200
+          ├─▶ 202 ─▶ wait ─▶ the result is posted here ──▶ the run's end ─▶ the other server gets 200
           ├─▶ 5xx, 429, no connection: retried later
           └─▶ anything else: permanent failure
 

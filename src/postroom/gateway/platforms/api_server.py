@@ -1,6 +1,6 @@
 """The OpenAI protocol: clients talk to an agent through `/v1/chat/completions` or `/v1/responses`.
 
-    POST ──▶ stored ──▶ waits for its turn in the session, then is answered ──▶ pieces as they grow ──▶ end
+    POST ──▶ stored ──▶ waits for its turn in the session ──▶ the answer, piece by piece ──▶ end
 
 Each request must send the configured `api_key`, of at least 16 characters, as its bearer token.
 

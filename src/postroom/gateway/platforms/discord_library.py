@@ -1,10 +1,11 @@
 """The only module that uses discord.py, for one bot's REST calls and gateway connection.
 
 The library handles heartbeats, compression, RESUME and the rate-limit buckets. postroom itself reconnects,
-reads updates and classifies failures, because the library's own loop reads updates without limit, pauses for
-up to 17 minutes, and ends at the first unreadable update. This module therefore drives the library's socket
-directly, through four undocumented names: `http.Route`, `gateway.DiscordWebSocket.from_client`, its
-`_discord_parsers`, and `gateway.ReconnectWebSocket`. A test fails if one of them changes.
+reads updates and classifies failures. The library's own loop is not suitable, because it reads updates
+without limit, pauses for up to 17 minutes, and ends at the first unreadable update. This module therefore
+drives the library's socket directly, through four undocumented names: `http.Route`,
+`gateway.DiscordWebSocket.from_client`, its `_discord_parsers`, and `gateway.ReconnectWebSocket`. A test fails
+if one of them changes.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """Telegram: one bot, by long polling or by a webhook.
 
-    poll      getUpdates(offset) ──▶ each update in turn: stored ──▶ offset moves on ──▶ getUpdates(offset)
+    poll      getUpdates(offset) ──▶ each update in turn: stored ──▶ offset advances ──▶ getUpdates(offset)
     webhook   POST, secret in a header ──▶ stored ──▶ 200
 
 `TelegramOptions` is the table [platforms.telegram]. With a webhook its `api_key` is the secret that Telegram
