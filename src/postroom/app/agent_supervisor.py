@@ -1,7 +1,7 @@
 """Runs the agents that this server starts itself: mail wakes them, and their answers are mailed.
 
-start: the mailbox resumes earlier runs, then mail wakes agents again stop: no agent is woken, active runs are
-stopped and released without counting an attempt
+At the start, the mailbox resumes earlier runs, and then mail wakes agents again. At the stop, no more agents
+are woken. Active runs are stopped and go back to the queue, and this does not count as an attempt.
 """
 
 import asyncio
@@ -92,7 +92,7 @@ class ExecutorsByRunner(SeveralExecutors):
         Raises:
             AgentNotFound: The agent does not exist.
             RunnerNotFound: The agent has no runner.
-            InvalidRunner: Its runner cannot be read, or its kind has no executor here.
+            InvalidRunner: The agent's runner cannot be read, or there is no executor for its kind here.
         """
         agent_id, control = activation.agent_id or "default", activation.control
         agent = control.agent if isinstance(control, RunControl) else None
@@ -190,7 +190,8 @@ class ExecutorRegistry:
         """Raise if this server cannot execute a runner, whichever agent the runner belongs to.
 
         Raises:
-            InvalidRunner: Its kind has no executor here, or it names a place or a tool that does not exist.
+            InvalidRunner: There is no executor for the runner's kind here, or it names a place or a tool that
+                does not exist.
             MissingExtra: A library that it needs is not installed.
         """
         self.chosen.check(runner)

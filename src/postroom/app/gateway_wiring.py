@@ -1,7 +1,7 @@
 """The gateway of a server: its channels and respondents, created from `gateway.toml`.
 
-start: the mailbox resumes earlier runs, then channels are connected stop: no new messages are accepted,
-active runs and answers get time to finish
+At the start, the mailbox resumes earlier runs, and then the channels are connected. At the stop, no new
+messages are accepted, and active runs and answers get time to finish.
 """
 
 import asyncio
@@ -375,7 +375,7 @@ def make_adapter(
     """Create a platform's adapter.
 
     Raises:
-        ConfigError: Its configuration is invalid.
+        ConfigError: The platform's configuration is invalid.
     """
     try:
         return adapter_of(platform)(config, clock=clock, timer=timer)
@@ -388,7 +388,7 @@ def make_model(agent: AgentConfig, *, clock: Clock) -> OpenAICompatibleModel:
     """Create the model that answers.
 
     Raises:
-        MissingExtra: Its client is not installed.
+        MissingExtra: The library for the model's endpoint is not installed.
     """
     silence = agent.silence // timedelta(milliseconds=1)
     return OpenAICompatibleModel(agent.base_url, agent.api_key, silence_ms=silence, clock=clock)
@@ -398,7 +398,7 @@ def _transcriber(agent: AgentConfig, clock: Clock) -> OpenAITranscriber | None:
     """Create the client of the speech-to-text endpoint; None if none is configured.
 
     Raises:
-        MissingExtra: Its client is not installed.
+        MissingExtra: The library for the endpoint is not installed.
     """
     if agent.transcription_url is None:
         return None
@@ -415,7 +415,7 @@ def _speaker(agent: AgentConfig, clock: Clock) -> OpenAISpeaker | None:
     """Create the client of the text-to-speech endpoint; None if none is configured.
 
     Raises:
-        MissingExtra: Its client is not installed.
+        MissingExtra: The library for the endpoint is not installed.
     """
     if agent.speech_url is None:
         return None

@@ -62,7 +62,7 @@ class ModelAgents(AgentRuntime):
 
         Raises:
             RunnerNotFound: The agent has no runner.
-            InvalidRunner: Its runner is not a model, or has an unknown tool.
+            InvalidRunner: The agent's runner is not a model, or names an unknown tool.
             RunnerSecretMissing: The variable with the endpoint's key is not set.
             MissingExtra: The endpoint's client is not installed.
             InferenceError: The model failed; `retryable` states whether a retry may help.

@@ -135,7 +135,7 @@ def write_private(target: Path, text: str) -> None:
     A reader sees either the complete old file or the complete new file.
 
     Raises:
-        OSError: Its folder is missing or not writable.
+        OSError: The file's folder is missing or not writable.
     """
     draft = target.with_name(f".{target.name}.{os.getpid()}")
     draft.unlink(missing_ok=True)

@@ -1,7 +1,7 @@
 """Deletes old data according to the settings and the `[[keep]]` rules, in small steps during operation.
 
-    every minute   logs of projects beyond `event_keep`; answers older than `answer_retention`
-    every hour     messages that no rule keeps any longer; threads of runs idle for `run_retention`, with
+    every minute   entries of project logs beyond `event_keep`; results older than `answer_retention`
+    every hour     messages that no rule keeps any longer; threads idle for `run_retention`, with
                    their files; bytes of unreferenced files
 
 Each step is a separate change, and other callers get their turn after it. If the server is killed, the

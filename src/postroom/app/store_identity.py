@@ -189,7 +189,7 @@ def give_up_damaged_log(settings: Settings, clock: Clock) -> None:
     A copy of the database and its damaged log is kept.
 
     Raises:
-        StoreError: They cannot be copied, or another process has the database.
+        StoreError: The files cannot be copied, or another process uses the database.
     """
     if settings.database_url:
         return

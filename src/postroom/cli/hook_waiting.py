@@ -42,9 +42,10 @@ _BUILDS = ("codex-x86_64", "codex-aarch64")
 def awaited(client: str, raw: bytes, environment: Mapping[str, str]) -> str:
     """Wait for mail, and return the line with which an idle session starts a turn.
 
-    The result is empty if waiting is pointless: no person attends the session, the session has no agent or
-    has ended, the client has exited, or another process has replaced this one. If the server is down, a
-    process that was started with the session waits for it, and one that was started after a turn does not.
+    The result is empty if waiting is pointless. This is the case if no person attends the session, the
+    session has no agent or has ended, the client has exited, or another process has replaced this one. If the
+    server is down, a process that was started with the session waits for it, and one that was started after a
+    turn does not.
 
     Raises:
         Exception: The client's input or the server's answer cannot be read.

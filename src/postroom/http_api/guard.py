@@ -92,9 +92,9 @@ class OpenPath:
     refuse: Callable[[int, str, str, Mapping[str, str]], Response] | None = field(default=None, compare=False)
     """Returns an error response in the form that the callers expect.
 
-    Its arguments are a status, a code, a message and headers. If it is None, the response is problem JSON.
+    Its arguments are a status, a code, a message and headers.
 
-    None: problem JSON.
+    If the function is None, the response is problem JSON.
     """
 
     def too_large(self, limit: int) -> "Problem | Response":

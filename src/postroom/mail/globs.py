@@ -4,17 +4,17 @@ This module defines the meaning of a pattern. It does not depend on agents, leas
 
 A path is relative to the project root: names joined by single slashes. A pattern is anchored at the root:
 
-    src/app.py     no wildcard: that path and, should it be a folder, everything below it
+    src/app.py     no wildcard: that path and, if it is a folder, everything below it
     src/           everything below src (kept as src/**)
-    ?  *           one character; any run of characters; inside one name, a leading dot included
+    ?  *           one character; any number of characters; both inside one name, even a leading dot
     [ab] [a-z]     one character of the set; [!a] and [^a] one that is not in it; never a slash
-    [[]  [*]       a set of one character is that character, so it also takes the meaning from [ * ? ~
-    a/**/b  **/b   ** as a whole name stands for any number of names, none included
+    [[]  [*]       a set of one character is that character, so [ * ? ~ lose their special meaning
+    a/**/b  **/b   ** as a whole name stands for any number of names, even none
     a/**           everything inside a, but not a itself
-    a**b           two stars inside a name are one star
+    a**b           two stars inside a name count as one star
     #a             plain text: there are no comments
-    port:8080      a resource, no file: a scheme of two or more characters, a colon, then no slash.
-                   It matches the same text only. A file of that name is written ./port:8080
+    port:8080      a resource, not a file: a scheme of two or more characters, a colon, then no slash.
+                   It matches only the same text. A file of that name is written ./port:8080
 
 A pattern with wildcards (a glob) matches only the paths that it describes, not the trees below them. Any text
 without a slash counts as a name. `spelled` also accepts other notations that callers use, such as {a,b}. If
@@ -79,9 +79,9 @@ class Glob:
     """A name with wildcards.
 
     `pieces` are the parts between its stars. `start` is the text before the first wildcard, and `end` the
-    text after the last. `head` is the length of `start` if a star follows it, and `tail` the length of `end`
-    if a star precedes it; otherwise they exceed every possible length. `is_text` is true if it has no
-    wildcards except stars.
+    text after the last. `head` is the length of `start` if a star follows it, and `tail` is the length of
+    `end` if a star precedes it. Without such a star, they are greater than every possible length. `is_text`
+    is true if it has no wildcards except stars.
     """
 
     pieces: tuple[Sequence[Character], ...]
@@ -294,8 +294,8 @@ class Pattern:
 
     Parsing `text` again returns the same pattern. `prefix` has the leading names without wildcards (for a
     resource, its text), case-folded if case is ignored. Two patterns can overlap only if one prefix consists
-    of the first names of the other. The other fields are private to this module: `start` is the text before
-    the first wildcard, where the path is written as `/path/`, so that each name ends with a slash.
+    of the first names of the other. The other fields are private to this module. `start` is the text before
+    the first wildcard; in it, the path is written as `/path/`, so that each name ends with a slash.
     """
 
     text: str

@@ -82,7 +82,7 @@ class StoredChatDelivery:
         """Record that a message is shown in its chat; repeated calls have no effect.
 
         Raises:
-            StoreError: It could not be stored.
+            StoreError: The delivery could not be recorded.
         """
         message_id, agent_id = woken_by(key)
 
@@ -98,7 +98,7 @@ class StoredChatDelivery:
         """Tell a message's sender that the chat will not show it; repeated calls have no effect.
 
         Raises:
-            StoreError: It could not be stored.
+            StoreError: The message to the sender could not be stored.
         """
         message_id, agent_id = woken_by(key)
 
@@ -123,8 +123,8 @@ class StoredChatDelivery:
         Return the person's address.
 
         Raises:
-            UnknownAgent: None of these chats is an address, or several persons have one.
-            StoreError: It could not be stored.
+            UnknownAgent: No person has one of these chats as address, or several persons do.
+            StoreError: The new address could not be stored.
         """
 
         def change(tx: MailWrites) -> str:

@@ -303,8 +303,8 @@ class Mail:
     async def knows_token(self, token: str) -> bool:
         """Return whether a token belongs to an agent.
 
-        A token that was replaced moments ago is also accepted, because clients list the tools before they
-        show the result that names the file of the new token. No operation accepts such a token.
+        A token that was replaced moments ago is also accepted. Clients list the tools before they show the
+        result that names the file of the new token. No operation accepts such a token.
         """
         hashed = token_hash(token)
         if self._replaced.get(hashed, 0) > self.clock.now():

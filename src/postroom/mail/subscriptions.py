@@ -53,7 +53,7 @@ def subscribe(context: WriteContext, asked: Subscribe) -> SubscribedView:
     """Store a subscription to later events; if an equal one exists, return that one instead.
 
     Raises:
-        EventNotReported: Nothing reports such events.
+        EventNotReported: No part of postroom reports such events.
         InvalidArgument, InvalidPattern, UnknownAgent, UnknownTask: `about` does not fit the kind.
         TooLarge: The agent already has the maximum number of subscriptions.
     """

@@ -288,7 +288,7 @@ class NamedTokens:
         """Read again when each recently used token expires.
 
         Raises:
-            StoreError: They could not be read.
+            StoreError: The tokens could not be read.
         """
         ids = list(self._recognised)
         found = await self._store.read(lambda tx: {one: tx.token(one) for one in ids})
@@ -470,7 +470,7 @@ class RunTokens:
         """Return the permissions of a token.
 
         Raises:
-            WrongToken: Its run has ended, or the token is unknown.
+            WrongToken: The token's run has ended, or the token is unknown.
         """
         grant = self._grants.get(token_hash(token))
         if grant is None:

@@ -1,7 +1,7 @@
 """Stores schedules, and submits the work of ticks that are due; only the fastest worker submits a tick.
 
-    hint, or the next instant ─▶ due schedules ─▶ each in one change: still due? submitted, advanced
-                                                  └─▶ skipped or failed: advanced, and the reason is stored
+    hint, or the time of a tick ─▶ due schedules ─▶ each in one change: still due? submitted, advanced
+                                                    └─▶ skipped or failed: advanced, and the reason is stored
 
 Any number of workers may serve one database. No worker scans all schedules: each one sleeps until the first
 schedule is due. It also checks again at intervals, because a hint may be lost, or a clock may be changed.

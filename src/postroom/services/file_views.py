@@ -4,8 +4,8 @@ For each file and agent, the store has the version that the agent last read and 
 Hooks report reads and writes with a version, which is Git's hash of the content. The content of a file never
 reaches the server.
 
-    seen_blob ≠ version on the disk      the agent does not know this version: hold its write, or tell it
-    written_blob = version on the disk   this agent wrote it; without such an agent, no hook reported it
+    seen_blob ≠ version on the disk      the agent does not know this version: hold its write back, or tell it
+    written_blob = version on the disk   this agent wrote the version; if no agent did, no hook reported it
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

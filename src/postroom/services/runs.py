@@ -112,7 +112,7 @@ class RunService:
         """Yield the dead letters, oldest first.
 
         Raises:
-            StoreError: They could not be read.
+            StoreError: The dead letters could not be read.
         """
         after: RunDispatch | None = None
         while page := await self.mailbox.dead_letters(after=after):
@@ -127,7 +127,7 @@ class RunService:
         as an answer. If that delivery failed, the outbox has a separate dead letter.
 
         Raises:
-            StoreError: They could not be counted.
+            StoreError: The dead letters could not be counted.
         """
         if not (await self.counts()).get(RunDispatchStatus.DEAD_LETTER):
             return 0

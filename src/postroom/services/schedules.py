@@ -132,7 +132,7 @@ class MailSchedules:
 
         Raises:
             InvalidSchedule: The schedule cannot be stored. UnknownProject, UnknownAgent, InvalidRecipients,
-                TooLarge: Its message could not be sent now.
+                TooLarge: The schedule's message could not be sent now.
             DuplicateRecord: Another schedule has this name, and `replaces` is False.
         """
         slug = await self._mail.slug(message.project)

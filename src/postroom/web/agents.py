@@ -2,9 +2,9 @@
 
 One of three words says whether an agent can be reached now. Each word is based on facts:
 
-    at work    a run of it executes here
-    reachable  the server starts it for new mail, or hooks of its client were active recently
-    unknown    neither; it may still read its inbox
+    at work    one of the agent's runs is executing on this server
+    reachable  the server starts the agent for new mail, or hooks of its client were active recently
+    unknown    neither is the case; the agent may still read its inbox
 """
 
 from collections.abc import Sequence

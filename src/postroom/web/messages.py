@@ -55,8 +55,8 @@ async def message(site: Site, request: Request) -> Response:
 def _slug_of_thread(reads: MailReads, project: Project, shown: ShownMessage) -> str:
     """Return the slug of the project in which a message's thread is shown: this project or the sender's.
 
-    The thread of a message from another project is shown in this project if a person wrote the message, or if
-    an agent of this project also wrote in the thread.
+    If the message comes from another project, its thread is shown in this project in two cases: a person
+    wrote the message, or an agent of this project also wrote in the thread.
     """
     one = shown.message
     if one.project_id != project.id:

@@ -108,7 +108,7 @@ def back_up(found: Found, target: Path) -> None:
     """Write a copy of a file that only its owner can read, and sync it to the disk.
 
     Raises:
-        ClientFileRefused: It could not be written.
+        ClientFileRefused: The copy could not be written.
     """
     with _told(found.path):
         _write_new(target, found.content or b"", mode=found.mode & _PRIVATE, owner=found.owner)
@@ -137,7 +137,7 @@ class Draft:
 
         Raises:
             VersionConflict: The file was changed by another process since it was read.
-            ClientFileRefused: It could not be replaced; the file is unchanged.
+            ClientFileRefused: The file could not be replaced; it is unchanged.
         """
         with _told(self.found.path):
             require_unchanged(self.found)
@@ -194,7 +194,7 @@ def replace(found: Found, text: str) -> None:
 
     Raises:
         VersionConflict: The file was changed by another process since it was read.
-        ClientFileRefused: It could not be written; the file is unchanged.
+        ClientFileRefused: The text could not be written; the file is unchanged.
     """
     draft = drafted(found, text)
     try:
@@ -227,7 +227,7 @@ def remove(found: Found) -> None:
 
     Raises:
         VersionConflict: The file was changed by another process since it was read.
-        ClientFileRefused: It could not be removed.
+        ClientFileRefused: The file could not be removed.
     """
     with _told(found.path):
         require_unchanged(found)

@@ -96,7 +96,7 @@ class Play:
         """Yield the events of the project, each once, as they happen.
 
         Raises:
-            ServerUnavailable: Nothing happened for a long time.
+            ServerUnavailable: No event has happened for a long time.
         """
         waiting, waited = threading.Event(), 0.0
         while waited < PATIENCE.total_seconds():

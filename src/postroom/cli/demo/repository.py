@@ -85,9 +85,9 @@ class Work:
     """One task of the demo.
 
     Attributes:
-        before: The numbers of the tasks that must be done first, counted from 1.
-        test: The class of the tests that accepts the work; empty if a person or nobody does.
-        versions: The contents of the file after each try: those before the last one fail the test.
+        before: The numbers of the tasks that must be done first, counted from 1. test: The class of the tests
+        that must pass; empty if a person checks the work, or nobody. versions: The contents of the file after
+        each attempt; all before the last one fail the test.
     """
 
     title: str

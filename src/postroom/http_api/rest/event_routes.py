@@ -1,7 +1,7 @@
 """One address for the events of a project as they happen: by long polling, or as a stream.
 
-    GET /v1/events?project_key=&after=&wait=30      one answer: when there are events or the wait is over
-    GET /v1/events?project_key=  text/event-stream  event by event, until the server stops or the hour is over
+    GET /v1/events?project_key=&after=&wait=30      one response: when there are events, or after the wait
+    GET /v1/events?project_key=  text/event-stream  event by event, until the server stops or after 1 h
 
 A reader that reconnects with `Last-Event-ID` (as browsers do) gets the missed events, each once.
 """

@@ -341,7 +341,7 @@ class Archive:
         Writing the same records again changes nothing, because the files are the same.
 
         Raises:
-            ArchiveUnavailable: Nothing was written; the rows stay in the backlog.
+            ArchiveUnavailable: No record was written; the rows stay in the outbox.
         """
         project_id = int(rows[0].target)
         if project_id not in self._slugs:
@@ -461,7 +461,7 @@ class Archive:
         """Restore the missing HEAD of a project's repository.
 
         Raises:
-            ArchiveUnavailable: It cannot be written.
+            ArchiveUnavailable: HEAD cannot be written.
         """
         await asyncio.to_thread(write_head, self.root / f"{project.slug}.git")
 

@@ -6,7 +6,7 @@ knowledge of mail.
 
     turn ──▶ tip ──▶ fast-import (one pack, one fsync) ──▶ what changed? ──▶ compare and set of the branch
               ▲                                                                        │
-              └───────────────── another writer came between ◀─────────────────────────┘
+              └───────────────── another writer was faster ── ◀─────────────────────────┘
 
 Writers that use this class take turns. Without turns, one of two equally fast processes lost the race twenty
 times in a row. Turns only make this faster: consistency depends on the compare-and-set of the branch, which
@@ -330,8 +330,8 @@ def commit_stream(
 ) -> bytes:
     """Return the complete import stream for one commit; Git answers it with the commit's id.
 
-    `ref` is a name that is used only in this input: the reset removes it before Git writes any ref, so that
-    it never remains, even after a failure or a kill.
+    `ref` is a name that occurs only in this stream. The reset in the stream removes it before Git writes any
+    ref, so it never remains, even after a failure or a kill.
     """
     who = f"{identity} {now // 1000} +0000"
     head = f"commit {ref}\nmark :1\nauthor {who}\ncommitter {who}\n".encode()

@@ -1,6 +1,6 @@
 """Sends the messages about log entries to the agents that have subscribed to them.
 
-new entries of a log ─▶ one change for each subscription: the message, and the cursor behind them
+new entries of a log ─▶ one change for each subscription: the message, and the cursor after the entries
 
 The message and the cursor are stored together, so each entry leads to one message only, even after restarts
 and with several servers. If a subscription does not match an entry, only this process remembers that it has

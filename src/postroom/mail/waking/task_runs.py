@@ -1,7 +1,7 @@
 """Claims ready tasks for agents whose runner requests it, and sends each task to the agent as a message.
 
 ready task ─▶ one change: claimed, its files reserved, a message on its thread ─▶ the message starts a run
-end of that run ─▶ the task is done, or blocked with the reason: nothing runs again and again by itself
+end of that run ─▶ the task is done, or blocked with the reason, so that no task is retried forever
 """
 
 from functools import partial

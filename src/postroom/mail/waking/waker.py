@@ -1,8 +1,8 @@
 """Wakes recipients: the change that stores a message also gives it to an agent's run or a person's chat.
 
-send ─▶ one change: the message ─┬─▶ on its reader's thread, where it starts a run or waits; announced
+send ─▶ one change: the message ─┬─▶ on the recipient's thread, where it starts a run or waits; announced
                                  └─▶ a row of the outbox, to the person's chat
-round ─▶ messages that were stored without that: by a run's end, without a server, before a runner existed
+round ─▶ messages that woke nobody yet: stored at a run's end, without a server, or before a runner existed
 """
 
 from collections.abc import Callable, Hashable, Sequence
