@@ -211,7 +211,7 @@ class ChatDelivery(Protocol):
         `chats` must be all chats of the person. A repeated call with the same key does not answer twice.
 
         Raises:
-            UnknownMessage: The person of these chats did not get this message.
+            UnknownMessage: The person with these chats did not receive this message.
             PostroomError: The mail service refuses the answer.
         """
         ...

@@ -71,7 +71,7 @@ class Operation:
     """Whether a token that is bound to a project may perform it in that project."""
     destructive: bool = False
     repeatable: bool = False
-    """Whether repeating the same change has no further effect."""
+    """Whether the operation can be repeated with the same fields without any further effect."""
     settled: bool = False
     """Whether the operation reads indexes that a store may update with a delay, as searches and lists of
     threads do.
@@ -106,7 +106,7 @@ class Operation:
             raise ValueError(f"operation {self.name} declares an unknown scope: {sorted(self.needs)}")
 
     def check(self, grant: Grant | None, *, slug: str | None = None) -> None:
-        """Raise unless a named token with this grant may perform it; without a grant, all is permitted.
+        """Raise unless a named token with this grant may perform it; without a grant, everything may.
 
         Raises:
             InsufficientScope: The token lacks a required scope.

@@ -90,7 +90,9 @@ class OutboxMessage(Record, frozen=True, kw_only=True):
     last_error: str | None = None
     order_key: str | None = None
     may_have_arrived: bool = False
-    """Whether an earlier claim may have performed it, because it expired or its result is unknown."""
+    """Whether the effect may have been performed under an earlier claim that expired, or whose result is
+    unknown.
+    """
     steps_done: int = 0
     """Number of steps that its handler is known to have completed."""
 

@@ -71,7 +71,7 @@ def _named(found: re.Match[str]) -> str:
 
 
 def readable(text: str) -> str:
-    """Return a text with each control or hidden character shown as its code; lines are kept."""
+    """Return a text with each control or hidden character shown as its code; line breaks are kept."""
     return _IN_TEXT.sub(_named, text.replace("\r\n", "\n"))
 
 

@@ -45,7 +45,7 @@ class PinnedRegistryManifest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistrySet:
-    """The objects from which runs are assembled, by kind and id."""
+    """The objects from which runs are assembled, keyed by kind and id."""
 
     agents: dict[str, Json] = field(default_factory=dict)
     models: dict[str, Json] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class RegistrySet:
 
 
 class VersionedRegistryStore(Protocol):
-    """Stores publications by scope and number."""
+    """Stores publications, keyed by scope and number."""
 
     async def publication(self, scope: str, number: int) -> PinnedRegistryManifest | None:
         """Return a publication."""

@@ -81,7 +81,7 @@ def one_of(kind: type[T], value: object, name: str) -> T:
 
 
 def words(value: object, name: str) -> tuple[str, ...]:
-    """Return a list of texts, each of which can be passed to a program as an argument."""
+    """Check that a value is a list of texts that can be arguments of a program, and return the texts."""
     if not isinstance(value, tuple | list) or not all(isinstance(one, str) for one in value):
         raise refused(name, value, "this must be a list of texts")
     if not all(can_be_given(one) for one in value):

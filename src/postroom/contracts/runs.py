@@ -497,10 +497,10 @@ class Conversation(Record, frozen=True, kw_only=True):
 def conversation_of(run_id: str, messages: Sequence[Message], turns: Sequence[Turn]) -> Conversation:
     """Return a thread's committed messages as one of its runs sees them.
 
-    The input and output of other runs are left out if the run has not ended, was rolled back, or had input
-    that the model refused. The remaining runs are ordered by their start, so that each answer follows its
-    question, regardless of when the question was enqueued. The run itself comes last. A message that belongs
-    to no run stays after the message that precedes it.
+    The input and output of other runs are omitted if those runs have not ended, were rolled back, or had
+    input that the model refused. The remaining runs are ordered by their start, so that each answer follows
+    its question, regardless of when the question was enqueued. The run itself comes last. A message that
+    belongs to no run stays after the message that precedes it.
     """
     places = {message.id: place for place, message in enumerate(messages)}
     ends = {_said_by(message): place for place, message in enumerate(messages)}

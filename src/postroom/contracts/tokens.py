@@ -41,7 +41,7 @@ class KeptToken:
 
     @property
     def is_current(self) -> bool:
-        """Whether it is the current token of its name."""
+        """Whether this is the current token with its name."""
         return self.replaced_at is None and self.revoked_at is None
 
     def lives(self, now: int) -> bool:

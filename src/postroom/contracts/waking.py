@@ -117,7 +117,7 @@ class AskedQuestion:
     """The time for which an answer is accepted, in milliseconds; None for no limit."""
     on_timeout: OnTimeout = OnTimeout.WAIT
     asked: Asked = YES_OR_NO
-    """The answer that the question takes, and who may give it."""
+    """The kind of answer that the question accepts, and who may give it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

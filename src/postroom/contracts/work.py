@@ -45,7 +45,7 @@ class OpenQuestion:
     who: str = ""
     """The person with whom the agent talks in that chat; empty if unknown."""
     asked: Asked = YES_OR_NO
-    """The answer that the question takes, and who may give it."""
+    """The kind of answer that the question accepts, and who may give it."""
     expires_at: int | None = None
     """The time until which an answer is accepted; None for no limit."""
     snoozed_until: int | None = None

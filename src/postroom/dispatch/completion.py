@@ -422,7 +422,7 @@ class MailboxWorker:
         return None if self.job is None else self.job.dispatch.run_id
 
     def expect(self, tenant: str) -> None:
-        """Record the tenant of the next work, unless a run executes."""
+        """Record the tenant of the next work, unless a run is executing."""
         if self.status is WorkerStatus.IDLE:
             self.tenant = tenant
 
@@ -759,7 +759,7 @@ class Completion:
     def _resumed(
         self, tx: Transaction, dispatch: RunDispatch, run: RunRecord, asked: Sequence[LiveRunCommand]
     ) -> tuple[Callable[[], Awaitable[None]] | None, tuple[str, ...]]:
-        """Resume the run if its question is already decided; return the other calls with decisions."""
+        """Resume the run if its question has already been decided; return the calls of other decisions."""
         tx.runs.dispatches.drop_commands(dispatch.dispatch_id)
         if run.status is not RunStatus.WAITING:
             return None, ()

@@ -368,7 +368,7 @@ def fresh_decisions(
     *,
     now: int,
 ) -> list[tuple[str, ToolCallResume]]:
-    """Return those decisions that are not stored for an active run yet; leave out repeated decisions.
+    """Return those decisions that are not stored for an active run yet; omit repeated decisions.
 
     Raises:
         StaleDecision: A question already has another answer, has timed out, or is not one of those that a

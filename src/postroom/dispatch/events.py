@@ -193,7 +193,7 @@ class ServerEvents:
         """Return the events of messages that were committed.
 
         Raises:
-            InternalError: The numbers of messages and of positions differ.
+            InternalError: The number of messages differs from the number of positions.
         """
         thread_id, run_id, first_seq, last_seq = task.thread_id, task.run_id, task.first_seq, task.last_seq
         if len(messages) != last_seq - first_seq + 1:

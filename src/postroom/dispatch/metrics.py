@@ -41,7 +41,7 @@ class _Number:
         self.values[labels] = value
 
     def samples(self) -> Mapping[str, Mapping[tuple[str, ...], float]]:
-        """Return the recorded values, by sample name and label values."""
+        """Return the recorded values, keyed by sample name and label values."""
         return {self.name if self.is_gauge else f"{self.name}_total": self.values}
 
     def collect(self) -> "Metric":
@@ -81,7 +81,7 @@ class _Seconds:
         self._sums[labels] += seconds
 
     def samples(self) -> Mapping[str, Mapping[tuple[str, ...], float]]:
-        """Return the recorded values, by sample name and label values."""
+        """Return the recorded values, keyed by sample name and label values."""
         counts = {labels: sum(several) for labels, several in self._counts.items()}
         return {f"{self.name}_sum": self._sums, f"{self.name}_count": counts}
 

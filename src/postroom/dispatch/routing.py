@@ -93,7 +93,7 @@ class ExecutorsByThread(SeveralExecutors):
     """Chooses the executor by the prefix of the thread's name."""
 
     def __init__(self, routes: Mapping[str, RunDispatchExecutor]) -> None:
-        """Store the executors by thread prefix."""
+        """Store the executors, keyed by thread prefix."""
         self._routes = dict(routes)
 
     def add(self, prefix: str, executor: RunDispatchExecutor) -> None:

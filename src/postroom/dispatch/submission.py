@@ -212,7 +212,7 @@ def refuse_bad_delivery(request: RunActivation) -> None:
     """Refuse delivery options that no dispatch can have.
 
     Raises:
-        InvalidSubmission: An id is blank, or a number is outside its range.
+        InvalidSubmission: An id is blank, or a number is out of range.
     """
     options, hints = request.delivery, request.hints
     ids = {
@@ -1455,8 +1455,8 @@ class Submissions:
         """Apply the policy; return the resulting request and thread state, and the work that it ended.
 
         Raises:
-            ActiveRunConflict: The policy requires an idle thread, or the waiting caller a free one, and it is
-                busy.
+            ActiveRunConflict: The thread is busy, but the policy requires an idle thread, or a caller waits
+                for the run.
         """
         run, asked, policy = state.run, request, submission.policy
         # A run that is stored already must not be refused because of itself.
@@ -1792,8 +1792,8 @@ def _as_policy_says(
     """Apply the policy to a request for a busy thread, or for a thread on which a run is `asking`.
 
     Raises:
-        ActiveRunConflict: The policy requires an idle thread, or the waiting caller a free one, and it is
-            busy.
+        ActiveRunConflict: The thread is busy, but the policy requires an idle thread, or a caller waits for
+            the run.
     """
     queue, thread_id = tx.runs.dispatches, request.thread_id
     if is_now and state.claimed is not None:

@@ -401,10 +401,10 @@ class WakingReads:
         return found
 
     def unwoken(self, *, after: tuple[int, int], limit: int) -> list[tuple[int, int]]:
-        """Return messages with recipients that have not been woken yet, in order, after `after`.
+        """Return pairs of a message and a recipient that was not woken yet, in order, after `after`.
 
-        The recipients are active and have a runner or a chat. The message was not read, recalled or
-        announced, and no run has received it.
+        The recipients are active and have a runner or a chat. The messages were not read, recalled or
+        announced, and no run has received them.
         """
         values = {"message_id": after[0], "agent_id": after[1], "limit": limit}
         return [(row[0], row[1]) for row in self._tx.all("mail.unwoken", values)]
@@ -441,7 +441,7 @@ class WakingReads:
         return question_id in stands
 
     def run_of(self, run_id: str) -> RunRecord | None:
-        """Return a stored run; None if there is none."""
+        """Return a stored run; None if it does not exist."""
         row = self._tx.one("threads.run", {"run_id": run_id})
         return None if row is None else rows.run(row)
 
@@ -1835,7 +1835,7 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         return list(map(_token, self._tx.all("mail.tokens", {"after": after, "limit": limit})))
 
     def is_session_ended(self, hashed: str) -> bool:
-        """Return whether a session of the pages, identified by its hash, was logged out."""
+        """Return whether the web session with this hash was logged out."""
         return self._tx.one("mail.ended_session", {"hash": hashed}) is not None
 
     def traces(self, names: Sequence[str]) -> dict[str, str]:
@@ -2272,7 +2272,7 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
         return row[0] if row else None
 
     def end_session(self, hashed: str, *, ends_at: int) -> None:
-        """Record that a page session was logged out; the record lasts until the session would end."""
+        """Record that a web session was logged out; the record lasts until the session would have ended."""
         self._tx.run("mail.drop_ended_sessions", {"now": self.now()})
         self._tx.run("mail.end_session", {"hash": hashed, "ends_at": ends_at})
 

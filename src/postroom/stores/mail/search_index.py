@@ -108,7 +108,7 @@ def asked_words(text: str) -> tuple[list[str], bool]:
     if not found or not found[-1].startswith(_CODE) or len(found[-1]) != 1 + _DIGITS:
         return list(found), False
     if len(found) > 1 and len(found[-2]) == 1 + 2 * _DIGITS and found[-2].endswith(found[-1][1:]):
-        return list(found[:-1]), False  # a match may continue after this run
+        return list(found[:-1]), False  # a match may continue after this part
     return list(found), True
 
 
@@ -118,7 +118,7 @@ def indexed_text(text: str) -> str:
 
 
 def _coded(text: str) -> str:
-    """Return a text in which runs without spaces are replaced by encoded words, up to the index limit."""
+    """Replace the parts of a text in scripts without spaces by encoded words, up to the index limit."""
     left = MAX_UNSPACED
 
     def code(run: re.Match[str]) -> str:
@@ -144,7 +144,7 @@ def _coded_words(run: re.Match[str]) -> Iterator[Word]:
 
 
 def _coded_run(run: str) -> str:
-    """Return a run without spaces as encoded words, each surrounded by spaces."""
+    """Return a part of a text in a script without spaces as encoded words, each surrounded by spaces."""
     digits = unicodedata.normalize("NFKC", run).encode("utf-32-be").hex()
     codes = [digits[end - _DIGITS : end] for end in range(8, len(digits) + 1, 8)]
     pairs = map(str.__add__, codes, (*codes[1:], ""))

@@ -384,7 +384,7 @@ class Connection:
                 raise ConnectionLost("the server closed the connection")
 
     def begin(self, how: str = "BEGIN") -> None:
-        """Begin a transaction, together with the next query."""
+        """Begin a transaction; the statement is sent together with the next query."""
         self.send(how)
         if self._address.direct_dsn:
             self._set_up(for_transaction=True)

@@ -281,7 +281,7 @@ class Dispatches(Tables):
     def of_thread(
         self, thread_id: str, statuses: Collection[RunDispatchStatus], *, limit: int, offset: int
     ) -> tuple[RunDispatch, ...]:
-        """Return a thread's dispatches by priority, then age, then id."""
+        """Return a thread's dispatches, ordered by priority, then by age, then by id."""
         asked = {"thread_id": thread_id, "limit": limit, "offset": max(offset, 0)}
         if set(statuses) == {_QUEUED}:
             return self._all("queued_of_thread", asked)
@@ -295,7 +295,7 @@ class Dispatches(Tables):
         after: tuple[int, str] | None,
         thread_prefix: str = "",
     ) -> tuple[RunDispatch, ...]:
-        """Return dispatches of threads with this id prefix, by last change, then id."""
+        """Return dispatches of threads with this id prefix, ordered by their last change, then by id."""
         at, dispatch_id = after or _EARLIEST
         asked = {"status": status.value, "at": at, "id": dispatch_id, "limit": limit}
         asked |= {"low": thread_prefix, "beyond": beyond(thread_prefix)}

@@ -280,7 +280,7 @@ class DispatchStore(_RunPort):
         limit: int = 100,
         offset: int = 0,
     ) -> tuple[RunDispatch, ...]:
-        """Return a thread's dispatches by priority, then age, then id."""
+        """Return a thread's dispatches, ordered by priority, then by age, then by id."""
         chosen = frozenset(RunDispatchStatus if statuses is None else statuses)
         return await self._look(
             lambda runs: runs.dispatches.of_thread(thread_id, chosen, limit=page(limit), offset=offset)
