@@ -196,7 +196,7 @@ class AdminService:
         already exists in the target gets a new name automatically.
 
         Raises:
-            UnknownProject, InvalidArgument: The arguments are not two different projects.
+            UnknownProject, InvalidArgument: The arguments do not name two different projects.
             InvalidName: A new name is invalid or reserved.
             StateError: The projects cannot be merged; nothing was changed.
         """

@@ -219,7 +219,7 @@ class ChatService:
         if self._state_dir is not None:
             _private_folder(self._state_dir)
 
-    # Its life.
+    # Start and stop.
 
     async def start(self) -> None:
         """Resume earlier work, connect the channels, and start to answer.
@@ -299,7 +299,7 @@ class ChatService:
         except OSError as error:  # without a home, only servers of one data folder see the locks
             _LOG.warning("gateway.tokens_not_locked", reason=error.strerror)
 
-    # Its addresses.
+    # Routes and addresses.
 
     async def passed_on(self, adapter: BasePlatformAdapter, request: Request) -> Response | None:
         """Forward a request to the server that serves a channel; return None if this server does.

@@ -16,7 +16,7 @@ _ORDER: Final = ("failed", "unknown", "ok")
 
 
 class ServerHealth:
-    """Provides the health of the server; called for each page that shows it."""
+    """Returns the health of the server when it is called, which each page that shows the health does."""
 
     def __init__(
         self, application: Application, ready: Callable[[], Awaitable[Readiness]], *, started_at: int

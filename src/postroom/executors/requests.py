@@ -62,7 +62,7 @@ OUTBOX: Final = "POSTROOM_OUTBOX"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileRoom:
-    """The files of a run, in the form in which its program gets them."""
+    """The files of a run, as its program sees them."""
 
     activation: RunActivation
     """The run's request, whose messages contain the names of their files."""

@@ -81,7 +81,7 @@ class ChatSettings:
         return self._people.may(source, PersonRole.OPERATOR if is_others else PersonRole.MEMBER)
 
     async def _chosen(self, name: str, value: str, source: SessionSource) -> Json:
-        """Return the chosen value in the form in which it is stored.
+        """Convert the chosen value to the value that is stored.
 
         Raises:
             ConfigError: The setting does not accept this value.
@@ -106,7 +106,7 @@ class ChatSettings:
                 return value
 
     def _voice_of(self, value: str, source: SessionSource) -> Json:
-        """Return the setting for spoken answers in the form in which it is stored."""
+        """Check a value of `/set voice` for this chat, and return the value to store."""
         if value not in (VOICE_ON, VOICE_OFF):
             raise _no_choice(value, f"choose {VOICE_ON} or {VOICE_OFF}")
         if not self._config.speaks:
@@ -142,7 +142,7 @@ def _with(session: ChatSession, name: str, chosen: Json) -> ChatSession:
 
 
 def _reset_of(value: str) -> Json:
-    """Parse a reset policy (`none`, `daily 4` or `idle 2h`); return it in the form in which it is stored."""
+    """Convert a reset policy (`none`, `daily 4` or `idle 2h`) to the value that is stored."""
     word, _, detail = value.casefold().partition(" ")
     policy = None
     if word == "none" and not detail:

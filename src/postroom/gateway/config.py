@@ -232,7 +232,7 @@ class Route(Table, frozen=True, kw_only=True):
 
     @property
     def reads_words(self) -> bool:
-        """Whether the route has conditions on words.
+        """Whether the route has conditions on the text of messages.
 
         If so, it also matches messages that are not addressed to the bot.
         """

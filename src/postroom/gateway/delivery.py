@@ -252,8 +252,7 @@ class Delivery:
         if closes.is_done and row.may_have_arrived:
             # an earlier release died after it had closed the messages, and before it acknowledged the row
             return Performed()
-        # After the first attempt, the age counts from the row's creation. Before it, the row may have waited
-        # for its turn.
+        # After the first attempt, the age counts from the row's creation. Before, it may have waited.
         since = row.created_at if row.attempt_count > 1 else max(row.created_at, row.available_at)
         if self._clock.now() - since > milliseconds(self._config.max_age):
             return await self._given_up(row, reply, closes, "it is too old to be sent")
@@ -266,8 +265,7 @@ class Delivery:
         result = await self._sent(row, reply, address)
         is_served = self.serves(row.target)
         if result is _NO_CHANNEL and (not is_served or self._target(row, address.source) in self._adapters):
-            # Since this server claimed the row, it has lost the channel, because it was frozen or is
-            # stopping.
+            # After claiming the row, this server lost the channel: it was frozen, or is stopping.
             rest = UNTOLD_MS if is_served else 0
             return NotPerformed(error="another server has its channel", untried=True, not_before_ms=rest)
         if not result.success:

@@ -67,7 +67,7 @@ class Forwarded:
 
 @dataclass(eq=False, kw_only=True)
 class MessageEvent:
-    """An incoming message in the form that its adapter has read.
+    """An incoming message, as its adapter has parsed it.
 
     Events are compared by identity, not by content.
 

@@ -369,7 +369,7 @@ async def attached(one: MailAttachment, thread_id: str, position: int, store: Fi
 
 
 def attachment_of(file: ChatFile) -> Attachment:
-    """Return a stored file in the form in which channels send it."""
+    """Convert a stored file to an attachment that channels can send."""
     kind = MessageType.of_file(file.media_type)
     if file.media_type == "image/svg+xml":  # a page that displays this file would run the scripts in it
         kind = MessageType.DOCUMENT

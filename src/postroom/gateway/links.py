@@ -21,9 +21,9 @@ from postroom.gateway.sessions import Sessions
 from postroom.stores.chats.links import ChatLinks
 
 _SCOPE = "link"
-"""The prefix with which link codes are hashed.
+"""The prefix that is hashed together with each link code.
 
-Pairing codes are hashed with their platform's name instead.
+Pairing codes are hashed together with the name of their platform instead.
 """
 _APART, _TOGETHER = "apart", "together"
 

@@ -56,7 +56,7 @@ Speak = Callable[[str, str], AsyncIterator[bytes]]
 
 
 def spoken_words(text: str) -> str:
-    """Return the words of a Markdown text that are spoken, which exclude code blocks and link addresses."""
+    """Return the text that is spoken for a Markdown answer, without code blocks and link addresses."""
     return _MARKS.sub("", _LINK.sub(r"\1", _CODE.sub("", text))).strip()
 
 

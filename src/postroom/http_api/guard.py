@@ -192,7 +192,7 @@ class Guard:
             _LOG.debug("http.client_left", path=scope["path"])
         except PostroomError as error:
             await exchange.answer(reported(error))
-        except Exception:  # the edge around one request (style: three places)
+        except Exception:  # any error becomes a response here
             _LOG.exception("http.failed", method=scope["method"], path=scope["path"])
             await exchange.answer(internal_error())
 

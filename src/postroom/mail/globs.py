@@ -682,7 +682,7 @@ def _parse(raw: str, case_sensitive: bool) -> Pattern:
 
 
 def _resource(raw: str) -> Pattern:
-    # NUL ends the text and no path begins with a colon: one such start begins another only if both are equal.
+    # NUL ends the text, and no path begins with a colon, so two such starts match only if they are equal.
     return Pattern(raw, raw, True, True, f":{raw}\0", _folders("", True), raw, False)
 
 

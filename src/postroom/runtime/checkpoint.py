@@ -190,8 +190,7 @@ def _read(state: PersistedState) -> RuntimeState | None:
 def with_state(record: RunRecord, state: RuntimeState) -> RunRecord:
     """Return the record with this state; entries of other executors stay unchanged."""
     before = record.state or PersistedState()
-    # Encode the state as a store returns it, with lists for tuples. Otherwise, every step would count as a
-    # change.
+    # Encode the state as stores return it, with lists for tuples. Otherwise, each step would be a change.
     entry = None if state.is_empty else msgspec.json.decode(msgspec.json.encode(state))
     if before.extensions.get(KEY) == entry:
         return record

@@ -373,7 +373,7 @@ class Execution:
     async def _settle(self, given: Mapping[str, ToolCallResume]) -> AgentRunResult | None:
         """Continue suspended calls.
 
-        Return None if none is left suspended, else a result by which the run waits.
+        Return None if no call is left suspended. Otherwise, return the result with which the run waits.
         """
         may_hold = self._with.hold_ms > 0
         decisions = dict(given)

@@ -170,7 +170,7 @@ def _before(schedule: Schedule, now: int) -> Iterator[int]:
             yield tick
             tick -= schedule.every_ms
     last = now + 1
-    # Start two hours later, because local times repeat when clocks are set back.
+    # Start two hours later, because local times repeat after clocks are set back.
     for tick in _cron(schedule, now + milliseconds(timedelta(hours=2)), reverse=True):
         if tick < last:
             yield tick

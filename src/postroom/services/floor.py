@@ -250,7 +250,7 @@ def _waits(reads: MailReads, works: Sequence[Work], given_up: Sequence[Work]) ->
 
 
 class _Why:
-    """Determines why queued runs wait, from the open runs."""
+    """Determines why queued runs wait, by looking at the open runs."""
 
     def __init__(self, runs: Sequence[RunRecord], rows: Mapping[str, RunDispatch], now: int) -> None:
         self._now = now

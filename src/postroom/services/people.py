@@ -24,7 +24,7 @@ _MOST = 10_000
 
 
 class PeopleService:
-    """Implements the operator's routes about people."""
+    """Implements the operator's routes for people."""
 
     def __init__(
         self,
@@ -173,7 +173,7 @@ class MessageService:
         """Add a person, and return the stored name; an existing person stays unchanged.
 
         Raises:
-            InvalidName, NameTaken: The name is not possible.
+            InvalidName, NameTaken: The name is invalid or already used.
         """
         known = {one.casefold(): one for one in await self._mail.store.read(self.people)}
         if name.casefold() in known:

@@ -60,7 +60,7 @@ _EACH: Final = 50
 
 
 class QuestionService:
-    """Implements the operator's routes and the pages about questions."""
+    """Implements the operator's routes and the pages for questions."""
 
     def __init__(self, runs: RunService, clock: Clock, *, take_back_ms: int = TAKE_BACK_MS) -> None:
         """Keep the arguments; for `take_back_ms`, answers from the pages can be withdrawn."""

@@ -108,7 +108,7 @@ class MessageTarget(Target):
 
 
 class MailSchedules:
-    """Implements the operator's routes and the pages about schedules."""
+    """Implements the operator's routes and the pages for schedules."""
 
     def __init__(self, mail: Mail, store: SqlStore, waker: Waker) -> None:
         self._mail = mail

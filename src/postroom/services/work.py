@@ -69,7 +69,7 @@ _OPEN: Final[tuple[WorkState, ...]] = ("at work", "queued", "asks")
 
 
 class WorkService:
-    """Implements the operator's routes and the pages about runs.
+    """Implements the operator's routes and the pages for runs.
 
     Methods that take a transaction read the content of a page. A page calls all of them with the same
     transaction, so that its parts agree with each other.
@@ -413,7 +413,7 @@ class WorkService:
         return work, work.dispatch_id
 
     async def hasten(self, run: str) -> Work:
-        """Retry a queued run at once whose retry is due later.
+        """Retry a queued run now, if its retry is due only later.
 
         Raises:
             UnknownRun: No such run exists.

@@ -66,7 +66,7 @@ _GATEWAYS = count(1)
 
 @dataclass(frozen=True)
 class Shown:
-    """A message from the agent, in the form in which the chat shows it now."""
+    """A message from the agent, as the chat shows it at present."""
 
     id: str
     text: str

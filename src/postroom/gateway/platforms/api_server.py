@@ -519,7 +519,7 @@ class Asked:
         return hashlib.sha256(msgspec.json.encode(told)).hexdigest()
 
     def caller(self, *, in_session: bool) -> CallerRequest:
-        """Return the parts of the request that are stored with the message, for the run.
+        """Return the parts of the request that are stored with the message and used by its run.
 
         In a session, the conversation is omitted except for new tool results, because the server stores it.
         """
@@ -1412,9 +1412,9 @@ def data_event(data: Mapping[str, Any]) -> str:
 class _ResponseEvents:
     """Builds the numbered events of one response.
 
-    In a background response, a delta takes as many numbers as it has characters. A number therefore denotes
-    the same position in every stream of the response, however its text is divided into deltas, and a reader
-    can continue from it.
+    In a background response, a delta takes as many numbers as it has characters. So a number denotes the same
+    position in every stream of the response, however its text is divided into deltas. A reader can continue
+    from any number.
     """
 
     def __init__(self, shape: ResponseShape, after: int = -1) -> None:
@@ -1856,8 +1856,7 @@ class ApiServerAdapter(HttpAdapter):
         chat_id, message_id, known = found
         shape = self._response_shape(chat_id, message_id, known.received_at, known.event.metadata["response"])
         answer = self._answer_of(chat_id, message_id, known)
-        # An earlier cancellation may have been stored without reaching its run. The repetition then completes
-        # it.
+        # An earlier cancellation may be stored without having reached its run. This one completes it.
         is_open = answer is None or known.is_cancelled
         if is_open and await self._cancel_run(chat_id, message_id):
             exchange = self._exchanges.find(chat_id, message_id)
@@ -1888,8 +1887,7 @@ class ApiServerAdapter(HttpAdapter):
         chat_id, message_id = names
         exchange = self._exchanges.find(chat_id, message_id)
         if known.answer is None and not known.is_cancelled and (exchange is None or not exchange.asked):
-            # Another process has shown the questions, because this process was restarted or is one of several
-            # servers.
+            # Another process has shown the questions: this one was restarted, or is one of several servers.
             cards = await self._receiver().cards_of(self._source(chat_id), message_id)
             self._exchanges.recall(chat_id, message_id, _BETWEEN.join(map(_asked, cards)))
         return *names, known

@@ -309,7 +309,7 @@ class Liveness:
             self._reached.clear()
 
     def shown(self) -> dict[str, Json]:
-        """Return the state in the form for health pages and the status file."""
+        """Return the state as JSON data for health pages and the status file."""
         state, since, code, why = self._state, self.since, self.error_code, self.error
         if state is AdapterState.CONNECTED and self.dead_updates:
             state, code = AdapterState.DEGRADED, "updates_set_aside"

@@ -198,7 +198,7 @@ def _kind(failure: RestFailure) -> SendErrorKind:
 
 
 FIRST_MILLISECOND = 1_420_070_400_000
-"""The start of 2015, from which the timestamps in Discord's ids count."""
+"""The start of 2015 in milliseconds since the epoch. The timestamps in Discord's ids count from it."""
 SPOKEN = (0, 19)
 """The types of messages that people write: plain messages and replies. Other types report joins or pins."""
 DIRECT, GROUP, THREADS = 1, 3, (10, 11, 12)
@@ -317,8 +317,8 @@ class Content(Struct, frozen=True, kw_only=True):
         if self.poll is not None:
             answers = ((one.poll_media or Named()).text for one in self.poll.answers or ())
             question = (self.poll.question or Named()).text
-            # Votes are omitted, because Discord edits the message when a poll ends although nobody changed
-            # its text.
+            # Votes are omitted, because Discord edits the message at the end of a poll, which changes no
+            # text.
             said.append(poll_in_words(question, ((one, None) for one in answers)))
         waiting = list(self.components or ())
         while waiting:
@@ -700,7 +700,7 @@ class DiscordOptions(PlatformConfig, frozen=True, kw_only=True):
 
 
 def bot_token(token: str | None) -> str:
-    """Return a bot's token in the form for requests.
+    """Return a bot's token without white space and without the prefix `Bot`.
 
     Raises:
         ConfigError: The token is missing, or has impossible characters. It is not shown.

@@ -620,8 +620,7 @@ def _content(
             None,
             tuple(replace(one, is_foreign=one.mime in ("message/rfc822", "message/global")) for one in media),
         )
-    # Mail programs put the files of a forwarded mail next to the sender's own, so the two cannot be told
-    # apart.
+    # Mail programs mix the files of a forwarded mail with the sender's own: they cannot be told apart.
     return own, forwarded, Attachment.foreign(media)
 
 
@@ -1358,8 +1357,8 @@ class EmailAdapter(BasePlatformAdapter):
     async def _root_of(self, source: SessionSource, references: Sequence[str]) -> str | None:
         """Return the id of the mail that began the conversation, for a mail with these references.
 
-        The newest reference to a mail from postroom, or to a stored mail of the same sender, decides, because
-        some mail programs refer only to the answered mail.
+        The newest reference that names a mail from postroom, or a stored mail of the same sender, decides.
+        Not every reference need be present, because some mail programs refer only to the answered mail.
         """
         for message_id in reversed(references[-_MOST_LOOKED_UP:]):
             if (root := root_in(message_id, self._address)) is not None:

@@ -102,8 +102,7 @@ def markdown_v2(text: str) -> str | None:
         return None
     lines = tuple(re.sub(r"\r\n?", "\n", text).split("\n"))
     written = _Writer(lines=lines).blocks(SyntaxTreeNode(tokens).children)
-    # Two adjacent italic texts would be read as one underlined text. An empty bold text between them prevents
-    # this.
+    # Without the empty bold text between them, two adjacent italic texts would be read as underlined.
     shown = written.replace(_ITALIC * 2, "_**_").replace(_ITALIC, "_")
     return shown if shown.strip("`>\n ") else None
 
@@ -1132,8 +1131,7 @@ class TelegramAdapter(BasePlatformAdapter):
             wanted["offset"] = self._offset
         began, silence_ms = self._clock.now(), self._options.poll_seconds * 1_000
         updates = await self._asked("getUpdates", wanted, list, more_silence_ms=silence_ms)
-        # If the answer is empty and came at once, or its updates have no number, the next answer would be the
-        # same.
+        # If an answer is empty and came at once, or its updates have no number, the next would be the same.
         moved = not updates and self._clock.now() - began >= _SHORTEST_POLL_MS
         for update in updates:
             await self.take_in(update, partial(self._take, update))

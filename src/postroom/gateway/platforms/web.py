@@ -109,7 +109,7 @@ class ShownFile(Record, frozen=True, kw_only=True):
     size: int
 
     def shown(self) -> dict[str, Json]:
-        """Return the file in the form that the page receives."""
+        """Return the file as JSON data for the page."""
         return {"id": self.sha256, "name": self.name, "type": self.media_type, "size": self.size}
 
 
@@ -150,7 +150,7 @@ class Entry(Record, frozen=True, kw_only=True):
         return len(self.text) + len(self.reasoning)
 
     def shown(self) -> dict[str, Any]:
-        """Return the entry in the form that the page receives, without HTML."""
+        """Return the entry as JSON data for the page, without the HTML of its text."""
         return {
             "id": self.entry_id,
             "conversation": self.conversation,
@@ -172,7 +172,7 @@ class Entry(Record, frozen=True, kw_only=True):
         }
 
     def to_body(self) -> dict[str, Json]:
-        """Return the entry in the form in which it is stored."""
+        """Return the entry as a body to store."""
         body: dict[str, Json] = msgspec.to_builtins(self)
         return body
 
@@ -351,7 +351,7 @@ class ChatLog:
         """Yield the changes since `last_id`, then each change as it happens, until the session ends.
 
         `may_watch` is called at each heartbeat, and returns whether the session is still valid. `render`
-        returns entries in the form that the page receives. `wait` sleeps for a number of milliseconds.
+        converts entries to JSON data for the page. `wait` sleeps for a number of milliseconds.
         """
         seen, is_whole = self._seen(last_id)
         if not is_whole:
@@ -393,8 +393,7 @@ class ChatLog:
             watcher.news.set()
 
 
-# The sign-in to the chat page, and the page's files, which are in memory. The files never contain text of a
-# chat.
+# The sign-in to the chat page, and the page's files in memory, which never contain text of a chat.
 #
 # Each token belongs to a person. The cookie of a session is signed with a key that is derived from the token.
 # So every server recognises the session, also after a restart. A session ends after twelve hours, when the
@@ -407,8 +406,7 @@ POLICY: Final = (
 _HEADERS: Final = {
     "Content-Security-Policy": POLICY,
     "X-Content-Type-Options": "nosniff",
-    # Not `no-referrer`: with it, browsers send `Origin: null` with the page's own forms, which would then be
-    # refused.
+    # Not `no-referrer`: with it, browsers send `Origin: null` with the page's own forms, which is refused.
     "Referrer-Policy": "same-origin",
     "X-Frame-Options": "DENY",
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -877,7 +875,7 @@ class WebAdapter(HttpAdapter):
         return True
 
     async def _rendered(self, entries: Sequence[Entry]) -> list[dict[str, Any]]:
-        """Return entries in the form that the page receives, with their texts as safe HTML."""
+        """Convert entries to JSON data for the page, with their texts as safe HTML."""
         bodies = await self._markdown.render({place: one.text for place, one in enumerate(entries)})
         return [{**one.shown(), "html": str(bodies[place].html)} for place, one in enumerate(entries)]
 

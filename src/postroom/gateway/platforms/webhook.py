@@ -186,8 +186,7 @@ def _not_proven() -> Refused:
 _DELIVERY_HEADERS: Final = {
     Scheme.POSTROOM: DELIVERY,
     Scheme.GITHUB: "X-GitHub-Delivery",
-    # X-Gitlab-Event-UUID is shared by hooks that trigger each other. This header is the same only for
-    # retries.
+    # Hooks that trigger each other share X-Gitlab-Event-UUID. This header is the same only for retries.
     Scheme.GITLAB: "Idempotency-Key",
 }
 
@@ -218,7 +217,7 @@ def may_command(route: HookRoute) -> bool:
 def prompt_of(template: str | None, data: Mapping[str, Json], body: bytes) -> str:
     """Return the prompt: the template with its fields, otherwise the body's `text`, otherwise the whole body.
 
-    Fields inside inserted values are not replaced. A value that is missing is replaced by nothing.
+    Fields inside inserted values are not replaced. A missing value is replaced by an empty string.
 
     Raises:
         Refused: The prompt is blank or too long.

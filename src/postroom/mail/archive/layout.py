@@ -46,7 +46,7 @@ def message_folder(sent_at: int) -> str:
 def message_path(message: Message) -> str:
     """Return the path of a message's file; the id makes it unique, and the subject makes it readable."""
     slug = re.sub(r"[^a-z0-9]+", "-", message.subject.casefold()).strip("-")[:_SLUG_CHARS].strip("-")
-    # Existing archives name their files like this: another word would leave the old files behind.
+    # Existing archives use this name; with another one, their old files would stay in the archive.
     return f"{message_folder(message.created_at)}/{message.id}-{slug or 'letter'}.md"
 
 

@@ -6,7 +6,7 @@ knowledge of mail.
 
     turn ──▶ tip ──▶ fast-import (one pack, one fsync) ──▶ what changed? ──▶ compare and set of the branch
               ▲                                                                        │
-              └───────────────── another writer was faster ── ◀─────────────────────────┘
+              └───────────────── another writer was faster ◀───────────────────────────┘
 
 Writers that use this class take turns. Without turns, one of two equally fast processes lost the race twenty
 times in a row. Turns only make this faster: consistency depends on the compare-and-set of the branch, which
@@ -247,7 +247,10 @@ _ESCAPED = re.compile(rb'[\x00-\x1f\x7f"\\]')
 _TRAILER_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]*")
 _IDENTITY = re.compile(r"[^<>\x00-\x1f\x7f]+")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-"""Characters that could move a terminal's cursor or end a message early. Newlines and tabs are not in it."""
+"""Control characters, which could move a terminal's cursor or end a message early.
+
+Newlines and tabs are not included.
+"""
 
 
 def checked_path(path: str) -> str:
