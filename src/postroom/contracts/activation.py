@@ -92,7 +92,7 @@ Strategy = BusyPolicy
 
 
 class Recovery(StrEnum):
-    """How an execution starts: for the first time, from the last checkpoint, or again from the beginning."""
+    """The start of an execution: the first one, one from the last checkpoint, or one from the beginning."""
 
     START = "start"
     RESUME = "resume"
@@ -204,8 +204,8 @@ class RunActivationSnapshot(Record, frozen=True, kw_only=True, omit_defaults=Tru
 class RunActivation(Record, frozen=True, kw_only=True):
     """The request that is passed to the mailbox, which passes it to the executor.
 
-    When the executor receives it, `trace.dispatch_id` and `trace.session_id` are set, `hints.run_id` or
-    `continue_run_id` names the run, `attempt` counts attempts from 1, and `recovery` tells how this execution
+    When the executor receives it, `trace.dispatch_id` and `trace.session_id` are set, and `hints.run_id` or
+    `continue_run_id` names the run. `attempt` counts attempts from 1, and `recovery` says how this execution
     starts. `control` exists only in this process and is never stored.
     """
 
