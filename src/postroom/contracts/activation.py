@@ -142,9 +142,9 @@ _RESUMED = RunTraceContext(run_mode=RunMode.RESUME)
 class DeliveryOptions(Record, frozen=True, kw_only=True, omit_defaults=True):
     """Options for the queue, with durations in milliseconds, and times in milliseconds since the epoch.
 
-    `priority` 0 is served first, 255 last. A dispatch that has not started at `deadline_at` becomes a dead
-    letter. Retry options that are None are taken from the mailbox's settings; `max_attempts` limits the
-    attempts for all kinds of failures. `max_interruptions` is the number of executions that a server's
+    Priority 0 is served first, and 255 last. A dispatch becomes a dead letter if it has not started at
+    `deadline_at`. Retry options that are None are taken from the mailbox's settings; `max_attempts` limits
+    the attempts for all kinds of failures. `max_interruptions` is the number of executions that a server's
     shutdown or crash may interrupt; one more interruption makes the dispatch a dead letter. The first delay
     is at most `retry_delay_ms`, and doubles with each attempt up to `max_retry_delay_ms`.
     """
