@@ -188,7 +188,7 @@ class _Reader:
             raise self.wrong(f"a value is missing or invalid: {self._text[start : start + 20]!r}")
         try:
             plain = json.loads(found[0])
-        except ValueError as error:  # Python refuses integers with thousands of digits
+        except ValueError as error:  # Python does not parse integers with thousands of digits
             raise self.wrong(f"a number has {len(found[0])} digits, which is too many") from error
         self.at = found.end()
         return Node(kind="plain", start=start, end=self.at, plain=plain)

@@ -331,7 +331,7 @@ class Relay(EffectPerformer):
         room = self._rooms.setdefault(place, asyncio.Semaphore(handler.at_once))
         try:
             batches = [rows] if handler.together else [[row] for row in rows]
-            async with room:  # one commit may have stored more than that
+            async with room:  # one commit may have stored more effects than that
                 performed = [await self._perform(place, handler, batch) for batch in batches]
             is_looked_for = not all(performed) or self._under_way[place] >= handler.at_once
         finally:
@@ -363,7 +363,7 @@ class Relay(EffectPerformer):
             await self._end(place, handler, rows, outcome)
         except StoreError as error:
             _LOG.warning("effect.left_to_lease", kind=place[0], target=place[1], reason=error.describe())
-        except PostroomError as error:  # the rows to write with it are refused
+        except PostroomError as error:  # the handler's own rows were refused
             refused = NotPerformed(error=error.describe())
             await self._surviving(lambda: self._end(place, handler, rows, refused))
         else:
@@ -391,7 +391,7 @@ class Relay(EffectPerformer):
 
         done = await self._store.write(change, key=lock)
         if done < len(ids):
-            async with self._claiming:  # a claim of ours in progress has renewed the tokens by then
+            async with self._claiming:  # this process's own claim has renewed the tokens by then
                 renewed = [self._tokens[one] for one in ids]
             if renewed != tokens:
                 done += await self._store.write(change_again, key=lock)

@@ -57,7 +57,7 @@ def _blamed(path: Path, found: os.stat_result, wanted: int, *, is_way: bool) -> 
             remedy=f"`chmod u+rw{'x' if is_folder else ''} {path}`",
         )
     giving = f"`chown {'-R ' if is_folder else ''}{own} {path}` as root"
-    # no remedy may change the owner of such a folder
+    # a parent folder should keep its owner, so its remedy only gives access
     letting = f"let user {owner} give others access: `chmod o+x {path}`"
     return Denied(
         path=path,

@@ -105,7 +105,7 @@ class _Loop:
         except CancelledError as error:
             raise MailboxClosed("the mailbox is closed") from error
         finally:
-            waited.cancel()  # in case this thread was interrupted
+            waited.cancel()  # needed if this thread was interrupted
 
     @property
     def is_here(self) -> bool:
@@ -400,7 +400,8 @@ def _as_coroutine(loop: _Loop, work: Any) -> Any:
             return await asyncio.shield(done)
         except asyncio.CancelledError:
             run.is_stopped = True
-            await asyncio.wait({done})  # a thread cannot be stopped, and no other may work at the same time
+            # a thread cannot be stopped, and no other thread may work on the run at the same time
+            await asyncio.wait({done})
             raise
         finally:
             run.is_stopped = True

@@ -32,7 +32,7 @@ class LinkedChat:
 
 
 class LinkOutcome(StrEnum):
-    """What happened with a code that a person entered."""
+    """The result of a code that a person entered."""
 
     LINKED = "linked"
     UNKNOWN = "unknown"

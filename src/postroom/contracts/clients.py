@@ -75,7 +75,7 @@ WAKE = "wake"
 """The second question of a waiting hook: the line that starts the turn."""
 
 MODES = ("warn", "block", "off")
-"""What happens if a check fails: continue with a note, stop, or perform no checks at all."""
+"""The actions if a check fails: continue with a note, or stop. With `off`, no checks are made."""
 
 
 def unchecked(why: str) -> str:

@@ -1065,7 +1065,7 @@ def why_unreadable(error: Exception) -> str:
 def _branches(kind: type[PostroomError]) -> list[type[PostroomError]]:
     found = [kind]
     for child in kind.__subclasses__():
-        if child.__module__ == __name__:  # a class of another module has the code of its parent
+        if child.__module__ == __name__:  # a class of another module may have the code of its parent
             found.extend(_branches(child))
     return found
 

@@ -524,7 +524,7 @@ class KeepRule:
     topic: str | None = None
     thread: str | None = None
     keep: timedelta | None = None
-    """How long the messages are kept; None puts them on hold."""
+    """The time for which the messages are kept; None puts them on hold."""
     unread_stays: bool = True
     """Whether unread messages, and messages that lack a requested acknowledgement, are never deleted."""
 

@@ -15,7 +15,7 @@ from postroom.contracts.tokens import SCOPES, Grant, Scope
 
 
 class Who(StrEnum):
-    """Which callers may use a URL."""
+    """The callers that may use a URL."""
 
     ANYONE = "anyone"
     PROVED_THERE = "callers that the path authenticates itself"

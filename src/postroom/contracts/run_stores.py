@@ -28,7 +28,7 @@ FAMILIES = "threads"
 
 def thread_lock(thread_id: str) -> str:
     """Return the name of a thread's lock, which protects its queue, its messages and its log."""
-    return f"thread:{thread_id}"  # the key of `EventScope.thread`
+    return f"thread:{thread_id}"  # this is also the key of `EventScope.thread`
 
 
 class ThreadState(Record, frozen=True, kw_only=True):

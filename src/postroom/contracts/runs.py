@@ -64,7 +64,7 @@ CUT_OFF = "max_tokens"
 
 
 class TerminationReason(Record, frozen=True, kw_only=True):
-    """Why a run ended; `value` is a stop code, an obstacle or an error text, and `detail` is its code.
+    """The reason why a run ended; `value` is a stop code, an obstacle or an error text, `detail` its code.
 
     The `value` of a natural end is None, or `CUT_OFF` if the answer reached the model's token limit.
     """

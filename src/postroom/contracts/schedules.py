@@ -19,7 +19,7 @@ SCHEDULES: Final = "schedules"
 
 
 class Missed(StrEnum):
-    """What happens to ticks that were missed because no worker was running."""
+    """The treatment of ticks that were missed because no worker was running."""
 
     SKIP = "skip"
     """They are skipped, and the schedule continues with the next tick."""
@@ -30,7 +30,7 @@ class Missed(StrEnum):
 
 
 class Overlap(StrEnum):
-    """What happens to a tick while the previous submission is still open."""
+    """The treatment of a tick while the previous submission is still open."""
 
     QUEUE = "queue"
     SKIP = "skip"

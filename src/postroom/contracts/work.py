@@ -317,7 +317,7 @@ class Stretch:
     began_at: int
     ended_at: int | None
     outcome: str
-    """How it ended; "" while it is active."""
+    """The outcome of the attempt; "" while it is active."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

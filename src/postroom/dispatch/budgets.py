@@ -189,7 +189,7 @@ class Start(Record, frozen=True, kw_only=True):
     """The decision of the limits and budgets about a run that is about to start."""
 
     held: Held | None = None
-    """Why the run may not start now; None if it may."""
+    """The reason why the run may not start now; None if it may."""
     holds_thread: bool = False
     """Whether its thread is held too: the run is not tried again until an answer, or the end of the window,
     releases the thread.
@@ -424,7 +424,8 @@ def settle(tx: Transaction, run: RunRecord, answers: Sequence[AnsweredTicket]) -
             limits = facts.get("grant") or {facts["limit"]: facts["allowed"]}
             given = {name: -max(limit, getattr(spent, name)) for name, limit in limits.items()}
             if question_about(run, scope) is None:
-                given["runs"] = given.get("runs", 0) + 1  # it resumes, even if other runs start before it
+                # the asking run resumes, even if other runs start before it
+                given["runs"] = given.get("runs", 0) + 1
                 if spent.asked_by == run.run_id:
                     threads.put_asker(scope, until, "")
             threads.spend([_of(Spending(scope=scope, until=until), **given)])

@@ -563,7 +563,7 @@ def _looked_up(tx: Transaction, claimed: RunDispatch, asks: ClaimAsk) -> Claimed
         if len(records) == len(set(ids)):
             messages = tuple(record.message for record in records)
     start = None
-    if asks.limits or asks.budgets is not None:  # the thread is read before limits
+    if asks.limits or asks.budgets is not None:  # the change reads the thread before it reads the limits
         start = asks.start(tx, claimed, run)
     if run is None or messages is None or (start is not None and (start.held or start.asks)):
         return Claimed(dispatch=claimed, run=run, instance_id=instance_id, start=start)
@@ -701,7 +701,8 @@ class Completion:
             return acked if isinstance(acked, StaleClaim) else Ending()
         following = None
         is_done = not asked and run.status is RunStatus.DONE
-        if asks is not None and asks.budgets is None and state.queued and is_done:  # budgets see this end
+        # budgets take this end into account
+        if asks is not None and asks.budgets is None and state.queued and is_done:
             due = tx.runs.dispatches.due(thread_id, behind=dispatch, now=job.ended_at)
             following = _next(tx, thread_id, asks, due)
         step = ThreadCommit(
@@ -1086,7 +1087,7 @@ class Completion:
             if written and tx.runs.dispatches.load(dispatch.dispatch_id) == written[0][0]:
                 return written[0]  # the write succeeded, and only the reply was lost
             step = move
-            if is_cancelled(tx, dispatch.dispatch_id):  # the run ends as cancelled, whatever its result was
+            if is_cancelled(tx, dispatch.dispatch_id):  # the run ends as cancelled, regardless of its result
                 step = lambda row, now: row.released(now=now)  # noqa: E731 - one of two moves
             row = tx.runs.dispatches.move_owned(dispatch.claim_proof, step)
             if isinstance(row, StaleClaim):

@@ -67,7 +67,7 @@ class MailboxConfig:
     """
 
     lease_ms: int = 30_000
-    """How long a claim lasts without a renewal. Each renewal may take a third of this time."""
+    """The time for which a claim lasts without a renewal. Each renewal may take a third of this time."""
     suspended_lease_ms: int = 600_000
     lease_renewal_interval: Duration = timedelta(seconds=10)
     """The time after which a lease is renewed; it is capped at two thirds of `lease_ms`."""
@@ -95,10 +95,10 @@ class MailboxConfig:
     """The longest delay before a retry. The default delay is doubled at most six times, from 250 ms to 16 s.
     """
     cancel_wait_ms: int = 5_000
-    """How long a foreground submission waits for the active run to end."""
+    """The time for which a foreground submission waits for the active run to end."""
     cancel_poll_ms: int = 25
     stop_wait_ms: int = 5_000
-    """How long a run that lost its lease has to stop before it is abandoned."""
+    """The time within which a run that lost its lease must stop; after it, the run is abandoned."""
     max_run_ms: int | None = None
     """The time after which a run is stopped permanently; None means that its lease is renewed without limit.
     """
@@ -111,9 +111,9 @@ class MailboxConfig:
     max_concurrent_runs_per_tenant: int | None = None
     limits: tuple[Limit, ...] = ()
     max_queued_per_thread: int | None = 1_000
-    """How many runs may be queued on a thread; None means any number."""
+    """The maximum number of runs that may be queued on a thread; None means any number."""
     max_pending_per_thread: int | None = 10_000
-    """How many messages may be pending on a thread until a run reads them; None means any number."""
+    """The maximum number of messages that may be pending on a thread; None means any number."""
     drain_grace: Duration = timedelta(seconds=30)
     event_channel_capacity: int = 256
     budgets: tuple[Budget, ...] = ()
@@ -146,7 +146,7 @@ class MailboxConfig:
 
     @property
     def outage_ms(self) -> int:
-        """How long, in milliseconds, runs are retried during an outage."""
+        """The time, in milliseconds, for which runs are retried during an outage."""
         if self.outage is not None:
             return milliseconds(self.outage)
         return milliseconds(_OUTAGE) if self.default_max_attempts == DEFAULT_MAX_ATTEMPTS else 0
@@ -213,7 +213,7 @@ def _kinds() -> dict[str, tuple[type[Any], ...]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartupRecoveryConfig:
-    """How often recovery is tried before `start_lifecycle_ready` fails."""
+    """The number of times that recovery is tried before `start_lifecycle_ready` fails."""
 
     max_attempts: int = 1
     retry_delay: timedelta = timedelta(milliseconds=250)

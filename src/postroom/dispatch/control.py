@@ -234,7 +234,8 @@ class Control:
             if run is None or row is None or row.status is not RunDispatchStatus.CLAIMED:
                 return None
             kept = commands_in(tx, row)
-            # A run that was claimed after its question timed out continues, whichever clock decided that.
+            # A run that was claimed after its question timed out continues, regardless of the clock that
+            # decided that.
             now = max(tx.now(), row.claimed_at or 0)
             for one in fresh_decisions(run, request.decisions, kept, now=now):
                 command = LiveRunCommand(kind=LiveCommandKind.DECISION, decisions=(one,))

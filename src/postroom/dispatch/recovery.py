@@ -201,7 +201,7 @@ class Recovery:
                 try:
                     given_up = await self._completion.taken_back(row)
                 except StaleClaim:
-                    continue  # it was superseded, which is now stored
+                    continue  # the dispatch was superseded, and this is now stored
                 await self._events.dispatch_happened("RunRescheduled", given_up, reason="owner_gone")
 
     async def _read_runs(self, look: Callable[[Transaction], tuple[RunRecord, ...]]) -> Sequence[RunRecord]:
@@ -309,7 +309,7 @@ class Rounds:
             return 0
         if self._core.config.gone is not None:
             await self._recovery.take_over_from_gone()
-        # Threads that wait for a slot are due as well, and must not hide the others.
+        # Threads that wait for a slot are due as well, and must not hide other due threads.
         limit = min(slots.free + len(slots.waiting), _MOST_DUE)
         due, self._due_at = await self._core.store.read(partial(self._due, limit=limit))
         while self._core.has_budgets and self._core.budgets.holds_back:

@@ -252,7 +252,7 @@ KEPT: Final = 256 * 1024
 """Maximum number of stored characters of one execution."""
 MORE_NOTE: Final = "\n[further output was not stored]\n"
 SHOWN: Final = 64 * 1024
-"""How many characters of a run's output are shown, counted from its end."""
+"""The number of characters that are shown of a run's output, counted from its end."""
 ALL_KEPT: Final = 64 * KEPT
 """A limit on memory, in characters. It exceeds what is stored for all executions of a run together."""
 

@@ -298,7 +298,7 @@ class Slots:
         tenant = min(may, key=self.used_by)
         found = next(iter(self._lines[tenant]))
         self._leave(found)
-        if tenant in self._lines:  # it is now the last among tenants with equally many slots
+        if tenant in self._lines:  # this tenant is now the last among those with the same number of slots
             self._lines[tenant] = self._lines.pop(tenant)
         return found
 
@@ -458,7 +458,8 @@ class Dispatcher:
         except PostroomError as error:
             self.unreserve(worker)
             self.failed_claims += 1
-            if self.failed_claims.bit_count() == 1:  # 1, 2, 4, 8, so that a long outage does not fill the log
+            # logged after 1, 2, 4, 8 failures, so that a long outage does not fill the log
+            if self.failed_claims.bit_count() == 1:
                 facts = {"thread_id": thread_id, "failed_claims": self.failed_claims}
                 _LOG.warning("dispatch.not_claimed", **facts, reason=error.describe())
             self.look_for_unexecuted()  # the claim may have been stored nevertheless
@@ -1025,7 +1026,7 @@ class _Held:
                 waits_for = step()
             except StopIteration as ended:
                 return cast("AgentRunResult", ended.value)
-            except GeneratorExit as error:  # raised by the work itself: nobody closed this generator
+            except GeneratorExit as error:  # the work itself raised this; nobody closed the generator
                 raise ExecutorFailed("the executor raised GeneratorExit") from error
             try:
                 yield waits_for

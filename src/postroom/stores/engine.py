@@ -187,7 +187,7 @@ def answer(group: Iterable[PendingChange[Any]]) -> None:
     for loop, changes in by_loop.items():
         try:
             loop.call_soon_threadsafe(_settle, changes)
-        except RuntimeError:  # the loop is closed: no caller waits, and the writes stay stored
+        except RuntimeError:  # the loop is closed, so no caller waits; the writes stay stored
             continue
 
 
@@ -203,7 +203,7 @@ def _settle(changes: "list[tuple[PendingChange[Any], asyncio.Future[Any]]]") -> 
             future.set_result(change.value)
         else:
             future.set_exception(change.error)
-    with contextlib.ExitStack() as stack:  # it calls the last one first
+    with contextlib.ExitStack() as stack:  # the stack calls the last one first
         for change, _ in reversed(changes):
             if change.error is None and change.committed is not None:
                 stack.callback(change.committed)

@@ -191,7 +191,7 @@ class Room:
         """Record that a check found `size` bytes; this has no effect if more are required by now."""
         if not self.wanted or size < self.wanted:
             return
-        if not self._was_missing:  # the write that was refused is larger
+        if not self._was_missing:  # the refused write needs more space than that
             self._next = min(2 * self.wanted, MOST)
         self.wanted = 0
 
@@ -259,7 +259,8 @@ class SqlStore:
             try:
                 return look(tx)
             finally:
-                vars(tx).clear()  # its parts hold it: else only the garbage collector frees either
+                # its parts refer to it, so otherwise only the garbage collector could free them
+                vars(tx).clear()
 
         while True:
             try:
@@ -297,7 +298,8 @@ class SqlStore:
                 effects[:] = tx.outbox.claimed if "outbox" in vars(tx) else ()
                 return done
             finally:
-                vars(tx).clear()  # its parts hold it: else only the garbage collector frees either
+                # its parts refer to it, so otherwise only the garbage collector could free them
+                vars(tx).clear()
 
         def committed() -> None:
             self._changes.tell(topics)

@@ -564,7 +564,7 @@ class WakingWrites(WakingReads):
         values = {"run_id": run_id, "agent_id": agent_id, "now": now}
         if not self._tx.changed(
             "mail.begin_run", values
-        ):  # its lease or its server ended while it was active
+        ):  # the run's lease or server was lost while it was active
             former = self._tx.one("mail.end_run", {"run_id": run_id})
             self._events.of_run("run.cut_off", run_id, agent_id if former is None else former[0], now)
             self._end_attempt(run_id, "cut_off", now)
@@ -2049,7 +2049,8 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
     ) -> Message:
         """Store a message; if it names no thread, it starts a thread named after its id (`msg-<id>`)."""
         self._events.lock([project_id])  # within a project, ids grow in the order in which they are seen
-        # The id is taken beforehand: a thread that is filled in afterwards is written to its index twice.
+        # The id is taken before the insert, because a thread that is filled in later would be written to its
+        # index twice.
         [[message_id]] = self._tx.all("mail.next_message")
         values: dict[str, Any] = {
             "id": message_id,
@@ -2140,7 +2141,7 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
         An existing record is not changed. `by` names the announcer, which is hook, watch or runner. Messages
         that the agent did not receive are ignored.
         """
-        # One by one: with a list of ids SQLite would scan the whole inbox.
+        # The messages are marked one by one, because with a list of ids SQLite would scan the whole inbox.
         new = 0
         for message_id in message_ids:
             self._events.lock_concerned(message_id, agent_id)

@@ -205,17 +205,18 @@ SESSION: Final = {
     # A process that stalls in the middle of a transaction cannot block other processes for longer than this.
     "idle_in_transaction_session_timeout": "10s",
     "lock_timeout": "2s",
-    # Every statement finds few rows by an index. With many rows in its tables the planner does so by itself;
-    # what it plans on tables that were just made or emptied reads them from end to end, nearly always, and
-    # such a plan is kept until they are analysed again (`tests/meta/test_plans.py`).
+    # Every statement finds a few rows by an index. If its tables have many rows, the planner uses the index
+    # by itself. For tables that were just created or emptied, it nearly always plans to read them from end to
+    # end, and it keeps such a plan until they are analysed again (`tests/meta/test_plans.py`).
     "plan_cache_mode": "force_generic_plan",
     "enable_seqscan": "off",
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
 }
 _TIMEOUTS: Final = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
-# A shorter time-out of the address, of PGOPTIONS, the user or the database holds. A longer one, or none, does
-# not: others would wait for us, and we would take the server for gone before it gives up.
+# A shorter timeout in the address, in PGOPTIONS, or of the user or the database stays in force. A longer
+# timeout, or none, is replaced: others would wait for this process, and it would consider the server lost
+# before the server gives up.
 _SETTINGS: Final = """
 SELECT set_config(name, CASE
          WHEN name = ANY ($4::text[])
@@ -262,7 +263,7 @@ class Address:
         """The same address with direct sessions."""
         if not self.direct_dsn:
             return self
-        # One may be unreachable while the other is reachable.
+        # One of the two may be unreachable while the other is reachable.
         return replace(self, dsn=self.direct_dsn, direct_dsn="", reach=Reach() if self.reach else None)
 
 

@@ -139,8 +139,9 @@ _PLACE: Final = """
 SELECT format('postgresql:%s:%s/%s', coalesce(host(inet_server_addr()), 'local'),
               coalesce(inet_server_port(), 0), current_database())
 """
-# A row set that outgrows work_mem spills to a temporary file beside the database, about 12 bytes per row. The
-# probe's single row, like any changed row, fits on its page even when the disk is full.
+# A row set that exceeds work_mem is written to a temporary file on the database's disk, at about 12 bytes per
+# row. The single row of the probe would not show a full disk because, like any changed row, it fits on its
+# page.
 _ROW: Final = 12
 _ROOM: Final = Statement(
     name="store.room",

@@ -38,9 +38,9 @@ _LOG = get_logger(__name__)
 
 
 _NAMES: Final = re.compile(r"(?:CREATE TABLE|RENAME TO) (?:IF NOT EXISTS )?(\w+)")
-# One query on the catalog, whatever the number of tables. The schema may hold unrelated tables; if it holds
-# none of postroom's, missing rights show when they are created. The query names the schema, because a session
-# has no current schema if the user may not use it.
+# One query on the catalog, regardless of the number of tables. The schema may contain unrelated tables. If it
+# contains none of postroom's, missing rights become apparent when the tables are created. The query names the
+# schema, because a session has no current schema if the user may not use it.
 LACKING: Final = Statement(
     name="store.lacking_rights",
     text="""

@@ -105,7 +105,7 @@ class Dispatches(Tables):
         looks = [due_look(thread_id, now, behind)]
         if behind is None:
             looks.append(("dispatches.stale_queue", of_thread))
-            looks.append(("threads.thread", of_thread))  # which its beginning writes to
+            looks.append(("threads.thread", of_thread))  # the start of the run writes to this thread
         due, *others = self._asked(looks).values()
         for *_, run_id, body in due:
             self._sql.known["threads.run", run_id] = [] if body is None else [(run_id, body)]
@@ -505,7 +505,7 @@ class Dispatches(Tables):
         """
         values = {
             "dispatch_id": dispatch.dispatch_id,
-            # No call has a blank id. A cancel by a person and one by a submission are kept side by side.
+            # No call has a blank id. A cancel by a person and a cancel by a submission are stored separately.
             "call_id": next((call for call, _ in command.decisions), " " if command.gives_way else ""),
             "body": encode(command),
             "created_at": self._now(),

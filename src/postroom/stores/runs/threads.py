@@ -219,7 +219,7 @@ class Threads(Tables):
     def spending(self, scopes: Sequence[str]) -> dict[str, Spending]:
         """Return the spending of each scope."""
         spent = self._sql.spent
-        # Each scope is asked once.
+        # Each scope is read only once.
         looks = [("threads.spending", {"scopes": (scope,)}) for scope in scopes if scope not in spent]
         spent.update((row[0], _spending(row)) for rows in self._asked(looks).values() for row in rows)
         return {scope: spent.setdefault(scope, Spending(scope=scope)) for scope in scopes}

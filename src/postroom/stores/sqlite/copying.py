@@ -150,8 +150,8 @@ def _copy(connection: sqlite3.Connection, target: Path, pace: "_Pace") -> None:
     copy.execute("PRAGMA synchronous = OFF")
     try:
         with translated():
-            # A copy in several steps restarts whenever another connection has written in between, and never
-            # ends under steady writing. A read transaction sees no new writes.
+            # A copy in several steps restarts whenever another connection has written in between, and would
+            # never end under constant writes. A read transaction sees no new writes.
             connection.execute("BEGIN")
             connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall()
             try:

@@ -248,8 +248,9 @@ class Readers:
             with translated():
                 return _looked(self._connection(), look)
         except StoreFull:
-            # On a full disk no reader can join the log. No process writes then, so the file is read alone, by
-            # a new connection for each read, which sees later writes once there is space.
+            # On a full disk, no reader can open the log. No process writes in that case, so the file is read
+            # without the log, by a new connection for each read. Such a connection sees later writes once
+            # there is space.
             with translated(), closing(connect_unshared(self._path)) as connection:
                 return _looked(connection, look)
 
@@ -405,7 +406,7 @@ class Writer:
             count = self._run_all(group)
             if not self._connection.in_transaction:
                 # A full disk makes SQLite roll back the whole transaction: the changes before the failed one
-                # are gone too, and their callers must get the error.
+                # are lost too, and their callers must get the error.
                 fail(group, _what_undid(group))
                 count = 0
             elif count:
@@ -641,7 +642,7 @@ class SqliteEngine(Engine):
         self._closing = threading.Event()
         self._apart = Apart() if files is None else Apart(files.refuse_changed)
         if self._copier is not None and files is not None:
-            # Open from now on: if the file is deleted, this is the only way to its contents.
+            # It stays open from now on, because if the file is deleted, this is the only way to its contents.
             self._copier.begin(
                 lambda connection: connection.execute("SELECT 1 FROM sqlite_schema").fetchone()
             )
@@ -938,6 +939,6 @@ def _reserve_log(connection: sqlite3.Connection, path: Path, size: int) -> None:
         connection.execute("DROP TABLE log_reserve")
         connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
     except sqlite3.Error as error:
-        # Commits are slower without it, but as durable; a full disk is reported to the first caller who
-        # writes.
+        # Without the reserve, commits are slower but just as durable. A full disk is reported to the first
+        # caller that writes.
         _LOG.warning("store.log_not_reserved", reason=str(error))
