@@ -57,9 +57,9 @@ class Tasks:
     async def complete(self, work: Coroutine[Any, Any, T], *, name: str) -> T:
         """Return the result of `work`. If the caller is cancelled, `work` still runs to its end.
 
-        Use it for a database change that is followed by a step which only this process can do, because that
-        step must happen even if the caller disconnects. If `close` was called before, `work` runs in the
-        caller's own task.
+        Use it for a database change that is followed by a step which only this process can do. That step must
+        happen even if the caller disconnects. If `close` was called before, `work` runs in the caller's own
+        task.
 
         Raises:
             MailboxClosed: `close` ended the work; it is unknown whether its change is stored.

@@ -92,7 +92,7 @@ Strategy = BusyPolicy
 
 
 class Recovery(StrEnum):
-    """How an execution starts: for the first time, from the last checkpoint, or again from the beginning."""
+    """The start of an execution: the first one, one from the last checkpoint, or one from the beginning."""
 
     START = "start"
     RESUME = "resume"
@@ -142,9 +142,9 @@ _RESUMED = RunTraceContext(run_mode=RunMode.RESUME)
 class DeliveryOptions(Record, frozen=True, kw_only=True, omit_defaults=True):
     """Options for the queue, with durations in milliseconds, and times in milliseconds since the epoch.
 
-    `priority` 0 is served first, 255 last. A dispatch that has not started at `deadline_at` becomes a dead
-    letter. Retry options that are None are taken from the mailbox's settings; `max_attempts` limits the
-    attempts for all kinds of failures. `max_interruptions` is the number of executions that a server's
+    Priority 0 is served first, and 255 last. A dispatch becomes a dead letter if it has not started at
+    `deadline_at`. Retry options that are None are taken from the mailbox's settings; `max_attempts` limits
+    the attempts for all kinds of failures. `max_interruptions` is the number of executions that a server's
     shutdown or crash may interrupt; one more interruption makes the dispatch a dead letter. The first delay
     is at most `retry_delay_ms`, and doubles with each attempt up to `max_retry_delay_ms`.
     """
@@ -204,8 +204,8 @@ class RunActivationSnapshot(Record, frozen=True, kw_only=True, omit_defaults=Tru
 class RunActivation(Record, frozen=True, kw_only=True):
     """The request that is passed to the mailbox, which passes it to the executor.
 
-    When the executor receives it, `trace.dispatch_id` and `trace.session_id` are set, `hints.run_id` or
-    `continue_run_id` names the run, `attempt` counts attempts from 1, and `recovery` tells how this execution
+    When the executor receives it, `trace.dispatch_id` and `trace.session_id` are set, and `hints.run_id` or
+    `continue_run_id` names the run. `attempt` counts attempts from 1, and `recovery` says how this execution
     starts. `control` exists only in this process and is never stored.
     """
 

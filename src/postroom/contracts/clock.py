@@ -147,9 +147,9 @@ def from_iso(text: str) -> int:
 def time_ordered_ids(clock: Clock, random: Random) -> Ids:
     """Return a function that makes version 7 UUIDs (RFC 9562): 48 bits of time, then 74 bits that only grow.
 
-    The time is in milliseconds, and identifiers sort by it. If two identifiers are created in the same
-    millisecond, or if the clock was set back and has not caught up yet, each identifier is the previous one
-    plus a random step (method 2 of section 6.2).
+    The time is in milliseconds, and identifiers sort by it. In two cases, an identifier is the previous one
+    plus a random step (method 2 of section 6.2): within the same millisecond, and after the clock was set
+    back, until it has caught up.
     """
     last_at, last_tail = 0, 0
 
@@ -270,8 +270,9 @@ seven days or the week before this one.
 def past_of(text: str, now: int) -> int:
     """Return the past time that a text expresses, in milliseconds; a time without a time zone is in UTC.
 
-    A text may be ISO 8601, seconds or milliseconds since 1970, RFC 2822, `2026/11/28`, `now`, `today` or
-    `yesterday` (0:00 UTC, or with a time of day), or a duration, which is counted back from `now`.
+    A text may be ISO 8601, RFC 2822, seconds or milliseconds since 1970, `2026/11/28`, or `now`. It may also
+    be `today` or `yesterday` (0:00 UTC, or with a time of day), or a duration, which is counted back from
+    `now`.
 
     Raises:
         ValueError: The text is none of these, or the time is outside the years 1 to 9999.

@@ -52,9 +52,9 @@ class Option:
 class Operation:
     """One action that callers may perform.
 
-    An operation of mail has a function of the context and the command. An operation of administration has a
-    function of its service that takes the fields of the command as parameters, or `command` as a whole, and
-    `request` if it needs the HTTP request.
+    The function of a mail operation takes the context and the command. The function of an administration
+    operation belongs to its service. It takes the fields of the command as parameters, or `command` as a
+    whole, and `request` if it needs the HTTP request.
     """
 
     name: str

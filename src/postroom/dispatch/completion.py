@@ -146,9 +146,9 @@ def classify(
 ) -> MailboxRunOutcome:
     """Decide how the end of an execution affects its dispatch.
 
-    A result consumes the dispatch, however the run terminated. The dispatch is also consumed if the execution
-    failed because of its own state, or if the run has nothing to resume, because a retry could not help. For
-    a `PostroomError`, `retryable` decides whether the run is retried. An exception listed in `give_up_on` is
+    A result consumes the dispatch, however the run terminated. The dispatch is also consumed if a retry could
+    not help: the execution failed because of its own state, or the run has nothing to resume. For a
+    `PostroomError`, `retryable` decides whether the run is retried. An exception listed in `give_up_on` is
     not retried, alone or in a group. Any other exception, and a failure of the store, is retried as often as
     the dispatch allows.
     """
@@ -701,8 +701,7 @@ class Completion:
             return acked if isinstance(acked, StaleClaim) else Ending()
         following = None
         is_done = not asked and run.status is RunStatus.DONE
-        # budgets take this end into account
-        if asks is not None and asks.budgets is None and state.queued and is_done:
+        if asks is not None and asks.budgets is None and state.queued and is_done:  # budgets see this end
             due = tx.runs.dispatches.due(thread_id, behind=dispatch, now=job.ended_at)
             following = _next(tx, thread_id, asks, due)
         step = ThreadCommit(

@@ -331,9 +331,9 @@ class Dispatches(Tables):
         """Return due rows in order, for at least `limit` threads if that many threads are due.
 
         A single statement reads a few due rows, a few threads, or the first rows of the queue. This is
-        usually enough, and its cost does not depend on the number of delayed rows, of rows of one thread, or
-        of rows that wait for a claimed or waiting run. If that and a few more windows contain too few due
-        rows, each thread is examined once instead.
+        usually enough. Its cost does not depend on the number of delayed rows, of rows of one thread, or of
+        rows that wait for a claimed or waiting run. If that and a few more windows contain too few due rows,
+        each thread is examined once instead.
         """
         within = {"is_anywhere": places is None, "places": sorted(places or ())}
         asked = {"now": self._now(), "full_keys": full_keys, "tenant": tenant, **within}

@@ -70,8 +70,8 @@ class OwnerLock:
         """As root, give the lock file to the folder's owner; `sudo postroom doctor` would lock them out.
 
         The lock file is never removed, because two processes could then hold the lock. The folder's owner
-        could have put a link to another file in its place, so the owner of the file is changed only if it is
-        empty and has no other hard links. The change applies to the file that was opened.
+        could have put a link to another file in its place. Therefore the file's owner is changed only if the
+        file is empty and has no other hard links. The change applies to the file that was opened.
         """
         if os.geteuid() != 0:
             return
