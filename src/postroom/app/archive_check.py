@@ -25,7 +25,7 @@ PAGE = 500
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What one read of the database says about a project's messages."""
+    """The facts about a project's messages from one read of the database."""
 
     stored: set[int]
     coming: set[int]

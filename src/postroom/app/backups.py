@@ -56,7 +56,7 @@ LONGEST_PAUSE: Final = timedelta(hours=6)
 _ROOM: Final = 2
 """The required free space, as a multiple of the database's size: once for the copy, once for new mail."""
 _SOME: Final = 2
-"""The minimum number of backups; no backup is deleted before there are more."""
+"""If there are at least this many backups, an error about a full disk suggests removing older ones."""
 _NAME: Final = re.compile(r"(daily|postroom)-(\d{4}-\d{2}-\d{2}T\d{9}Z)\.db")
 SUFFIX: Final = ".db"
 COPY: Final = ".copy"

@@ -167,7 +167,7 @@ class Doctor:
             return [CheckResult(part="archive", state="ok", detail=f"the server {writer} writes it")]
         kept = await asyncio.to_thread(
             Kept.of, application.settings
-        )  # read first, because only the store may be ahead of the other
+        )  # read first, so that the store can only be newer
         refuse_wrong(await application.store.identity(kept.projects), kept, application.settings)
         check = ArchiveCheck(application.store, application.archive, application.clock, full=self._full)
         try:

@@ -157,7 +157,7 @@ class GatewayFile:
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """The file that values come from, and the environment for its secrets."""
+    """The file that values come from, the environment for its secrets, and the folder for state."""
 
     file: Path
     environment: Mapping[str, str]

@@ -76,7 +76,7 @@ class GatewayService(UndeliveredService):
         }
 
     async def _held(self) -> int:
-        """Count the agents' messages, among the oldest 500 that wait, that wait for the end of quiet hours.
+        """Among the oldest 500 waiting messages, count the agents' messages held back by quiet hours.
 
         Only the first message of each chat is tried; the later ones wait for it.
         """

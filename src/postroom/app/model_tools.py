@@ -23,7 +23,7 @@ from postroom.runtime.files import SEND_FILE, SendFileTool
 from postroom.services.calls import Calls
 
 LONGEST_ANSWER: Final = 200_000
-"""Maximum characters of a result; if a result is longer, the model is told to request it in parts."""
+"""Maximum characters of a result; if a result is longer, the model must request it in parts."""
 LONGEST_QUESTION: Final = 2_000
 _PROJECT: Final = "project_key"
 _KEY: Final = "idempotency_key"

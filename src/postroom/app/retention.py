@@ -113,7 +113,7 @@ UNUSED: Final = timedelta(days=7)
 """How long unreferenced files are kept, because a message may wait for its run together with its file."""
 _PAGE: Final = 500
 _REST: Final = 4
-"""How many times longer than a step the pause after it is, in which other callers get their turn."""
+"""The pause after a step is this many times as long as the step, so that other callers get their turn."""
 _IS_TIMED: Final = ContextVar("is_timed", default=False)
 """Whether the work is done periodically, rather than at an operator's request."""
 _LOG = get_logger(__name__)

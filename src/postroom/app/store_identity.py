@@ -47,7 +47,7 @@ _ELSEWHERE: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """What the data folder and the archive say about the store that belongs to them."""
+    """The facts about the store that the data folder and the archive expect."""
 
     beside: StoreMark | None
     """The mark file next to the token."""

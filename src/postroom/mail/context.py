@@ -46,11 +46,11 @@ class Rules:
     enforced_by: tuple[str, ...] = ()
     """The hooks that enforce reservations, each in the client in which it is installed."""
     guard_mode: Literal["warn", "block", "off"] = "warn"
-    """What happens to an edit or a commit if the reservations cannot be checked; `off` disables the check."""
+    """The reaction to an edit or a commit if reservations cannot be checked; `off` disables the check."""
     stale_write_mode: Literal["warn", "block", "off"] = "block"
-    """What happens if an agent writes a whole file that was changed after the agent last read it."""
+    """The reaction if an agent writes a whole file that was changed after the agent last read it."""
     stale_edit_mode: Literal["warn", "block", "off"] = "warn"
-    """What happens if an agent changes such a file in another way: by an edit, a patch or a shell command."""
+    """The reaction if an agent changes such a file in another way: by an edit, a patch or a shell command."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -58,7 +58,7 @@ class FileReport:
 
 @dataclass(slots=True, kw_only=True)
 class Findings:
-    """What an agent must be told about files, and the changes to store."""
+    """The changes that an agent must be told of, and the records to store."""
 
     held: str = ""
     """Why a write is held back; empty if it may proceed."""

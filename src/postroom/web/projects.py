@@ -68,7 +68,7 @@ _ADDRESS: Final = re.compile(r"https?://[A-Za-z0-9.\-\[\]:]+")
 
 
 class Later(NamedTuple):
-    """What the cookies of this browser say about the rows of the first page."""
+    """The state of the first page's rows according to the cookies of this browser."""
 
     hidden: Mapping[str, int]
     """The time until which each row is hidden, keyed by the row's key."""
@@ -234,7 +234,7 @@ def _taken_back(services: PageServices, tx: Transaction, answered: str) -> tuple
 
 
 def _later(request: Request, now: int) -> Later:
-    """Return what a browser's cookies say; ignore values that this module did not write."""
+    """Read the state of rows from a browser's cookies; ignore values that this module did not write."""
     hidden = {
         found[1]: int(found[2]) * 1_000
         for item in request.cookies.get(LATER_COOKIE, "").split("_")

@@ -33,7 +33,7 @@ from postroom.web.timeline_marks import Shape
 from postroom.web.wording import lines
 
 ANSWERS_LOOKED_AT: Final = 100
-"""How many messages after the one that started a run are searched for answers, on each thread."""
+"""Maximum number of messages searched for answers on each thread, after the one that started the run."""
 LOOKED_THROUGH: Final = 2_000
 """How many of an agent's newest runs are searched for the one that changed after a given run."""
 GATES: Final = (

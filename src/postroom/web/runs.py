@@ -140,7 +140,7 @@ def known_run(services: PageServices, tx: Transaction, project: Project, named: 
 
 
 def _state(request: Request) -> RunFilter:
-    """Return the state in an address, where it is given by its value or by the word that pages show.
+    """Return the state in an address, which contains its value or the word that pages show for it.
 
     Raises:
         InvalidArgument: The address has an unknown state.

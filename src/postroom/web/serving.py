@@ -1,4 +1,4 @@
-"""What all pages share: templates, HTML responses, error pages, and query parameters.
+"""Code that all pages share: templates, HTML responses, error pages, and query parameters.
 
 Everything in a template is escaped unless code marks it as safe.
 """

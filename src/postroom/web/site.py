@@ -1,4 +1,4 @@
-"""What all pages have in common: one snapshot of the store, one template, and error pages for errors."""
+"""Serves every page in the same way: one snapshot of the store, one template, error pages for errors."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -84,7 +84,7 @@ It may also return counts for the tabs as `counts` and `conflicts`, so that they
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """What all pages need. Without services, nothing can be changed on the pages."""
+    """The objects that all pages need. Without services, the pages are read-only."""
 
     store: SqlStore
     clock: Clock
@@ -225,7 +225,7 @@ class Site:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkingSite(Site):
-    """What pages need on which people change data."""
+    """The objects that pages need if people can change data on them."""
 
     services: PageServices
 

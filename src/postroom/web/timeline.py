@@ -69,7 +69,7 @@ class Sent:
 
     @property
     def came(self) -> str:
-        """What became of the message."""
+        """The result of the message: recalled, the number of runs started, the number unread, or read."""
         if self.message.recalled_at is not None:
             return "recalled"
         if self.runs:

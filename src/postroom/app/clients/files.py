@@ -24,7 +24,7 @@ _BACKUP: Final = ".postroom-backup-"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """A file as it was when it was read."""
+    """The path and the content of a file at the time when it was read."""
 
     path: Path
     """The real path, with links followed."""
@@ -85,7 +85,7 @@ def _looked_into(path: Path, place: Path, found: os.stat_result) -> Found:
 
 
 def refused(path: Path, why: str, remedy: str = "") -> ClientFileRefused:
-    """Return the error that says why a file was not changed, with a remedy if one is given."""
+    """Return the error for a file that is not changed, with the reason and the remedy, if one is given."""
     return ClientFileRefused(f"{path} is unchanged: {why}", value=str(path), remedy=remedy or None)
 
 

@@ -28,7 +28,7 @@ To list them, the client starts postroom's MCP server, which must not find a run
 _HELD_BACK: Final = re.compile(r"pending approval|disabled", re.IGNORECASE)
 _SHOWN: Final = 200
 _TRIED: Final = json.loads(Path(__file__).with_name("tried.json").read_text(encoding="utf-8"))
-"""The release of each client that all tests with real clients last passed with, and the date."""
+"""For each client, the release with which all tests with real clients last passed, and the date."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ identified by their ids, and it never delays mail. Records that wait to be archi
 relay delivers them in batches.
 
 A small file next to the repositories, the mark file, records the id of the store and the newest log entries
-that the archive has. At start-up, a server compares the mark with the database, and does not write if the
+that the archive has. At start-up, a server compares the mark with the database, and does not start if the
 database is a different or an older one. Such a database could reuse record numbers that the archive already
 contains. Each archived change adds an entry to the log of its project, and entry numbers only grow. If the
 newest number in the database is smaller than the one in the mark, the database is older than the archive.

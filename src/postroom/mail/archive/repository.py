@@ -357,7 +357,7 @@ def _one_line(text: str) -> str:
 
 
 def _fault(path: str) -> str | None:
-    """Return what is wrong with a path, or None."""
+    """Return the reason why a path is not safe, or None if it is."""
     try:
         encoded = path.encode()
     except UnicodeEncodeError:
