@@ -341,7 +341,8 @@ class Mailbox:
         """Retry a dead letter as a new run on the same messages.
 
         Raises:
-            UnknownDispatch, UnknownRun, IllegalTransition: No dead letter has this id, or its run is gone.
+            UnknownDispatch, UnknownRun, IllegalTransition: No dead letter has this id, or its run no longer
+                exists.
         """
         self._refuse_closed()
         return await self._inspection.replay(dispatch_id)
