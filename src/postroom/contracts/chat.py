@@ -85,7 +85,7 @@ class InboundMessage(Record, frozen=True, kw_only=True):
     received_at: int = 0
     updated_at: int = 0
     revision: int = 1
-    """Version number of the message; each edit in the chat raises it."""
+    """Version number of the message; each edit in the chat increases it."""
     thread_id: str | None = None
     """The thread that received the message."""
     reason: str | None = None
@@ -173,7 +173,7 @@ class InboundMove(Record, frozen=True, kw_only=True):
 
 
 class ChatSession(Record, frozen=True, kw_only=True):
-    """The thread to which a chat is currently bound. Each change raises `revision`."""
+    """The thread to which a chat is currently bound. Each change increases `revision`."""
 
     session_key: str
     thread_id: str

@@ -75,7 +75,7 @@ WAKE = "wake"
 """The second question of a waiting hook: the line that starts the turn."""
 
 MODES = ("warn", "block", "off")
-"""The actions if a check fails: continue with a note, or stop. With `off`, no checks are made."""
+"""The modes of the checks: a failed check only adds a note, or it stops the action, or no checks are made."""
 
 
 def unchecked(why: str) -> str:

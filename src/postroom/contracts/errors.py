@@ -624,7 +624,7 @@ class StaleClaim(PostroomError):
 
 
 class RunFailure(PostroomError):
-    """A run failed. `retryable` tells whether it will be retried."""
+    """A run failed. `retryable` says whether it will be retried."""
 
     code = "run_failure"
     branch = "run failed"
@@ -762,7 +762,7 @@ class AgentProtocolBroken(CommandError):
 
 
 class AgentStopped(CommandError):
-    """The agent refused the task or reached its own limit. `value` tells which of the two."""
+    """The agent refused the task or reached its own limit. `value` says which of the two happened."""
 
     code = "agent_stopped"
     default_remedy = "give the agent a smaller task, or raise the agent's own limit"

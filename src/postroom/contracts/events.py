@@ -38,7 +38,7 @@ class EventScope:
 
     @property
     def key(self) -> str:
-        """The scope as one string."""
+        """The scope as a single string, family and id together."""
         return f"{self.family}:{self.id}"
 
 

@@ -73,7 +73,7 @@ class ToolCall(Record, frozen=True, kw_only=True):
 class MessageMetadata(Record, frozen=True, kw_only=True):
     """The origin of a message.
 
-    `compacts` is the range of `seq` that the message summarizes. `is_stopped` tells whether the message is an
+    `compacts` is the range of `seq` that the message summarizes. `is_stopped` says whether the message is an
     answer that was stopped before it was complete.
     """
 

@@ -73,7 +73,7 @@ def line_lock(kind: str, target: str) -> str:
 
 
 class OutboxMessage(Record, frozen=True, kw_only=True):
-    """A stored effect; each claim raises `attempt_count`."""
+    """A stored effect; each claim increases `attempt_count`."""
 
     outbox_id: str
     kind: str

@@ -122,7 +122,7 @@ class OnTimeout(StrEnum):
     CANCEL = "cancel"
     NO = "no"
     GO_ON = "go_on"
-    """The run continues on its own and is told that nobody answered."""
+    """The run continues on its own, and gets the information that nobody answered."""
 
 
 def _shortened(arguments: Json, most: int = 600) -> str:

@@ -100,7 +100,7 @@ class ToolResult:
 
     @classmethod
     def error(cls, tool_name: str, message: str, **metadata: Json) -> "ToolResult":
-        """Return a failure for the model to read."""
+        """Return the result of a failed call, with a message for the model."""
         return cls(tool_name=tool_name, status=ToolStatus.ERROR, message=message, metadata=metadata)
 
     @classmethod

@@ -52,7 +52,7 @@ _COMMITS: Final = "use an executor that commits its steps with their events, suc
 
 
 class Mailbox:
-    """A durable queue of runs over an executor and stores.
+    """A durable queue of runs, with an executor that executes them and stores that keep them.
 
     `async with Mailbox(...) as mailbox:` first recovers unfinished work, then starts the background rounds,
     and drains the mailbox at the end. If you do not use this block, call `start_lifecycle`, because otherwise

@@ -24,8 +24,8 @@ class SeveralExecutors(RunDispatchExecutor):
 
     Each run has one executor, which also gets all later calls for the run.
 
-    Executors commit through the context of the run. You can combine executors that end their runs themselves
-    with executors that do not, because the mailbox ends only runs that are still open.
+    Executors write their commits through the context of the run. You can combine executors that end their
+    runs themselves with executors that do not, because the mailbox ends only runs that are still open.
     """
 
     @abstractmethod
@@ -68,15 +68,15 @@ class SeveralExecutors(RunDispatchExecutor):
         return False
 
     def send_decision(self, id: str, tool_call_id: str, resume: ToolCallResume) -> bool:
-        """Pass a decision to the executor that runs it."""
+        """Pass a decision to the executor of the run with this id."""
         return any(one.send_decision(id, tool_call_id, resume) for one in self.each())
 
     def send_messages(self, id: str, messages: Sequence[Message]) -> bool:
-        """Pass messages to the executor that runs it."""
+        """Pass messages to the executor of the run with this id."""
         return any(one.send_messages(id, messages) for one in self.each())
 
     def wake_pending_boundary(self, id: str) -> bool:
-        """Notify the executor of the run that messages wait."""
+        """Notify the executor of the run that messages are waiting."""
         return any(one.wake_pending_boundary(id) for one in self.each())
 
     def listen_to(self, live: LiveChannels | None) -> None:

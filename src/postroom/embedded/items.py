@@ -122,7 +122,7 @@ def refuse_other_text(what: str, text: object) -> None:
     """Refuse a value that is not text, or that is text which one of the databases cannot store.
 
     Raises:
-        InvalidArgument: The value is not such text.
+        InvalidArgument: The value is not text that every database can store.
     """
     if not isinstance(text, str):
         raise InvalidArgument(

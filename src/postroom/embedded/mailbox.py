@@ -386,7 +386,7 @@ def queue_over(  # noqa: PLR0913 - every part by name
     steps: Timer | None = None,
     ends: Ends | None = None,
 ) -> Queue:
-    """Return a queue over open stores, with its loops not started.
+    """Return a queue that uses open stores, without starting its loops.
 
     `timer` provides the time for the queue, `steps` the time for active work. Default: real time.
     """

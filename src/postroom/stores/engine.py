@@ -210,7 +210,7 @@ def _settle(changes: "list[tuple[PendingChange[Any], asyncio.Future[Any]]]") -> 
 
 
 class Engine(Protocol):
-    """Runs functions over open transactions, on its own threads."""
+    """Runs functions that get an open transaction, on its own threads."""
 
     @property
     def identity(self) -> str:

@@ -1,4 +1,4 @@
-"""The store: transactions with typed parts over an engine, with the same interface for every engine.
+"""The store: transactions with typed parts, based on an engine, with the same interface for every engine.
 
 An unreadable row does not block other rows: this release skips it, logs it once, and repeats the step without
 it. A caller that requests that row gets the error. The row is read again at each start and after an hour.
@@ -221,7 +221,7 @@ class UnreadableRow:
 
 
 class SqlStore:
-    """The store over an engine."""
+    """The store, based on an engine."""
 
     def __init__(self, engine: Engine, changes: ChangeNotifier | None = None) -> None:
         self.engine = engine

@@ -30,7 +30,7 @@ _GO_ON: Final = (
 
 
 class PostgresSide:
-    """A schema that is accessed over one connection; `opened` yields such an object."""
+    """A schema that is accessed on one connection; `opened` yields such an object."""
 
     def __init__(self, connection: Connection, address: Address, name: str, *, is_made: bool) -> None:
         self._connection = connection

@@ -1,4 +1,4 @@
-"""A thread that writes over one connection; the changes of a group share one transaction and its commit.
+"""A thread that writes on one connection; the changes of a group share one transaction and its commit.
 
     callers ──▶ queue ──▶ BEGIN · changes · COMMIT, pipelined ──▶ answers
 
@@ -73,7 +73,7 @@ class Writer:
         name: str,
         patient: "Writer | None" = None,
     ) -> None:
-        """Write over a connection; if it is lost, `connect` opens a new one.
+        """Write on a connection; if it is lost, `connect` opens a new one.
 
         `patient` is the writer that takes over changes which must wait for a lock. Without it, this writer
         waits itself.

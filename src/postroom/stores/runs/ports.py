@@ -1,4 +1,4 @@
-"""The ports of runs over a store. Each method is one read or one change, and takes the locks that it needs.
+"""The ports of runs, based on a store. Each method is one read or change, and takes the locks that it needs.
 
 The ports do not depend on the engine. Each method is one atomic step and takes plain values. A caller that
 did not get the result can repeat the call.
@@ -781,7 +781,7 @@ class StoreCoordinator(_Port, CommitCoordinator):
 
 
 class RunStores(_Port):
-    """The ports over one store."""
+    """The ports of runs, all based on one store."""
 
     def __init__(self, store: SqlStore) -> None:
         super().__init__(store)

@@ -326,7 +326,7 @@ _NONE: Final[Values] = {}
 
 
 class SqliteTransaction(SqlTransaction):
-    """Runs named statements over one connection. It neither begins nor ends the transaction."""
+    """Runs named statements on one connection. It neither begins nor ends the transaction."""
 
     dialect: Final[Dialect] = "sqlite"
 
