@@ -194,7 +194,7 @@ class GatewayService(UndeliveredService):
         return {"outbox_id": row.outbox_id, "status": row.status.value}
 
     async def passed_on(self, platform: str, request: Request) -> Response | None:
-        """Forward a request to the server that serves the channel; return None if this server does.
+        """Forward a request to the channel's server and return its response; None if that is this server.
 
         Raises:
             InvalidArgument: There is no such channel.

@@ -302,7 +302,7 @@ class ChatService:
     # Routes and addresses.
 
     async def passed_on(self, adapter: BasePlatformAdapter, request: Request) -> Response | None:
-        """Forward a request to the server that serves a channel; return None if this server does.
+        """Forward a request to a channel's server and return its response; None if that is this server.
 
         Raises:
             ServerUnavailable: No server serves the channel now, or that server does not answer.

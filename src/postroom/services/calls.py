@@ -175,7 +175,7 @@ class Calls:
         observe: Observe | None = None,
         mcp_path: str = "/mcp",
     ) -> None:
-        """Keep the arguments; all operations are also offered below `mcp_path`, at `/full`."""
+        """Keep the arguments; the MCP endpoint at `mcp_path` offers all operations below `/full`."""
         self._mail = mail
         self._operations = {operation.name: operation for operation in operations}
         self._news = news or Subscriptions()

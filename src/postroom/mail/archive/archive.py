@@ -454,11 +454,11 @@ class Archive:
         return await self.rebuild(project)
 
     async def lost_head(self, project: Project) -> bool:
-        """Return whether HEAD is the only thing that a project's repository lacks."""
+        """Return whether a project's repository exists, but its HEAD is missing or damaged."""
         return await asyncio.to_thread(head_is_lost, self.root / f"{project.slug}.git")
 
     async def write_head(self, project: Project) -> None:
-        """Restore the missing HEAD of a project's repository.
+        """Restore the HEAD of a project's repository.
 
         Raises:
             ArchiveUnavailable: HEAD cannot be written.

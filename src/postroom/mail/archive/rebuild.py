@@ -164,7 +164,7 @@ def _read_project(found: _Found, slug: str, repository: ArchiveRepository) -> No
 
 
 def _told(slug: str, repository: ArchiveRepository) -> Iterator[tuple[str, bytes]]:
-    """Yield the message files, and log the progress at intervals."""
+    """Yield the message files, and report the progress at intervals."""
     total = len(repository.paths("messages/"))
     for done, found in enumerate(repository.walk("messages/")):
         if not done % _TOLD:

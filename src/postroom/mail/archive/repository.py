@@ -199,7 +199,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def head_is_lost(folder: Path) -> bool:
-    """Return whether a repository lacks only HEAD; Git does not recognize a repository without it. Blocks."""
+    """Return whether the HEAD of a repository is missing or damaged, so that Git rejects it. Blocks."""
     try:
         return (folder / "objects").is_dir() and (folder / "HEAD").read_bytes() != HEAD
     except FileNotFoundError:
