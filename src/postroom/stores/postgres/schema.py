@@ -76,7 +76,7 @@ def tables_of(steps: Sequence[Migration]) -> list[str]:
 
 
 def refuse_without_rights(connection: Connection, schema: str, tables: Sequence[str]) -> None:
-    """Raise if the user may not read and write all of these tables, as far as they exist.
+    """Raise if the user lacks permission to read or write one of these tables; ignore missing tables.
 
     Raises:
         StoreReadOnly: A permission is missing.
