@@ -141,8 +141,8 @@ class Mailbox:
     ) -> MailboxSubmitResult:
         """Queue work until it is its turn; `strategy` decides what happens if the thread is busy.
 
-        `first` runs in the same transaction, before the work is stored. If it raises an error, nothing is
-        written, and the error is raised here. It cannot be combined with `steer`.
+        `first` runs in the same transaction, before the work is stored. If `first` raises an error, nothing
+        is written, and the error is raised here. It cannot be combined with `steer`.
 
         Raises:
             InvalidSubmission, UnknownRun, ForeignThread, RunNotOpen: The request does not fit.
