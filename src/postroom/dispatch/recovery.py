@@ -236,7 +236,7 @@ class Recovery:
         try:
             queued = await self._core.observed("enqueue", self._core.dispatches.enqueue(dispatch))
         except (DuplicateRecord, RunNotOpen):
-            return 0  # another server has already done this
+            return 0  # another instance was faster
         await self._events.dispatch_happened("RunQueued", queued)
         return 1
 
