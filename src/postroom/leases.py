@@ -72,7 +72,7 @@ class Leases:
         self._taken_over: dict[str, Callable[[], Awaitable[object]]] = {}
         self._tasks = Tasks("leases")
         self._renewing = asyncio.Lock()
-        """A lock that is held while leases are acquired, so that a release waits until then."""
+        """A lock that is held while leases are acquired, so that a release waits until that is done."""
 
     def want(self, *names: str, taken: Callable[[], Awaitable[object]] | None = None) -> None:
         """Acquire leases as soon as they are free, and renew them from then on.

@@ -222,7 +222,7 @@ def _bytes(text: str) -> bytes:
 
 
 def _fit_the_page(token: Token, headings: Mapping[str, str]) -> None:
-    """Demote headings below those of the page, and turn alignment, an inline style, into classes.
+    """Demote headings below those of the page, and replace inline styles for alignment by classes.
 
     The text direction of lists and quotations is derived from their first characters.
     """

@@ -182,7 +182,7 @@ class ChatDelivery(Protocol):
         """Record that the chat shows a message; a repeated call has no effect.
 
         Raises:
-            StoreError: The note could not be stored.
+            StoreError: The record could not be stored.
         """
         ...
 
@@ -190,7 +190,7 @@ class ChatDelivery(Protocol):
         """Tell the author of a message that the chat will not show it; a repeated call has no effect.
 
         Raises:
-            StoreError: The note could not be stored.
+            StoreError: The record could not be stored.
         """
         ...
 

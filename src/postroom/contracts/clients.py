@@ -59,7 +59,7 @@ EVENTS = {
     },
     "git": {"pre-commit": "commit", "pre-push": "push"},
 }
-"""The meaning of each event, by client and the client's name for it.
+"""The meaning of each event, keyed by client and by the client's name for the event.
 
 Codex has no SessionEnd, so the waiting process reports it.
 """

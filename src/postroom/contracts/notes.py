@@ -24,7 +24,7 @@ class Note(Record, frozen=True, kw_only=True):
     run_id: str
     """The run in which the note was written; empty outside of runs."""
     commit: str
-    """The commit of which the note was true, if its author named one."""
+    """The commit for which the note was true, if its author named one."""
     replaces: tuple[int, ...]
     replaced_by: int | None
     created_at: int

@@ -122,7 +122,7 @@ def without_unfinished(text: str) -> str:
 
 
 def end_of(text: str, most: int, *, begins_within: bool = False) -> str:
-    """Return the last `most` characters of a text, starting at a line start if they contain one.
+    """Return the last `most` characters of a text, from the first line start among them, if there is one.
 
     If `begins_within` is set, the text starts in the middle of a line, and that line is dropped even if the
     text is short.

@@ -26,7 +26,7 @@ def checked_scope(scope: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PinnedEntry:
-    """An entry of a publication, which is an agent, a model or a tool."""
+    """An entry of a publication: an agent, a model or a tool."""
 
     kind: str
     id: str
@@ -37,7 +37,7 @@ class PinnedEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PinnedRegistryManifest:
-    """A publication: the versions that were live at the same time."""
+    """A publication: the versions of all entries that were live at the same time."""
 
     publication_id: int
     entries: tuple[PinnedEntry, ...] = ()

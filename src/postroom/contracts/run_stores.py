@@ -236,7 +236,7 @@ class CommitCoordinator(Protocol):
         """Write the commit.
 
         Raises:
-            VersionConflict: The message count, a pending message or the joined dispatch differs.
+            VersionConflict: The message count, a pending message or the joined dispatch is not as expected.
             InvalidRecord, IllegalTransition, ForeignThread: The messages, the run or the result break a rule.
             DuplicateRecord: A message id is already committed, or the dispatch exists.
             DedupeKeyInUse, RunNotOpen, QueueFull: The dispatch cannot be queued.
@@ -244,7 +244,7 @@ class CommitCoordinator(Protocol):
                 claimed, or a run of the thread waits for an answer.
             StaleClaim: The writer lost its dispatch.
             UnknownThread: The parent thread does not exist, or the thread of a claim was removed in between.
-            StoreError: Nothing was written; only after CommitUnknown may the commit have been written.
+            StoreError: Nothing was written. Only after CommitUnknown, the commit may have been written.
         """
         ...
 

@@ -28,7 +28,7 @@ _Cancelled = RunDispatch | tuple[RunDispatch, RunRecord | None] | RunRecord | Li
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SteeredRun:
-    """The run that accepted the input, as its dispatch, or as the run's id if the dispatch is unknown."""
+    """The run that accepted the input; `dispatch_id` is its dispatch or, if that is unknown, the run's id."""
 
     dispatch_id: str
     run_id: str

@@ -165,6 +165,6 @@ class Core:
         """Return the result of `step`; repeat the step as long as the store is unavailable.
 
         Raises:
-            StoreError: The worker is leaving, or the failure does not pass by itself.
+            StoreError: The worker is leaving, or the failure is permanent.
         """
         return await retried(step, self.timer, gives_up=self.gives_up)

@@ -284,7 +284,7 @@ class CheckpointRepair:
     async def record(
         self, thread_id: str, run_id: str, messages: Sequence[Message], first_seq: int, last_seq: int
     ) -> None:
-        """Publish messages that were committed as `first_seq` to `last_seq`.
+        """Publish messages that were committed with the numbers `first_seq` to `last_seq`.
 
         Raises:
             InternalError: The number of messages does not match; nothing was published.

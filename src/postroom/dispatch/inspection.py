@@ -102,7 +102,7 @@ class Inspection:
         of the dead letter, so only one run is created.
 
         Raises:
-            UnknownDispatch, UnknownRun: The dispatch does not exist, or its run is gone.
+            UnknownDispatch, UnknownRun: The dispatch does not exist, or its run no longer exists.
             IllegalTransition: The dispatch is not a dead letter.
         """
         row = await self._dead_letter(dispatch_id)

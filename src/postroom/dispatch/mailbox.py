@@ -141,8 +141,8 @@ class Mailbox:
     ) -> MailboxSubmitResult:
         """Queue work until it is its turn; `strategy` decides what happens if the thread is busy.
 
-        `first` runs in the same transaction, before the work is stored. If it raises an error, nothing is
-        written, and the error is raised here. It cannot be combined with `steer`.
+        `first` runs in the same transaction, before the work is stored. If `first` raises an error, nothing
+        is written, and the error is raised here. It cannot be combined with `steer`.
 
         Raises:
             InvalidSubmission, UnknownRun, ForeignThread, RunNotOpen: The request does not fit.
@@ -341,7 +341,8 @@ class Mailbox:
         """Retry a dead letter as a new run on the same messages.
 
         Raises:
-            UnknownDispatch, UnknownRun, IllegalTransition: No dead letter has this id, or its run is gone.
+            UnknownDispatch, UnknownRun, IllegalTransition: No dead letter has this id, or its run no longer
+                exists.
         """
         self._refuse_closed()
         return await self._inspection.replay(dispatch_id)

@@ -496,7 +496,7 @@ def _open_among(tx: Transaction, thread_ids: Sequence[str]) -> frozenset[str]:
 
 
 def _next_turn(tx: Transaction) -> int | None:
-    """Return when the next budget window ends for which a run is held or asks."""
+    """Return the time at which the next budget window ends for which a run is held or asks."""
     asked = [one.until for one in tx.runs.threads.asked() if one.until is not None]
     held = tx.runs.dispatches.held_until()
     return min((*asked, *(() if held is None else (held,))), default=None)

@@ -710,7 +710,8 @@ class Submissions:
         Only the mode `foreground`, the default, is ever replaced.
 
         Raises:
-            InvalidSubmission: The request is invalid for the reason in the text; nothing was read or written.
+            InvalidSubmission: The request is invalid, and the text gives the reason; nothing was read or
+                written.
         """
         if (trace := request.trace).run_mode is RunMode.FOREGROUND:
             if request.decisions or request.continue_run_id:
@@ -1163,7 +1164,8 @@ class Submissions:
         Messages with known ids are ignored, so it is safe to repeat the call.
 
         Raises:
-            QueueFull: More than `max_pending_per_thread` messages would wait on the thread; none was stored.
+            QueueFull: The thread would have more than `max_pending_per_thread` pending messages; none was
+                stored.
         """
         request = self.checked(RunActivation.new(thread_id, messages), background=True)
         arrival = self._arriving(request, BusyPolicy.REJECT)
@@ -1197,7 +1199,7 @@ class Submissions:
 
         Raises:
             ThreadsNeeded: The change needs more threads; nothing was written.
-            QueueFull: `max_pending_per_thread` messages wait on a thread already; see `Accept`.
+            QueueFull: A thread already has `max_pending_per_thread` pending messages; see `Accept`.
         """
         core, scheduled = self._core, RunMode.SCHEDULED
         requests = [

@@ -47,7 +47,7 @@ def checked(source: Place, target: Place, *, now: int, is_gone: IsGone) -> dict[
     """Return the size that the copy would have; nothing is written.
 
     Raises:
-        PostroomError: A copy would be refused.
+        PostroomError: The copy would be refused.
     """
     with _opened(source, target, now=now, writes=False, is_gone=is_gone) as (origin, place, tables):
         goes_on = is_continued(origin, place, tables)

@@ -83,8 +83,8 @@ class IntakeLog:
     ) -> tuple[InboundMessage, ...]:
         """Change the status of all of these messages or of none; return them in order of id.
 
-        A repeated id counts only once. A change to the status that a message already has does nothing, so a
-        caller that did not get the result can repeat the call.
+        A repeated id counts only once. If a message already has the status, it stays unchanged, so a caller
+        that did not get the result can repeat the call.
 
         Raises:
             UnknownMessage: No message has one of these ids.

@@ -1170,7 +1170,7 @@ def _task(row: Row) -> Task:
 
 
 class NoteReads:
-    """Reads the notes of a project, and which notes were given to a session or run."""
+    """Reads the notes of a project, and the records of notes that were given to a session or run."""
 
     _tx: SqlTransaction
 

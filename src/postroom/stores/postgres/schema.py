@@ -76,7 +76,7 @@ def tables_of(steps: Sequence[Migration]) -> list[str]:
 
 
 def refuse_without_rights(connection: Connection, schema: str, tables: Sequence[str]) -> None:
-    """Raise if the user may not read and write all of these tables, as far as they exist.
+    """Raise if the user lacks permission to read or write one of these tables; ignore missing tables.
 
     Raises:
         StoreReadOnly: A permission is missing.
@@ -203,7 +203,7 @@ def faults_of(tx: PostgresTransaction) -> list[str]:
     detected; use PostgreSQL's `amcheck` for that.
 
     Raises:
-        WrongStore: There are no tables.
+        WrongStore: The schema contains no tables.
     """
     tx.one("store.id")  # without this check, a schema without tables would have no faults
     texts = [one.text for one in statements("postgres").values() if one.text.startswith(_PREPARABLE)]
@@ -370,7 +370,7 @@ def _refuse_servers_without(connection: Connection, step: int, is_gone: IsGone) 
     A server that is just starting, or has stalled, will detect this itself (`refuse_unfit`).
 
     Raises:
-        StoreHeld: There is such a server.
+        StoreHeld: A running server does not know the step.
     """
     up = servers_up(connection, is_gone) if step else {}
     if without := {name: about for name, about in up.items() if int(about.get("schema") or 0) < step}:

@@ -426,9 +426,9 @@ class Dispatches(Tables):
         return tuple(row[0] for row in self._sql.all("dispatches.due_tenants", {"limit": limit}))
 
     def next_due_at(self, places: Places = None) -> int | None:
-        """Return when the next dispatch of any thread without a claimed one is due; 0 if one is due now.
+        """Return when a dispatch of a thread without a claimed one is next due; 0 if one is due now.
 
-        Only threads that may run at one of these places are considered.
+        Only threads whose runs may execute at one of these places are considered.
         """
         if due := self._due(1, None, (), places):
             return min(int(row[6]) for row in due)

@@ -236,7 +236,7 @@ class DispatchStore(_RunPort):
         """End a claimed dispatch as superseded; return None if it is no longer claimed.
 
         Raises:
-            StaleClaim: Another owner has claimed it.
+            StaleClaim: Another owner has claimed the dispatch.
         """
         return await self._change_of(
             claim.dispatch_id,
@@ -414,7 +414,7 @@ class ThreadStore(_RunPort):
         """Store a thread as given, except for its `message_count`, which only the store counts.
 
         Raises:
-            UnknownThread: Its parent does not exist.
+            UnknownThread: The parent of the thread does not exist.
             InvalidRecord: The thread would be its own ancestor.
         """
 

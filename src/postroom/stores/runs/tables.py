@@ -349,7 +349,7 @@ def refuse_unwritable_run(step: ThreadCommit, run: RunRecord, before: RunRecord 
 
     Raises:
         ForeignThread: The run belongs to another thread.
-        IllegalTransition: The run would change its thread, or its state as the state machine does not permit.
+        IllegalTransition: The run would change its thread, or make a change of state that is not allowed.
         VersionConflict: The run has changed since it was read.
     """
     if run.thread_id != step.thread_id:

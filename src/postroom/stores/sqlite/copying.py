@@ -200,7 +200,7 @@ def sync_file(file: Path) -> None:
 
 
 def refuse_cut_off(file: Path) -> None:
-    """Raise if the length of a copy differs from the length that its header states.
+    """Raise if the length of a copy differs from the length that is stored in its header.
 
     Raises:
         StoreCorrupt: The file is not a SQLite database, or its length is not the original one.

@@ -590,7 +590,7 @@ IN_MEMORY = Path(":memory:")
 
 
 class SharedReader:
-    """Reads over the writer's connection, on its thread, because a database in memory has only one."""
+    """Reads through the writer's connection, on its thread, as a database in memory has only one."""
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer

@@ -58,7 +58,7 @@ def refuse_damaged_log(database: Path) -> None:
     """Raise if a database's log has lost commits; nothing is changed. No process may have it open.
 
     Raises:
-        WrongStore: The log is damaged before later commits.
+        WrongStore: The log is damaged, and commits follow after the damage.
         StoreError: The log cannot be read.
     """
     log = _log_of(database)

@@ -186,7 +186,7 @@ def known_schema(applied: Mapping[int, str], shown: Path) -> int:
     """Return the number of a schema if it is known; `applied` has the checksum of each step.
 
     Raises:
-        StoreCorrupt: The steps are not postroom's.
+        StoreCorrupt: The steps are not those of postroom.
         SchemaTooNew: A newer release wrote the database.
     """
     known = {step.version: step.checksum for step in shipped_migrations("sqlite")}
