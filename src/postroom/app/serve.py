@@ -334,8 +334,8 @@ def run(settings: Settings, *, new_store: bool = False) -> int:
         ConfigError: The port is in use, the token or a folder is not private, or a chat's configuration is
             invalid.
         MissingExtra: PostgreSQL, a chat or telemetry needs a library that is not installed.
-        StoreHeld: Another server uses the database or the data folder. SchemaTooNew, StoreReadOnly,
-            StoreUnavailable: This process cannot use the database.
+        StoreHeld: Another server uses the database or the data folder.
+        SchemaTooNew, StoreReadOnly, StoreUnavailable: This process cannot use the database.
         WrongStore: The database does not belong to this data folder.
     """
     configure_logs(settings)

@@ -146,7 +146,8 @@ class Application:
 
         Raises:
             WrongStore: The database is missing, empty, older than the archive or has another id, or its log
-                is damaged. StoreHeld, SchemaTooNew, StoreReadOnly: This process cannot use the database.
+                is damaged.
+            StoreHeld, SchemaTooNew, StoreReadOnly: This process cannot use the database.
                 ConfigError, StoreUnavailable: The database server rejects the connection, or does not answer.
             ConfigError: A channel cannot be created from its configuration.
             MissingExtra: A configured part needs libraries that are not installed.

@@ -217,8 +217,8 @@ class MessageService:
         """End a reservation of a project's agent on behalf of a person; the agent gets a message.
 
         Raises:
-            UnknownAgent: No person has this name. UnknownReservation, StateError: The reservation does not
-                exist, or it has ended.
+            UnknownAgent: No person has this name.
+            UnknownReservation, StateError: The reservation does not exist, or it has ended.
         """
 
         def change(tx: MailWrites) -> None:

@@ -131,8 +131,8 @@ class MailSchedules:
         """Store a schedule; a repeated call has no effect.
 
         Raises:
-            InvalidSchedule: The schedule cannot be stored. UnknownProject, UnknownAgent, InvalidRecipients,
-                TooLarge: The schedule's message could not be sent now.
+            InvalidSchedule: The schedule cannot be stored.
+            UnknownProject, UnknownAgent, InvalidRecipients, TooLarge: Its message could not be sent now.
             DuplicateRecord: Another schedule has this name, and `replaces` is False.
         """
         slug = await self._mail.slug(message.project)
