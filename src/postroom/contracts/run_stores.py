@@ -41,7 +41,9 @@ class ThreadState(Record, frozen=True, kw_only=True):
     """The run that `thread.open_run_id` refers to; this field and the next two are used for submissions."""
     latest_run: RunRecord | None = None
     latest_started_run: RunRecord | None = None
-    """The latest run that has started; a new run inherits its agent and state."""
+    """The last run that was stored with a status other than `created`; a new run inherits its agent and
+    state.
+    """
     claimed: str | None = None
     """The thread's claimed dispatch."""
     epoch: int = 0

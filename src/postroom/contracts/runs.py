@@ -345,7 +345,9 @@ class Thread(Record, frozen=True, kw_only=True):
     created_at: int = 0
     updated_at: int = 0
     latest_started_run_id: str | None = None
-    """The latest run that has started; a new run inherits its agent and state."""
+    """The last run that was stored with a status other than `created`; a new run inherits its agent and
+    state.
+    """
 
     def __post_init__(self) -> None:
         """Raise if the thread has no name or is its own parent.

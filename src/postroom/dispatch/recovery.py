@@ -241,7 +241,7 @@ class Recovery:
         return 1
 
     async def _wake_waiting_runs(self) -> int:
-        """Resume the runs that wait for background tasks that no longer exist; return their number."""
+        """Resume the runs that wait for background tasks, which may have been lost; return their number."""
         woken, after = 0, ""
         while page := await self._read_runs(partial(_unquestioning, after=after)):
             after = page[-1].run_id

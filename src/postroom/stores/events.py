@@ -50,7 +50,7 @@ class WrittenEvent:
     def of(
         cls, draft: CanonicalEventDraft, new_id: Callable[[], str], answer: RunRecord | None = None
     ) -> "WrittenEvent":
-        """Convert a draft to its written form, in which the answer of the run `answer` is omitted."""
+        """Convert a draft to its written form; if it contains the answer of the run `answer`, omit that."""
         keyed = draft.options.idempotency_key is not None
         rest = None if answer is None else without_answer(draft.payload, answer)
         return cls(
