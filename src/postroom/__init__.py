@@ -1,6 +1,7 @@
 """postroom: durable mail, file reservations and runs for a team of AI agents and the people they work with.
 
-Each name below is imported on its first use, so that a program that only sends mail does not load the queue.
+Each name below is imported when it is first used, so that a program that only sends mail does not load the
+queue.
 """
 
 from postroom.version import __version__

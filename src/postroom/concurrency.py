@@ -1,7 +1,7 @@
-"""Background work of a service: every task has an owner that sees its end, and tests can control the time.
+"""Background work of a service. Every task has an owner that sees its end, and tests can control the time.
 
-If one task starts a service and another closes it, the service cannot keep a `TaskGroup` open in between, so
-it owns a `Tasks` instead. Within a single piece of work, use `TaskGroup`.
+If one task starts a service and another task closes it, the service cannot keep a `TaskGroup` open in
+between, so it owns a `Tasks` object instead. Within a single piece of work, use `TaskGroup`.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ F = TypeVar("F", bound=asyncio.Future[Any])
 _LOG = get_logger(__name__)
 FIRST_PAUSE_MS: Final = 50
 LONGEST_PAUSE_MS: Final = 500
-"""The longest pause between two attempts at a step while the store is unavailable."""
+"""The longest pause, in milliseconds, between two attempts at a step while the store is unavailable."""
 
 
 class SystemTimer:
@@ -29,7 +29,7 @@ class SystemTimer:
 
 
 class Tasks:
-    """Owns tasks: each failure is logged, and no task outlives `close`."""
+    """Owns tasks: the failure of each task is logged, and all tasks have ended when `close` returns."""
 
     def __init__(self, owner: str) -> None:
         self._owner = owner
@@ -57,8 +57,9 @@ class Tasks:
     async def complete(self, work: Coroutine[Any, Any, T], *, name: str) -> T:
         """Return the result of `work`. If the caller is cancelled, `work` still runs to its end.
 
-        Use it for a database change whose next step only this process knows, because that step must happen
-        even if the caller disconnects. If `close` was called before, `work` runs in the caller's own task.
+        Use it for a database change that is followed by a step which only this process can do. That step must
+        happen even if the caller disconnects. If `close` was called before, `work` runs in the caller's own
+        task.
 
         Raises:
             MailboxClosed: `close` ended the work; it is unknown whether its change is stored.
@@ -78,13 +79,13 @@ class Tasks:
             raise
 
     async def settle(self) -> None:
-        """Wait until all work that is active now has ended, but not for work that starts later."""
+        """Wait until all work that is active now has ended; do not wait for work that starts later."""
         this = asyncio.current_task()
         if running := {task for task in self._running if task is not this}:
             await asyncio.wait(running)
 
     def let_go(self, task: "asyncio.Task[Any]") -> None:
-        """Stop waiting for a task that ignores its cancellation; its failure is still logged."""
+        """Stop waiting for a task that ignores its cancellation. Its failure is still logged."""
         self._running.discard(task)
 
     async def settled(self) -> None:
@@ -102,7 +103,7 @@ class Tasks:
             await asyncio.wait(others)
 
     def _unheard(self, task: "asyncio.Task[Any]") -> None:
-        """Log what a cancelled caller would have got: a refusal is no fault of the program."""
+        """Log the error that a cancelled caller would have got; a refusal is not an error of the program."""
         if not task.cancelled() and isinstance(error := task.exception(), PostroomError):
             self._running.discard(task)
             _LOG.warning("caller.gone", task=task.get_name(), reason=error.describe())
@@ -116,7 +117,7 @@ class Tasks:
 
 
 def unreported(work: F) -> F:
-    """Wrap a task so that its failure is not reported as unhandled if its waiter was cancelled."""
+    """Wrap a task so that its failure is not reported as unhandled if the waiting caller was cancelled."""
     work.add_done_callback(lambda done: done.cancelled() or done.exception())
     return work
 
@@ -148,10 +149,10 @@ async def within(wanted: Coroutine[Any, Any, Any], most_ms: int, timer: Timer) -
 async def retried(
     step: Callable[[], Awaitable[T]], timer: Timer, *, gives_up: Callable[[], bool] = lambda: False
 ) -> T:
-    """Return the result of `step`; retry it after 50 to 500 ms while the store is unavailable or read-only.
+    """Return the result of `step`; retry it every 50 to 500 ms while the store is unavailable or read-only.
 
-    A step is repeated even after a lost reply, so it must itself find out whether it was written before. A
-    store is temporarily read-only if its server is a standby, or if a permission is missing.
+    A step is repeated even if only its reply was lost, so it must find out itself whether it was already
+    written. A store is temporarily read-only if its server is a standby, or if a permission is missing.
 
     Raises:
         StoreError: The store is closed, `gives_up` returned True, or the failure is permanent.

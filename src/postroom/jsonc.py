@@ -2,7 +2,7 @@
 
 It provides the positions of all values, so that an edit can change one part of the text and leave the rest
 unchanged. The standard library parses plain JSON. Positions are determined only when they are requested,
-because an edit needs few of them.
+because an edit needs only a few of them.
 """
 
 import json
@@ -13,7 +13,9 @@ from functools import cached_property, lru_cache
 from typing import Final, Literal
 
 DEEPEST: Final = 200
-"""Maximum number of nesting levels, because the reader recurses for each level; no client's file has more."""
+"""Maximum number of nesting levels. There is a maximum because the reader recurses for each level; no
+client's file has more levels.
+"""
 _BLANK: Final = re.compile(r"(?:[ \t\r\n]+|//[^\r\n]*|/\*.*?\*/)*", re.DOTALL)
 _BEGINS_BLANK: Final = frozenset(" \t\r\n/")
 _STRING: Final = re.compile(r'"(?:[^"\\\x00-\x1f]|\\.)*"')
@@ -31,7 +33,7 @@ _PLAIN_JSON: Final = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 class NotJson(ValueError):
-    """The text is not JSON, even with comments and trailing commas; the message names the line."""
+    """Raised if the text is not JSON, even with comments and trailing commas; the message names the line."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +46,7 @@ class Node:
     inside: "tuple[tuple[Child, ...], int] | None" = None
     """The parsed content of the brackets, which `children` and `tail` return; None before it is parsed."""
     plain: object = None
-    """The value, if it has no brackets or was not parsed in detail."""
+    """The Python value, if it has no brackets or was not parsed in detail."""
     source: str = field(default="", repr=False)
     depth: int = 0
 
@@ -67,7 +69,7 @@ class Node:
     def value(self) -> object:
         """Return the Python value.
 
-        If a key occurs several times, its last value counts, as in every client.
+        If a key occurs several times, its last value is used, as in every client.
         """
         if self.inside is None:
             return self.plain
@@ -95,7 +97,7 @@ class Child:
     start: int
     node: Node
     comma: int | None
-    """The position of the comma after it."""
+    """The position of the comma after the child; None if there is no comma."""
 
     @property
     def end(self) -> int:
@@ -103,7 +105,8 @@ class Child:
         return self.node.end
 
 
-@lru_cache(maxsize=2)  # one change reads a text repeatedly, and some texts have millions of characters
+# cached, because one change reads a text repeatedly, and some texts have millions of characters
+@lru_cache(maxsize=2)
 def read(text: str) -> Node | None:
     """Return the document of a text, or None if it contains only whitespace and comments.
 
@@ -185,7 +188,7 @@ class _Reader:
             raise self.wrong(f"a value is missing or invalid: {self._text[start : start + 20]!r}")
         try:
             plain = json.loads(found[0])
-        except ValueError as error:  # Python refuses integers with thousands of digits
+        except ValueError as error:  # Python does not parse integers with thousands of digits
             raise self.wrong(f"a number has {len(found[0])} digits, which is too many") from error
         self.at = found.end()
         return Node(kind="plain", start=start, end=self.at, plain=plain)
@@ -218,7 +221,7 @@ class _Reader:
         return Node(kind=kind, start=start, end=self.at, inside=inside)
 
     def inside(self, depth: int) -> tuple[tuple[Child, ...], int]:
-        """Return the content of brackets, and the end of its last part."""
+        """Return the content of brackets, and the position at which its last part ends."""
         opening = self._text[self.at]
         closing = "}" if opening == "{" else "]"
         self.at += 1
@@ -261,7 +264,7 @@ class _Reader:
 
 
 def _levels(value: object) -> int:
-    """Return how many levels of nesting a value has."""
+    """Return the number of nesting levels of a value."""
     level, count = [value], 0
     while level := [one for one in level if isinstance(one, dict | list)]:
         level = [inner for one in level for inner in (one.values() if isinstance(one, dict) else one)]

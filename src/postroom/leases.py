@@ -1,11 +1,11 @@
-"""Leases of a server, each of which allows only one server on a database to do a kind of work for a time.
+"""The leases of a server. Each lease lets only one server on a database do a kind of work for a time.
 
     every third of its length, and when one is released ─▶ one change for all ─▶ acquired, or renewed
 
-This server considers a lease held until shortly before it expires for others, counted from the time before
-the request. So a server that was frozen, or cannot reach the database, has stopped the work before another
-server may begin it. `guarded` makes a change prove the lease when it is written, because that may be later
-than when it was begun.
+This server considers a lease as held until shortly before it expires for other servers, counted from the time
+before the request. Therefore a server that was frozen, or cannot reach the database, has stopped the work
+before another server may start it. `guarded` makes a change prove the lease when it is written, because this
+may be later than when it was started.
 """
 
 import asyncio
@@ -38,11 +38,11 @@ LENGTH: Final = timedelta(seconds=30)
 AGAIN_AFTER: Final = timedelta(seconds=1)
 """The pause before a failed change is retried."""
 _SERVERS_KEPT: Final = timedelta(hours=1)
-"""How long entries of former servers are kept in the database."""
+"""The time for which entries of former servers are kept in the database."""
 
 
 class Leases:
-    """The leases of this server, which holds leases only within `serving`."""
+    """The leases of this server. It holds leases only within `serving`."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Leases:
         is_gone: IsGone = nobody_is_gone,
         length: timedelta = LENGTH,
     ) -> None:
-        """`holder` names this server since this start, and `about` describes it.
+        """`holder` is the name of this run of the server, and `about` describes the server.
 
         `is_gone` takes the description of another server and returns whether that server has certainly ended.
         It may block. A lease is renewed after a third of its `length`, and counts as lost when only a sixth
@@ -64,13 +64,15 @@ class Leases:
         self._length, self._every, self._sure = length, length / 3, length * 5 / 6
         self._wanted = {SERVER + holder}
         self._held: dict[str, tuple[int, int]] = {}
-        """For each lease, by name: its fence, and the time until which no other server can have the lease."""
+        """For each lease, keyed by name: its fence, and the time until which no other server can have the
+        lease.
+        """
         self.gone: set[str] = set()
-        """Other servers that had leases and have certainly ended."""
+        """Other servers that had leases and that have certainly ended."""
         self._taken_over: dict[str, Callable[[], Awaitable[object]]] = {}
         self._tasks = Tasks("leases")
         self._renewing = asyncio.Lock()
-        """A lock that is held while leases are acquired, so that a release waits until then."""
+        """A lock that is held while leases are acquired, so that a release waits until that is done."""
 
     def want(self, *names: str, taken: Callable[[], Awaitable[object]] | None = None) -> None:
         """Acquire leases as soon as they are free, and renew them from then on.
@@ -90,7 +92,7 @@ class Leases:
         """Return the running servers; if `place` is given, only those that serve it.
 
         Raises:
-            StoreError: They cannot be read.
+            StoreError: The leases cannot be read.
         """
         return await self._store.read(lambda tx: servers(tx.leases.listed(), tx.now(), place))
 
@@ -99,7 +101,7 @@ class Leases:
         return [*named_places(self._about), *(name for name in self._held if self.holds(name))]
 
     def guarded(self, name: str, change: Callable[[Transaction], T]) -> Callable[[Transaction], T]:
-        """Return a change that is written only if this server still has its present lease at that time.
+        """Return a change that is written only if this server still has the lease at that time.
 
         The returned change raises StaleClaim if another server has the lease, or could acquire it by then.
         """
@@ -125,7 +127,7 @@ class Leases:
             await self.give_back(*self._wanted)
 
     async def give_back(self, *names: str) -> None:
-        """Release these leases, whose work here has ended, so that another server can acquire them at once.
+        """Release these leases, whose work has ended here, so that another server can acquire them at once.
 
         A lease that cannot be released expires by itself.
         """

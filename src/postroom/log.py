@@ -1,4 +1,4 @@
-"""Loggers of the standard library with names `postroom.*`; the program decides where their lines go.
+"""Loggers of the standard library, with names `postroom.*`. The program decides where their lines go.
 
 Each log line is an event with named facts. A handler shows it as `run.attempt_failed run_id=r1 attempt=1`.
 The server's formatter takes the facts from `record.msg` (a `LogLine`) and writes them in its own format.
@@ -16,7 +16,9 @@ from typing import Any, Final
 from postroom.contracts.errors import PostroomError
 
 _SAYS_NO_MORE: Final = frozenset({"reason", "code", "remedy", "count", "work"})
-"""The facts of a line that concern only its error."""
+"""The facts of a line that concern only its error. If an error was already reported, a warning about it that
+has no other facts is not written.
+"""
 _PLAIN: Final = re.compile(r"[\w./:@+-]+")
 _BOUND: Final = ContextVar[Mapping[str, Any]]("bound facts", default=MappingProxyType({}))
 _CALLER: Final = 3
@@ -24,7 +26,7 @@ _CALLER: Final = 3
 
 
 class LogLine:
-    """The message of a record: an event, and its facts by name."""
+    """The message of a log record: an event and its facts, keyed by name."""
 
     __slots__ = ("event", "facts")
 
@@ -50,7 +52,7 @@ class Logger:
         self._write(logging.DEBUG, event, facts)
 
     def info(self, event: str, **facts: Any) -> None:
-        """Log the success of an operation."""
+        """Log an event of normal operation, such as a success."""
         self._write(logging.INFO, event, facts)
 
     def warning(self, event: str, **facts: Any) -> None:

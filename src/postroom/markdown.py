@@ -1,8 +1,8 @@
 """Converts the Markdown of messages and answers to HTML that runs no scripts and loads nothing external.
 
-Each of two steps prevents scripts on its own: the parser does not support raw HTML, and an allow-list filters
-its output. External images become links, because loading an image would tell its host who reads the mail. An
-attached image is shown in place and loaded from this server.
+Each of two steps alone prevents scripts: the parser does not support raw HTML, and an allow-list filters its
+output. External images become links, because to load an image would tell its host who reads the mail. An
+attached image is shown in place, and is loaded from this server.
 """
 
 import asyncio
@@ -34,27 +34,28 @@ MARKDOWN_LIMIT = 256 * 1024
 PLAIN_SHOWN = 64 * 1024
 """Maximum number of characters of a plain-text body that are shown."""
 INLINE_LIMIT = 16 * 1024
-"""Maximum number of bytes to render on the event loop, which takes about 5 ms.
+"""Maximum number of bytes that are rendered on the event loop, which takes about 5 ms.
 
-Longer texts use a worker thread.
+Longer texts are rendered on a worker thread.
 """
 REMEMBERED = 16 * 1024 * 1024
-"""Maximum characters of rendered HTML that are cached."""
+"""Maximum number of characters of rendered HTML that are cached."""
 
 MOST_LOOKS: Final = 200_000
-"""Maximum number of parser steps within brackets, which take some tenths of a second.
+"""Maximum number of parser steps within brackets. They take some tenths of a second.
 
 Each open bracket is examined up to 60 levels deep.
 """
 MOST_TOKENS: Final = 60_000
-"""Maximum number of blocks and table cells of a body; the parser pads each table row to the number of
+"""Maximum number of blocks and table cells in a body. The parser pads each table row to the number of
 columns.
 """
 
 # The parser drops quotations and lists nested deeper than this; each level costs a few Python frames.
 _NESTING = 60
 _DEEP = 12
-"""The nesting level from which a quotation or list may not fit on a narrow page, and gets its own scroll bar.
+"""The nesting level from which a quotation or list gets its own scroll bar, because it may not fit on a
+narrow page.
 """
 
 _TAGS = {
@@ -75,7 +76,7 @@ _SCHEMES = ("http://", "https://", "mailto:")
 _LANGUAGE: Final = re.compile(r"[\w+#.-]{1,30}")
 _DIFFS = {"diff", "patch"}
 _DIFF_LINES = {"+": "added", "-": "removed", "@": "place"}
-# Without final punctuation, and with a closing bracket only if it was opened in it.
+# An address excludes final punctuation, and includes a closing bracket only if the bracket was opened in it.
 _ADDRESS = re.compile(
     r"\bhttps?://[^\s<>\"'`()]+(?:\([^\s<>\"'`()]*\)[^\s<>\"'`()]*)*(?<![.,:;!?*_])", re.IGNORECASE
 )
@@ -88,7 +89,7 @@ _TASK = re.compile(r"\[([ xX])\](?= )")
 BELOW_A_PAGE: Final[Mapping[str, str]] = MappingProxyType(
     {"h1": "h3", "h2": "h4", "h3": "h5", "h4": "h6", "h5": "h6", "h6": "h6"}
 )
-"""Heading tags for a text on a page; they rank below the two headings of the page itself."""
+"""The heading tags for a text on a page, which rank below the two headings of the page itself."""
 AS_WRITTEN: Final[Mapping[str, str]] = MappingProxyType({})
 _ALIGNMENTS = {"text-align:center": "align-center", "text-align:right": "align-right"}
 
@@ -103,7 +104,7 @@ _NONE: Final[Mapping[str, str]] = MappingProxyType({})
 class Body:
     """A body as a page shows it.
 
-    `tangled` means that it is shown as plain text, `cut` that its end is left out.
+    `tangled` means that it is shown as plain text, `cut` that its end is omitted.
     """
 
     html: Markup
@@ -148,7 +149,7 @@ def to_html(
 
 
 class Markdown:
-    """Renders bodies, and caches the results by the hash of the text; belongs to one event loop."""
+    """Renders bodies, and caches the results, keyed by the hash of the text. It belongs to one event loop."""
 
     def __init__(self, *, remembered: int = REMEMBERED, headings: Mapping[str, str] = BELOW_A_PAGE) -> None:
         """`remembered` is the maximum number of cached characters of HTML; for `headings`, see `to_html`."""
@@ -198,7 +199,8 @@ class Markdown:
 
 
 def _body(text: str, pictures: Pictures, references: References, headings: Mapping[str, str]) -> Body:
-    size, text = len(_bytes(text)), readable(text)  # what turns the direction of writing is named
+    # characters that change the writing direction are shown by name
+    size, text = len(_bytes(text)), readable(text)
     if size <= MARKDOWN_LIMIT:
         with contextlib.suppress(TooLarge):
             html = to_html(text, pictures, references, headings=headings)
@@ -215,12 +217,12 @@ def _key(text: str, pictures: Pictures, references: References) -> bytes:
 
 
 def _bytes(text: str) -> bytes:
-    """Encode a text, and replace lone surrogates, which no page can contain."""
+    """Encode a text, and replace lone surrogates, because no page can contain them."""
     return text.encode("utf-8", "replace")
 
 
 def _fit_the_page(token: Token, headings: Mapping[str, str]) -> None:
-    """Demote headings below those of the page, and turn alignment into classes; pages forbid inline styles.
+    """Demote headings below those of the page, and replace inline styles for alignment by classes.
 
     The text direction of lists and quotations is derived from their first characters.
     """
@@ -306,7 +308,7 @@ class _Address:
 class _WebAddresses:
     """Finds addresses that begin with `http://` or `https://`, for the parser's link rule.
 
-    It does not take a file name such as `main.py` for an address.
+    A file name such as `main.py` is not mistaken for an address.
     """
 
     def pretest(self, text: str) -> bool:
@@ -320,7 +322,7 @@ class _WebAddresses:
 
 
 def _mark_task(item: Token, inline: Token) -> None:
-    """Render the check box of a task list item as a character for ticked or not ticked."""
+    """Render the check box of a task list item as a character that shows whether it is ticked."""
     first = inline.children[0] if inline.children else None
     if item.type != "list_item_open" or inline.type != "inline" or first is None or first.type != "text":
         return

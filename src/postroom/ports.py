@@ -24,14 +24,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThreadState:
-    """The load of a thread: its active run, and the number of its pending messages."""
+    """The state of a thread: its active run, and the number of its pending messages."""
 
     active: RunDispatch | None
     waiting: int
 
 
 class RunEffects:
-    """Hooks for effects of the start and the end of a run; each does nothing unless it is overridden."""
+    """Hooks that write the effects of a run's start and end. A hook that is not overridden does nothing."""
 
     def begin(self, tx: Transaction, run: RunRecord, messages: Sequence[Message]) -> object | None:
         """Write the rows for the start of a new run, in the change that claims it.
@@ -45,11 +45,11 @@ class RunEffects:
         """Write the rows for a run that is done or waits, in the same change that stores this state.
 
         It is called after the run's rows are written, under the lock of its thread. It may be called again
-        for the same run, and must leave existing rows unchanged. `accept` delivers messages to other threads;
-        without it, such messages must be found later.
+        for the same run, and must then leave existing rows unchanged. `accept` delivers messages to other
+        threads. If it is None, such messages must be found later.
 
         Raises:
-            ThreadsNeeded: Those threads must be locked first; the change is run again.
+            ThreadsNeeded: Other threads must be locked first. The change is then run again.
         """
 
     def put_back(self, tx: Transaction, row: RunDispatch) -> None:
@@ -59,13 +59,13 @@ class RunEffects:
         """
 
     def withdraw(self, tx: Transaction, run: RunRecord) -> None:
-        """Write that a run's questions can no longer be answered, in the same change that ends its wait.
+        """Record that a run's questions can no longer be answered, in the same change that ends its wait.
 
-        It is called after `write`, with the run as it waited.
+        It is called after `write`, with the run in the state in which it waited.
         """
 
     def of(self, tx: Transaction, run: RunRecord) -> Sequence[OutboxDraft]:
-        """Return the effects outside the database of a run that is done or waits, for its present state.
+        """Return the effects outside the database that the present state of a done or waiting run requires.
 
         It is called in the change that stores the end, and may read but must not write. For the same run it
         must always return the same result, because it is called again after a crash. Each effect has a dedupe
@@ -74,7 +74,7 @@ class RunEffects:
         return ()
 
     def stored(self, run: RunRecord) -> None:
-        """Note that the effects of a run are stored; this hint is lost if the process dies."""
+        """React to the fact that a run's effects are stored; this call is lost if the process dies."""
 
 
 class PendingBoundary(Protocol):
@@ -107,7 +107,7 @@ async def _stored() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunControl:
-    """The context of an execution in addition to its request; it exists only in this process."""
+    """The context of an execution, in addition to its request. It exists only in this process."""
 
     coordinator: CommitCoordinator
     threads: ThreadStore
@@ -123,17 +123,17 @@ class RunControl:
     store_output: Callable[[], Awaitable[None]] = _stored
     """Stores the text that the run has streamed so far, so that the next stored event comes after it."""
     give_up_on: tuple[type[Exception], ...] = ()
-    """Exceptions after which neither the run nor a step of it is retried."""
+    """Exceptions after which neither the run nor one of its steps is retried."""
     spends: Callable[[Usage], tuple[Spending, ...]] = lambda _: ()
     """Returns the amounts that a commit must add to budgets for the usage of a step of the run."""
     beginning: object | None = None
     """The result of `RunEffects.begin` for this execution; None if it wrote nothing."""
     agent: AddressedAgent | None = None
-    """The run's agent at the time when the run got its messages; None if it is not an agent of mail."""
+    """The run's agent, as it was when the run got its messages; None if it is not a mail agent."""
     conversation: str | None = None
     """The conversation of the run, if its thread has several."""
     only: frozenset[str] | None = None
-    """If set, the run sees only its own messages and these messages of its thread."""
+    """If this is set, the run sees only its own messages and these messages of its thread."""
     files: RunFiles | None = None
     """Gives access to the files of the run's messages, and accepts files that it sends; None without file
     support.
@@ -162,7 +162,7 @@ class ChatOutbox(Protocol):
         *,
         keeps_quiet: bool,
     ) -> None:
-        """Accept a message for a chat, within an open change; it is later delivered or reported as lost.
+        """Accept a message for a chat, within an open change. It is later delivered, or reported as lost.
 
         The files of the message are sent after it. If a file cannot be sent there, the chat gets a notice.
 
@@ -182,7 +182,7 @@ class ChatDelivery(Protocol):
         """Record that the chat shows a message; a repeated call has no effect.
 
         Raises:
-            StoreError: The note could not be stored.
+            StoreError: The record could not be stored.
         """
         ...
 
@@ -190,12 +190,12 @@ class ChatDelivery(Protocol):
         """Tell the author of a message that the chat will not show it; a repeated call has no effect.
 
         Raises:
-            StoreError: The note could not be stored.
+            StoreError: The record could not be stored.
         """
         ...
 
     async def prefer(self, chats: Sequence[ChatAddress]) -> str:
-        """From now on, deliver messages for the person who has these chats to the first of them.
+        """From now on, deliver messages for the person with these chats to the first of these chats.
 
         Return the person.
 
@@ -211,7 +211,7 @@ class ChatDelivery(Protocol):
         `chats` must be all chats of the person. A repeated call with the same key does not answer twice.
 
         Raises:
-            UnknownMessage: The person of these chats did not get this message.
+            UnknownMessage: The person with these chats did not receive this message.
             PostroomError: The mail service refuses the answer.
         """
         ...
@@ -219,11 +219,11 @@ class ChatDelivery(Protocol):
     async def catch_up(self, project: str, after: Mapping[str, int]) -> tuple[str, str, int]:
         """Return a project's slug, a summary of its events, and the cursor for the next summary.
 
-        Without a project, the only one is meant. `after` has the last cursor by slug; without a valid cursor,
-        the summary covers 24 hours.
+        If `project` is empty, the only project is used. `after` has the last cursors, keyed by slug; without
+        a valid cursor, the summary covers 24 hours.
 
         Raises:
-            UnknownProject: There is no such project, or several and none is named.
+            UnknownProject: The project does not exist, or none is named and there are several.
             StoreError: The log could not be read.
         """
         ...

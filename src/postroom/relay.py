@@ -5,8 +5,9 @@
                         or waiting for a batch              └─▶ retried later, or a dead letter
 
 A handler that exceeds its lease is cancelled, although its effect may already have been performed. After an
-exception, the effect is retried. Neither delays other targets. If a process dies, its claims remain until
-their leases expire, or until the next start if it is the only process. Repeated effects are marked as such.
+exception, the effect is retried. Neither case delays other targets. If a process dies, its claims remain
+until their leases expire or, if it is the only process, until the next start. Repeated effects are marked as
+such.
 """
 
 import asyncio
@@ -29,17 +30,19 @@ from postroom.stores.store import Joined, SqlStore, Transaction
 _LOG = get_logger(__name__)
 
 POLL: Final = timedelta(seconds=1)
-"""The maximum time for which a lost hint, an expired lease or the end of a pause goes unnoticed."""
+"""The maximum time for which a lost notification, an expired lease or the end of a pause goes unnoticed."""
 GATHERING: Final = timedelta(milliseconds=100)
-"""How long a batch waits for more effects, so that many effects in a row become one batch."""
+"""The time for which a batch waits for more effects, so that many effects in a row become one batch."""
 QUIET: Final = timedelta(milliseconds=10)
-"""How long hints are collected after a round. A round starts all due effects, up to its limit."""
+"""The time for which notifications are collected after a round. A round starts all due effects, up to its
+limit.
+"""
 KEPT: Final = timedelta(days=7)
-"""How long the key of a performed effect prevents a duplicate."""
+"""The time for which the key of a performed effect prevents a duplicate."""
 PURGED_EVERY: Final = timedelta(hours=1)
 _PURGED_AT_ONCE: Final = 1_000
 GRACE: Final = timedelta(seconds=5)
-"""How long a stop waits for effects in progress."""
+"""The time for which a stop waits for effects in progress."""
 
 Place = tuple[str, str]
 """The kind and target of an effect."""
@@ -66,7 +69,7 @@ class NotPerformed:
     not_before_ms: int = 0
     """The minimum time to wait before the next attempt."""
     untried: bool = False
-    """Whether the effect was not tried because it is not its turn. This does not count as an attempt, and the
+    """Whether the effect was not tried, because it was not its turn. This does not count as an attempt; the
     effect is tried after `not_before_ms`.
     """
     also: Joined | None = None
@@ -76,18 +79,18 @@ Outcome = Performed | NotPerformed
 
 
 class Handler(Protocol):
-    """Performs the effects of one kind; performing an effect twice must be harmless, or visible to people."""
+    """Performs the effects of one kind. To perform an effect twice must be harmless, or visible to people."""
 
     lease: timedelta
     """The maximum duration of one call of `perform`."""
     at_once: int
-    """How many effects for one target are performed at the same time."""
+    """The number of effects for one target that are performed at the same time."""
     together: bool
-    """Whether these effects form one batch. Otherwise each is performed alone, and effects with the same
-    order key in order.
+    """Whether these effects are performed as one batch. If not, each effect is performed alone, and effects
+    with the same order key in order.
     """
     retries: tuple[timedelta, timedelta]
-    """The pause after the first failure, doubled with each further one, and the longest pause."""
+    """The pause after the first failure, which doubles with each further failure, and the longest pause."""
 
     def serves(self, target: str) -> bool:
         """Return whether this process can perform effects for a target now."""
@@ -109,7 +112,7 @@ class Relay(EffectPerformer):
     ) -> None:
         """`is_exclusive` means that no other process performs effects of this outbox."""
         self.handlers = handlers
-        """The handlers by kind; effects without a handler wait."""
+        """The handlers, keyed by kind. Effects without a handler wait."""
         self._store = store
         self._is_exclusive = is_exclusive
         self._tasks = Tasks("relay")
@@ -130,11 +133,11 @@ class Relay(EffectPerformer):
         """The event loop of `serve`, and the event that stops it."""
 
     def hint(self) -> None:
-        """Hint that there may be due effects; if the hint is lost, the next poll finds them."""
+        """Notify the relay that there may be due effects; if this is lost, the next poll finds them."""
         self._store.changes.tell((OUTBOX,))
 
     async def serve(self, stopping: asyncio.Event) -> None:
-        """Perform effects until stopped, then finish those in progress; failures are logged and retried."""
+        """Perform effects until stopped, then finish those in progress. Failures are logged and retried."""
         if self._is_exclusive and not self._tokens:
             await self._surviving(self._release)
         self._serving = asyncio.get_running_loop(), stopping
@@ -323,12 +326,12 @@ class Relay(EffectPerformer):
             self._tasks.start(self._serve(place, group), name=f"{kind} {target}")
 
     async def _serve(self, place: Place, rows: Sequence[OutboxMessage]) -> None:
-        """Perform effects; hint afterwards if others of the target may be due."""
+        """Perform effects; afterwards, notify the relay if other effects of the target may be due."""
         handler, is_looked_for = self.handlers[place[0]], True
         room = self._rooms.setdefault(place, asyncio.Semaphore(handler.at_once))
         try:
             batches = [rows] if handler.together else [[row] for row in rows]
-            async with room:  # one commit may have stored more than that
+            async with room:  # one commit may have stored more effects than that
                 performed = [await self._perform(place, handler, batch) for batch in batches]
             is_looked_for = not all(performed) or self._under_way[place] >= handler.at_once
         finally:
@@ -360,7 +363,7 @@ class Relay(EffectPerformer):
             await self._end(place, handler, rows, outcome)
         except StoreError as error:
             _LOG.warning("effect.left_to_lease", kind=place[0], target=place[1], reason=error.describe())
-        except PostroomError as error:  # the rows to write with it are refused
+        except PostroomError as error:  # the handler's own rows were refused
             refused = NotPerformed(error=error.describe())
             await self._surviving(lambda: self._end(place, handler, rows, refused))
         else:
@@ -388,7 +391,7 @@ class Relay(EffectPerformer):
 
         done = await self._store.write(change, key=lock)
         if done < len(ids):
-            async with self._claiming:  # a claim of ours in progress has renewed the tokens by then
+            async with self._claiming:  # this process's own claim has renewed the tokens by then
                 renewed = [self._tokens[one] for one in ids]
             if renewed != tokens:
                 done += await self._store.write(change_again, key=lock)
@@ -420,7 +423,7 @@ def _written(
 ) -> int:
     """Write the outcome of effects; return how many were written.
 
-    Effects with a lost claim are left out, because they belong to another process now.
+    Effects whose claim was lost are skipped, because they now belong to another process.
     """
     ids = [row.outbox_id for row in rows]
     if isinstance(outcome, Performed):

@@ -1,4 +1,4 @@
-"""Explains missing file permissions: which file or folder is the obstacle, who owns it, and the remedy."""
+"""Explains missing file permissions: the file or folder that is the obstacle, its owner, and the remedy."""
 
 import os
 import stat
@@ -21,7 +21,7 @@ class Denied:
 
 
 def denied(path: Path, wanted: int) -> Denied | None:
-    """Return what prevents access to a file; None if permissions are not the reason or cannot be read.
+    """Return the obstacle to accessing a file; None if permissions are not the reason or cannot be read.
 
     `wanted` is `os.R_OK`, `os.W_OK` or both, or `os.X_OK` to enter a folder. For a missing file, the parent
     folder must permit its creation. Blocks.
@@ -57,7 +57,8 @@ def _blamed(path: Path, found: os.stat_result, wanted: int, *, is_way: bool) -> 
             remedy=f"`chmod u+rw{'x' if is_folder else ''} {path}`",
         )
     giving = f"`chown {'-R ' if is_folder else ''}{own} {path}` as root"
-    letting = f"let user {owner} give others access: `chmod o+x {path}`"  # nobody gives such a folder away
+    # a parent folder should keep its owner, so its remedy only gives access
+    letting = f"let user {owner} give others access: `chmod o+x {path}`"
     return Denied(
         path=path,
         owner=owner,

@@ -10,7 +10,7 @@ from starlette.responses import StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
 SLOWEST: Final = 30.0
-"""Seconds within which a reader must accept a piece of data.
+"""The number of seconds within which a reader must accept a piece of data.
 
 A slower reader is disconnected and may reconnect.
 """
@@ -44,7 +44,7 @@ class SseResponse(StreamingResponse):
         left: Callable[[], None],
     ) -> None:
         """`left` is called at the end of the stream, even if no client read from it."""
-        # A buffering proxy would hold the events back.
+        # A proxy that buffers would delay the events.
         unbuffered = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         super().__init__(source, headers={**unbuffered, **(headers or {})}, media_type="text/event-stream")
         self._source = source

@@ -3,7 +3,7 @@
     threads of the program ──▶ calls ──▶ one thread with an event loop: `postroom.embedded.Mailbox`
             a sync run ◀──────── on a thread of its own
 
-Each method waits for its asynchronous counterpart; this module contains no logic of its own.
+Each method waits for its asynchronous counterpart. This module contains no logic of its own.
 """
 
 import asyncio
@@ -76,7 +76,7 @@ class _Loop:
     def call(self, work: Coroutine[Any, Any, T], jobs: "SimpleQueue[Callable[[], None] | None]") -> T:
         """Wait for a coroutine on the loop.
 
-        During the wait, call the functions that the coroutine sends to this thread.
+        While waiting, call the functions that the coroutine sends to this thread.
 
         Raises:
             MailboxClosed: The loop has ended.
@@ -105,11 +105,11 @@ class _Loop:
         except CancelledError as error:
             raise MailboxClosed("the mailbox is closed") from error
         finally:
-            waited.cancel()  # in case this thread was interrupted
+            waited.cancel()  # needed if this thread was interrupted
 
     @property
     def is_here(self) -> bool:
-        """Whether the loop belongs to this process; a forked process has only a copy that no thread runs."""
+        """Whether the loop belongs to this process. A forked process has only a copy, run by no thread."""
         return os.getpid() == self._process
 
     def soon(self, function: Callable[[], object]) -> None:
@@ -175,7 +175,7 @@ def _iterated(
 
 
 class RunHandle(_Twin):
-    """Blocking handle that waits for, reads, answers and ends a run; see `postroom.embedded.RunHandle`."""
+    """A blocking handle to wait for, read, answer and end a run; see `postroom.embedded.RunHandle`."""
 
     _twin: embedded.RunHandle
 
@@ -315,7 +315,7 @@ class Mailbox(_Twin):
 
 
 class Run(_Twin):
-    """A run as its function sees it; see `postroom.embedded.Run`. Steps are called on the run's thread."""
+    """A run as its function sees it; see `postroom.embedded.Run`. Steps run on the run's own thread."""
 
     _twin: embedded.Run
 
@@ -400,7 +400,8 @@ def _as_coroutine(loop: _Loop, work: Any) -> Any:
             return await asyncio.shield(done)
         except asyncio.CancelledError:
             run.is_stopped = True
-            await asyncio.wait({done})  # a thread cannot be stopped, and no other may work at the same time
+            # a thread cannot be stopped, and no other thread may work on the run at the same time
+            await asyncio.wait({done})
             raise
         finally:
             run.is_stopped = True
@@ -414,6 +415,6 @@ def _settled(loop: _Loop, future: "asyncio.Future[object]", call: Callable[[], o
         settle = partial(future.set_result, call())
     except StopIteration as error:  # a future cannot hold a StopIteration
         settle = partial(future.set_exception, RuntimeError(f"StopIteration was raised: {error}"))
-    except BaseException as error:  # includes the exception that unwinds a waiting run
+    except BaseException as error:  # this includes the exception that unwinds a waiting run
         settle = partial(future.set_exception, error)
     loop.soon(lambda: None if future.done() else settle())

@@ -1,4 +1,4 @@
-"""Helpers that explain errors in TOML files by their tables, their names and the values that a field accepts.
+"""Helpers that explain errors in TOML files, with the table, the name and the values that a field accepts.
 
 `Meta(extra=...)` of a field adds what msgspec lacks:
 
@@ -27,7 +27,7 @@ _LOCATION: Final = re.compile(r" - at `(?:key` in `)?\$\.(\w+)")
 
 @dataclass(frozen=True, slots=True)
 class TableName:
-    """The name of a table in a file, as error messages show it."""
+    """The name of a table in a TOML file, in the form in which error messages show it."""
 
     file: Path
     name: str

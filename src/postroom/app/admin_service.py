@@ -1,4 +1,4 @@
-"""The administration of the server by its operator: status, health checks, backups, tokens, rebuilding."""
+"""The operator's administration of the server: status, health checks, backups, tokens, rebuilding."""
 
 import asyncio
 import os
@@ -81,7 +81,7 @@ class AdminService:
         self._meter = meter
         self._started_at = started_at
         self.chats = chats
-        """The service of the gateway, if there is one."""
+        """The service of the gateway; None if there is no gateway."""
 
     async def status(self) -> StatusView:
         """Return the running parts of the server, the location of the data, and counts."""
@@ -112,7 +112,7 @@ class AdminService:
         }
 
     async def cluster(self) -> ClusterView:
-        """Return the servers that share the database, and which server does each exclusive task."""
+        """Return the servers that share the database, and which of them does each exclusive task."""
         application = self._application
         leases, now = await application.store.store.read(lambda tx: (tx.leases.listed(), tx.now()))
         return {
@@ -149,7 +149,7 @@ class AdminService:
         return [{"slug": one.slug, "human_key": one.human_key} for one in found]
 
     async def move_project(self, project: str, folder: str) -> ProjectPath:
-        """Move a project to another folder on the server's machine. The former folder still identifies it.
+        """Move a project to another folder on the server's machine; the former folder still identifies it.
 
         Raises:
             UnknownProject, InvalidPath: There is no such project, or no such folder.
@@ -192,11 +192,11 @@ class AdminService:
     ) -> MergeView:
         """Merge one project into another in one transaction, or only count the changes. This may take long.
 
-        `renames` maps agents of the source to new names. `rename_equal` chooses a name for each other agent
-        whose name exists in the target.
+        `renames` maps agents of the source to new names. With `rename_equal`, every other agent whose name
+        already exists in the target gets a new name automatically.
 
         Raises:
-            UnknownProject, InvalidArgument: The arguments are not two different projects.
+            UnknownProject, InvalidArgument: The arguments do not name two different projects.
             InvalidName: A new name is invalid or reserved.
             StateError: The projects cannot be merged; nothing was changed.
         """
@@ -231,7 +231,7 @@ class AdminService:
         }
 
     async def ready(self) -> Readiness:
-        """Check every part that the server needs, within seconds. A failed check never raises an error."""
+        """Check every part that the server needs, within seconds; a failed check never raises an error."""
         application = self._application
         now = application.clock.now()
         return Readiness(
@@ -305,7 +305,7 @@ class AdminService:
         }
 
     async def back_up(self, target: Path | None) -> BackupView:
-        """Write a complete, verified copy of the database to an absolute path, or to the backup folder.
+        """Write a complete, verified copy of the database to the path `target`, or to the backup folder.
 
         Raises:
             InvalidPath: The target exists or cannot be written.
@@ -335,7 +335,7 @@ class AdminService:
         """Delete the messages that no rule keeps, or only count them. This may take long.
 
         Raises:
-            UnknownProject: A rule with `hold` names an unknown project; nothing was deleted.
+            UnknownProject: A `[[keep]]` rule with `hold` names an unknown project; nothing was deleted.
         """
         retention = self._application.retention
         found = await retention.preview()
@@ -369,7 +369,7 @@ class AdminService:
         return True
 
     async def rebuild_archive(self, project: str | None) -> Mapping[str, int]:
-        """Write the records of one project, or of all projects, to the archive. Existing records stay.
+        """Write the records of one project, or of all projects, to the archive; existing records stay.
 
         Raises:
             UnknownProject: There is no such project.
@@ -382,7 +382,7 @@ class AdminService:
         return {one.slug: await self._application.archive.rebuild(one) for one in chosen}
 
     async def refresh_metrics(self) -> None:
-        """Update the gauges."""
+        """Update the gauges that the metrics show."""
         counts = await self._application.store.read(lambda tx: tx.counts())
         application, now = self._application, self._application.clock.now()
         unread, with_runner = counts.pop("unread"), counts.pop("runners")

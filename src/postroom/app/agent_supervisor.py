@@ -1,7 +1,7 @@
-"""Runs the agents that this server starts itself: wakes them for mail, and mails their answers.
+"""Runs the agents that this server starts itself: mail wakes them, and their answers are mailed.
 
-start: the mailbox resumes earlier runs, then mail wakes agents again stop: no agent is woken, active runs are
-stopped and released without counting an attempt
+At the start, the mailbox resumes earlier runs, and then mail wakes agents again. At the stop, no more agents
+are woken. Active runs are stopped and go back to the queue, and this does not count as an attempt.
 """
 
 import asyncio
@@ -71,15 +71,15 @@ _MOST_PROJECTS: Final = 200
 
 
 class ExecutorsByRunner(SeveralExecutors):
-    """Executes each run with the executor for the kind of its agent's runner."""
+    """Executes each run with the executor that fits its agent's runner."""
 
     def __init__(self, runners: Runners, by_kind: Mapping[RunnerKind, RunDispatchExecutor]) -> None:
-        """Keep the source of runners, and the executor of each kind."""
+        """Keep the arguments; `by_kind` has an executor for each kind of runner."""
         self._runners = runners
         self._by_kind = by_kind
 
     def check(self, runner: AnyRunner) -> None:
-        """Refuse a runner of a kind without an executor.
+        """Raise if there is no executor for the runner's kind.
 
         Raises:
             InvalidRunner: The kind has no executor here.
@@ -92,7 +92,7 @@ class ExecutorsByRunner(SeveralExecutors):
         Raises:
             AgentNotFound: The agent does not exist.
             RunnerNotFound: The agent has no runner.
-            InvalidRunner: Its runner cannot be read, or its kind has no executor here.
+            InvalidRunner: The agent's runner cannot be read, or there is no executor for its kind here.
         """
         agent_id, control = activation.agent_id or "default", activation.control
         agent = control.agent if isinstance(control, RunControl) else None
@@ -102,7 +102,7 @@ class ExecutorsByRunner(SeveralExecutors):
         return self._of(runner)
 
     def each(self) -> Iterator[RunDispatchExecutor]:
-        """Yield the executors, each once."""
+        """Yield each executor once."""
         return iter(dict.fromkeys(self._by_kind.values()))
 
     def _of(self, runner: AnyRunner) -> RunDispatchExecutor:
@@ -117,7 +117,7 @@ class ExecutorsByRunner(SeveralExecutors):
 
 
 class ExecutorRegistry:
-    """Executes agents by their runners, and provides the runners."""
+    """Provides the runners of agents, and executes agents with them."""
 
     def __init__(  # noqa: PLR0913 - every port by name
         self,
@@ -136,9 +136,9 @@ class ExecutorRegistry:
         """Create an executor for each kind of runner, without starting them.
 
         `address` is this server's listening address. `tokens` issues the tokens with which runs access the
-        server; each token contains the name `server`. `in_chats` returns the project's slug and the name of
-        the agent that answers on a chat's thread. If no other server uses the database, `alone_at` lists the
-        places of this server.
+        server; each token identifies the server `server`. `in_chats` returns the project's slug and the name
+        of the agent that answers on a chat's thread. If no other server uses the database, `alone_at` lists
+        the places (names and labels) of this server.
         """
         self._settings, self._address = settings, address
         self._alone_at = alone_at
@@ -154,7 +154,7 @@ class ExecutorRegistry:
             access_of=self._access_of,
         )
         self.programs = self._commands.process_runner
-        """Runs the programs of both kinds."""
+        """Runs the programs of command runners and ACP runners."""
         self._acp = AcpExecutor(self, self.programs, environment_of=self._place_of, access_of=self._access_of)
         self._models = ModelAgents(
             self, calls, mail.store, environment=self._environment, clock=clock, timer=SystemTimer()
@@ -178,7 +178,7 @@ class ExecutorRegistry:
                 RunnerKind.HTTP: self.results,
             },
         )
-        """Executes each run by the kind of its agent's runner."""
+        """Executes each run according to the kind of its agent's runner."""
 
     @property
     def executing(self) -> int:
@@ -187,10 +187,11 @@ class ExecutorRegistry:
         return programs + self._models.executing + self.results.executing
 
     def check(self, runner: AnyRunner) -> None:
-        """Refuse a runner that cannot run on this server, whichever agent it belongs to.
+        """Raise if this server cannot execute a runner, whichever agent the runner belongs to.
 
         Raises:
-            InvalidRunner: Its kind has no executor here, or it names something that does not exist.
+            InvalidRunner: There is no executor for the runner's kind here, or it names a place or a tool that
+                does not exist.
             MissingExtra: A library that it needs is not installed.
         """
         self.chosen.check(runner)
@@ -258,7 +259,7 @@ class ExecutorRegistry:
         return await asyncio.to_thread(signing_secret, runner, self._environment)
 
     def _place_of(self, activation: RunActivation) -> Mapping[str, str]:
-        """Return the identity of an agent's program, for mail and chats, and its place in a trace."""
+        """Return the identity of an agent's program, for mail and chats, and its position in a trace."""
         name, at, slug = (activation.agent_id or "").partition("@")
         trace = self._mail.tracing.traceparent()
         place = {"POSTROOM_PROJECT": slug, "POSTROOM_AGENT": name} if at else {}
@@ -266,7 +267,7 @@ class ExecutorRegistry:
 
     @asynccontextmanager
     async def _access_of(self, activation: RunActivation) -> AsyncIterator[RunAccess | None]:
-        """Give a run access to this server, with a token that becomes invalid when the run's program ends."""
+        """Give a run access to this server by a token, which becomes invalid when the run's program ends."""
         name, _, slug = (activation.agent_id or "").partition("@")
         control = activation.control
         addressed = control.agent if isinstance(control, RunControl) and self._address else None
@@ -290,12 +291,12 @@ class ExecutorRegistry:
     async def untold(self, run_id: str) -> str:
         """Return the messages that have arrived for a run since the last call.
 
-        They are added to the answer of its tool call.
+        They are added to the result of the run's current tool call.
         """
         return await self._commands.untold(run_id) or await self._acp.untold(run_id)
 
     async def close(self) -> None:
-        """Close connections and supporting processes. The caller that started the runs must end them."""
+        """Close connections and supporting processes; the caller that started the runs must end them."""
         await self._models.close()
         await self.results.close()
         await self._commands.close()
@@ -334,7 +335,7 @@ _OPERATOR = Caller(operator=True)
 
 
 class AgentSupervisor:
-    """Runs agents when mail arrives for them."""
+    """Runs agents when mail for them arrives."""
 
     def __init__(  # noqa: PLR0913 - what it joins
         self,
@@ -358,10 +359,10 @@ class AgentSupervisor:
         self._timeouts = QuestionTimeouts(runs, clock, SystemTimer())
         self._tasks = Tasks("agents")
         self.is_waking = False
-        """Whether messages wake their recipients, which is the case after `start`."""
+        """Whether messages wake their recipients; true after `start`."""
 
     async def start(self) -> None:
-        """Resume the work of an earlier server, and wake recipients again.
+        """Resume the work of an earlier server, and start to wake recipients.
 
         Raises:
             ConfigError: The configuration file declares an agent that cannot be registered or run here.
@@ -377,7 +378,7 @@ class AgentSupervisor:
         self._tasks.start(self._schedules.kept.serve(), name="schedules")
 
     async def _declare(self) -> None:
-        """Register the agents of the configuration file, and remove runners that it no longer declares."""
+        """Register the agents in the configuration file, and remove runners that it no longer declares."""
         kept: set[tuple[str, str]] = set()
         for one in self._declared:
             try:
@@ -390,7 +391,7 @@ class AgentSupervisor:
                 await self._mail.set_runner(slug, name, None)
 
     async def _declare_one(self, one: DeclaredAgent) -> str:
-        """Register an agent of the configuration file with its runner, and return the slug of its project."""
+        """Register an agent in the configuration file with its runner, and return the slug of its project."""
         self._executors.check(one.runner)
         made = await self._mail.call("ensure_project", {"human_key": one.project}, caller=_OPERATOR)
         asked = {
@@ -412,7 +413,7 @@ class AgentSupervisor:
         return str(made["slug"])
 
     async def stop(self) -> None:
-        """Stop all parts; no effect if they never started."""
+        """Stop all parts; no effect if they were never started."""
         await self._tasks.close()
         await self._runs.stop()
         await self._executors.close()
@@ -421,7 +422,7 @@ class AgentSupervisor:
 def mail_runs(
     mail: Mail, executors: ExecutorRegistry, clock: Clock, whose: Callable[[str], AgentName | None] = agent_of
 ) -> MailRunExecutor:
-    """Return the executor of agents on their mail; `whose` returns the agent of a thread."""
+    """Return the executor for agents that run on mail; `whose` returns the agent of a thread."""
     return MailRunExecutor(
         executors.chosen, mail.store, clock, whose=whose, tracing=mail.tracing, rules=mail.rules
     )

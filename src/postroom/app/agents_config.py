@@ -1,4 +1,4 @@
-"""The agents from the tables `[[agents]]` of the configuration file, each with its project and its runner."""
+"""The agents in the `[[agents]]` tables of the configuration file, each with its project and its runner."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ _TIMES: Final = ("timeout", "idle_timeout")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeclaredAgent:
-    """An agent as the file declares it."""
+    """An agent as the configuration file declares it."""
 
     file: Path
     """The file that declares it."""
@@ -34,7 +34,7 @@ class DeclaredAgent:
     runner: AnyRunner
 
     def refused(self, error: PostroomError) -> ConfigError:
-        """Return the error that the server cannot run this agent, with the file and the table."""
+        """Return the error that this server cannot run the agent; it names the file and the table."""
         return _wrong(self.file, self.name, error.message, error.remedy)
 
 

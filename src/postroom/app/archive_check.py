@@ -1,4 +1,4 @@
-"""Compares the messages of a project with its archive, while a server changes both.
+"""Compares the messages of a project with its archive, while a server may change both.
 
 The archive lags behind the database, and the two cannot be read at the same time. So the database is read
 before and after the archive, and a difference is a failure only if both reads show it.
@@ -25,13 +25,13 @@ PAGE = 500
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """The database's facts about a project's messages, in one view."""
+    """The facts about a project's messages from one read of the database."""
 
     stored: set[int]
     coming: set[int]
-    """Messages that the archive has yet to write."""
+    """Messages that still have to be written to the archive."""
     going: set[int]
-    """Deleted messages that the archive has yet to remove."""
+    """Deleted messages that still have to be removed from the archive."""
 
 
 @dataclass(slots=True)
@@ -39,23 +39,23 @@ class _Difference:
     """Ids of messages that are only in the database or only in the archive."""
 
     unknown: set[int]
-    """Messages in the archive that the database does not contain and never contained."""
+    """Messages in the archive that the database does not have and never had."""
     missing: set[int]
-    """Messages of the database that are neither in the archive nor waiting to be written to it."""
+    """Messages in the database that are neither in the archive nor waiting to be written to it."""
 
     def __bool__(self) -> bool:
         return bool(self.unknown or self.missing)
 
 
 class ArchiveCheck:
-    """Checks archives, one project at a time."""
+    """Checks the archives of projects, one project at a time."""
 
     def __init__(self, store: Stores, archive: Archive, clock: Clock, *, full: bool) -> None:
-        """With `full`, every record is compared with its file."""
+        """Keep the arguments; with `full`, every record is compared with its file."""
         self._store, self._archive, self._clock = store, archive, clock
         self._full = full
         self.repairs: list[Repair] = []
-        """Repairs of the faults found."""
+        """Repairs of the faults that were found."""
 
     async def of(self, project: Project) -> CheckResult:
         """Compare a project with its archive.
@@ -73,7 +73,7 @@ class ArchiveCheck:
                 self.repairs.append(head_of(archive, project))
             return broken("archive", error, about=project.slug)
         if faults:
-            # an archive with more records than the database may be all that is left of them
+            # if the database lost records, the archive may have the only copy
             if not differs.unknown:
                 now = self._clock.now()
                 self.repairs.append(another_archive(archive, project, now))
@@ -110,9 +110,9 @@ class ArchiveCheck:
     async def _settled(self, project: Project, known: _Known, written: set[int]) -> _Difference:
         """Return the differences that are not caused by changes between the reads.
 
-        A message that was added after the first read of the database is in the second read; a message that
-        was deleted after it is not. Messages that were added and deleted in between are in neither read, and
-        no longer in the archive.
+        If a message was added after the first read of the database, the second read contains it. If it was
+        deleted after the first read, the second read does not contain it. A message that was added and
+        deleted between the reads is in neither of them, and is no longer in the archive.
         """
         differs = _Difference(
             unknown=written - known.stored - known.going, missing=known.stored - written - known.coming
@@ -153,7 +153,7 @@ def _known(tx: MailReads, *, project: Project) -> _Known:
 
 
 def _told(known: _Known, written: set[int]) -> str:
-    """Return the number of messages in an archive, and of those that wait to be written or deleted."""
+    """Return how many messages an archive has, and how many wait to be written or deleted."""
     leaving = len(known.going & written)
     told = (
         f"{len(written) - leaving} messages, {len(known.stored & known.coming - written)} waiting to be "

@@ -1,11 +1,11 @@
-"""Daily backups: each is a complete copy of the database that is verified before it gets its final name.
+"""Daily backups. Each is a complete copy of the database, verified before it gets its final name.
 
     due ──▶ copied ──▶ verified by a separate process ──▶ named ──▶ older daily backups removed
              └──failed: logged, shown, retried after a growing pause
 
 Backups that a person made with `postroom backup` are in the same folder and stay until `postroom backup
-prune`. A daily backup with a date in the future also stays, because the clock is or was wrong and its age is
-unknown.
+prune`. A daily backup whose date is in the future also stays: the clock is or was wrong, so the age of the
+backup is unknown.
 """
 
 import asyncio
@@ -50,13 +50,13 @@ from postroom.stores.stores import Stores
 FIRST_LOOK: Final = timedelta(minutes=1)
 """The delay between the start and the first check."""
 LONGEST_WAIT: Final = timedelta(minutes=10)
-"""The maximum time until a clock change, or a wake-up of the machine, is noticed."""
+"""The maximum time until a changed clock, or the wake-up of the machine, is noticed."""
 FIRST_PAUSE: Final = timedelta(minutes=5)
 LONGEST_PAUSE: Final = timedelta(hours=6)
 _ROOM: Final = 2
 """The required free space, as a multiple of the database's size: once for the copy, once for new mail."""
 _SOME: Final = 2
-"""The number of backups that must exist before one may be deleted."""
+"""If there are at least this many backups, an error about a full disk suggests removing older ones."""
 _NAME: Final = re.compile(r"(daily|postroom)-(\d{4}-\d{2}-\d{2}T\d{9}Z)\.db")
 SUFFIX: Final = ".db"
 COPY: Final = ".copy"
@@ -66,7 +66,7 @@ _LOG = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backup:
-    """A backup in the folder.
+    """A backup in the backup folder.
 
     `made_at` comes from its file name or, failing that, from the file's modification time.
     """
@@ -77,7 +77,7 @@ class Backup:
     size: int
     """Bytes of the file."""
     fault: str = ""
-    """The reason why the backup cannot be restored, as far as its first page shows."""
+    """Why the backup cannot be restored, according to its first page; empty if that page shows no fault."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +92,7 @@ class BackupState:
     damaged: tuple[str, ...]
     """The names of the backups that were found to be damaged."""
     failure: PostroomError | None
-    """Why the last attempt failed, or why the next one will fail; None if there is no obstacle."""
+    """Why the last attempt failed, or why the next one will fail; None if neither is the case."""
     tries: int
     """Number of failed attempts since the last success."""
 
@@ -103,7 +103,7 @@ class BackupState:
 
 
 class Backups:
-    """Makes backups in the background while it is started."""
+    """Makes backups in the background, from `start` until `stop`."""
 
     def __init__(
         self,
@@ -139,7 +139,7 @@ class Backups:
             self._tasks.start(self._serve(), name="timer")
 
     async def stop(self) -> None:
-        """Stop the timer. A copy in progress is stopped when the store closes."""
+        """Stop the timer; a copy in progress ends when the store closes."""
         await self._tasks.close()
 
     async def make(self, name: str) -> Backup:
@@ -180,7 +180,7 @@ class Backups:
     async def examined(self, *, full: bool) -> BackupState:
         """Check each backup and return the results.
 
-        `full` reads each file completely, otherwise only its length is checked.
+        With `full`, each file is read completely; otherwise only its length is checked.
 
         Raises:
             StoreError: The folder cannot be read.
@@ -209,7 +209,7 @@ class Backups:
             wait = await self.round()
 
     async def _look(self) -> int:
-        """Make a backup if one is due and return the milliseconds until the next one is due."""
+        """Make a backup if one is due, and return in how many milliseconds the next one is due."""
         timed = await self._timed()
         age = self._clock.now() - timed[-1].made_at if timed else self._interval_ms
         if age < self._interval_ms:
@@ -221,7 +221,7 @@ class Backups:
         return self._interval_ms
 
     async def _timed(self) -> list[Backup]:
-        """Return the daily backups, oldest first, without those from the future."""
+        """Return the daily backups, oldest first, except those whose date is in the future."""
         found, now = await asyncio.to_thread(backups_in, self.folder), self._clock.now()
         timed = [one for one in found if one.is_timed and one.made_at <= now]
         return sorted(timed, key=lambda one: one.made_at)
@@ -234,7 +234,7 @@ class Backups:
             raise file_error(error, target) from error
 
     def _prepare(self) -> None:
-        """Create the folder, remove unfinished files of a killed server, and check the free space."""
+        """Create the folder, remove unfinished files of a killed server, and check for enough space."""
         refuse_missing(self._database)
         refuse_no_folder(self.folder)
         try:
@@ -263,7 +263,7 @@ class Backups:
             for one in older:
                 remove(one)
                 _LOG.info("backup.removed", file=one.path.name)
-        except OSError as error:  # it is tried again after the next backup
+        except OSError as error:  # the next backup tries to remove it again
             _LOG.warning("backup.not_removed", reason=str(error))
 
 
@@ -278,7 +278,7 @@ def remove(backup: Backup) -> None:
 
 
 def remove_left(folder: Path) -> None:
-    """Remove unfinished copies, and digests without a backup, that a killed process has left. Blocks.
+    """Remove unfinished copies that a killed process has left, and digests without a backup. Blocks.
 
     No other process may write a backup to the folder.
 
@@ -314,9 +314,9 @@ def folder_of(settings: Settings) -> Path:
 
 
 def backups_in(folder: Path) -> list[Backup]:
-    """Return the backups with postroom's names in a folder, unordered; none if it does not exist. Blocks.
+    """Return the backups in a folder that have postroom's names, unordered. Blocks.
 
-    Other files, folders and links in the folder are ignored.
+    Other files, folders and links are ignored. If the folder does not exist, there are no backups.
 
     Raises:
         StoreError: The folder cannot be read, or is not a folder.
@@ -330,7 +330,7 @@ def backups_in(folder: Path) -> list[Backup]:
 
 
 def _found(folder: Path) -> tuple[list[Backup], StoreReadOnly | None]:
-    """Return the backups of a folder, or none and the reason why it cannot be read. Blocks."""
+    """Return the backups in a folder, or no backups and the reason why it cannot be read. Blocks."""
     try:
         return backups_in(folder), None
     except StoreReadOnly as error:
@@ -338,7 +338,7 @@ def _found(folder: Path) -> tuple[list[Backup], StoreReadOnly | None]:
 
 
 def newest_backup(folder: Path, now: int) -> Backup | None:
-    """Return the newest backup that is not from the future. Blocks.
+    """Return the newest backup whose date is not in the future. Blocks.
 
     Raises:
         StoreError: The folder cannot be read.
@@ -358,7 +358,7 @@ def stamp(instant: int) -> str:
 
 def _damaged(found: Sequence[Backup], *, full: bool) -> tuple[str, ...]:
     damaged = sorted(one.path for one in found if (fault_of(one) if full else one.fault))
-    return tuple(path.name for path in damaged if path.exists())  # and was not removed in between
+    return tuple(path.name for path in damaged if path.exists())  # False if it was removed in the meantime
 
 
 def fault_of(backup: Backup) -> str:
@@ -384,7 +384,7 @@ def _backup(path: Path) -> Backup:
         refuse_cut_off(path)
     except StoreCorrupt as error:
         fault = error.message
-    except PermissionError as error:  # an unreadable backup does not hide others
+    except PermissionError as error:  # an unreadable backup must not hide the others
         fault = file_error(error, path, is_read=True).message
     return Backup(
         path=path,
@@ -411,11 +411,11 @@ def _sizes(database: Path) -> tuple[int, int]:
 
 
 def named_backup(source: Path, settings: Settings) -> Path:
-    """Return the file of a backup that is given by its path, or by its name in the folder of backups.
+    """Return the file of a backup, given by its path or by its name in the backup folder.
 
     Raises:
         InvalidPath: The backup does not exist.
-        StoreReadOnly: The place is not readable.
+        StoreReadOnly: The backup or its folder cannot be read.
     """
     inside = [folder_of(settings) / name for name in (source.name, f"{source.name}{SUFFIX}")]
     with reading(source):
@@ -448,7 +448,7 @@ def _examined(one: Backup, *, check: bool) -> dict[str, object]:
 
 
 def backups_beyond(folder: Path, keep: int) -> list[Backup]:
-    """Return all backups of a folder except the newest `keep` intact ones, which are read completely."""
+    """Return all backups in a folder except the newest `keep` intact ones; the files are read completely."""
     found, kept = _by_age(folder), list[Backup]()
     for one in reversed(found):
         if len(kept) < keep and not _examined(one, check=True)["fault"]:
@@ -473,7 +473,7 @@ def told_of_backups(found: BackupState) -> CheckResult:
 
 
 def _backups_in_words(found: BackupState) -> tuple[CheckState, str, str]:
-    """Return the state, its description, and its remedy."""
+    """Return the state of the backups, its description, and the remedy."""
     newest = "there is no backup"
     if found.newest is not None and found.age_ms is not None:
         newest = f"the newest backup, {found.newest.path.name}, is {span(found.age_ms)} old"

@@ -1,4 +1,4 @@
-"""The budgets of the configuration file: `[[budgets]]`, the limits of a conversation, an agent, or all."""
+"""The `[[budgets]]` tables of the configuration file: limits for conversations, agents, or all runs."""
 
 from collections.abc import Mapping
 from typing import Annotated, Final, Literal
@@ -71,7 +71,7 @@ class BudgetTable(Table, frozen=True, kw_only=True):
 
 
 def load_budgets(environment: Mapping[str, str]) -> tuple[Budget, ...]:
-    """Return the budgets that the configuration file sets; none without a file.
+    """Return the budgets in the configuration file; none if there is no file.
 
     Raises:
         ConfigError: A budget is invalid.

@@ -14,13 +14,13 @@ from postroom.contracts.messages import Json
 from postroom.services.administration import ChatPeopleView, PairedPerson, RemovedChatPerson, StoredEffect
 
 if TYPE_CHECKING:
-    from postroom.app.gateway_service import GatewayService  # loaded where there are chats
+    from postroom.app.gateway_service import GatewayService  # loaded only if there are chats
     from postroom.app.gateway_wiring import ChatService
 
 
 @dataclass(frozen=True, slots=True)
 class ChatAdministration:
-    """Performs the operator's operations on chats; without a gateway each is refused."""
+    """Performs the operator's operations on chats; if there is no gateway, each of them raises an error."""
 
     found: "GatewayService | None"
 
@@ -29,7 +29,7 @@ class ChatAdministration:
         """The gateway.
 
         Raises:
-            ConfigError: This server has none.
+            ConfigError: This server has no gateway.
         """
         if self.found is None:
             raise ConfigError(
@@ -61,12 +61,12 @@ class ChatAdministration:
         thread_id: str | None,
         key: str | None,
     ) -> StoredEffect | Response:
-        """Send a message to a chat, through the server that has the channel."""
+        """Send a message to a chat, through the server that serves the channel."""
         there = await self.gateway.passed_on(platform, request)
         return there or await self.gateway.send(platform, text, chat_id, thread_id, key)
 
     async def reconnect(self, request: Request, platform: str) -> Mapping[str, Json] | Response:
-        """Reconnect a channel on the server that has it, and return its state."""
+        """Reconnect a channel on the server that serves it, and return its state."""
         return await self.gateway.passed_on(platform, request) or await self.gateway.reconnect(platform)
 
 
@@ -74,7 +74,7 @@ _LOOK_SECONDS = 0.1
 
 
 class Chats:
-    """Starts a gateway, possibly later than the rest of the server, and stops it; `end` stops the server."""
+    """Starts a gateway, which may take longer than the rest of the server, and stops it."""
 
     def __init__(self, gateway: "ChatService", *, end: Callable[[], None]) -> None:
         self._gateway = gateway
@@ -83,7 +83,7 @@ class Chats:
         self._hurrying = Tasks("chats in a hurry")
         self._loop: asyncio.AbstractEventLoop | None = None
         self.failure: PostroomError | None = None
-        """Why the gateway could not start. A failure that a person must fix stops the server."""
+        """Why the gateway could not start; a failure that a person must fix stops the server."""
 
     async def start(self, *, patience: float, told_to_stop: Callable[[], bool]) -> None:
         """Start the gateway.
@@ -103,7 +103,7 @@ class Chats:
         await self._hurrying.close()
 
     def hurry(self) -> None:
-        """Make a stop no longer wait for runs. A signal handler may call this."""
+        """Let a running stop no longer wait for runs; a signal handler may call this."""
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._hurry)
 
@@ -116,7 +116,7 @@ class Chats:
         try:
             await self._gateway.start()
             self.failure = None
-        except asyncio.CancelledError:  # stopped before its start
+        except asyncio.CancelledError:  # stopped before it has started
             self.failure = None
             raise
         except PostroomError as error:

@@ -1,4 +1,4 @@
-"""The results of checks, each about one part and with a remedy, and the checks of the machine."""
+"""The results of checks, each for one part and with a remedy, and the checks of the machine."""
 
 import resource
 import shutil
@@ -16,7 +16,7 @@ _SHOWN_MESSAGES: Final = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckResult:
-    """The result of checking one part. A part that could not be checked is `unknown`, never `ok`."""
+    """The result of checking one part. A part that cannot be checked is `unknown`, never `ok`."""
 
     part: str
     """A word from a fixed list, so it cannot contain a name."""
@@ -26,7 +26,7 @@ class CheckResult:
     facts: Mapping[str, object] = field(default_factory=dict)
     """Numbers, codes and words from fixed lists, without paths or names, because others may see them."""
     about: str = ""
-    """The checked project or agent, if there are several. It is never included in a support bundle."""
+    """The project or agent that was checked, if there are several; never part of a support bundle."""
 
     def as_dict(self) -> CheckView:
         """Return the result as plain JSON data, for the operator."""
@@ -35,7 +35,7 @@ class CheckResult:
 
 
 def backed_up_elsewhere() -> CheckResult:
-    """Return the result for the backups of a database that this program does not back up."""
+    """Return the result for the backups of a PostgreSQL database, which postroom does not back up."""
     detail = "postroom does not back up PostgreSQL"
     return CheckResult(
         part="backups", state="unknown", detail=detail, remedy="check that pg_dump runs on a timer"
@@ -55,7 +55,7 @@ def broken(part: str, error: PostroomError, *, about: str = "") -> CheckResult:
 
 
 def told_of_messages(damaged: Sequence[int]) -> CheckResult:
-    """Return the result of comparing messages with their check values."""
+    """Return the result of comparing messages with their stored checksums."""
     if not damaged:
         return CheckResult(part="messages", state="ok", detail="no text changed after it was stored")
     shown = ", ".join(map(str, damaged[:_SHOWN_MESSAGES]))
@@ -69,7 +69,7 @@ def told_of_messages(damaged: Sequence[int]) -> CheckResult:
 
 
 def span(milliseconds: int) -> str:
-    """Return a duration in the largest unit of which it has at least two."""
+    """Return a duration in the largest unit of which it contains at least two."""
     seconds = max(milliseconds, 0) // 1000
     for size, unit in ((86_400, "days"), (3_600, "hours"), (60, "minutes")):
         if seconds >= 2 * size:
@@ -78,20 +78,20 @@ def span(milliseconds: int) -> str:
 
 
 LEAST_FREE: Final = 256 * 1024 * 1024
-"""The minimum free space in bytes. Below it, the next large message or backup may not fit."""
+"""The minimum free space in bytes; with less, the next large message or backup may not fit."""
 MOST_USED: Final = 0.8
 """The share of the permitted file descriptors above which the check fails."""
 _FOLDERS: Final = ("/proc/self/fd", "/dev/fd")
 
 
 def open_descriptors() -> int | None:
-    """Return the number of open files and sockets of this process; None if the system reports none.
+    """Return the number of open files and sockets of this process; None if the system does not report it.
 
     Blocks.
     """
     for folder in _FOLDERS:
         try:
-            return sum(1 for _ in Path(folder).iterdir()) - 1  # the check itself holds one open
+            return sum(1 for _ in Path(folder).iterdir()) - 1  # the check itself has one open
         except OSError:
             continue
     return None
@@ -116,7 +116,7 @@ def told_of_disk(database: Path, *, free_of: Callable[[Path], int] = free_bytes)
     """Check the free space on the disk of the database, or of another given folder. Blocks."""
     try:
         there = next(one for one in (database, *database.parents) if one.exists())
-        is_folder = there.is_dir()  # also without a database, which another check reports
+        is_folder = there.is_dir()  # even if the database is missing, which another check reports
         size = 0 if is_folder else there.stat().st_size
         free = free_of(there if is_folder else there.parent)
     except OSError as error:

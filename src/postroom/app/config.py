@@ -1,9 +1,9 @@
 """Settings: one frozen object, read once at start from defaults, a TOML file, the environment and flags.
 
-Later sources in this order take precedence. In the environment, `POSTROOM_*` takes precedence over the older
-names without a prefix. Every setting records the origin of its value. The reader never guesses. An unknown
-name, a value out of range or a duration without a unit prevents the start with a `ConfigError`, which names
-the setting, the value, its source and the remedy.
+Later sources in this order override earlier ones. In the environment, `POSTROOM_*` takes precedence over the
+older names without a prefix. Every setting records the origin of its value. The reader never guesses. An
+unknown name, a value out of range or a duration without a unit raises a `ConfigError`, so that the server
+does not start. The error names the setting, the value, its source and the remedy.
 """
 
 import difflib
@@ -36,7 +36,7 @@ _TAKEN_PATH: Final = re.compile(
     r"/(\.well-known|admin|attachments|authorize|callbacks|health|healthz|hooks|log(in|out)|metrics|oauth|p|previews|readyz|register"
     r"|static|token|v1|watch)(/.*)?"
 )
-"""The path prefixes of pages and other routes."""
+"""The path prefixes that pages and other routes already use."""
 _WHOLE: Final = re.compile(r"([+-]?[0-9]+(?:_[0-9]+)*)(?:\.0*)?")
 _MOST_DIGITS: Final = 100
 _SWITCHES: Final = dict.fromkeys(("1", "true", "t", "yes", "y", "on"), True) | dict.fromkeys(
@@ -140,7 +140,7 @@ Duration = Annotated[timedelta, _read_by(duration_of)]
 
 
 IN_DATA_DIR: Final = {"database": "postroom.db", "storage_root": "archive", "gateway_file": "gateway.toml"}
-"""The paths that are in the data folder unless they are set."""
+"""The paths that are inside the data folder unless they are set."""
 
 
 class Settings(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -345,12 +345,12 @@ class Settings(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def verified(self) -> bool:
-        """Whether agents must prove their identity. It is always true if other machines can connect."""
+        """Whether agents must prove their identity; always true if other machines can connect."""
         return self.identity == "verified" or not self.is_loopback
 
     @property
     def shown_database(self) -> str:
-        """The location of the database, without user and password."""
+        """The location of the database, without the user and the password."""
         if not self.database_url:
             return str(self.database)
         return shown_address(self.database_url, self.database_schema)
@@ -362,7 +362,7 @@ class Settings(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine can connect."""
+        """Whether only programs on this machine can connect."""
         return self.host == "localhost" or (
             _is_address(self.host) and ipaddress.ip_address(self.host).is_loopback
         )
@@ -371,7 +371,8 @@ class Settings(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def max_request_bytes(self) -> int:
         """The maximum size of a request that contains a message within the limits.
 
-        JSON can need six bytes for one byte of a body, and base64 four for three bytes of an attachment.
+        JSON can need six bytes for one byte of a body, and base64 needs four bytes for three bytes of an
+        attachment.
         """
         return 6 * self.max_body_bytes + 4 * self.max_attachments_bytes // 3 + _MIB
 
@@ -411,7 +412,7 @@ def load_settings(
 
     `overrides` are command-line flags; None means that a flag was not given.
 
-    Relative paths are resolved against the current folder, and those in the file against the file's folder.
+    Relative paths in the file are resolved against the file's folder, all others against the current folder.
 
     Raises:
         ConfigError: A name is unknown, a value is invalid, or the file or the data folder cannot be read.
@@ -467,9 +468,9 @@ _CALLED: Final = "the configuration file"
 _REMEDY: Final = f"correct the file, or point {places.CONFIG_NAME} to another one"
 _PATHS: Final = frozenset({"data_dir", "database", "gateway_file", "storage_root"})
 _SOURCES: Final = ("file", "env", "flag")
-"""The sources of settings; the later wins."""
+"""The sources of settings; a later one overrides an earlier one."""
 _TABLES: Final = ("agents", "budgets", "keep")
-"""Tables in the file that are not settings: `agents_config`, `budgets_config` and `keep_config` read them."""
+"""Tables in the file that are not settings; `agents_config`, `budgets_config` and `keep_config` read them."""
 _OLDER_NAMES: Final = {
     "DATABASE_URL": "database",
     "STORAGE_ROOT": "storage_root",
@@ -489,7 +490,7 @@ def tables_of(environment: Mapping[str, str], name: str) -> list[tuple[TableName
     An empty list without a file.
 
     Raises:
-        ConfigError: The name has another type of value in the file.
+        ConfigError: In the file, the name has a value of another type.
     """
     file = places.config_file(environment)
     told = (read_toml(file, _CALLED, _REMEDY) or {}).get(name, [])
@@ -547,11 +548,11 @@ def _from_flags(overrides: Mapping[str, object]) -> dict[str, _Found]:
 
 
 def _choose_database(found: dict[str, _Found]) -> None:
-    """Choose between a database file and a database URL: the one from the source with higher precedence wins.
+    """Choose between a database file and a database URL; the source with the higher precedence wins.
 
     Raises:
-        ConfigError: Both are from the same source; or the URL is empty, as an unset variable leaves it, and
-            no file is from that source or a later one.
+        ConfigError: Both come from the same source. Or the URL is empty, as from an empty variable, and no
+            file comes from the same or a later source.
     """
     file, url = found.get("database"), found.get("database_url")
     if url is None:
@@ -587,7 +588,7 @@ def _check_known(name: str, known: list[str], where: str) -> None:
 
 
 def _sqlite_file(name: str, url: str) -> str:
-    """Return the file in a database URL. Its other parts may contain a password and are never shown."""
+    """Return the file in a database URL; other parts may contain a password and are never shown."""
     scheme, _, rest = url.partition("://")
     path = rest.removeprefix("/").partition("?")[0]
     if scheme in ("sqlite", "sqlite+aiosqlite") and rest.startswith("/") and path not in ("", ":memory:"):
@@ -618,7 +619,7 @@ def _read(name: str, found: _Found) -> object:
 
 
 def _wrong(name: str, found: _Found, reason: str, remedy: str) -> ConfigError:
-    told = "(hidden)" if name in _WITH_PASSWORDS else shown(found.value)  # also a bad address may hold one
+    told = "(hidden)" if name in _WITH_PASSWORDS else shown(found.value)  # an invalid one may have one, too
     return ConfigError(f"{name} is {told!r} (from {found.origin}): {reason}", value=told, remedy=remedy)
 
 

@@ -1,4 +1,4 @@
-"""One HTTP connection: uvicorn's protocol, hardened against slow, broken and too many clients.
+"""One HTTP connection: uvicorn's protocol, hardened against slow, faulty and too many clients.
 
 The time limits for a client:
 
@@ -18,20 +18,23 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 PATIENCE: Final = 30.0
 """The time limit for a client in seconds."""
 WANTED: Final = 4096
-"""The desired limit of open files and sockets for the process. Usual defaults are 256 and 1024."""
+"""The desired limit of open files and sockets for the process; usual defaults are 256 and 1024."""
 RESERVED: Final = 192
 """The part of the limit that is reserved for the database, Git, and a burst of uncounted connections."""
 ACCEPTED_AT_ONCE: Final = 50
 """How many connections asyncio accepts at once.
 
-About three such bursts may be open before they are counted.
+Up to about three such batches may be open before they are counted.
 """
 QUEUE: Final = 1024
 """How many connections may wait in the system to be accepted, because many agents may connect at once."""
 LONGEST_HEAD: Final = 64 << 10
-"""Maximum bytes of a request's address and headers, and of the data between pieces of a body."""
+"""Maximum bytes of a request's address and headers, and of the data between two pieces of a body."""
 _AT_ONCE: Final = 8 << 10
-"""Bytes passed to the parser at once. After a complete part, up to this many bytes are not counted."""
+"""Number of bytes passed to the parser at once.
+
+After a complete part, up to this many bytes are not counted towards the limits.
+"""
 MOST_BEHIND: Final = 32
 """Maximum number of pipelined requests that wait behind an active one."""
 
@@ -45,14 +48,14 @@ _NO_HTTP: Final = (
 
 
 class _Refused(Exception):
-    """The input is refused; the parser stops, and uvicorn answers 400."""
+    """The input is rejected; the parser stops, and uvicorn answers 400."""
 
 
 @cache
 def room() -> int:
     """Raise the system's limit of open files if possible; return the maximum number of connections.
 
-    Beyond the system's limit, nothing could be opened, and asyncio would log each failed accept with a
+    Beyond the system's limit, nothing can be opened. Asyncio would then log each failed accept with a
     traceback, tens of thousands per second.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -68,18 +71,19 @@ def room() -> int:
 class Connection(HttpToolsProtocol):
     """One HTTP/1.1 connection.
 
-    The parser itself has no limits, accepts proxy addresses, and reports trailers as headers. All of this is
-    refused or ignored here. A refusal ends the connection.
+    The parser itself has no limits, accepts the addresses that proxies use, and reports trailers as headers.
+    This class adds the limits, rejects such addresses, and ignores trailers. Rejected input ends the
+    connection.
     """
 
     _late: asyncio.TimerHandle | None = None
     _in_head = False
     _head_size = 0
-    """Bytes of the address and the headers read for this head."""
+    """Bytes of the current request's address and headers that were read so far."""
     _unfinished = 0
-    """Bytes received since the last complete head, piece of a body or message."""
+    """Bytes received since the last complete head, complete piece of a body, or complete message."""
     _is_deaf = False
-    """Whether reading has stopped, because the input is invalid or no longer HTTP."""
+    """Whether reading has stopped, because the input is invalid or is no longer HTTP."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
         """Wait for a request, or close the connection if there are too many."""
@@ -90,7 +94,7 @@ class Connection(HttpToolsProtocol):
             self._wait_on()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the time limit."""
+        """Cancel the time limit."""
         self._wait_no_more()
         super().connection_lost(exc)
 
@@ -116,21 +120,21 @@ class Connection(HttpToolsProtocol):
         self._in_head, self._head_size = True, 0
 
     def on_url(self, url: bytes) -> None:
-        """Accept a part of the address."""
+        """Add a piece of the request's address."""
         self._count(len(url))
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Accept a header and strip the blanks around its value.
+        """Add a header, without the blanks around its value.
 
-        Ignore a header that comes after the body.
+        A header that comes after the body is ignored.
         """
         self._count(len(name) + len(value))
         if self._in_head:
             super().on_header(name, value.strip(b" \t"))
 
     def on_headers_complete(self) -> None:
-        """Start serving the request, if it is HTTP/1 and for a path of this server."""
+        """Start serving the request if it is HTTP/1 and its address is a path on this server."""
         self._in_head, self._unfinished = False, 0
         coded = any(
             name == b"transfer-encoding" and value.lower() != b"chunked" for name, value in self.headers
@@ -141,7 +145,7 @@ class Connection(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        """Accept a piece of a body."""
+        """Add a piece of the body."""
         self._unfinished = 0
         super().on_body(body)
 
@@ -153,7 +157,7 @@ class Connection(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """Continue with the next request.
 
-        Close the connection if the client is still sending a request that has been answered.
+        If the client is still sending a request that was already answered, close the connection.
         """
         if self.cycle.response_complete and self.cycle.more_body:
             self.transport.close()
@@ -162,7 +166,7 @@ class Connection(HttpToolsProtocol):
             self._wait_for_the_rest()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse invalid HTTP and close the connection, after answering the complete requests before it."""
+        """Reject invalid HTTP and close the connection, but answer the complete requests before it first."""
         self._is_deaf = True
         last = self.pipeline[0][0] if self.pipeline else self.cycle
         if self._is_serving() and not last.more_body:
@@ -179,7 +183,7 @@ class Connection(HttpToolsProtocol):
     def _unsupported_upgrade_warning(self) -> None:
         """Ignore the upgrade and answer in HTTP/1.1, as every server may.
 
-        Later bytes may be of any protocol.
+        The bytes that follow may belong to any protocol, so they are not read.
         """
         self._is_deaf = True
         self.cycle.keep_alive = False
@@ -193,7 +197,7 @@ class Connection(HttpToolsProtocol):
         return self.cycle is not None and not self.cycle.response_complete
 
     def _wait_for_the_rest(self) -> None:
-        """Restart the time limit for the rest of a body. A running time limit for a head continues."""
+        """Restart the time limit for the rest of a body; a time limit for a head continues to run."""
         if self._is_serving():
             self._wait_no_more()
         if not self._is_serving() or self.cycle.more_body:

@@ -53,25 +53,25 @@ if TYPE_CHECKING:
 PAGE: Final = 500
 _SHOWN_RECORDS: Final = 5
 LONGEST_UNTAKEN: Final = timedelta(minutes=5)
-"""The maximum time that a run may wait if nothing blocks it."""
+"""The maximum time that a run may wait in the queue if nothing blocks it."""
 _LONGEST_UNEXECUTED: Final = timedelta(seconds=10)
-"""The time after which a claim that this server does not execute should have been released."""
+"""The time after which this server should have released a claim on a run that it does not execute."""
 
 Look = Callable[[], Awaitable[list[CheckResult]]]
 
 
 class Doctor:
-    """Checks every part of a server. It repairs nothing, and starts no program except Git."""
+    """Checks every part of a server; repairs nothing, and starts no program except Git."""
 
     def __init__(
         self, application: "Application", chats: "GatewayService | None", *, full: bool = False
     ) -> None:
-        """With `full` every record is compared with its file in the archive."""
+        """Keep the arguments; with `full`, every record is compared with its file in the archive."""
         self._full = full
         self._application = application
         self._chats = chats
         self.repairs: list[Repair] = []
-        """Repairs of the faults found."""
+        """Repairs of the faults that were found."""
 
     async def findings(self) -> list[CheckResult]:
         """Return the results of all checks.
@@ -145,7 +145,7 @@ class Doctor:
         ]
 
     async def _messages(self) -> list[CheckResult]:
-        """Compare the texts of all messages with their check values."""
+        """Compare the texts of all messages with their stored checksums."""
         return [told_of_messages(await damaged_messages(self._application.store))]
 
     async def _log(self) -> list[CheckResult]:
@@ -167,7 +167,7 @@ class Doctor:
             return [CheckResult(part="archive", state="ok", detail=f"the server {writer} writes it")]
         kept = await asyncio.to_thread(
             Kept.of, application.settings
-        )  # first: the store may only be ahead of it
+        )  # read first, so that the store can only be newer
         refuse_wrong(await application.store.identity(kept.projects), kept, application.settings)
         check = ArchiveCheck(application.store, application.archive, application.clock, full=self._full)
         try:
@@ -176,7 +176,7 @@ class Doctor:
             self.repairs += check.repairs
 
     async def _holder(self, name: str) -> str:
-        """Return the server that holds a lease; empty if none does."""
+        """Return the server that holds a lease; empty if no server does."""
 
         def look(tx: Transaction) -> str:
             return next(
@@ -198,7 +198,7 @@ class Doctor:
         return [told_of_backups(await self._application.backups.examined(full=self._full))]
 
     async def _runs(self) -> list[CheckResult]:
-        """Check the queue. A dead letter needs a person, and a run that nothing blocks must not wait."""
+        """Check the queue: a dead letter needs a person, and a run must not wait if nothing blocks it."""
         counts = await self._application.runs.counts()
         told = ", ".join(f"{counts.get(one, 0)} {one.label}" for one in RunDispatchStatus)
         state: CheckState = "ok"
@@ -237,7 +237,7 @@ class Doctor:
         return [CheckResult(part="outbox", state=state, detail=told, remedy=remedy, facts=facts)]
 
     async def _longest_waiting(self) -> tuple[str, str]:
-        """Return a note about the longest waiting run, and a remedy if it should not be waiting."""
+        """Return a note about the run that has waited longest, and a remedy if it should not be waiting."""
         runs, now = self._application.runs, self._application.clock.now()
         longest = await runs.longest_waiting(now)
         if longest is None:
@@ -256,7 +256,7 @@ class Doctor:
         return told, "no limit holds the run: read the log, and start the server again" if is_stuck else ""
 
     async def _runners(self) -> list[CheckResult]:
-        """Check the program or address of each runner; nothing is started."""
+        """Check the program or address of each runner, without starting anything."""
         kept = await self._application.store.read(declared_runners)
         if not kept:
             return [CheckResult(part="runner", state="ok", detail="no agent has a runner")]
@@ -295,10 +295,9 @@ class Doctor:
 async def _seen(part: str, look: Look, told: set[str]) -> list[CheckResult]:
     """Check a part.
 
-    If the store fails, this is reported only for the parts that use the store; their further checks are
-    unknown.
+    If the store fails, parts that use it are reported as `unknown`, and only the store itself as `failed`.
 
-    If a store does not belong to its archive, this is reported for the part that notices it.
+    If a store does not belong to its archive, the part that notices it is reported as `failed`.
 
     The reason why the store failed is reported only once; `told` records that it was.
     """

@@ -1,4 +1,4 @@
-"""Respondents in gateway.toml that are not models: agents and people, which may not exist."""
+"""The agents and people that gateway.toml names as respondents; they may not exist."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -15,7 +15,7 @@ class Missing(NamedTuple):
 
 
 class Named(NamedTuple):
-    """A respondent, `name@project` or `human:name`, which the file names at the position `where`."""
+    """A respondent, `name@project` or `human:name`, that the file names at the position `where`."""
 
     whom: str
     where: str
@@ -23,7 +23,7 @@ class Named(NamedTuple):
 
     @property
     def gone(self) -> Missing:
-        """The problem if nobody has this name."""
+        """Return the problem if no agent or person has this name."""
         if not is_person(self.whom):
             remedy = "register the agent, declare it in [[agents]], or use another agent"
             return Missing(f"{self.where} names {self.whom}, but there is no such agent", remedy)
@@ -31,9 +31,9 @@ class Named(NamedTuple):
         return Missing(f"{self.where} names {self.whom}, but there is no such person", remedy)
 
     def gone_but(self, addresses: Sequence[str]) -> Missing:
-        """The problem if no agent has this address.
+        """Return the problem if no agent has this address.
 
-        It lists the given addresses of agents with the same name.
+        The text lists `addresses`, which belong to agents with the same name.
         """
         if not addresses:
             return self.gone
@@ -42,7 +42,7 @@ class Named(NamedTuple):
 
     @property
     def not_run(self) -> Missing:
-        """The problem of an agent without a runner."""
+        """Return the problem if the agent has no runner."""
         remedy = "give it a runner with `postroom agents set-runner`, or use another agent"
         return Missing(f"{self.where} names {self.whom}, but this agent has no runner", remedy)
 

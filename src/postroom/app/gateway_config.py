@@ -7,8 +7,8 @@
     [[routes]]           which agent answers which messages: the first that matches, else that of [agent]
 
 Without the file, there is no gateway. As in `config`, the reader never guesses. An unknown name, a value out
-of range, a duration without a unit, or a secret in the file prevents the start with a `ConfigError`. The
-error names the file, the table, the name, the value (unless it is secret) and the remedy.
+of range, a duration without a unit, or a secret in the file raises a `ConfigError`, so that the server does
+not start. The error names the file, the table, the name, the value (unless it is secret) and the remedy.
 """
 
 import re
@@ -47,7 +47,7 @@ from postroom.mail.names import RULE
 from postroom.toml_files import TableName, check_names, read_toml, unreadable
 
 STATE_DIR: Final = "gateway"
-"""Folder in the data folder: the gateway's status, its locks, and the read positions of channels."""
+"""Folder inside the data folder for the gateway's status, its locks, and the read positions of channels."""
 _CALLED: Final = "the gateway's file"
 _REMEDY: Final = "correct it, or take it away: without it the server runs with no chats"
 _TABLES: Final = ("agent", "agents", "gateway", "platforms")
@@ -55,7 +55,7 @@ _ROUTES: Final = "routes"
 T = TypeVar("T", bound=Table)
 _OWN_NAME: Final = re.compile(r"[\w-]{1,64}")
 _NOT_NAMES: Final = (DEFAULT_AGENT, "main")
-"""The names that stand for `[agent]`."""
+"""The reserved names that stand for `[agent]`."""
 
 
 def _address(value: object) -> object:
@@ -91,7 +91,7 @@ class ModelPrices(Table, frozen=True, kw_only=True):
 
 
 class AgentConfig(Table, frozen=True, kw_only=True):
-    """A respondent: a model behind an endpoint of the OpenAI chat protocol, or an agent of mail.
+    """A respondent: a model behind an endpoint of the OpenAI chat protocol, or an agent that runs on mail.
 
     Raises:
         ConfigError: The table configures neither, or both.
@@ -107,11 +107,11 @@ class AgentConfig(Table, frozen=True, kw_only=True):
     ] = ""
     max_rounds: Annotated[int, Meta(ge=1, le=1_000)] = 32
     max_run: Duration = timedelta(minutes=30)
-    """Maximum time of one execution of a run."""
+    """Maximum duration of one execution of a run."""
     context_window: Annotated[int, Meta(ge=1_000, le=100_000_000)] | None = None
     silence: Duration = timedelta(minutes=2)
     send_files: bool = False
-    """Whether the model gets the tool for sending files."""
+    """Whether the model gets a tool for sending files."""
     api_key: Secret | None = None
     transcription_url: Address | None = None
     """The speech-to-text endpoint for voice messages; None for no transcripts."""
@@ -147,7 +147,7 @@ class GatewayFile:
     agent: AgentConfig
     gateway: GatewayConfig
     others: Mapping[str, AgentConfig] = field(default_factory=dict)
-    """The agents that routes name in addition to the agent of `[agent]`."""
+    """The agents that routes name, except the one in `[agent]`."""
 
     def agent_on(self, thread_id: str) -> AgentConfig | None:
         """Return the agent that answers on a chat's thread; None if it is no longer configured."""
@@ -157,7 +157,7 @@ class GatewayFile:
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """The source of values."""
+    """The file that values come from, the environment for its secrets, and the folder for state."""
 
     file: Path
     environment: Mapping[str, str]
@@ -229,7 +229,7 @@ def _rules(source: _Source, told: object) -> GatewayRules:
 def _models(
     source: _Source, default: Mapping[str, Any], told: Mapping[str, Any]
 ) -> Mapping[str, AgentConfig]:
-    """Return the other models. Omitted settings come from `[agent]`, the key only for the same endpoint."""
+    """Return the other models; omitted settings come from `[agent]`, the key only for the same endpoint."""
     table = source.place("agents")
     found: dict[str, AgentConfig] = {}
     for key, rest in told.items():
@@ -263,7 +263,7 @@ def _models(
 
 
 def _of_mail_room(address: str) -> AgentConfig:
-    """Return an agent that answers by its runner."""
+    """Return the configuration for an agent that answers with its own runner."""
     name, _, project = address.partition("@")
     return AgentConfig(run=(project, name), agent_id=address)
 
@@ -306,7 +306,7 @@ def _routes(
 
 
 def _check_person(table: TableName, person: str, route: Route, connected: Sequence[Platform]) -> None:
-    """Refuse a route to a person from a chat that the person's answer could not reach."""
+    """Raise if a route leads from a chat to a person whose answer could not reach that chat."""
     if not RULE.fullmatch(person.removeprefix(PERSON)):
         table.refuse(
             f"{person!r} names nobody",
@@ -326,7 +326,7 @@ def _check_person(table: TableName, person: str, route: Route, connected: Sequen
 
 
 def _named(table: TableName, name: str, agent: AgentConfig, models: Mapping[str, AgentConfig]) -> str | None:
-    """Return the agent that a route names; None if it is the agent of `[agent]`."""
+    """Return the agent that a route names; None if it is the one in `[agent]`."""
     if name in (DEFAULT_AGENT, agent.agent_id):
         return None
     who, at, project = name.partition("@")
@@ -373,7 +373,7 @@ def _platform(source: _Source, platform: Platform, told: object) -> PlatformConf
 
 
 def _with_chats(table: TableName, told: dict[str, Any]) -> dict[str, Any]:
-    """Return a channel's table with the busy modes of single chats converted to their current form."""
+    """Return a channel's table, with the busy modes of single chats converted to their current format."""
     former = told.pop("busy_chats", None)
     if former is None:
         return told

@@ -1,6 +1,6 @@
-"""Secrets of the gateway.
+"""Secrets of the gateway: `gateway.toml` refers to them, and the environment or private files store them.
 
-Named in `gateway.toml`, stored in the environment or in private files, never shown.
+They are never shown.
 
 `<name>_env` names an environment variable, `<name>_file` a file that only its owner can use. The secret
 itself in `gateway.toml` is refused, because that file is copied, shown and kept under version control.
@@ -26,9 +26,9 @@ _SHARED: Final = stat.S_IRWXG | stat.S_IRWXO
 def take_secret(
     table: TableName, told: dict[str, object], name: str, environment: Mapping[str, str], *, read: bool = True
 ) -> Secret | None:
-    """Remove a secret's names from a table and return the secret; None if it names none.
+    """Remove the names of a secret from a table, and return the secret; None if the table does not name it.
 
-    Without `read` the names are checked and removed, and no value is read.
+    Without `read`, the names are checked and removed, but no value is read.
 
     Raises:
         ConfigError: The table contains the secret itself, both names are given, or the value is unavailable.
@@ -55,7 +55,7 @@ def take_secret(
 
 
 def secret_names(names: Iterable[str]) -> list[str]:
-    """Return the possible names of these secrets in a table."""
+    """Return the names under which a table may refer to these secrets."""
     return [f"{name}{suffix}" for name in names for suffix in SUFFIXES]
 
 

@@ -1,4 +1,4 @@
-"""The administration of the gateway by its operator: health, people, notices."""
+"""The operator's administration of the gateway: health, people and notices."""
 
 from collections.abc import Mapping
 from secrets import token_hex
@@ -51,7 +51,7 @@ class GatewayService(UndeliveredService):
         return channels_check(states, is_running=self._chats.state == "running", is_served=is_served)
 
     async def health(self) -> dict[str, Json]:
-        """Return its state, its channels, counts of accepted messages, and the queue."""
+        """Return the gateway's state, its channels, counts of accepted messages, and the queue."""
         counts = await self._gateway.counts()
         messages = {
             "accepted": counts.accepted,
@@ -76,9 +76,9 @@ class GatewayService(UndeliveredService):
         }
 
     async def _held(self) -> int:
-        """Count the agents' messages that wait for the end of quiet hours, among the oldest 500 waiting ones.
+        """Among the oldest 500 waiting messages, count the agents' messages held back by quiet hours.
 
-        In each chat, later messages wait for the first one and are not attempted.
+        Only the first message of each chat is tried; the later ones wait for it.
         """
         rows = await self._chats.runs.stores.store.read(lambda tx: tx.outbox.open(CHAT_KIND, limit=MOST_DEAD))
         held = {(row.target, row.order_key) for row in rows if row.last_error == QUIET}
@@ -139,10 +139,10 @@ class GatewayService(UndeliveredService):
         }
 
     async def shut_out(self, platform: str, user_id: str) -> RemovedChatPerson:
-        """Remove a person who was admitted with a code.
+        """Remove a person who was given access with a code.
 
         Raises:
-            InvalidArgument: No person with this id was admitted.
+            InvalidArgument: No person with this id was given access.
         """
         if not await self._gateway.people.shut_out(platform, user_id):
             raise InvalidArgument(
@@ -163,7 +163,7 @@ class GatewayService(UndeliveredService):
         thread_id: str | None = None,
         key: str | None = None,
     ) -> StoredEffect:
-        """Send a message to a chat or to the home channel, only once for each key; return its outbox row.
+        """Send a message to a chat or to the home channel, once for each key; return its outbox row.
 
         Raises:
             InvalidArgument: There is no such channel, no home channel, or no text.
@@ -194,11 +194,11 @@ class GatewayService(UndeliveredService):
         return {"outbox_id": row.outbox_id, "status": row.status.value}
 
     async def passed_on(self, platform: str, request: Request) -> Response | None:
-        """Return the answer of the other server that has the channel; None if this server has it.
+        """Forward a request to the channel's server and return its response; None if that is this server.
 
         Raises:
             InvalidArgument: There is no such channel.
-            ServerUnavailable: No server has it at the moment, or that server does not answer.
+            ServerUnavailable: No server serves the channel now, or that server does not answer.
         """
         return await self._chats.passed_on(self._channel(platform), request)
 
@@ -207,7 +207,7 @@ class GatewayService(UndeliveredService):
 
         Raises:
             InvalidArgument: There is no such channel.
-            ServerUnavailable: The gateway starts or ends.
+            ServerUnavailable: The gateway is starting or stopping.
         """
         adapter = self._channel(platform)
         if self._chats.state != "running":
@@ -223,7 +223,7 @@ class GatewayService(UndeliveredService):
     async def _destination(
         self, adapter: BasePlatformAdapter, chat_id: str | None, thread_id: str | None
     ) -> SessionSource:
-        """Return the named chat, or else the chat chosen as home, or else the home channel in the file."""
+        """Return the given chat, or else the chat chosen as home, or else the home channel in the file."""
         platform, account = adapter.platform, adapter.account
         if chat_id is None:
             made = await self._gateway.stores.sessions.load(f"home:{platform.value}:{account}")

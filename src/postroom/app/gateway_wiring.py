@@ -1,7 +1,7 @@
 """The gateway of a server: its channels and respondents, created from `gateway.toml`.
 
-start: the mailbox resumes earlier runs, then channels are connected stop: no new messages are accepted,
-active runs and answers get time to finish
+At the start, the mailbox resumes earlier runs, and then the channels are connected. At the stop, no new
+messages are accepted, and active runs and answers get time to finish.
 """
 
 import asyncio
@@ -59,16 +59,16 @@ from postroom.stores.chats.stores import ChatStores
 
 _LOG = get_logger(__name__)
 CHANNELS: Final = "/channels"
-"""Path prefix of the routes of channels that have no address at the root."""
+"""Path prefix for the routes of channels whose address is not at the root."""
 
 
 class ChatAgents(SeveralExecutors):
-    """Runs each chat's thread by the agent in its name."""
+    """Runs each chat's thread with the agent in the thread's name."""
 
     def __init__(
         self, told: GatewayFile, agents: RunDispatchExecutor | None, clock: Clock, timer: Timer
     ) -> None:
-        """Create the models' clients; `agents` runs the agents of mail."""
+        """Create the models' clients; `agents` executes the agents that run on mail."""
         self._told = told
         self._clients: list[OpenAICompatibleModel] = []
         models: dict[str, ResolvedAgent] = {}
@@ -82,7 +82,7 @@ class ChatAgents(SeveralExecutors):
         self._agents = agents
 
     async def chosen(self, activation: RunActivation) -> RunDispatchExecutor:
-        """Return the executor of the thread's agent.
+        """Return the executor of the agent that answers on the thread.
 
         Raises:
             AgentNotFound: The file no longer names this agent.
@@ -92,18 +92,18 @@ class ChatAgents(SeveralExecutors):
     async def resolve(self, activation: RunActivation, *, pinned: str | None) -> ResolvedRunPlan:
         """Return the configuration of the run.
 
-        Messages for a removed agent still become a run; this run fails, which notifies their senders.
+        Messages for a removed agent still become a run. The run fails, so that their senders are notified.
         """
         if pinned is not None and self._told.agent_on(activation.thread_id) is None:
             return ResolvedRunPlan(resolution_id=pinned)
         return await super().resolve(activation, pinned=pinned)
 
     async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
-        """Execute a run as the agent in its thread's name."""
+        """Execute a run as the agent that its thread's name contains."""
         return await super().run(replace(activation, agent_id=self.agent_of(activation.thread_id)), sink)
 
     def each(self) -> Iterator[RunDispatchExecutor]:
-        """Yield the executors, each once."""
+        """Yield each executor once."""
         return iter([one for one in (self._models, self._agents) if one is not None])
 
     def waits_for_outages(self, thread_id: str) -> bool:
@@ -111,11 +111,11 @@ class ChatAgents(SeveralExecutors):
         return self._told.agent_on(thread_id) is not None and self._of(thread_id).waits_for_outages(thread_id)
 
     def commits_steps(self, thread_id: str) -> bool:
-        """Return whether the executor commits the steps of this thread's runs."""
+        """Return whether the executor of this thread's runs commits their steps."""
         return self._told.agent_on(thread_id) is not None and self._of(thread_id).commits_steps(thread_id)
 
     def agent_of(self, thread_id: str) -> str | None:
-        """Return the agent of all runs of a thread."""
+        """Return the agent that executes all runs of a thread."""
         agent = self._told.agent_on(thread_id)
         if agent is None:
             return agent_on(thread_id)
@@ -136,7 +136,7 @@ class ChatAgents(SeveralExecutors):
 
 
 class ChatService:
-    """A gateway with its services; create it off the event loop, and run it on the loop."""
+    """A gateway with its services. Create it outside the event loop, and run it on the loop."""
 
     def __init__(  # noqa: PLR0913 - every port by name
         self,
@@ -161,9 +161,9 @@ class ChatService:
 
         `agents` runs the registered agents that answer in chats, if there are any; `runners` provides their
         runners, and `knows_person` returns whether a person exists. `mail` is notified when its messages are
-        delivered, and when people write to a person in a chat. `locks_dir` shows which bot tokens are used by
-        servers of this machine's user. With `leases`, the servers of one database, identified by `store_id`,
-        share its channels, and a request for a channel of another server is passed to `others`.
+        delivered, and when people write to a person in a chat. `locks_dir` has a lock for each bot token that
+        this user's servers use. With `leases`, the servers of one database, identified by `store_id`, share
+        its channels; `others` forwards requests to them.
 
         Raises:
             ConfigError: A channel cannot be created from its configuration.
@@ -174,7 +174,7 @@ class ChatService:
         self._state_dir = config.state_dir
         self.adapters = _adapters(told, clock, timer)
         self.open_paths = open_paths(self.adapters)
-        """The addresses that its channels authenticate themselves."""
+        """The addresses for which its channels authenticate the callers themselves."""
         self.runs = runs
         self.mailbox = runs.mailbox
         self.state = "stopped"
@@ -205,12 +205,12 @@ class ChatService:
             speak=None if self._speaker is None else self._speaker.speak,
         )
         self.mail_outbox = MailOutbox(self.adapters)
-        """Delivers mail messages to its chats."""
+        """Delivers mail messages to the chats of this gateway."""
         self._locks_dir, self._store_id, self._others = locks_dir, store_id, others
         self._locks = ScopedLocks(locks_dir)
 
     def prepare(self, mcp_path: str) -> None:
-        """Create its folder. Blocks.
+        """Create the folder of the gateway. Blocks.
 
         Raises:
             ConfigError: The folder cannot be created, or a channel has the address of the MCP endpoint.
@@ -219,10 +219,10 @@ class ChatService:
         if self._state_dir is not None:
             _private_folder(self._state_dir)
 
-    # Its life.
+    # Start and stop.
 
     async def start(self) -> None:
-        """Resume earlier work, connect the channels and start to answer.
+        """Resume earlier work, connect the channels, and start to answer.
 
         Raises:
             ConfigError, MissingExtra: A channel lacks something that a person must provide.
@@ -239,15 +239,15 @@ class ChatService:
         _LOG.info("gateway.running", channels=[one.platform.value for one in self.adapters])
 
     async def missing(self) -> list[Missing]:
-        """Return the problem of each agent and person that cannot answer.
+        """Return, for each agent or person that cannot answer, the reason.
 
-        People who write to missing agents are told that there is no answer; everyone else is served.
+        People who write to a missing agent are told that nobody will answer; everyone else is served.
         """
         looked_at = [await self._fault_of(named) for named in answering(self._told).values()]
         return [one for one in looked_at if one is not None]
 
     def names(self, whom: str) -> bool:
-        """Return whether a rule names this person or agent of mail as respondent."""
+        """Return whether a rule names this person or mail agent as a respondent."""
         return whom.casefold() in map(str.casefold, answering(self._told))
 
     async def _fault_of(self, named: Named) -> Missing | None:
@@ -266,7 +266,7 @@ class ChatService:
         return None if is_run else named.not_run
 
     async def stop(self) -> None:
-        """Stop it cleanly; no effect if it is stopped or never started."""
+        """Stop the gateway cleanly; no effect if it was stopped or never started."""
         if self.state == "stopped":
             return
         self.state = "stopping"
@@ -282,11 +282,11 @@ class ChatService:
             self.state = "stopped"
 
     async def hurry(self) -> None:
-        """Let a stop wait no longer for runs and answers; they continue at the next start."""
+        """Let a running stop no longer wait for runs and answers, which continue at the next start."""
         await self.gateway.hurry()
 
     def _take_tokens(self, store_id: str) -> None:
-        """Lock each bot token on this machine, for this server or for the servers of one database."""
+        """Lock each bot token on this machine, for this server or for all servers of one database."""
         tokens = [(one.platform.value, one.lock_identity()) for one in self.adapters]
         try:
             for scope, identity in tokens:
@@ -296,28 +296,28 @@ class ChatService:
                     self._locks.acquire(
                         scope, identity, store_id=store_id, server=str(self._state_dir or self.file)
                     )
-        except OSError as error:  # a user without a home: servers with one data folder still see each other
+        except OSError as error:  # without a home, only servers of one data folder see the locks
             _LOG.warning("gateway.tokens_not_locked", reason=error.strerror)
 
-    # Its addresses.
+    # Routes and addresses.
 
     async def passed_on(self, adapter: BasePlatformAdapter, request: Request) -> Response | None:
-        """Return the answer of the server that has a channel; None if this server has it.
+        """Forward a request to a channel's server and return its response; None if that is this server.
 
         Raises:
-            ServerUnavailable: No server has it at the moment, or that server does not answer.
+            ServerUnavailable: No server serves the channel now, or that server does not answer.
         """
         server = await self._elsewhere(adapter)
         return None if server is None or self._others is None else await self._others.pass_on(request, server)
 
     async def _elsewhere(self, adapter: BasePlatformAdapter) -> Lease | None:
-        """Return the other server that has a channel; None if this server or every server has it."""
+        """Return the other server that serves a channel; None if this server or every server does."""
         if self._others is None or adapter.lease is None or adapter.is_ours():
             return None
         return await self._others.with_lease(adapter.lease)
 
     def routes(self) -> list[BaseRoute]:
-        """Return the routes of the channels: some at the root, and the others below `/channels`."""
+        """Return the routes of the channels; some are at the root, the others below `/channels`."""
         at_root: list[BaseRoute] = []
         below: list[BaseRoute] = []
         for adapter in self.adapters:
@@ -347,7 +347,7 @@ def examine(told: GatewayFile, settings: Settings) -> None:
 
 
 def open_paths(adapters: Sequence[BasePlatformAdapter]) -> tuple[OpenPath, ...]:
-    """Return the addresses whose callers these channels authenticate themselves, and their size limits."""
+    """Return the addresses whose callers these channels authenticate themselves, with their size limits."""
     found: dict[str, OpenPath] = {}
     for adapter in adapters:
         base = "" if adapter.at_root else CHANNELS
@@ -365,7 +365,7 @@ def _adapters(told: GatewayFile, clock: Clock, timer: Timer) -> tuple[BasePlatfo
         make_adapter(told.path, platform, config.platforms[platform], clock=clock, timer=timer)
         for platform in config.get_connected_platforms()
     ]
-    # Those that we serve are connected first: they wait for no platform that does not answer.
+    # Channels with routes here are connected first, so that they wait for no platform that does not answer.
     return tuple(sorted(made, key=lambda one: not isinstance(one, HttpAdapter)))
 
 
@@ -375,7 +375,7 @@ def make_adapter(
     """Create a platform's adapter.
 
     Raises:
-        ConfigError: Its configuration is invalid.
+        ConfigError: The platform's configuration is invalid.
     """
     try:
         return adapter_of(platform)(config, clock=clock, timer=timer)
@@ -388,7 +388,7 @@ def make_model(agent: AgentConfig, *, clock: Clock) -> OpenAICompatibleModel:
     """Create the model that answers.
 
     Raises:
-        MissingExtra: Its client is not installed.
+        MissingExtra: The library for the model's endpoint is not installed.
     """
     silence = agent.silence // timedelta(milliseconds=1)
     return OpenAICompatibleModel(agent.base_url, agent.api_key, silence_ms=silence, clock=clock)
@@ -398,7 +398,7 @@ def _transcriber(agent: AgentConfig, clock: Clock) -> OpenAITranscriber | None:
     """Create the client of the speech-to-text endpoint; None if none is configured.
 
     Raises:
-        MissingExtra: Its client is not installed.
+        MissingExtra: The library for the endpoint is not installed.
     """
     if agent.transcription_url is None:
         return None
@@ -412,10 +412,10 @@ def _transcriber(agent: AgentConfig, clock: Clock) -> OpenAITranscriber | None:
 
 
 def _speaker(agent: AgentConfig, clock: Clock) -> OpenAISpeaker | None:
-    """Make the client of the speech endpoint; None if none is configured.
+    """Create the client of the text-to-speech endpoint; None if none is configured.
 
     Raises:
-        MissingExtra: Its client is not installed.
+        MissingExtra: The library for the endpoint is not installed.
     """
     if agent.speech_url is None:
         return None
@@ -430,7 +430,7 @@ def _speaker(agent: AgentConfig, clock: Clock) -> OpenAISpeaker | None:
 
 
 def outline(told: GatewayFile) -> dict[str, Json]:
-    """Return the channels that would be connected, without secrets."""
+    """Return the channels that would be connected, without their secrets."""
     config = told.gateway
     return {
         "file": str(told.path),

@@ -16,12 +16,12 @@ _ORDER: Final = ("failed", "unknown", "ok")
 
 
 class ServerHealth:
-    """Provides the health of the server; called for each page that shows it."""
+    """Returns the health of the server when it is called, which each page that shows the health does."""
 
     def __init__(
         self, application: Application, ready: Callable[[], Awaitable[Readiness]], *, started_at: int
     ) -> None:
-        """`ready` checks every part of the server, and may return a recent result."""
+        """Keep the arguments; `ready` checks every part of the server, and may return a recent result."""
         self._application = application
         self._ready = ready
         self._started_at = started_at
@@ -53,7 +53,7 @@ def _slots(taken: int, of: int) -> HealthFact:
 
 
 def _told(check: Check) -> HealthFact | None:
-    """Return a check as a fact for people; None if there is nothing to report."""
+    """Return a check as a fact for people; None if there is nothing that people need to know."""
     text = _TEXTS[check.name](check)
     return None if not text else HealthFact(name=check.name, state=check.state, text=text)
 
@@ -104,7 +104,7 @@ _TEXTS: Final = {
 
 
 async def _spending(application: Application, now: int) -> AsyncIterator[HealthFact]:
-    """Yield the spending of all runs together in the present window of each budget that limits them."""
+    """For each budget that limits all runs together, yield what they have spent in its current window."""
     budgets = [one for one in application.runs.budgets if one.per is BudgetScope.ALL]
     scopes = {one.scope: budget for budget in budgets if (one := budget.account(_ALL, now)) is not None}
     spent = await application.runs.stores.store.read(lambda tx: tx.runs.threads.spending(list(scopes)))

@@ -1,6 +1,6 @@
-"""Writes structured logs of postroom and its libraries to standard error, in one format, with secrets masked.
+"""Writes structured logs of postroom and its libraries to standard error in one format, and masks secrets.
 
-Nothing is logged to standard output, which is for the stdio transport and the output of commands. Events
+Nothing is logged to standard output, because the stdio transport and the output of commands use it. Events
 contain names, ids and counts, never the text of a message.
 """
 
@@ -27,23 +27,26 @@ _MESSAGE_KEYS: Final = frozenset({"body", "body_md", "markdown", "snippet"})
 _CONTROLS: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 _DEEPEST: Final = 6
 _CHATTY: Final = ("asyncio", "httpcore2", "httpx2", "mcp", "sse_starlette", "uvicorn.error")
-"""Loggers that write only warnings and errors.
+"""Loggers that may write only warnings and errors.
 
-The HTTP clients write whole addresses, which may contain a key. The HTTP server writes four lines at each
-start.
+The HTTP clients would log whole addresses, which may contain a key. The HTTP server would log four lines at
+each start.
 """
 TOLD_AGAIN: Final = timedelta(minutes=1)
-"""The interval at which a persistent failure is logged again."""
+"""The interval at which a failure that persists is logged again."""
 _MOST_REPEATS: Final = 1_000
-"""Maximum number of failures that are remembered. Beyond it, each failure is logged."""
+"""Maximum number of failures that are remembered; beyond it, each failure is logged."""
 _FIRST: Final = ("timestamp", "level", "event", "logger")
-"""The first fields of a line on a console."""
+"""The fields that come first in a line on a console."""
 _COLORS: Final = {"warning": 33, "error": 31, "critical": 31}
 _SERVER_LOGGERS: Final = ("uvicorn", "uvicorn.access", "uvicorn.error")
 
 
 def configure_logs(settings: Settings, *, stream: TextIO | None = None) -> None:
-    """Write all logs of this process to `stream` (default: stderr) in the configured format; repeatable."""
+    """Write all logs of this process to `stream` (default: stderr) in the configured format.
+
+    The call may be repeated.
+    """
     target = sys.stderr if stream is None else stream
     level = logging.getLevelNamesMapping()[settings.log_level.upper()]
     handler = _Lines(target)
@@ -53,7 +56,7 @@ def configure_logs(settings: Settings, *, stream: TextIO | None = None) -> None:
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(level)
-    for name in _SERVER_LOGGERS:  # its own handlers would write a second, unmasked line
+    for name in _SERVER_LOGGERS:  # its own handlers would write the line again, with secrets not masked
         logger = logging.getLogger(name)
         logger.handlers = []
         logger.propagate = True
@@ -69,7 +72,7 @@ def log_refused_start(error: PostroomError, settings: Settings) -> None:
 
 
 def log_failure() -> OSError | None:
-    """Return why the last line could not be written; None if it was, or if logs go elsewhere."""
+    """Return why the last line could not be written; None if it was written or logs go elsewhere."""
     found = (handler.failure for handler in logging.getLogger().handlers if isinstance(handler, _Lines))
     return next(found, None)
 
@@ -92,7 +95,7 @@ class _Lines(logging.StreamHandler[TextIO]):
         self.failure = self._refused
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """Record that a line could not be written. A traceback would go to the same full disk."""
+        """Record that a line could not be written; a traceback would go to the same full disk."""
         error = sys.exception()
         if isinstance(error, OSError):
             self._refused = error
@@ -104,21 +107,22 @@ class Repeats(logging.Filter):
     """Suppresses warnings that repeat a warning from the last minute.
 
     Periodic work (renewing leases, looking for due runs) fails with the store in each round, several times a
-    second. Only lines with a `reason` count as equal, because two refused logins are two events.
+    second. Only lines with a `reason` can count as repetitions, because, for example, two failed logins are
+    two separate events.
     """
 
     def __init__(self, seconds: Callable[[], float]) -> None:
-        """`seconds` is a monotonic clock."""
+        """Keep the argument; `seconds` is a monotonic clock."""
         super().__init__()
         self._seconds = seconds
         self._told: dict[object, tuple[float, int]] = {}
-        """When a failure was last logged, and how often it came since."""
+        """When each failure was last logged, and how often it has occurred since."""
 
     def __len__(self) -> int:
         return len(self._told)
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether to write a record. A repetition after a minute includes the count (`times`)."""
+        """Return whether to write a record; a repetition after a minute includes the count (`times`)."""
         line: object = record.msg
         if not isinstance(line, LogLine) or record.levelno != logging.WARNING or "reason" not in line.facts:
             return True
@@ -135,7 +139,7 @@ class Repeats(logging.Filter):
         return True
 
     def _make_room(self, now: float) -> None:
-        """Forget expired failures, or all if that is not enough."""
+        """Forget failures that are too old, or all failures if that is not enough."""
         if len(self._told) < _MOST_REPEATS:
             return
         recent = {key: told for key, told in self._told.items() if now - told[0] < TOLD_AGAIN.total_seconds()}
@@ -143,7 +147,7 @@ class Repeats(logging.Filter):
 
 
 class _Form(logging.Formatter):
-    """Formats a record as one line with secrets masked; a traceback follows that line."""
+    """Formats a record as one line with secrets masked; a traceback follows the line."""
 
     def __init__(self, *, as_json: bool, has_colors: bool) -> None:
         super().__init__()
@@ -177,12 +181,12 @@ class _Form(logging.Formatter):
         if self._has_colors and level in _COLORS:
             label = f"\x1b[{_COLORS[level]}m{label}\x1b[0m"
         line = " ".join([moment, f"[{label}]", f"{event:<30}", f"[{logger}]", *facts])
-        # Each line of a traceback is indented: the text of an exception cannot look like a line of the log.
+        # Each line of a traceback is indented, so that the text of an exception cannot look like a log line.
         return "\n  ".join([line, *map(_escaped, trace.splitlines())])
 
 
 def _message_of(record: logging.LogRecord) -> str:
-    """Return the message of a library's record, even if its arguments do not fit."""
+    """Return the message of a library's record, even if its arguments do not fit its format."""
     try:
         return record.getMessage()
     except (TypeError, ValueError, KeyError) as error:

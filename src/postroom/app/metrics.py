@@ -1,4 +1,4 @@
-"""Prometheus metrics: names, and the source of each number. Labels are few; no names of agents."""
+"""Prometheus metrics: their names and sources. Labels have few values, and never the names of agents."""
 
 import math
 from collections.abc import Mapping
@@ -37,7 +37,7 @@ OUTBOX: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerState:
-    """The server's work and its resources at one moment."""
+    """The server's work and its resources at one point in time."""
 
     dead_letters: int
     oldest_waiting_ms: int
@@ -50,7 +50,7 @@ class ServerState:
 
 
 class Metrics:
-    """The metrics of one server in a separate registry."""
+    """The metrics of one server, in a registry of their own."""
 
     def __init__(self, store: Stores, clock: Clock) -> None:
         self._store = store
@@ -94,7 +94,8 @@ class Metrics:
     def observe_call(self, tool: str, outcome: str, seconds: float) -> None:
         """Count one tool call.
 
-        `tool` is a name from the table and `outcome` is a code, so that there are few labels.
+        `tool` is a name from the table of operations and `outcome` is a code, so that the labels have few
+        values.
         """
         self._calls.labels(tool, outcome).inc()
         self._seconds.labels(tool).observe(seconds)
@@ -128,7 +129,7 @@ class Metrics:
 
 
 class _Grouping(Collector):
-    """The number of commits, and of changes in them, read on request."""
+    """The number of commits, and the number of changes in them; both are read on request."""
 
     def __init__(self, store: Stores) -> None:
         self._store = store

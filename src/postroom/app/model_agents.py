@@ -1,4 +1,4 @@
-"""The executor whose agents are models: the built-in loop, with mail operations as its tools."""
+"""The executor for agents that are models: the built-in loop, with mail operations as its tools."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -30,11 +30,11 @@ _INTRODUCTION: Final = (
 
 
 class ModelAgents(AgentRuntime):
-    """Runs each agent with the model of its runner.
+    """Runs each agent with the model that its runner names.
 
     On an agent's own thread, a run sees its messages and its earlier steps; in a chat, it sees the
-    conversation. It reads messages that arrive while it works. Calls are committed before they are made, so
-    that a run that was interrupted changes nothing twice.
+    conversation. A run also reads messages that arrive while it is active. Calls are committed before they
+    are made, so an interrupted run never makes a change twice.
     """
 
     def __init__(
@@ -47,9 +47,9 @@ class ModelAgents(AgentRuntime):
         clock: Clock,
         timer: Timer,
     ) -> None:
-        """Keep the arguments; a key is read from `environment` when a run needs it."""
+        """Keep the arguments; a key is read from `environment` only when a run needs it."""
         self._agents: dict[str, ResolvedAgent] = {}
-        """The agents by id, as of the start of their last run."""
+        """The agents by id, as they were when their last run started."""
         super().__init__(MapResolver(self._agents), clock=clock, timer=timer)
         self._runners = runners
         self._calls = calls
@@ -62,7 +62,7 @@ class ModelAgents(AgentRuntime):
 
         Raises:
             RunnerNotFound: The agent has no runner.
-            InvalidRunner: Its runner is not a model, or has an unknown tool.
+            InvalidRunner: The agent's runner is not a model, or names an unknown tool.
             RunnerSecretMissing: The variable with the endpoint's key is not set.
             MissingExtra: The endpoint's client is not installed.
             InferenceError: The model failed; `retryable` states whether a retry may help.
@@ -96,12 +96,12 @@ class ModelAgents(AgentRuntime):
         return ResolvedAgent(spec=spec, model=await self._model_of(runner), tools=tuple(tools))
 
     async def _model_of(self, runner: ModelRunner) -> OpenAICompatibleModel:
-        """Return the endpoint's client, which all its agents share together with its connections."""
+        """Return the client for the endpoint; all agents of the endpoint share it and its connections."""
         name = runner.api_key_env
         key = None if name is None else secret_named(name, self._environment)
         where = runner.base_url, name
         if where not in self._models:
-            # Making one reads the certificates of the system.
+            # Creating a client reads the certificates of the system.
             made = await asyncio.to_thread(OpenAICompatibleModel, runner.base_url, key)
             if self._models.setdefault(where, made) is not made:
                 await made.close()
@@ -118,7 +118,7 @@ class ModelAgents(AgentRuntime):
         return super().send_messages(id, messages)
 
     async def close(self) -> None:
-        """Close the connections to endpoints. The caller that started the runs must end them."""
+        """Close the connections to endpoints; the caller that started the runs must end them."""
         await super().close()
         while self._models:
             _, model = self._models.popitem()
@@ -126,7 +126,7 @@ class ModelAgents(AgentRuntime):
 
 
 async def _as_shown(activation: RunActivation) -> RunActivation:
-    """Return the request in the form that its run reads: decisions become answers of the run's own calls."""
+    """Return the request as its run must see it: decisions become results of the run's own calls."""
     asked = tuple(one for one in activation.messages if not (one.id or "").startswith(DECISION))
     activation = replace(activation, messages=asked)
     control = activation.control

@@ -1,4 +1,4 @@
-"""The tools of an agent that is a model: mail operations, which are always performed as that agent."""
+"""The tools of an agent that is a model: mail operations that always act as this agent."""
 
 import hashlib
 import json
@@ -23,7 +23,7 @@ from postroom.runtime.files import SEND_FILE, SendFileTool
 from postroom.services.calls import Calls
 
 LONGEST_ANSWER: Final = 200_000
-"""Maximum characters of an answer; if an answer is longer, the model is asked to request it in parts."""
+"""Maximum characters of a result; if a result is longer, the model must request it in parts."""
 LONGEST_QUESTION: Final = 2_000
 _PROJECT: Final = "project_key"
 _KEY: Final = "idempotency_key"
@@ -72,15 +72,17 @@ TOOLS: Final = (
     "catch_up",
     SEND_FILE,
 )
-"""The permitted tools of a model: operations as its agent in its project, questions, and files for its
-chat."""
+"""The tools that a model may have.
+
+These are mail operations as its agent in its project, questions, and files for its chat.
+"""
 
 
 def check_tools(names: Sequence[str]) -> None:
-    """Refuse tools that a model must not have.
+    """Raise if a model must not have one of these tools.
 
     Raises:
-        InvalidRunner: A name is not that of a permitted tool.
+        InvalidRunner: One of the names is not the name of a permitted tool.
     """
     if wrong := [name for name in names if name not in TOOLS]:
         raise InvalidRunner(
@@ -94,7 +96,7 @@ def tools_for(names: Sequence[str], calls: Calls, *, project: str, agent: str, c
     """Return the tools of an agent.
 
     Raises:
-        InvalidRunner: A name is not that of a permitted tool.
+        InvalidRunner: One of the names is not the name of a permitted tool.
     """
     check_tools(names)
     made: list[Tool] = []
@@ -109,7 +111,7 @@ def tools_for(names: Sequence[str], calls: Calls, *, project: str, agent: str, c
 
 
 class MailTool:
-    """One mail operation. The model cannot choose the agent and the project."""
+    """A mail operation as a tool; the model can choose neither the agent nor the project."""
 
     def __init__(
         self, operation: Operation, calls: Calls, *, project: str, agent: str, caller: Caller
@@ -133,10 +135,10 @@ class MailTool:
         )
 
     async def execute(self, arguments: dict[str, Json], context: ToolContext) -> ToolResult:
-        """Execute the operation; a repeated call changes nothing twice.
+        """Execute the operation; a repeated call makes its change only once.
 
         Raises:
-            PostroomError: The operation was refused; nothing was changed.
+            PostroomError: The operation failed; nothing was changed.
         """
         name = self._operation.name
         asked: dict[str, Any] = {**arguments, **self._given}
@@ -151,7 +153,7 @@ class MailTool:
 
 
 class AskTool:
-    """Asks a person a question. The run waits for the answer without a time limit, then continues with it."""
+    """Asks a person a question; the run waits for the answer without a time limit, then continues with it."""
 
     descriptor = ToolDescriptor(
         id=ASK,
@@ -177,12 +179,12 @@ class AskTool:
 
 
 def key_of(run_id: str, call_id: str) -> str:
-    """Return the key of a change by a call of a run; a repeated call has the same."""
+    """Return the idempotency key of a change by a run's call, which is the same if the call is repeated."""
     told = f"{run_id}\0{call_id}"
     return f"run-{hashlib.sha256(told.encode()).hexdigest()}"
 
 
 def _who_acts(operation: Operation) -> list[str]:
-    """Return the arguments that name the agent."""
+    """Return the arguments of an operation that name the acting agent."""
     hints = get_type_hints(operation.command, include_extras=True)
     return [name for name, hint in hints.items() if hint == AgentName]

@@ -1,4 +1,4 @@
-"""Commands for an installation without a running server: a backup, an examination."""
+"""Commands that work while no server runs: a backup, the checks, and a support bundle."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -55,7 +55,7 @@ def back_up_offline(target: Path | None, *, data_dir: Path | None, now: int) -> 
     """Write a verified copy of a database that no server uses, with its schema unchanged.
 
     Raises:
-        StoreHeld: A server uses it after all.
+        StoreHeld: A server does use the database.
         StateError: There is no database yet, or it is on PostgreSQL.
         InvalidPath: The target exists.
     """
@@ -101,7 +101,7 @@ def _tidy(folder: Path) -> None:
 
 
 def examine_offline(absent: PostroomError, *, data_dir: Path | None, now: int) -> ChecksView:
-    """Examine the parts that need no server; `absent` is why no server was asked."""
+    """Check the parts that need no server; `absent` says why no server was asked."""
     settings: Settings | None = None
     checks = [_finding("server", absent)]
     try:
@@ -154,7 +154,7 @@ def _outline(settings: Settings, now: int) -> Outline:
 def _owned(database: Path, now: int, purpose: str) -> Iterator[None]:
     """Lock a database so that no server can open it.
 
-    Refuse a damaged log, because opening would consume it.
+    Raise if its log is damaged, because opening the database would consume the log.
     """
     lock = OwnerLock(database)
     lock.acquire(now=now, purpose=purpose)
@@ -237,7 +237,7 @@ def _messages(settings: Settings, now: int) -> CheckResult:
 
 
 def _backups(settings: Settings, now: int) -> CheckResult:
-    """Return the age of the newest backup. Only a running server can say whether it is overdue."""
+    """Return a check of the newest backup's age; only a running server knows whether it is overdue."""
     if settings.database_url:
         return backed_up_elsewhere()
     try:

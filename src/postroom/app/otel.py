@@ -1,7 +1,7 @@
 """Traces with OpenTelemetry spans, following its conventions for generative AI.
 
-The library's global state is not set, so spans of other libraries are not exported. An ended span is put into
-a queue, from which a thread of the library sends it. Spans that a collector refuses are dropped.
+The library's global state is not set, so spans of other libraries are not exported. A span that has ended is
+put into a queue, and a thread of the library sends it. Spans that the collector rejects are dropped.
 """
 
 import threading
@@ -36,12 +36,12 @@ def otlp(endpoint: str) -> SpanProcessor:
 
 
 class OtelTracing:
-    """Traces calls and runs. Spans have names, ids and failure codes, and no written text."""
+    """Traces calls and runs. Spans contain names, ids and failure codes, but no text that people wrote."""
 
     is_on: Final = True
 
     def __init__(self, processor: SpanProcessor, *, environment: str = "local") -> None:
-        """Send spans to a processor, which is closed with this."""
+        """Send spans to a processor, which `close` also closes."""
         about = {
             "service.name": NAME,
             "service.version": __version__,
@@ -85,7 +85,7 @@ class OtelTracing:
         return _written(trace.get_current_span())
 
     def close(self) -> None:
-        """Send the remaining spans, if a collector accepts them within seconds. Blocks."""
+        """Send the remaining spans, unless the collector takes more than a few seconds. Blocks."""
         sending = threading.Thread(target=self._provider.shutdown, name="last spans", daemon=True)
         sending.start()
         sending.join(CLOSE_SECONDS)
@@ -93,7 +93,7 @@ class OtelTracing:
     def _watched(
         self, name: str, attributes: dict[str, str], follows: Sequence[trace.SpanContext | None]
     ) -> "_Watched":
-        """Start a span as a child of the first traceparent, with links to the others, each once."""
+        """Start a span as a child of the first span in `follows`, with one link to each of the others."""
         places = list({(one.trace_id, one.span_id): one for one in follows if one is not None}.values())
         above = (
             trace.set_span_in_context(trace.NonRecordingSpan(places[0]), Context()) if places else Context()
@@ -103,7 +103,7 @@ class OtelTracing:
 
 
 class _Watched(AbstractContextManager[Span]):
-    """A span that is the current one inside the context, and ends with the context."""
+    """A span that is current inside its context, and ends with the context."""
 
     def __init__(self, span: trace.Span) -> None:
         self._span = span
@@ -115,7 +115,7 @@ class _Watched(AbstractContextManager[Span]):
         return _written(self._span)
 
     def failed(self, kind: str) -> None:
-        """Record a failure without its text, which may quote text that a person wrote."""
+        """Record a failure without its text, because the text may quote what a person wrote."""
         self._span.set_attribute("error.type", kind)
         self._span.set_status(trace.StatusCode.ERROR)
 

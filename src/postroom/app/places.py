@@ -1,7 +1,7 @@
 """Paths on this machine: data, configuration, the server's token, and the note with the server's address.
 
 Standard library only: the stdio proxy and the hooks import this module and must stay small. They read no
-configuration file, so that they find the data folder (`data_dir`) by the environment alone.
+configuration file, so they find the data folder (`data_dir`) through the environment alone.
 """
 
 import json
@@ -26,7 +26,7 @@ CLIENT_NAMES: Final = (
     "POSTROOM_TOKEN",
     "POSTROOM_URL",
 )
-"""Variables with postroom's prefix that only clients read; they are not settings of the server."""
+"""Variables with postroom's prefix that only clients read; they are not server settings."""
 RUN_NAMES: Final = (
     "POSTROOM_DISPATCH",
     "POSTROOM_PROJECT",
@@ -34,30 +34,30 @@ RUN_NAMES: Final = (
     "POSTROOM_STEERING",
     "POSTROOM_THREAD",
 )
-"""Variables that a server sets for the program of a run and its commands; they are not settings either."""
+"""Variables that a server sets for the program of a run and its children; they are not settings either."""
 
 _LARGEST_NOTE: Final = 16 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerNote:
-    """The note of a running server for clients of this machine."""
+    """The note that a running server leaves for clients on this machine."""
 
     url: str
     pid: int
     version: str
     started_at: int
-    """Milliseconds since the epoch."""
+    """Milliseconds since the epoch when the server started."""
     mcp_path: str = "/mcp"
 
 
 def environment() -> Mapping[str, str]:
-    """Return the environment of this process; callers pass it on as a value."""
+    """Return the environment of this process; callers pass it on as an argument."""
     return os.environ
 
 
 def data_dir(environment: Mapping[str, str], *, platform: str = sys.platform) -> Path:
-    """Return the folder of the database, the archive and the token; absolute, and possibly missing."""
+    """Return the folder of the database, the archive and the token, as an absolute path; it may not exist."""
     if chosen := environment.get(DATA_DIR_NAME):
         return absolute(chosen, environment)
     if platform == "darwin":
@@ -66,9 +66,9 @@ def data_dir(environment: Mapping[str, str], *, platform: str = sys.platform) ->
 
 
 def refuse_closed(folder: Path) -> None:
-    """Refuse a data folder that this user may not enter.
+    """Raise if this user may not enter a data folder.
 
-    Accept a folder that does not exist, because it can be created.
+    A folder that does not exist is accepted, because it can be created.
 
     Raises:
         ConfigError: The folder is closed; the error names its owner and the remedy.
@@ -84,14 +84,14 @@ def refuse_closed(folder: Path) -> None:
 def machine_dir(environment: Mapping[str, str], *, platform: str = sys.platform) -> Path:
     """Return a folder that all servers of this user share, wherever their data folders are.
 
-    It may not exist.
+    The folder may not exist.
     """
     kept = {name: value for name, value in environment.items() if name != DATA_DIR_NAME}
     return data_dir(kept, platform=platform) / "machine"
 
 
 def config_file(environment: Mapping[str, str], *, platform: str = sys.platform) -> Path:
-    """Return the configuration file; absolute, and possibly missing."""
+    """Return the configuration file as an absolute path; the file may not exist."""
     if chosen := environment.get(CONFIG_NAME):
         return absolute(chosen, environment)
     if platform == "darwin":
@@ -110,7 +110,7 @@ def agent_token_dir(data_dir: Path) -> Path:
 
 
 def programs_dir(data_dir: Path) -> Path:
-    """Return the parent of the private folders of programs' runs."""
+    """Return the folder that contains the private folders of runs' programs."""
     return data_dir / "runs"
 
 
@@ -130,12 +130,12 @@ def write_server_note(data_dir: Path, note: ServerNote) -> None:
 
 
 def write_private(target: Path, text: str) -> None:
-    """Replace a file by one that only this user can read.
+    """Replace a file with one that only this user can read.
 
     A reader sees either the complete old file or the complete new file.
 
     Raises:
-        OSError: Its folder is missing or not writable.
+        OSError: The file's folder is missing or not writable.
     """
     draft = target.with_name(f".{target.name}.{os.getpid()}")
     draft.unlink(missing_ok=True)
@@ -151,7 +151,7 @@ def write_private(target: Path, text: str) -> None:
 def read_server_note(data_dir: Path) -> ServerNote | None:
     """Return the note of the last server that started here, or None if there is none.
 
-    The server may have ended without removing it: only an answer at its address proves that it runs.
+    The server may have ended without removing the note. Only an answer from its address proves that it runs.
 
     Raises:
         ConfigError: The folder is closed, or the file is not a valid note.
@@ -180,7 +180,7 @@ def read_server_note(data_dir: Path) -> ServerNote | None:
 
 
 def remove_server_note(data_dir: Path, *, pid: int) -> None:
-    """Remove the note if the server with this process id wrote it; another server's stays."""
+    """Remove the note if the server with this process id wrote it; keep the note of another server."""
     note = read_server_note(data_dir)
     if note is not None and note.pid == pid:
         server_note(data_dir).unlink(missing_ok=True)
@@ -193,7 +193,7 @@ def home(environment: Mapping[str, str]) -> Path:
 
 
 def absolute(text: str, environment: Mapping[str, str], *, base: Path | None = None) -> Path:
-    """Return a written path as an absolute one: `~` is home, a relative one begins at `base`.
+    """Convert a path to an absolute one: `~` means the home folder, and a relative path begins at `base`.
 
     `base` is the current folder unless given. Links are not followed.
     """
@@ -205,5 +205,5 @@ def absolute(text: str, environment: Mapping[str, str], *, base: Path | None = N
 def _based(environment: Mapping[str, str], name: str, default: Path) -> Path:
     chosen = environment.get(name, "")
     base = Path(chosen)
-    # The XDG rules say that a relative path there is to be ignored.
+    # The XDG specification says that a relative path in this variable must be ignored.
     return (base if base.is_absolute() else default) / "postroom"

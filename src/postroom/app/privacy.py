@@ -1,4 +1,4 @@
-"""Keeps the server's files private to its user, even in folders that everybody can read."""
+"""Keeps the server's files private to its user, even inside folders that everybody can read."""
 
 import os
 import stat
@@ -31,7 +31,7 @@ def keep_private(settings: Settings) -> None:
     """Remove other users' permissions on postroom's files; do nothing if there are no files. Blocks.
 
     Raises:
-        ConfigError: A file that other users may use belongs to one of them.
+        ConfigError: Other users can use a file, and the file belongs to another user.
     """
     for path in private_places(settings):
         if not _is_shared(path):
@@ -40,12 +40,12 @@ def keep_private(settings: Settings) -> None:
         if found.st_uid == os.geteuid():
             path.chmod(stat.S_IMODE(found.st_mode) & ~_SHARED)
         elif path != settings.data_dir or found.st_mode & stat.S_IWOTH:
-            # A data folder of another owner, such as a mounted volume, is only a path to postroom's files.
+            # A data folder that another user owns, such as a mounted volume, only leads to postroom's files.
             raise _told(path, found)
 
 
 def told_of_folders(settings: Settings) -> CheckResult:
-    """Return whether other users of this machine can access the server's files. Blocks."""
+    """Check whether other users of this machine can access the server's files. Blocks."""
     shared = [
         f"{path} (mode {stat.S_IMODE(path.stat().st_mode):04o})"
         for path in private_places(settings)
@@ -66,7 +66,7 @@ def _is_shared(path: Path) -> bool:
     if not path.exists():
         return False
     mode = path.stat().st_mode
-    # A device is open to everybody, even in the place of a database.
+    # A device is open to everybody, even if it is used as the database.
     return bool(mode & _SHARED) and (stat.S_ISDIR(mode) or stat.S_ISREG(mode))
 
 

@@ -1,4 +1,4 @@
-"""The repairs of `postroom doctor --repair`; each one is announced before it is made, and loses no data."""
+"""The repairs of `postroom doctor --repair`. Each is announced before it is made, and none loses data."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -16,14 +16,14 @@ class Repair:
     """One possible repair."""
 
     name: str
-    """The part, as the examination names it."""
+    """The part that is repaired, with the name that the checks use."""
     does: str
-    """The description of the repair in a sentence."""
+    """A sentence that says what the repair does."""
     perform: Callable[[], Awaitable[object]]
 
 
 def indexes_of(store: Stores, indexes: Sequence[str]) -> Repair:
-    """Return the repair of indexes that lack rows of their tables."""
+    """Return the repair of indexes that lack rows that their tables have."""
     return Repair(
         name="store reads",
         does=(
@@ -35,7 +35,7 @@ def indexes_of(store: Stores, indexes: Sequence[str]) -> Repair:
 
 
 def records_of(store: SqlStore, count: int) -> Repair:
-    """Return the repair that makes a release read skipped records again."""
+    """Return the repair that lets this release read records that were skipped."""
     return Repair(
         name="records",
         does=f"read {count} records again that this release could not read; the records do not change",
@@ -44,7 +44,7 @@ def records_of(store: SqlStore, count: int) -> Repair:
 
 
 def gaps_of(archive: Archive, project: Project, missing: int) -> Repair:
-    """Return the repair of an archive that lacks messages."""
+    """Return the repair that adds missing messages to an archive."""
     return Repair(
         name=f"archive {project.slug}",
         does=f"write the {missing} missing messages to the archive; existing files do not change",
@@ -53,7 +53,7 @@ def gaps_of(archive: Archive, project: Project, missing: int) -> Repair:
 
 
 def head_of(archive: Archive, project: Project) -> Repair:
-    """Return the repair of an archive that has lost its HEAD; its contents are compared afterwards."""
+    """Return the repair of an archive that has lost its HEAD; afterwards, its contents are compared."""
     return Repair(
         name=f"archive {project.slug}",
         does="write the lost HEAD of the archive again; nothing else changes",
@@ -62,7 +62,7 @@ def head_of(archive: Archive, project: Project) -> Repair:
 
 
 def another_archive(archive: Archive, project: Project, now: int) -> Repair:
-    """Return the repair of a damaged archive without records that the database lacks."""
+    """Return the repair that replaces a damaged archive, if the database has all its records."""
     aside = f"{project.slug}.git.damaged.{now}"
     return Repair(
         name=f"archive {project.slug}",

@@ -1,10 +1,11 @@
-"""Keeps the store within the limits of settings and `[[keep]]` rules, in small steps during traffic.
+"""Deletes old data according to the settings and the `[[keep]]` rules, in small steps during operation.
 
-    every minute   logs of projects beyond `event_keep`; answers older than `answer_retention`
-    every hour     messages that no rule keeps any longer; threads of runs idle for `run_retention`, with
+    every minute   entries of project logs beyond `event_keep`; results older than `answer_retention`
+    every hour     messages that no rule keeps any longer; threads idle for `run_retention`, with
                    their files; bytes of unreferenced files
 
-Each step is a separate change, after which others have their turn. A step that a kill prevents is done later.
+Each step is a separate change, and other callers get their turn after it. If the server is killed, the
+remaining steps are done later.
 """
 
 import asyncio
@@ -83,7 +84,7 @@ class KeepTable(Table, frozen=True, kw_only=True):
 
 
 def load_keep_rules(environment: Mapping[str, str]) -> tuple[KeepRule, ...]:
-    """Return the rules of the configuration file, in order; none without a file.
+    """Return the `[[keep]]` rules of the configuration file, in order; none if there is no file.
 
     Raises:
         ConfigError: A rule is invalid.
@@ -93,32 +94,35 @@ def load_keep_rules(environment: Mapping[str, str]) -> tuple[KeepRule, ...]:
 
 
 RETENTION: Final = "retention"
-"""The lease of the server that deletes."""
+"""The lease that the server needs in order to delete."""
 INTERVAL: Final = timedelta(minutes=1)
 HOUR: Final = 60
-"""Number of intervals between two checks of every message."""
+"""Number of intervals between two checks of all messages."""
 LOOK: Final = 1_000
-"""Messages that one check covers: a few milliseconds."""
+"""Number of messages that one check covers, which takes a few milliseconds."""
 STEP: Final = 500
-"""Number of rows that one change deletes; it takes some milliseconds, during which no caller is answered."""
+"""Number of rows that one change deletes.
+
+This takes some milliseconds, during which the server answers no caller.
+"""
 THREADS: Final = 10
 """Number of threads of runs that one change deletes, with all of their messages."""
 FILES: Final = 20
 """Number of files whose content one change removes."""
 UNUSED: Final = timedelta(days=7)
-"""Retention of unreferenced bytes: a message may wait for its run together with its file."""
+"""How long unreferenced files are kept, because a message may wait for its run together with its file."""
 _PAGE: Final = 500
 _REST: Final = 4
-"""Factor of a step's duration for which others have writer and processor afterwards."""
+"""The pause after a step is this many times as long as the step, so that other callers get their turn."""
 _IS_TIMED: Final = ContextVar("is_timed", default=False)
-"""Whether the work is periodic, rather than requested by an operator."""
+"""Whether the work is done periodically, rather than at an operator's request."""
 _LOG = get_logger(__name__)
 T = TypeVar("T")
 
 
 @dataclass(slots=True, kw_only=True)
 class Preview:
-    """The present decisions on a project's messages, by their number."""
+    """How many messages of a project each decision (delete, or why it is kept) covers now."""
 
     project: str
     counts: dict[str, int] = field(default_factory=dict)
@@ -130,7 +134,7 @@ class Preview:
 
 
 class Retention:
-    """Deletes in the background while it is started."""
+    """Deletes old data in the background, from `start` until `stop`."""
 
     def __init__(  # noqa: PLR0913 - every port by name
         self,
@@ -143,7 +147,7 @@ class Retention:
         timer: Timer | None = None,
         leases: Leases | None = None,
     ) -> None:
-        """`runs` is the store of threads of runs to delete, `files` that of their files.
+        """Keep the arguments; `runs` is the store of the runs' threads, and `files` that of their files.
 
         With `leases`, only one of the servers that share the store deletes.
         """
@@ -163,7 +167,7 @@ class Retention:
         return len(self._rules)
 
     def start(self) -> None:
-        """Start the checks, first after a minute."""
+        """Start the periodic checks; the first is after a minute."""
         self._tasks.start(self._serve(), name="timer")
 
     async def stop(self) -> None:
@@ -190,7 +194,7 @@ class Retention:
         return gone
 
     async def answers(self) -> int:
-        """Delete expired answers to calls with an idempotency key; return how many were deleted.
+        """Delete expired results of calls with an idempotency key; return how many were deleted.
 
         Raises:
             StoreError: The store failed; completed deletions stay.
@@ -202,13 +206,13 @@ class Retention:
         """Delete messages that no rule keeps any longer; return how many were deleted.
 
         Raises:
-            UnknownProject: A rule that holds messages names a missing project; nothing is deleted.
+            UnknownProject: A rule with `hold` names a project that does not exist; nothing is deleted.
             StoreError: The store failed; completed deletions stay.
         """
         gone = 0
         for project, rules in await self._projects():
             delete = partial(delete_some, project_id=project.id, rules=rules)
-            going: list[int] = []  # of many pages: a change for each would have callers wait for each
+            going: list[int] = []  # many pages at once: each change delays callers
             async for found in self._pages(partial(going_of, project_id=project.id, rules=rules), LOOK):
                 progress.tell("deleting messages", gone)
                 going += found
@@ -220,7 +224,7 @@ class Retention:
         return gone
 
     async def preview(self) -> list[Preview]:
-        """Count the messages that `messages` would delete, and why the rest stays; nothing changes.
+        """Count the messages that `messages` would delete, and why the others stay; change nothing.
 
         Raises:
             UnknownProject: As for `messages`.
@@ -237,7 +241,7 @@ class Retention:
         return found
 
     async def runs(self) -> int:
-        """Delete the threads of runs that have been idle for long enough; return how many were deleted.
+        """Delete the threads of runs that were idle for long enough; return how many were deleted.
 
         Raises:
             StoreError: The store failed; completed deletions stay.
@@ -256,9 +260,10 @@ class Retention:
             gone += forgotten
 
     async def files(self) -> int:
-        """Remove the bytes of files that were unreferenced for a week; return the number of files.
+        """Delete files that were unreferenced for a week; return how many were deleted.
 
-        They may include files of a message in a channel without a run yet: a run has a week to start.
+        A file is also unreferenced while its message in a channel waits for a run, so a run has a week to
+        start.
 
         Raises:
             StoreError: The store failed; completed deletions stay.
@@ -274,7 +279,7 @@ class Retention:
                 return gone
 
     async def _projects(self) -> list[tuple[Project, ProjectRules]]:
-        """Return the projects that rules concern."""
+        """Return the projects to which rules apply."""
         if not self._rules:
             return []
 
@@ -290,14 +295,14 @@ class Retention:
     async def _pages(
         self, look: Callable[..., tuple[list[T], int | None]], limit: int
     ) -> AsyncIterator[list[T]]:
-        """Yield the results for each page of a project's messages, one after the other."""
+        """Yield the results for a project's messages, one page after the other."""
         after: int | None = 0
         while after is not None:
             page, after = await self._rested(self._store.read(partial(look, after=after, limit=limit)))
             yield page
 
     def _lengths(self, tx: MailReads, after: int) -> list[tuple[int, int]]:
-        """Return for some projects the number of entries beyond those to keep."""
+        """Return, for some projects, how many log entries they have beyond those to keep."""
         bounds = [(one.id, tx.log_bounds(one.id)) for one in tx.projects(limit=_PAGE, after=after)]
         return [(number, one.newest - one.oldest - self._event_keep) for number, one in bounds]
 
@@ -318,7 +323,7 @@ class Retention:
         return self._leases.guarded(RETENTION, change) if self._leases and _IS_TIMED.get() else change
 
     async def _rested(self, step: Awaitable[T]) -> T:
-        """Do a step, then leave the writer to others for longer than it took."""
+        """Do a step, then pause for longer than it took, so that others can write."""
         clock = asyncio.get_running_loop().time
         began = clock()
         done = await step
@@ -352,7 +357,7 @@ def _trim(tx: MailWrites, *, project_id: int, keep: int) -> int:
 
 
 def _forget(tx: Transaction, *, threads: Sequence[str], kept: int) -> int:
-    """Delete the threads among these that are still idle, with attempts, events and places in traces."""
+    """Delete those of the threads that are still idle, with their attempts, events and trace positions."""
     tx.lock(*map(thread_lock, threads))
     idle = tx.runs.threads.idle(tx.now() - kept, limit=len(threads), among=threads)
     runs = tx.runs.threads.runs_of(idle)

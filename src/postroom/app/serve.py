@@ -71,7 +71,7 @@ if TYPE_CHECKING:
 _LOG = get_logger(__name__)
 
 ALIASES: Final = ("/api",)
-"""Other addresses of the MCP endpoint, which older client configurations use."""
+"""Other addresses of the MCP endpoint, for older client configurations."""
 GRACE_SECONDS: Final = 5
 """Seconds for open requests to finish when the server stops."""
 _STOPPING: Final = (
@@ -87,21 +87,24 @@ _HURRYING: Final = "Skipping the wait for chats and open requests. Programs of r
 NOTE_AGAIN_MS: Final = 1_000
 """Interval of attempts to write the server's note for clients."""
 CHANNELS_SECONDS: Final = 10
-"""Seconds that the greeting waits for chat channels. A channel that needs longer is connected later."""
+"""Seconds that the greeting waits for chat channels; a slower channel is connected later."""
 
 
 class Site:
-    """The application and all its services. Entering it starts the background work."""
+    """The application and all its services; entering its context starts the background work."""
 
     def __init__(self, application: Application, token: str, *, short_way: bool = True) -> None:
-        """Without `short_way`, every MCP message goes through the SDK. Benchmarks compare the two."""
+        """Keep the arguments; without `short_way`, every MCP message goes through the SDK.
+
+        Benchmarks compare both ways.
+        """
         settings, clock = application.settings, application.clock
         self._application = application
         self._short_way = short_way
         self._meter = LagMeter()
         chats = None
         if application.gateway is not None:
-            from postroom.app.gateway_service import GatewayService  # loaded where there are chats
+            from postroom.app.gateway_service import GatewayService  # loaded only if there are chats
 
             chats = GatewayService(application.gateway)
         self._started_at = clock.now()
@@ -184,7 +187,7 @@ class Site:
         ]
 
     def _make_mcp(self) -> "McpOverHttp":
-        from postroom.mcp_server.endpoint import McpOverHttp  # loaded with the first message
+        from postroom.mcp_server.endpoint import McpOverHttp  # loaded when the first message arrives
 
         application = self._application
         made = McpOverHttp(
@@ -193,11 +196,11 @@ class Site:
             is_traced=application.mail.tracing.is_on,
             short=self._short_way,
         )
-        gc.freeze()  # as at the start: what was loaded now stays
+        gc.freeze()  # as at the start, because the modules loaded now stay
         return made
 
     def _page_services(self, questions: QuestionService, runs: WorkService) -> PageServices:
-        """Return the services that pages need for people who have logged in."""
+        """Return the services that pages for logged-in people need."""
         messages = MessageService(self._application.mail, self._application.calls, self._people)
         return PageServices(
             visitors=self._visitors,
@@ -208,7 +211,7 @@ class Site:
         )
 
     def end_listening(self) -> None:
-        """End the streams of subscribers; their other requests are still answered."""
+        """End the streams of subscribers, whose other requests are still answered."""
         self._mcp.end_listening()
         self._application.mail.changes.stop()
 
@@ -252,14 +255,14 @@ class _Server(uvicorn.Server):
 
     @property
     def failure(self) -> PostroomError | None:
-        """Why agents or chats could not be started, so that the server ended."""
+        """Why the server ended because agents or chats could not be started; None if they were started."""
         return self._failure or (None if self._chats is None else self._chats.failure)
 
     def _end(self) -> None:
         self.should_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start to serve, connect the chats, then write the note by which clients find this server."""
+        """Start to serve, connect the chats, then write the note with which clients find this server."""
         await super().startup(sockets)
         if not self.started:
             return
@@ -270,16 +273,16 @@ class _Server(uvicorn.Server):
         self._application.retention.start()
         self._application.tokens.start()
         for listener in sockets or ():
-            listener.listen(QUEUE)  # asyncio knows one number for this and for what it accepts in one go
+            listener.listen(QUEUE)  # asyncio uses its one number also for how many it accepts at once
         if not await asyncio.to_thread(_leave_note, self._application):
             self._tasks.start(_leave_note_later(self._application), name="note")
         set_for_a_server()
         code = await self._site.codes.make() if sys.stdout.isatty() else ""
-        with suppress(OSError):  # where a full disk takes no log it takes no greeting either
+        with suppress(OSError):  # if the disk is too full for the log, it is too full for the greeting
             _greet(self._application, code, chat=self._site.has_chat_page)
 
     async def _start_work(self) -> None:
-        """Start to run agents and to connect the chats; a failure that a person must fix ends the server."""
+        """Start to run agents and connect the chats; a failure that a person must fix ends the server."""
         try:
             await self._application.agents.start()
         except PostroomError as error:
@@ -290,10 +293,10 @@ class _Server(uvicorn.Server):
             await self._chats.start(patience=CHANNELS_SECONDS, told_to_stop=lambda: self.should_exit)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop the server. Endless streams are ended first, because they would use up the whole grace period.
+        """Stop the server; endless streams are ended, because they would use up the whole grace period.
 
-        Chats are stopped before that: active runs and answers get time to finish while pages and health
-        checks still work.
+        Chats are stopped before the streams, so that active runs and answers get time to finish while pages
+        and health checks still work.
         """
         await self._tasks.close()
         await self._application.backups.stop()
@@ -313,10 +316,10 @@ class _Server(uvicorn.Server):
         return _CHATS_STOPPING.format(chats.gateway.config.drain.total_seconds()) + _AGAIN
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Stop the server. At a second signal, do not wait for runs."""
-        with suppress(OSError, RuntimeError):  # RuntimeError: the signal came in the middle of a line
+        """Stop the server; at a second signal, do not wait for runs."""
+        with suppress(OSError, RuntimeError):  # RuntimeError: the signal interrupted a print
             print(_HURRYING if self.should_exit else self._stopping(), file=sys.stderr, flush=True)
-        if self.should_exit:  # uvicorn's own way would leave the rest of the server at work, and log that
+        if self.should_exit:  # uvicorn would leave other parts running
             self.config.timeout_graceful_shutdown = 0
             if self._chats is not None:
                 self._chats.hurry()
@@ -325,18 +328,18 @@ class _Server(uvicorn.Server):
 
 
 def run(settings: Settings, *, new_store: bool = False) -> int:
-    """Serve until stopped; return the exit code. `new_store` is described at `Application.open`.
+    """Serve until stopped; return the exit code. `Application.open` describes `new_store`.
 
     Raises:
         ConfigError: The port is in use, the token or a folder is not private, or a chat's configuration is
             invalid.
         MissingExtra: PostgreSQL, a chat or telemetry needs a library that is not installed.
-        StoreHeld: Another server uses the database, or the data folder. SchemaTooNew, StoreReadOnly,
-            StoreUnavailable: This process cannot use the database.
+        StoreHeld: Another server uses the database or the data folder.
+        SchemaTooNew, StoreReadOnly, StoreUnavailable: This process cannot use the database.
         WrongStore: The database does not belong to this data folder.
     """
     configure_logs(settings)
-    logging.captureWarnings(True)  # so that warnings of libraries have the form of other lines
+    logging.captureWarnings(True)  # so that warnings of libraries look like other log lines
     keep_private(settings)
     told = load_gateway(settings)
     given = places.environment()
@@ -344,7 +347,7 @@ def run(settings: Settings, *, new_store: bool = False) -> int:
         agents=load_agents(given), budgets=load_budgets(given), keep=load_keep_rules(given), chats=told
     )
     token_file = places.token_file(settings.data_dir)
-    if settings.database_url and not token_file.exists():  # nothing is made for a database that is refused
+    if settings.database_url and not token_file.exists():  # creates nothing if it fails
         see_database(settings, new_store=new_store)
     token = load_or_make_token(token_file)
     with _alone_in(settings):
@@ -353,10 +356,10 @@ def run(settings: Settings, *, new_store: bool = False) -> int:
 
 @contextmanager
 def _alone_in(settings: Settings) -> Iterator[None]:
-    """Lock the data folder against other servers; on SQLite the lock of the database is enough.
+    """Lock the data folder against other servers; with SQLite, the lock of the database is enough.
 
     Raises:
-        StoreHeld: Another server uses it.
+        StoreHeld: Another server uses the data folder.
     """
     if not settings.database_url:
         yield
@@ -386,7 +389,7 @@ def _served(settings: Settings, declared: Declared, token: str, *, new_store: bo
     try:
         site = Site(application, token)
         server = _Server(_uvicorn(site.app), application, site)
-        # Uvicorn stops gracefully and then raises the signal again, for whoever else waits for it.
+        # Uvicorn stops gracefully and then raises the signal again, for other handlers.
         signal.signal(signal.SIGTERM, _raise_stopped)
         server.run(sockets=[listener])
         if server.failure is not None:
@@ -406,7 +409,7 @@ def _uvicorn(app: ASGIApp) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         http=Connection,
-        loop="asyncio",  # unless told, uvicorn takes uvloop where it is installed
+        loop="asyncio",  # otherwise uvicorn uses uvloop if it is installed
         backlog=ACCEPTED_AT_ONCE,
         log_config=None,
         access_log=False,
@@ -428,9 +431,9 @@ def _raise_stopped(_number: int, _frame: object) -> None:
 
 
 def _listen(settings: Settings) -> socket.socket:
-    """Bind the port, before anything else is changed."""
+    """Bind the port before anything else is changed."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    # With the protocol named, asyncio turns Nagle's algorithm off; else every answer waits for 40 ms.
+    # If the protocol is given, asyncio disables Nagle's algorithm, which would delay every response by 40 ms.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -454,7 +457,7 @@ def _address(listener: socket.socket) -> str:
 
 
 async def _leave_note_later(application: Application) -> None:
-    """Write the note as soon as possible; if the disk is full, as soon as there is space again."""
+    """Write the note as soon as possible, for example as soon as a full disk has space again."""
     timer = SystemTimer()
     is_left = False
     while not is_left:
@@ -488,7 +491,7 @@ def _leave_note(application: Application, *, is_again: bool = False) -> bool:
 
 
 def _greet(application: Application, code: str, *, chat: bool) -> None:
-    """Print the addresses. On a terminal, also print a one-time login link."""
+    """Print the addresses; on a terminal, also print a one-time login link."""
     settings, url = application.settings, application.address
     endpoint = f"{url}{settings.mcp_path}"
     token_file = places.token_file(settings.data_dir)

@@ -1,6 +1,6 @@
 """Checks that a store belongs to this data folder.
 
-The same id is in the store, next to the token and in the archive.
+The id of a store is kept in three places: in the store, next to the token, and in the archive.
 
     no id anywhere              ─▶ the store gets an id, if it has none, and it is written to all three places
     the same id                 ─▶ the server starts
@@ -8,9 +8,9 @@ The same id is in the store, next to the token and in the archive.
     empty, older than the archive
     or another one              ─▶ WrongStore, nothing changed; `new_store` continues with the present store
 
-A data folder from a release without ids has no id in any of these places, and gets its id here. If the store
-of a data folder is on PostgreSQL, a start with another database is refused too, because the address was lost
-or is wrong.
+A data folder from a release without ids has no id in any of these places, and gets one here. If the store of
+a data folder is on PostgreSQL, a start with another database raises the error, too, because the address was
+lost or is wrong.
 """
 
 import asyncio
@@ -47,29 +47,30 @@ _ELSEWHERE: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """The information outside of the store about the store that belongs here."""
+    """The facts about the store that the data folder and the archive expect."""
 
     beside: StoreMark | None
-    """The mark next to the token."""
+    """The mark file next to the token."""
     archive: StoreMark | None
     slugs: list[str]
-    """The repositories of the archive."""
+    """The slugs of the repositories in the archive."""
     made: Mapping[str, int] = field(default_factory=dict)
     """When each project was created, according to its repository.
 
     Read only if no mark identifies the store.
     """
     has_backups: bool = False
-    """Whether the folder has backups, which the server makes only on SQLite."""
+    """Whether the backup folder has backups, which the server makes only with SQLite."""
     elsewhere: str = ""
-    """The location of the PostgreSQL store of the data folder, if the settings name another."""
+    """The location of the data folder's PostgreSQL store, if the settings name another database."""
 
     @classmethod
     def of(cls, settings: Settings) -> "Kept":
         """Read the folders; ignore an archive that is disabled or has no repositories.
 
-        The mark of a database file says nothing about another database in the settings, because the file
-        still exists. An address of PostgreSQL that is no longer in the settings may be lost.
+        If the mark belongs to a database file and the settings name another database, the mark is ignored,
+        because the file still exists. If it belongs to a PostgreSQL database, it is kept, because the address
+        may have been lost from the settings.
 
         Raises:
             ConfigError: A mark cannot be read.
@@ -102,7 +103,7 @@ class Kept:
 
     @property
     def projects(self) -> list[str]:
-        """The slugs of the projects that the store must have, or have had."""
+        """The slugs of the projects that the store must have now or have had before."""
         return sorted({*self.slugs, *(self.archive.logs if self.archive else ())})
 
     @property
@@ -113,12 +114,12 @@ class Kept:
 
     @contextmanager
     def telling_where(self, found: str | None = None) -> Iterator[None]:
-        """Add the store's location to a refusal if it is elsewhere, so that nothing needs to be restored.
+        """Add the expected store's location to an error if it is elsewhere, so that nobody restores data.
 
-        `found` is the id of the refused store. The store that belongs here may have been moved elsewhere.
+        `found` is the id of the store that was found. The store that belongs here may itself have been moved.
 
         Raises:
-            WrongStore: The block raised it.
+            WrongStore: The block raised this error.
         """
         try:
             yield
@@ -133,12 +134,12 @@ class Kept:
 
 
 def settle_identity(store: Stores, settings: Settings, kept: Kept, *, new_store: bool = False) -> Path | None:
-    """Compare a store with the stored marks, and write missing marks. Blocks.
+    """Compare a store with the mark files, and write missing marks. Blocks.
 
-    Return the folder to which the archive was moved, or None if it stays.
+    Return the folder to which the archive was moved, or None if it was not moved.
 
-    With `new_store`, a store with another id replaces the expected one, and the archive moves to another
-    folder: two messages of one archive must never have the same number.
+    With `new_store`, a store with another id replaces the expected one. The archive then moves to another
+    folder, because two messages in one archive must never have the same number.
 
     Raises:
         WrongStore: The store does not belong here; nothing was changed.
@@ -155,7 +156,7 @@ def settle_identity(store: Stores, settings: Settings, kept: Kept, *, new_store:
     store_id = found.store_id or kept.store_id or secrets.token_hex(16)
     if found.store_id is None:
         _awaited(store.identify(store_id))
-        store_id = _awaited(store.identity()).store_id or store_id  # another server may have been first
+        store_id = _awaited(store.identity()).store_id or store_id  # another server may write it first
     _keep(settings.data_dir, kept.beside, StoreMark(store_id=store_id, database=settings.shown_database))
     if settings.archive_enabled:
         _keep(settings.storage_root, kept.archive, StoreMark(store_id=store_id, logs=found.logs))
@@ -166,7 +167,7 @@ def adopt_restored(settings: Settings, clock: Clock) -> Path | None:
     """Make a restored database the store of this data folder, so that a server starts on it. Blocks.
 
     Return the folder to which the archive was moved because the database is older or has another id, or None
-    if the archive stays. A data folder that belongs to a store on PostgreSQL stays unchanged.
+    if the archive was not moved. A data folder that belongs to a store on PostgreSQL stays unchanged.
 
     Raises:
         StoreError: The database cannot be opened, or the archive cannot be moved.
@@ -183,12 +184,12 @@ def adopt_restored(settings: Settings, clock: Clock) -> Path | None:
 
 
 def give_up_damaged_log(settings: Settings, clock: Clock) -> None:
-    """Continue with the readable part of a database whose log is damaged or lost. Blocks.
+    """Continue with the readable part of a database whose write-ahead log is damaged or lost. Blocks.
 
-    A copy of a damaged log and its database is kept.
+    A copy of the database and its damaged log is kept.
 
     Raises:
-        StoreError: They cannot be copied, or another process has the database.
+        StoreError: The files cannot be copied, or another process uses the database.
     """
     if settings.database_url:
         return
@@ -201,13 +202,13 @@ def give_up_damaged_log(settings: Settings, clock: Clock) -> None:
 
 
 def _awaited(asked: Coroutine[Any, Any, T]) -> T:
-    """Wait for the store's result on a separate thread, because an event loop may be running on this one."""
+    """Return the store's result; wait on a separate thread, because an event loop may run on this one."""
     with ThreadPoolExecutor(max_workers=1) as thread:
         return thread.submit(asyncio.run, asked).result()
 
 
 def refuse_wrong(found: StoreIdentity, kept: Kept, settings: Settings) -> None:
-    """Refuse a store that does not belong here.
+    """Raise if a store does not belong to this data folder.
 
     Raises:
         WrongStore: The store is empty, older than the archive or has another id.
@@ -245,7 +246,7 @@ def _what_is_wrong(found: StoreIdentity, kept: Kept) -> str:
 
 
 def _what_is_missing(found: StoreIdentity, kept: Kept) -> str:
-    """Return a description of a record in the archive that the store lacks or has in a different form."""
+    """Return a description of an archive record that the store lacks, or that differs in the store."""
     for slug, made in found.made.items():
         if kept.made.get(slug, made) != made:
             return (
@@ -264,7 +265,7 @@ def _what_is_missing(found: StoreIdentity, kept: Kept) -> str:
 
 
 def _keep(folder: Path, kept: StoreMark | None, mark: StoreMark) -> None:
-    """Write a mark if it is missing or differs; a full disk does not prevent serving."""
+    """Write a mark if it is missing or differs; a full disk does not prevent the server from starting."""
     if kept == mark:
         return
     try:

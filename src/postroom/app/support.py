@@ -1,6 +1,6 @@
-"""The contents of a support bundle by file name: schemas, counts, states and codes.
+"""The contents of a support bundle, by file name: schemas, counts, states and codes.
 
-The contents are selected rather than filtered: no field can hold texts of people, names, paths or tokens.
+The contents are selected, not filtered, so no field can contain texts of people, names, paths or tokens.
 Settings are shown only if they are numbers or words from fixed lists, and log lines only by their event.
 """
 
@@ -27,7 +27,7 @@ from postroom.version import __version__
 LOG_LINES: Final = 1_000
 _LOG_BYTES: Final = 2 << 20
 _WORDS: Final = frozenset({"profile", "identity", "log_level", "log_format"})
-"""Settings whose values are words of a fixed list."""
+"""Settings whose values are words from fixed lists."""
 _LIBRARIES: Final = ("mcp", "msgspec", "prometheus-client", "pydantic", "starlette", "uvicorn")
 _ID: Final = re.compile(r"([a-z]{1,8}_)?[0-9a-f-]{32,36}")
 _CONSOLE: Final = re.compile(
@@ -39,11 +39,11 @@ _EVENT: Final = re.compile(r"[a-z_]+(\.[a-z_]+)+")
 _INSTANT: Final = re.compile(r"[0-9T:.Z-]{20,30}")
 _LEVELS: Final = ("debug", "info", "warning", "error", "critical")
 _CODES: Final = tuple(kind.code for kind in all_errors())
-"""The only words of a log line that are shown, apart from its event."""
+"""The only words that are shown from a log line, apart from its event."""
 
 
 def common_documents(settings: Settings) -> dict[str, str]:
-    """Return the documents that need no server: versions, settings, the log. Blocks."""
+    """Return the documents that need no server: versions, settings and the log. Blocks."""
     return {
         "versions.json": as_json(_versions()),
         "settings.json": as_json(_settings(settings)),
@@ -66,12 +66,12 @@ def outline_documents(outline: Outline) -> dict[str, str]:
 
 
 def told_findings(findings: Iterable[CheckResult]) -> list[dict[str, object]]:
-    """Return findings with their parts and facts, without their texts."""
+    """Return the parts and facts of findings, without their texts."""
     return [{"part": one.part, "state": one.state, **one.facts} for one in findings]
 
 
 def told_runners(kept: Sequence[str]) -> list[dict[str, object]]:
-    """Return the kinds of runners, without their agents and without the text passed to their programs."""
+    """Return the kinds of runners, without the names of agents and the text passed to programs."""
     return [_runner(one) for one in kept]
 
 
@@ -150,13 +150,13 @@ def _facts_of_program(runner: Runner) -> dict[str, object]:
 
 
 def _program(runner: Runner) -> str:
-    """Return the program's name, if it cannot be text written by a person."""
+    """Return the name of a runner's program, if it cannot be text that a person wrote."""
     name = PurePath(runner.argv[0]).name if runner.argv else runner.recipe.value
     return name if re.fullmatch(r"[A-Za-z0-9._+-]{1,40}", name) else "(hidden)"
 
 
 def _id(value: object) -> str:
-    """Return a random id unchanged; otherwise a hash that distinguishes it without revealing it."""
+    """Return a random id unchanged; replace any other id with a hash, which does not reveal it."""
     text = str(value)
     return text if _ID.fullmatch(text) else f"id-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
@@ -194,7 +194,7 @@ def _told_json(line: str) -> str | None:
         return None
     if not isinstance(event, Mapping) or not _fits(_EVENT, event.get("event")):
         return None
-    if not str(event.get("logger")).startswith("postroom."):  # a library's own words are not ours to judge
+    if not str(event.get("logger")).startswith("postroom."):  # a library's event may contain any text
         return None
     level = event.get("level") if event.get("level") in _LEVELS else "?"
     instant = event.get("timestamp") if _fits(_INSTANT, event.get("timestamp")) else "?"

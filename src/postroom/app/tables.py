@@ -1,6 +1,6 @@
 """Reads tables of TOML files into structs.
 
-All tables share one reader, which decides which values are refused, and with which error message.
+All tables share one reader, which decides which values are invalid, and which error message is shown.
 
 A struct declares the names of its table with their types, limits and defaults, and the tables within it.
 `postroom.toml_files` documents further options of a field.
@@ -22,7 +22,7 @@ from postroom.toml_files import TableName, bare, check_names, extra_of, fields_o
 
 T = TypeVar("T", bound=Table)
 _FEW: Final = 4
-"""Maximum number of a table's names in a remedy."""
+"""Maximum number of names of a table that a remedy lists."""
 _NAMED: Final = re.compile(r"`(\w+)`")
 
 
@@ -36,7 +36,7 @@ def read_table(table: TableName, told: object, kind: type[T], environment: Mappi
 
 
 def check_table(table: TableName, told: object, kind: type[Table]) -> dict[str, Any]:
-    """Refuse unknown names and secrets in a table and in those within it; read and convert no values.
+    """Check a table and the tables within it for unknown names and secrets; read and convert no values.
 
     Raises:
         ConfigError: As for `read_table`.
@@ -67,7 +67,7 @@ def check_table(table: TableName, told: object, kind: type[Table]) -> dict[str, 
 
 
 def _ways(told: object, kind: type[Table]) -> str:
-    """Return the tables to which a misplaced value could belong; "" if there are too many."""
+    """Return the tables in which a misplaced value may belong; "" if there are too many."""
     names = list(fields_of(kind))
     fitting = [name for name in names if _holds(kind, name, told)]
     chosen = fitting if len(fitting) == 1 else names
@@ -83,7 +83,7 @@ def _holds(kind: type[Table], name: str, told: object) -> bool:
 
 
 def _table_in(kind: inspect.Type) -> tuple[type[Table] | None, bool]:
-    """Return the table type of a field, and whether the field has several tables by name."""
+    """Return the table type of a field, and whether the field contains several tables by name."""
     found = bare(kind)
     is_many = isinstance(found, inspect.DictType)
     if isinstance(found, inspect.DictType):
@@ -93,7 +93,7 @@ def _table_in(kind: inspect.Type) -> tuple[type[Table] | None, bool]:
 
 
 def _secrets(kind: type[Table]) -> list[str]:
-    """Return the names of the secrets of a table; alternative names come last."""
+    """Return the names of a table's secrets; alternative names come last."""
     own = (name for name, one in fields_of(kind).items() if getattr(bare(one), "cls", None) is Secret)
     return [*own, *kind.ALSO]
 
@@ -121,7 +121,7 @@ def _converted(table: TableName, told: Mapping[str, Any], kind: type[T], environ
             rest[name] = _converted(within, value, inner, environment)
     try:
         return msgspec.convert(rest, kind)
-    except ConfigError as error:  # the struct refuses itself
+    except ConfigError as error:  # the struct raised this error itself
         raise table.error(error.message, value=error.value, remedy=error.remedy) from error
     except msgspec.ValidationError as error:
         _refuse_invalid(table, told, rest, kind, str(error))
@@ -147,7 +147,7 @@ def _value(
 def _refuse_invalid(
     table: TableName, given: Mapping[str, Any], told: Mapping[str, Any], kind: type[Table], why: str
 ) -> None:
-    """Report a value that msgspec refused, in the terms of the file.
+    """Report a value that msgspec rejected, in terms of the file.
 
     `told` contains the `given` values as they were read.
 
@@ -181,7 +181,7 @@ def _refuse_invalid(
 def _refuse(table: TableName, name: str, value: object, wanted: inspect.Type) -> None:
     item = bare(wanted)
     if isinstance(bare(item.item_type) if isinstance(item, inspect.VarTupleType) else item, inspect.StrType):
-        told = f"{name} must be {words(wanted)}"  # a text may be a secret in the wrong table: it is not shown
+        told = f"{name} must be {words(wanted)}"  # not shown: it may be a misplaced secret
         table.refuse(told, value=name, remedy=f"correct or remove {name}")
     told = shown(value)
     table.refuse(f"{name} is {told!r}: write {words(wanted)}", value=told, remedy=f"correct or remove {name}")

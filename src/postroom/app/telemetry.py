@@ -1,4 +1,4 @@
-"""Telemetry: whether calls and runs are traced, and how. If it is off, none of its libraries is loaded."""
+"""Telemetry: whether and how calls and runs are traced. If it is off, none of its libraries is loaded."""
 
 from urllib.parse import urlsplit
 
@@ -9,7 +9,7 @@ from postroom.extras import install_command
 
 
 def open_tracing(settings: Settings) -> Tracing:
-    """Return the tracing of calls and runs for the settings; nothing is sent yet. Blocks.
+    """Return the tracer of calls and runs that the settings ask for; nothing is sent yet. Blocks.
 
     Raises:
         MissingExtra: Telemetry is on, and its libraries are not installed.
@@ -17,7 +17,7 @@ def open_tracing(settings: Settings) -> Tracing:
     if not settings.telemetry:
         return OFF
     try:
-        from postroom.app.otel import OtelTracing, otlp  # loaded where telemetry is on
+        from postroom.app.otel import OtelTracing, otlp  # loaded only if telemetry is on
     except ModuleNotFoundError as error:
         raise MissingExtra(
             f"telemetry is on and requires {error.name}, which is not installed",
@@ -28,6 +28,6 @@ def open_tracing(settings: Settings) -> Tracing:
 
 
 def traces_of(endpoint: str) -> str:
-    """Return a collector's address for traces: below its address, unless that has a path."""
+    """Return the address to which a collector's traces are sent: its own path, or else the default path."""
     path = urlsplit(endpoint).path
     return endpoint if path.strip("/") else f"{endpoint.rstrip('/')}/v1/traces"

@@ -1,4 +1,4 @@
-"""Tokens: random, stored in a private file or as a hash, compared in constant time, and shown only once.
+"""Tokens: random, stored in a private file or as a hash, compared in constant time, shown only once.
 
 A token has 256 random bits. It cannot be guessed, so a plain SHA-256 is as secure as a slow password hash.
 The prefix identifies a token for people, secret scanners and postroom's own logs.
@@ -27,10 +27,10 @@ _ID_LENGTH: Final = 12
 
 _FORM: Final = re.compile(r"prm_[A-Za-z0-9_-]{43}")
 _SECRETS: Final = re.compile(
-    r"(pr[almrt]_|xox[a-z]-|gh[a-z]_|sk-|eyJ)[A-Za-z0-9_.-]{8,}"  # ours, Slack's, GitHub's, of models; JWT
+    r"(pr[almrt]_|xox[a-z]-|gh[a-z]_|sk-|eyJ)[A-Za-z0-9_.-]{8,}"  # postroom, Slack, GitHub, models, JWT
     r"|\b(bearer\s+)[^\s\"',]{8,}"
-    r"|(://[^/\s:@]*:)[^/\s@]+(?=@)"  # the password of an address
-    r"|\b(\d{8,10}:)[A-Za-z0-9_-]{35}\b",  # a bot's, of Telegram
+    r"|(://[^/\s:@]*:)[^/\s@]+(?=@)"  # the password in an address
+    r"|\b(\d{8,10}:)[A-Za-z0-9_-]{35}\b",  # the token of a Telegram bot
     re.IGNORECASE,
 )
 _PASSWORD: Final = re.compile(r"://[^/\s]*@")
@@ -41,7 +41,7 @@ _SHARED: Final = stat.S_IRWXG | stat.S_IRWXO
 def load_or_make_token(path: Path) -> str:
     """Return the server's token; the first call on a machine creates it, and concurrent callers get the same.
 
-    A new token is written completely to disk before its file, which has mode 0600, appears under its name.
+    A new token is written to disk completely before its file appears under its name. The file has mode 0600.
 
     Raises:
         ConfigError: Other users can read the file, another user owns it, it has no token, or the folder is
@@ -83,21 +83,21 @@ def _unusable(path: Path, error: OSError) -> ConfigError:
 
 
 def new_run_token(server: str) -> str:
-    """Return a new token for a run. It exists only in memory and in the environment of the run's program.
+    """Return a new token for a run, which only memory and the environment of the run's program contain.
 
-    It contains the tag of the issuing server.
+    The token contains the tag of the server that issues it.
     """
     return f"{RUN_PREFIX}{server}_{secrets.token_urlsafe(32)}"
 
 
 def new_agent_token() -> str:
-    """Create and return a new token for an agent; store only its hash."""
+    """Return a new token for an agent; store only its hash."""
     return AGENT_PREFIX + secrets.token_urlsafe(32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewToken:
-    """A new named token for its holder. Only the field `token` is secret."""
+    """A new named token, as it is given to its holder. Only the field `token` is secret."""
 
     id: str
     token: str = field(repr=False)
@@ -105,20 +105,20 @@ class NewToken:
 
 
 def new_named_token() -> NewToken:
-    """Return a new token with a public id, by which it can be found, and 256 random bits."""
+    """Return a new token: a public id, by which it can be found, and 256 random bits."""
     token_id = "".join(secrets.choice(_ID_LETTERS) for _ in range(_ID_LENGTH))
     token = f"{TOKEN_PREFIX}{token_id}_{secrets.token_urlsafe(32)}"
     return NewToken(id=token_id, token=token, hash=_digest(token).hex())
 
 
 def token_check(expected: str) -> Callable[[str], bool]:
-    """Return a function that verifies a token without revealing the expected one."""
+    """Return a function that verifies a token and does not reveal the expected one."""
     digest = _digest(expected)
     return lambda given: hmac.compare_digest(_digest(given), digest)
 
 
 def derived_key(token: str, purpose: str) -> bytes:
-    """Return 32 bytes that only a holder of the token can compute, different for each purpose."""
+    """Return 32 bytes that only a holder of the token can compute, and that differ for each purpose."""
     return hmac.digest(token.encode(), purpose.encode(), "sha256")
 
 
@@ -128,12 +128,12 @@ def redact(text: str) -> str:
 
 
 def shown(value: object) -> str:
-    """Return a value for use in errors, without tokens and passwords, of at most 200 characters."""
+    """Return a value for errors: without tokens and passwords, and with at most 200 characters."""
     return _PASSWORD.sub("://***@", redact(str(value)))[:200]
 
 
 def _digest(token: str) -> bytes:
-    # An environment or a header can hold lone surrogates, which plain UTF-8 refuses.
+    # An environment or a header can contain lone surrogates, which strict UTF-8 rejects.
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
 
 
@@ -190,6 +190,6 @@ def _publish(path: Path, token: str) -> None:
             os.fsync(descriptor)
         path.hardlink_to(draft)
     except FileExistsError:
-        return  # another process was first, and its token is the one
+        return  # another process was first, so use its token
     finally:
         draft.unlink()

@@ -23,16 +23,16 @@ class UndeliveredService:
     """The dead letters of chats."""
 
     def __init__(self, stores: RunStores, adapters: Sequence[BasePlatformAdapter] = ()) -> None:
-        """`adapters` are the channels that could deliver the dead letters in these stores."""
+        """Keep the arguments; `adapters` are the channels that could deliver the dead letters."""
         self._kept, self._outbox = stores.store, stores.outbox
         self._speakers = adapters
 
     async def dead(self) -> UndeliveredList:
-        """Return undelivered messages, up to 500 rows."""
+        """Return up to 500 undelivered messages."""
         return {"undelivered": await self._kept.read(_undelivered)}
 
     async def revive(self, outbox_id: str) -> StoredEffect:
-        """Retry a dead letter, which is given by a unique prefix of its id.
+        """Retry a dead letter, given by a unique prefix of its id.
 
         A message that no channel of this server can deliver stays on the list.
         """
@@ -50,17 +50,17 @@ class UndeliveredService:
         return {"outbox_id": row.outbox_id, "status": row.status.value}
 
     async def discard(self, outbox_id: str) -> DiscardedEffect:
-        """Discard a dead letter, which is given by a unique prefix of its id."""
+        """Discard a dead letter, given by a unique prefix of its id."""
         named = await self._named(outbox_id)
         if not await self._outbox.discard(named.outbox_id):
             raise _not_dead(outbox_id)
         return {"outbox_id": named.outbox_id, "discarded": True}
 
     async def _named(self, outbox_id: str) -> OutboxMessage:
-        """Return the named dead letter.
+        """Return the dead letter that this id, or unique prefix, names.
 
         Raises:
-            InvalidArgument: There is none, or several ids have this prefix.
+            InvalidArgument: There is no such dead letter, or several ids have this prefix.
         """
         rows = {
             one.outbox_id: one for one in await self._outbox.dead_letters(kind=CHAT_KIND, limit=MOST_DEAD)
@@ -71,7 +71,7 @@ class UndeliveredService:
         return rows[meant]
 
     def _refuse_unsayable(self, target: str) -> None:
-        """Refuse to retry a message that would reach nobody.
+        """Raise if retrying a message would reach nobody.
 
         Raises:
             InvalidArgument: No channel of this server serves the bot, or its caller no longer waits.
@@ -92,7 +92,7 @@ class UndeliveredService:
 
 
 def _may_speak(adapter: BasePlatformAdapter, target: str) -> bool:
-    """Return whether a channel delivers to a target; a channel knows its bot only after it has connected."""
+    """Return whether a channel can deliver to a target; it knows its bot only after it has connected."""
     platform, account = adapter.platform.value, adapter.account
     if account == UNKNOWN_ACCOUNT:
         return target.startswith(target_name(platform, ""))
@@ -120,7 +120,7 @@ def _shown(tx: Transaction, row: OutboxMessage) -> UndeliveredView:
             chat: SessionSource | None = SessionSource.from_dict(dict(told))
         else:
             chat = chat_of(tx, str(thread_id), [one for one in ids if isinstance(one, int)])
-    except (KeyError, TypeError, ValueError):  # it may be here because it cannot be read
+    except (KeyError, TypeError, ValueError):  # it may be a dead letter because it cannot be read
         chat = None
     return {
         "outbox_id": row.outbox_id,

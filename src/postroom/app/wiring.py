@@ -54,11 +54,11 @@ if TYPE_CHECKING:
     from postroom.mcp_server.server import PostroomMcpServer
 
 LOG_RESERVE = 8 << 20
-"""Bytes of the database's log that are written beforehand: about the writes between two checkpoints."""
+"""Bytes that are reserved in advance for the database's log: about the writes between two checkpoints."""
 
 
 class Declared(NamedTuple):
-    """The contents of the configuration files in addition to the settings."""
+    """The contents of the configuration files, except the settings."""
 
     agents: Sequence[DeclaredAgent] = ()
     budgets: Sequence[Budget] = ()
@@ -71,7 +71,7 @@ _LOG = get_logger(__name__)
 
 
 class Application:
-    """A running installation: the store, the services over it, and the background work."""
+    """A running installation: the store, the services that use it, and the background work."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class Application:
         self.calls = Calls(self.mail, MAIL_OPERATIONS, news=self.news, observe=self.metrics.observe_call)
         self.leases = self._leases()
         self.others = None if store.is_exclusive else OtherServers(self.leases, clock)
-        """The servers that share its database."""
+        """The other servers that share its database; None if no other server may."""
         self.archive = self._archive()
         self.relay = self._relay()
         self.runs = RunService(
@@ -117,7 +117,7 @@ class Application:
         self.executors = self._executors(declared.chats)
         delivery = StoredChatDelivery(self.mail)
         self.gateway = None if declared.chats is None else self._gateway(declared.chats, delivery)
-        """Its chats, if configured; the serving process runs them."""
+        """The gateway to chats, if chats are configured; the serving process runs it."""
         self.waker = self._waker(delivery)
         self.schedules = MailSchedules(self.mail, store.store, self.waker)
         self.agents = AgentSupervisor(
@@ -138,16 +138,17 @@ class Application:
         address: str = "",
         new_store: bool = False,
     ) -> "Application":
-        """Lock the database and create all parts without starting them. Do not call it on the event loop.
+        """Lock the database and create all parts, without starting them. Do not call it on the event loop.
 
         `declared` has the contents of the configuration files. Without `clock`, the database's clock is used.
-        `address` is the server's listening address. With `new_store`, the present database, or a new one,
-        replaces the earlier database, and the earlier archive is moved to another folder.
+        `address` is the server's listening address. With `new_store`, the existing database, or a new one,
+        takes the place of the expected database, and the earlier archive is moved to another folder.
 
         Raises:
             WrongStore: The database is missing, empty, older than the archive or has another id, or its log
-                is damaged. StoreHeld, SchemaTooNew, StoreReadOnly: This process cannot use the database.
-                ConfigError, StoreUnavailable: The database server refuses the connection, or does not answer.
+                is damaged.
+            StoreHeld, SchemaTooNew, StoreReadOnly: This process cannot use the database.
+                ConfigError, StoreUnavailable: The database server rejects the connection, or does not answer.
             ConfigError: A channel cannot be created from its configuration.
             MissingExtra: A configured part needs libraries that are not installed.
         """
@@ -174,14 +175,14 @@ class Application:
         return self.gateway is not None and self.gateway.mail_outbox.reaches(place)
 
     def answers_chats(self, whom: str) -> bool:
-        """Return whether a rule of the chats names this person or agent as respondent."""
+        """Return whether a rule for chats names this person or agent as a respondent."""
         return self.gateway is not None and self.gateway.names(whom)
 
     def _places(self) -> list[str]:
         return [socket.gethostname(), *self.settings.labels]
 
     def _leases(self) -> Leases:
-        """Create the leases, which decide what work this server does."""
+        """Create the leases, which decide which exclusive work this server does."""
         host, this = socket.gethostname(), own_process(programs_dir(self.settings.data_dir))
         leases = Leases(
             self.store.store,
@@ -247,8 +248,8 @@ class Application:
         )
 
     def _gateway(self, told: "GatewayFile", delivery: StoredChatDelivery) -> "ChatService":
-        """Create the gateway of `gateway.toml`."""
-        from postroom.app.gateway_wiring import ChatService  # imported only with chats
+        """Create the gateway that `gateway.toml` configures."""
+        from postroom.app.gateway_wiring import ChatService  # imported only if there are chats
 
         whose = in_chats(told)
         has_agents = any(one.run is not None for one in (told.agent, *told.others.values()))
@@ -275,13 +276,13 @@ class Application:
         return (await self.store.identity()).store_id or ""
 
     async def backlogs(self) -> dict[str, Backlog]:
-        """Return the number of waiting effects and dead letters of the outbox, keyed by kind."""
+        """Return the numbers of waiting effects and dead letters in the outbox, keyed by kind."""
         kinds = {ARCHIVE, *self.relay.handlers}
         return await self.store.store.read(lambda tx: {kind: tx.outbox.backlog(kind) for kind in kinds})
 
     def mcp_server(self) -> "PostroomMcpServer":
-        """Create an MCP server over this application; there may be several."""
-        from postroom.mcp_server.server import PostroomMcpServer  # it loads the SDK
+        """Create an MCP server for this application; several may exist."""
+        from postroom.mcp_server.server import PostroomMcpServer  # loads the SDK
         from postroom.mcp_server.windows import Windows
         from postroom.services.questions import QuestionService
 
@@ -303,7 +304,7 @@ class Application:
 
     @asynccontextmanager
     async def at_work(self) -> AsyncIterator[None]:
-        """Perform outbox effects while any caller is inside this context.
+        """Perform the outbox's effects while any caller is inside this context.
 
         One of the callers performs them. When that caller leaves, the next one takes over.
         """
@@ -326,7 +327,7 @@ class Application:
                     turn.cancel()
 
     def _keep_token(self, slug: str, name: str) -> tuple[str, str]:
-        """Make a token and store it in a file of this user only."""
+        """Create a token, and store it in a file that only this user can read."""
         token = new_agent_token()
         path = agent_token_dir(self.settings.data_dir) / slug / name
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -340,7 +341,7 @@ class Application:
 
 
 def in_chats(chats: "GatewayFile | None") -> Callable[[str], tuple[str, str] | None]:
-    """Return a function that finds the registered agent that answers on a chat's thread."""
+    """Return a function that finds the registered agent that answers on a chat's thread, if any."""
 
     def whose(thread_id: str) -> tuple[str, str] | None:
         is_chat = chats is not None and thread_id.startswith(CHAT_THREAD)
@@ -354,7 +355,7 @@ def see_database(settings: Settings, *, new_store: bool) -> None:
     """Open the database and close it again, to check it before a data folder is created. Blocks.
 
     Raises:
-        PostroomError: As for `Application.open`, if the database is refused.
+        PostroomError: The database cannot be used; the errors are those of `Application.open`.
     """
     kept = Kept.of(settings)
     may_begin = new_store or not kept.expects_a_store

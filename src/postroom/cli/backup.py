@@ -19,7 +19,7 @@ app = typer.Typer(rich_markup_mode=None)
 
 
 class _MakesOne(TyperGroup):
-    """A command group that passes arguments to `create` if they name no command of the group."""
+    """A command group that passes its arguments to `create` if they do not name a command of the group."""
 
     @override
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -49,9 +49,7 @@ def create(
 
     Without TARGET the backup goes to the folder of backups.
     """
-    if (
-        target is not None and len(target.parts) == 1 and not target.suffix
-    ):  # a command that is misspelt, mostly
+    if target is not None and len(target.parts) == 1 and not target.suffix:  # most likely a misspelt command
         raise InvalidPath(
             f"`postroom backup` has no subcommand {target}",
             value=str(target),
@@ -63,7 +61,7 @@ def create(
             place = None if chosen is None else str(chosen)
             found = call("write_backup", data_dir=data_dir, target=place)
         except ServerUnavailable:
-            # another machine's server: there is no database here
+            # the server is on another machine, so there is no database here
             if places.environment().get("POSTROOM_URL"):
                 raise
             from postroom.app.offline import back_up_offline

@@ -1,6 +1,6 @@
-"""Commands that call one operation, generated from the table of operations.
+"""Commands that call one operation; they are generated from the table of operations.
 
-A command module itself defines only how an answer is shown to people.
+A command module defines only how the answer is shown to people.
 """
 
 import inspect
@@ -31,7 +31,7 @@ from postroom.cli.table import TABLE
 from postroom.cli.wire import ANSWER_TIMEOUT
 
 LONGEST: Final = timedelta(hours=6)
-"""The time limit for long work by the server, whose progress is shown."""
+"""The time limit for an operation that takes long; its progress is shown meanwhile."""
 _TYPES: Final[Mapping[str, Any]] = {
     "string": str,
     "integer": int,
@@ -44,7 +44,7 @@ _TYPES: Final[Mapping[str, Any]] = {
 def named_project(text: str) -> str:
     """Return the key of a project.
 
-    The plain name of a folder in the current folder means that folder's path.
+    If the text is the plain name of a folder in the current folder, the key is that folder's path.
     """
     return project_key(os.path.join(os.curdir, text) if text and Path(text).is_dir() else text)  # noqa: PTH118 - a Path drops the dot
 
@@ -55,7 +55,7 @@ def _folder(text: str) -> str:
 
 class _Kind(NamedTuple):
     option: Any = None
-    """The shared option for fields of this kind; None if the command defines its own option."""
+    """The option that commands share for fields of this kind; None if the command defines its own."""
     default: Any = None
     sends: Callable[[str], str] | None = None
     """Converts the text that the user typed to the value that is sent."""
@@ -71,15 +71,16 @@ _KINDS: Final[Mapping[str | None, _Kind]] = {
     "project": _Kind(Project, HERE, project_key),
     "ttl": _Kind(Ttl),
 }
-"""The kinds of `Option.kind` in the table of operations."""
+"""The kinds of options that the table of operations uses (`Option.kind`)."""
 
 
 def perform(server: Server, name: str, /, **given: object) -> dict[str, Any]:
     """Call an administrative operation of a server, and return its answer.
 
     Raises:
-        ServerUnavailable: The server does not answer, or not in time.
-        PostroomError: The server refused; the class is that of its code.
+        ServerUnavailable: The server does not answer in time.
+        PostroomError: The server returned an error; the exception has the class that belongs to the error's
+            code.
     """
     row = TABLE[name]
     method, path = str(row["method"]), str(row["path"])
@@ -97,7 +98,8 @@ def call(name: str, /, *, data_dir: Path | None = None, **given: object) -> dict
 
     Raises:
         ServerUnavailable: No server runs, or the server does not answer in time.
-        PostroomError: The server refused; the class is that of its code.
+        PostroomError: The server returned an error; the exception has the class that belongs to the error's
+            code.
     """
     timeout = LONGEST if "doing" in TABLE[name] else ANSWER_TIMEOUT
     return perform(Server.find(data_dir=data_dir, timeout=timeout), name, **given)
@@ -108,8 +110,8 @@ def shows(
 ) -> Callable[[Callable[..., str]], Callable[..., None]]:
     """Return a decorator that adds the command of an operation to a group.
 
-    The decorated function gets the answer, or the answer and the sent fields, and returns the text for
-    people.
+    The decorated function gets the answer (or the answer and the fields that were sent), and returns the text
+    to show to people.
     """
     row = TABLE[name]
     fields: list[Mapping[str, Any]] = row["fields"]

@@ -28,7 +28,7 @@ def locate(environment: Mapping[str, str], *, data_dir: Path | None = None) -> E
     """Return the server's endpoint, from `POSTROOM_URL` or the note of a server on this machine.
 
     Raises:
-        ServerUnavailable: Neither exists.
+        ServerUnavailable: There is neither a variable nor a note.
         ConfigError: The address, the note or the token file cannot be read.
     """
     folder = data_dir or places.data_dir(environment)
@@ -40,7 +40,7 @@ def locate(environment: Mapping[str, str], *, data_dir: Path | None = None) -> E
     host = parts(url).hostname
     token = environment.get("POSTROOM_TOKEN", "")
     if not token and (not named or host in _LOOPBACK):
-        # The token of this machine's server must not go to another machine's.
+        # The token of this machine's server must not be sent to a server on another machine.
         token = _kept_token(places.token_file(folder))
     agent_token = environment.get("POSTROOM_AGENT_TOKEN", "")
     return Endpoint(url=url, mcp_path=mcp_path, token=_plain(token), agent_token=_plain(agent_token))
@@ -77,7 +77,7 @@ def _plain(token: str) -> str:
 
 
 class Server:
-    """The running server, as commands use it."""
+    """The running server, as commands call it."""
 
     def __init__(self, endpoint: Endpoint, *, timeout: timedelta = ANSWER_TIMEOUT) -> None:
         self.endpoint = endpoint
@@ -87,7 +87,7 @@ class Server:
 
     @classmethod
     def find(cls, *, data_dir: Path | None = None, timeout: timedelta = ANSWER_TIMEOUT) -> "Server":
-        """Return the server according to this process's environment. It may turn out not to answer.
+        """Find the server by this process's environment; whether it answers is not checked.
 
         Raises:
             ServerUnavailable: Neither a variable nor a note names a server.
@@ -100,7 +100,8 @@ class Server:
 
         Raises:
             ServerUnavailable: No answer came in time; the call may have been executed.
-            PostroomError: The tool refused; the class is that of its code.
+            PostroomError: The tool returned an error; the exception has the class that belongs to the error's
+                code.
         """
         given = {key: value for key, value in arguments.items() if value is not None}
         named = next(self._ids)
@@ -117,11 +118,12 @@ class Server:
         return tool_result(answer.get("result"))
 
     def download(self, path: str, query: Mapping[str, object]) -> bytes:
-        """Return the body of the server's response from an address, as bytes.
+        """Return the server's response to a request for this path, as bytes.
 
         Raises:
             ServerUnavailable: No answer came in time.
-            PostroomError: The server refused; the class is that of its code.
+            PostroomError: The server returned an error; the exception has the class that belongs to the
+                error's code.
         """
         reply = self._exchange("GET", f"{path}?{urlencode(query)}", None, {})
         if reply.status != 200:
@@ -129,11 +131,12 @@ class Server:
         return reply.body
 
     def admin(self, method: str, path: str, body: Mapping[str, object] | None = None) -> dict[str, object]:
-        """Call the administration and return its plain answer.
+        """Call an administration route and return its plain answer.
 
         Raises:
             ServerUnavailable: No answer came in time.
-            PostroomError: The server refused; the class is that of its code.
+            PostroomError: The server returned an error; the exception has the class that belongs to the
+                error's code.
         """
         reply = self._exchange(method, path, body, {"Accept": "application/json"})
         found = reply.json()
@@ -148,7 +151,7 @@ class Server:
     def admin_long(
         self, doing: str, method: str, path: str, body: Mapping[str, object] | None = None
     ) -> dict[str, object]:
-        """Call the administration for a long operation, and report its progress to the watcher.
+        """Call an administration route that takes long, and report its progress to the watcher.
 
         Raises:
             ServerUnavailable, PostroomError: As for `admin`.
@@ -161,7 +164,7 @@ class Server:
             while not done.wait(_PROGRESS_SECONDS):
                 try:
                     found = asker.admin("GET", far)
-                except PostroomError:  # an earlier release, or busy: the work tells its own failure
+                except PostroomError:  # an earlier release, or busy; the work reports its own failure
                     found = {}
                 now, at, of = (found.get(name) for name in ("doing", "done", "total"))
                 if now and isinstance(at, int) and isinstance(of, int):
@@ -238,11 +241,11 @@ _BY_STATUS: Final[dict[int, type[errors.PostroomError]]] = {
     503: errors.ServerUnavailable,
     504: errors.ServerUnavailable,
 }
-"""Error classes for responses without a postroom error, such as pages from another program or a proxy."""
+"""Error classes for responses that are not from postroom, such as pages of another program or a proxy."""
 
 
 def events(read: Callable[[int], bytes]) -> Iterator[str]:
-    """Yield the data of each event of a `text/event-stream` as it arrives, and ignore all else.
+    """Yield the data of each event of a `text/event-stream` as it arrives, and ignore everything else.
 
     Raises:
         TooLarge: An event exceeds `LARGEST_ANSWER`.
@@ -270,12 +273,12 @@ def _lines(read: Callable[[int], bytes]) -> Iterator[bytes]:
 
 
 def rebuilt(document: Mapping[str, object]) -> errors.PostroomError:
-    """Return the error in a document, as an instance of the class for its code."""
+    """Return the error that a document describes, as an instance of the class for its code."""
     code = str(document.get("code", ""))
     details = document.get("details")
     known = dict(details) if isinstance(details, Mapping) else {}
     kind = _BY_CODE.get(code)
-    if kind is None:  # a newer server's, or one of the HTTP edge alone
+    if kind is None:  # a code of a newer server, or one that only HTTP responses have
         kind, known = errors.PostroomError, {**known, "code": code}
     if request_id := document.get("request_id"):
         known["request_id"] = request_id
@@ -322,10 +325,11 @@ def protocol_failure(error: Mapping[str, object]) -> errors.PostroomError:
 
 
 def tool_result(result: object) -> object:
-    """Return the answer of a tool; a list is unwrapped.
+    """Return the answer of a tool; if the answer is a list, it is unwrapped.
 
     Raises:
-        PostroomError: The tool refused; the class is that of its code.
+        PostroomError: The tool returned an error; the exception has the class that belongs to the error's
+            code.
     """
     if not isinstance(result, Mapping):
         raise errors.PostroomError("the server's answer contains no result", value=result)

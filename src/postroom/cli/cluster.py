@@ -1,4 +1,4 @@
-"""`postroom cluster status`: the servers that share the database, and the tasks of each."""
+"""`postroom cluster status`: the servers that share the database, and the exclusive tasks of each."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Shell completion with names and ids from the running server. Without a server, there are none."""
+"""Shell completion with names and ids from the running server; without a server, nothing is completed."""
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
@@ -11,18 +11,18 @@ from postroom.cli.options import HERE, project_key
 from postroom.contracts.errors import PostroomError
 
 _PATIENCE: Final = timedelta(seconds=2)
-"""The time limit. It is short because a person who has pressed Tab is waiting."""
+"""The time limit; it is short because a person who has pressed Tab is waiting."""
 
 Pairs = Iterable[tuple[object, object]]
 Look = Callable[[Server, str, str | None], Pairs]
-"""Reads the values of a project, and of the acting agent if the command line names it."""
+"""Reads the values of a project, or of the acting agent if the command line names one."""
 Complete = Callable[[Any, str], list[tuple[str, str]]]
 
 
 def _asked(look: Look) -> Complete:
-    """Return a completion function whose values have descriptions.
+    """Return a completion function that offers values with descriptions.
 
-    It hides failures, because a shell cannot show them.
+    The function hides failures, because a shell cannot show them.
     """
 
     def complete(ctx: Any, incomplete: str) -> list[tuple[str, str]]:

@@ -13,14 +13,15 @@ from postroom.contracts.errors import InvalidArgument, InvalidPath, TooLarge
 STDIN: Final = "-"
 LARGEST_BODY: Final = 64 * 1024 * 1024
 LARGEST_ATTACHMENTS: Final = 512 * 1024 * 1024
-"""The highest size limit, in bytes, that a server can have. Larger files are refused before they are read."""
+"""The highest size limit, in bytes, that a server can have; larger files cause an error before being read."""
 
 
 def message_text(argument: str | None, file: str | None, attached: Sequence[Path] = ()) -> str:
-    """Return the text of a message: the argument, a file's content, or with `-` standard input.
+    """Return the text of a message from an argument, from a file or, with `-`, from standard input.
 
     Raises:
-        InvalidArgument: None or two are given, the text is not UTF-8, or it is empty and nothing is attached.
+        InvalidArgument: No text or two texts are given, the text is not UTF-8, or it is empty and nothing is
+            attached.
         InvalidPath: The file cannot be read.
         TooLarge: The text exceeds `LARGEST_BODY`.
     """
@@ -57,11 +58,11 @@ def _given_text(argument: str | None, file: str | None) -> str:
 
 
 def attachments(files: Sequence[Path]) -> list[dict[str, str]] | None:
-    """Return files in the form that a call requires; None if there are none.
+    """Return files in the form that a call needs; None if there are none.
 
     Raises:
         InvalidPath: A file cannot be read.
-        TooLarge: Together they exceed `LARGEST_ATTACHMENTS`.
+        TooLarge: The files together exceed `LARGEST_ATTACHMENTS`.
     """
     found = []
     left = LARGEST_ATTACHMENTS
@@ -74,7 +75,7 @@ def attachments(files: Sequence[Path]) -> list[dict[str, str]] | None:
 
 
 def save_file(folder: Path, name: str, content: bytes) -> Path:
-    """Write a file into a folder and return its path. If the name is taken, a number is added to it.
+    """Write a file into a folder and return its path. If the name is in use, add a number to it.
 
     An existing file with the same name and content is reused.
 

@@ -1,4 +1,4 @@
-"""`postroom database copy`: copies the whole store from one engine to the other."""
+"""`postroom database copy`: copies the whole store from one database engine to the other."""
 
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -73,7 +73,7 @@ def copy(
 
 
 def _named(text: str, schema: str) -> "Path | tuple[str, str]":
-    """Return the file, or the address and the schema, of a database.
+    """Return the file that a text names, or the address and the schema of a database server.
 
     Raises:
         InvalidArgument: The text is neither a file nor an address.

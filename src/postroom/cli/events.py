@@ -1,6 +1,6 @@
-"""`postroom events` prints the events of a project, in order; `postroom catch-up` summarises them.
+"""`postroom events` prints the events of a project in order; `postroom catch-up` summarises them.
 
-Each event is printed once, even across outages of the server, because the sequence number is the cursor.
+Each event is printed once, even if the server is down for a while, because its number is the cursor.
 """
 
 import json
@@ -53,7 +53,7 @@ def events(
     object. With --follow it also prints new events, and waits while the server is down, until Ctrl-C (exit
     code 130), SIGTERM (143) or until the output is closed (141).
     """
-    from postroom.contracts.mail import EVENT_KINDS  # the help loads no records
+    from postroom.contracts.mail import EVENT_KINDS  # keeps the help from loading records
 
     if unknown := [one for one in kind or () if one not in EVENT_KINDS]:
         raise InvalidArgument(
@@ -72,7 +72,7 @@ def _(found: dict[str, Any]) -> str:
 
 
 def _kept(asked: Mapping[str, object], after: int | None) -> Iterator[Mapping[str, Any]]:
-    """Yield the stored events after a number, up to the newest one.
+    """Yield the stored events after the number `after`, up to the newest one.
 
     Raises:
         PostroomError: The log cannot be read.
@@ -88,7 +88,7 @@ def _kept(asked: Mapping[str, object], after: int | None) -> Iterator[Mapping[st
 
 
 def _beginning(server: Server, asked: Mapping[str, object]) -> int:
-    """Return the number before the oldest stored entry."""
+    """Return the number just before the oldest stored entry."""
     try:
         found = _ask(server, "fetch_events", {**asked, "after": 0, "limit": 1})
     except CursorExpired as error:
@@ -97,10 +97,10 @@ def _beginning(server: Server, asked: Mapping[str, object]) -> int:
 
 
 def _followed(asked: Mapping[str, object], after: int | None) -> Iterator[Mapping[str, Any]]:
-    """Yield the events after a number, or from now on, each once.
+    """Yield the events after the number `after`, or from now on; each once.
 
     Raises:
-        PostroomError: The log cannot be followed, and retrying will not help.
+        PostroomError: The log cannot be followed, and a retry will not help.
     """
     patience = Patience()
     while True:

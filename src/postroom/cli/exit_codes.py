@@ -1,4 +1,4 @@
-"""The exit codes of the process, as a table from kinds of failures to codes.
+"""The exit codes of the process: a table from kinds of failures to codes.
 
 | code | meaning |
 |---|---|
@@ -40,11 +40,11 @@ CODES: Final[dict[type[errors.PostroomError], int]] = {
     errors.MissingExtra: CONFIGURATION,
     errors.ConfigError: CONFIGURATION,
 }
-"""Exit codes of permanent failures. The nearest base class of a failure decides."""
+"""Exit codes of permanent failures; the nearest base class of a failure decides."""
 
 
 def exit_code(error: errors.PostroomError) -> int:
-    """Return the exit code for a failure. Only failures that can be retried count as temporary."""
+    """Return the exit code for a failure; only failures that can be retried count as temporary."""
     if error.retryable:
         return TEMPORARY
     return next(CODES[kind] for kind in type(error).__mro__ if kind in CODES)

@@ -216,7 +216,7 @@ def routes(
 
 
 def _decided(data_dir: Path | None, platform: str, place: dict[str, Any], text: str) -> dict[str, object]:
-    """Return which agent or person would answer a message that is addressed to postroom, and why."""
+    """Return which agent or person would answer a message that addresses the bot, and why."""
     from postroom.gateway.config import DEFAULT_AGENT
     from postroom.gateway.events import MessageEvent
     from postroom.gateway.routes import decide
@@ -260,9 +260,9 @@ def check(data_dir: DataDir = None, as_json: AsJson = False) -> None:
 
 
 def _missing(named: "Mapping[str, Named]", data_dir: Path | None) -> dict[str, str]:
-    """Refuse a configuration file that names an agent or a person who cannot answer.
+    """Raise if a configuration file names an agent or a person who cannot answer.
 
-    Without a running server, return a note that nothing was checked.
+    Without a running server, return a note that this was not checked.
 
     Raises:
         ConfigError: A named agent or person does not exist, or the agent has no runner.

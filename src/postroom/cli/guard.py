@@ -58,7 +58,7 @@ def check(
 
 
 def _beside(hook: guard_hooks.Hook) -> str:
-    """Return a note about the other program that shares a hook."""
+    """Return a note about the program that manages a hook, or about the previous hook that it calls."""
     if hook.manager:
         return f"called by {hook.manager}" if hook.state == "installed" else f"written by {hook.manager}"
     return "calls the previous hook" if hook.chained and hook.state == "installed" else ""

@@ -1,4 +1,4 @@
-"""The check by the Git hooks: the server decides whether these files may be committed or pushed.
+"""The check that the Git hooks run: the server decides whether these files may be committed or pushed.
 
 It uses only the standard library, because it runs at every commit.
 """
@@ -22,21 +22,21 @@ MAY_PASS = 0
 HELD = 1
 USAGE = 2
 BUDGET = 5.0
-"""Seconds for one request to the server."""
+"""The time limit in seconds for one request to the server."""
 GIT_PATIENCE = 60
-"""Seconds for one call of Git."""
+"""The time limit in seconds for one call of Git."""
 ASKED_AT_ONCE = 5_000
 MOST_COMMITS = 2_000
 """How many of the newest commits of one push are checked."""
 
 _NAMES = ("-z", "--name-only", "--no-renames", "--no-relative")
-"""Options that list every file, with both names if it was renamed, whatever this user has configured."""
+"""Options that list every file, with both names if it was renamed, whatever the user has configured."""
 
 
 def run_check(hook: str, arguments: Sequence[str], *, sent: str | None = None) -> int:
-    """Return 0 if Git may continue, else 1 with the reason on standard error.
+    """Return 0 if Git may continue; otherwise print the reason on standard error and return 1.
 
-    `sent` is the standard input that Git gives to the hook; if it is not given, standard input is read.
+    `sent` is the input that Git gives to the hook; without it, standard input is read.
     """
     if hook not in HOOKS:
         print(f"postroom: unknown check {hook!r}; use {' or '.join(HOOKS)}", file=sys.stderr)
@@ -61,7 +61,7 @@ def run_check(hook: str, arguments: Sequence[str], *, sent: str | None = None) -
 def _decided(
     hook: str, arguments: Sequence[str], sent: str | None, environment: Mapping[str, str], mode: str
 ) -> tuple[str, str, str]:
-    """Return the server's outcome, text and mode. If there are several requests, the first refusal counts.
+    """Return the outcome, the text and the mode from the server.
 
     Raises:
         Unreachable, OSError, SubprocessError, ValueError: The check failed.
@@ -98,13 +98,13 @@ def committed() -> Iterator[str]:
 def pushed(sent: str, arguments: Sequence[str]) -> Iterator[str]:
     """Yield the files that the pushed commits change.
 
-    For a merge commit, only the files that the merge itself changes.
+    For a merge commit, these are only the files that the merge itself changes.
     """
     commits: dict[str, None] = {}
     for line in sent.splitlines():
         _, local, _, remote = (*line.split(" "), "", "", "", "")[:4]
         if not local.strip("0"):
-            continue  # a branch is deleted: no file changes
+            continue  # the push deletes a branch, so no file changes
         known = [f"^{remote}"] if remote.strip("0") and _has(remote) else []
         new = _git("rev-list", f"--max-count={MOST_COMMITS}", local, *known, "--not", _remotes(arguments))
         commits.update(dict.fromkeys(new.decode("ascii").split()))
@@ -114,9 +114,9 @@ def pushed(sent: str, arguments: Sequence[str]) -> Iterator[str]:
 
 
 def _remotes(arguments: Sequence[str]) -> str:
-    """Return the option that denotes the remote's commits.
+    """Return the Git option that stands for the commits that the remote already has.
 
-    Git passes the address of a remote without a name.
+    If the remote has no name, Git passes its address instead.
     """
     name = arguments[0] if arguments else ""
     configured = _git("remote").decode("utf-8", "replace").split()
@@ -143,7 +143,7 @@ def _git(*words: str, given: bytes = b"") -> bytes:
 
 
 def _ask_git(*words: str, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    """Run Git in the environment of the hook, which may set a separate index.
+    """Run Git in the environment of the hook, in which Git may have set a separate index.
 
     Raises:
         FileNotFoundError: Git is not installed.

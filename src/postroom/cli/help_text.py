@@ -26,17 +26,17 @@ GROUPS: Final[Mapping[str, Sequence[str]]] = {
         "version",
     ),
 }
-"""Every command, in the order of the help."""
+"""Every command, in the order in which the help lists them."""
 
 
 _NO_NUMBER: Final = "Input should be a valid integer, unable to parse string as an integer"
 
 
 class GroupedCommands(TyperGroup):
-    """Lists the commands under the headings of `GROUPS`, and explains invalid values in plain language."""
+    """Lists the commands under the headings of `GROUPS`, and explains invalid values in plain words."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the named command, with a plain message for a value that is not a number."""
+        """Run the command, but with a plain message if a value is not a number."""
         try:
             return super().invoke(ctx)
         except BadParameter as error:
@@ -45,7 +45,7 @@ class GroupedCommands(TyperGroup):
             raise
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write a list for each group, all with the same column width."""
+        """Write one list for each group; all lists have the same column width."""
         width = max(map(len, self.commands))
         for head, names in GROUPS.items():
             rows = [(f"{name:<{width}}", self.commands[name].get_short_help_str(60)) for name in names]

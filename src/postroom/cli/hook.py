@@ -1,11 +1,12 @@
-"""`postroom hook <client> <event>`: the program of a client's hook.
+"""`postroom hook <client> <event>`: the program that a client runs as its hook.
 
-The server makes the decision. This program asks the server, and translates between the client's format and
-its own.
+The server makes the decisions. This program asks the server, and translates between the client's format and
+the server's.
 
-It runs at every tool call, so it imports next to nothing and uses HTTP over a plain socket, only to this
-machine. After any failure it prints nothing and exits with 0, so that mail never blocks a client. Its input
-(prompts, file contents, tool calls) is not forwarded; the server gets only names of files and agents.
+The program runs at every tool call. So it imports next to nothing, uses HTTP over a plain socket, and
+connects only to this machine. After any failure, it prints nothing and exits with 0, so that mail never
+blocks a client. Its input (prompts, file contents, tool calls) is not forwarded; the server gets only names
+of files and agents.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 LONGEST_TEXT = 4_000
 WOKEN = 2
-"""The exit code with which a background hook (`asyncRewake`) starts a turn."""
+"""The exit code by which a background hook (`asyncRewake`) makes the client start a turn."""
 
 
 def run(client: str, event: str) -> int:
@@ -79,7 +80,7 @@ def answered(client: str, event: str, raw: bytes, environment: Mapping[str, str]
     except (Unreachable, ValueError):
         outcome, text = _failed(kind, "the server does not answer", mode if mode == "block" else "off")
     text += look.conclude(found) if look is not None else ""
-    text = "" if text == queued else text[:LONGEST_TEXT]  # the prompt says it
+    text = "" if text == queued else text[:LONGEST_TEXT]  # the prompt already says it
     shaped = _shaped(client, event, kind, outcome, text)
     return written(shaped).encode() if shaped else b""
 
@@ -87,7 +88,7 @@ def answered(client: str, event: str, raw: bytes, environment: Mapping[str, str]
 def _call_and_look(
     client: str, kind: str, sent: object, environment: Mapping[str, str]
 ) -> tuple[dict[str, object] | None, Look | None]:
-    """Return the request, or None if none is needed, and the files of the event, if it may have some."""
+    """Return the request (None if none is needed), and the event's files (None if it can have none)."""
     call = call_of(client, kind, sent)
     if kind not in ("edit", "tool", "prompt") or not isinstance(sent, dict):
         return call, None
@@ -104,16 +105,16 @@ def _call_and_look(
 
 
 def _queued(client: str, kind: str, sent: object) -> str:
-    """Return the prompt with which mail has woken an idle Codex session.
+    """Return the prompt that mail used to wake an idle Codex session.
 
-    Its arrival confirms the announcement.
+    When this prompt arrives at the hook, the mail counts as announced.
     """
     prompt = sent.get("prompt") if client == "codex" and kind == "prompt" and isinstance(sent, dict) else ""
     return prompt.strip() if isinstance(prompt, str) and prompt.startswith("postroom: ") else ""
 
 
 def _understood(kind: str, status: int, found: object, mode: str) -> tuple[str, str]:
-    """Return the outcome and the text of the server's response.
+    """Return the outcome and the text that the server's response contains.
 
     Raises:
         Unreachable: The response is not from a postroom server.
@@ -139,7 +140,7 @@ def _failed(kind: str, why: str, mode: str) -> tuple[str, str]:
 
 
 def _shaped(client: str, event: str, kind: str, outcome: str, text: str) -> dict[str, object] | None:
-    """Return an answer in the client's format; None if none is needed."""
+    """Return the answer in the client's format; None if no answer is needed."""
     fits = {"start": "tell", "prompt": "tell", "tool": "tell", "stop": "hold"}.get(kind)
     if not text or (outcome != fits if fits else outcome not in ("deny", "note")):
         return None

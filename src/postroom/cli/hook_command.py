@@ -1,4 +1,4 @@
-"""`postroom hook` in the tree of commands.
+"""`postroom hook` as a command in the tree of commands.
 
 `main` runs `postroom.cli.hook` directly, without loading the tree.
 """

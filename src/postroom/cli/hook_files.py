@@ -1,10 +1,11 @@
 """Finds the files that a tool reads or writes, their versions, and the lines that changed.
 
-A version is the hash of Git's blob. Content never leaves this machine: the server gets paths and versions.
-Postroom's data folder has a folder `hook-files`. It contains copies of what was read, so that changed lines
-can be shown, and for each session a list of its files with their versions. Both have a limit.
+A version is Git's hash of the content. Content never leaves this machine: the server gets only paths and
+versions. The folder `hook-files` in postroom's data folder contains copies of files that were read, so that
+changed lines can be shown. For each session, it also contains a list of its files with their versions. Both
+are limited.
 
-Imports next to nothing.
+The module imports next to nothing.
 """
 
 from __future__ import annotations
@@ -30,25 +31,31 @@ if TYPE_CHECKING:
 
     Values = Mapping[str, object]
     Version = tuple[str, int, int]
-    """The blob, and the time in nanoseconds and the size with which it was found."""
+    """A file's version, and its time in nanoseconds and its size when the version was determined."""
 
 LARGEST_FILE = 4 * 1024 * 1024
-"""Bytes; a larger file is not hashed."""
+"""Maximum bytes of a file that is hashed."""
 MOST_BYTES = 16 * 1024 * 1024
-"""Bytes that one hook hashes; further files are left out."""
+"""Maximum number of bytes that one hook hashes; further files are left out."""
 LARGEST_COPY = 256 * 1024
 MOST_COPIES, MOST_COPIED = 64, 4 * 1024 * 1024
-"""Number and bytes of the copies in each of 16 folders."""
+"""Maximum number and maximum bytes of the copies in each of 16 folders."""
 MOST_SESSIONS = 200
 MOST_LISTED = 200
 MOST_USED = 50
-"""Files of one tool call."""
+"""Maximum number of files of one tool call."""
 LONGEST_COMMAND = 20_000
 MOST_LINES, LONGEST_LINE = 20, 160
 MOST_COMPARED = 400
-"""Lines that are compared one by one; in a longer changed part only its bounds are found."""
+"""Maximum number of lines that are compared one by one.
+
+For a longer changed part, only its first and last line are determined.
+"""
 UNSURE = 1_000_000_000
-"""Nanoseconds. A younger file may have changed during a read, or may change within one tick of its time."""
+"""Age of a file in nanoseconds below which its version is unsure.
+
+A younger file may have changed while it was read, or may still change without a new time.
+"""
 RECENT = 60 * 1_000_000_000
 
 WHOLE_TOOLS = ("Write", "write_file", "create", "write", "Delete", "delete_file")
@@ -64,11 +71,11 @@ _PREFIXES = ("sudo", "env", "time", "command", "nohup", "exec")
 _IN_PLACE = ("-i", "-pi", "-ni", "--in-place", "inplace")
 _ENDS = "\n;|&()`"
 _INNER = str.maketrans(dict.fromkeys("'\"()=,", " "))
-"""Replaces the marks around a file's name in a word, such as a script of Python or an option with a value."""
+"""Removes the characters around a file's name in a word, as in a Python script or an option with a value."""
 
 
 class Look:
-    """The files of one event, as they are now."""
+    """The files of one event, in their current state."""
 
     def __init__(self, client: str, kind: str, sent: Values, data_dir: str) -> None:
         self._folder = os.path.join(data_dir, "hook-files")  # noqa: PTH118 - no pathlib here
@@ -81,7 +88,7 @@ class Look:
         self._known = self._listed()
         self._seen: dict[str, Version] = {}
         self.reports: list[list[str]] = []
-        """The path, the version and the use of each file that the server must know."""
+        """The path, the version and the use of each file that the server must be told about."""
         uses: dict[str, str] = {}
         for path, how in _uses(client, sent, self._cwd) if kind != "prompt" else ():
             if how not in ("read", "named") or uses.get(path, "named") == "named":
@@ -97,7 +104,7 @@ class Look:
         return os.path.join(self._folder, *parts)  # noqa: PTH118 - no pathlib here
 
     def _before(self, path: str, how: str) -> None:
-        """Look at a file that a tool is about to use. A read is reported when it was made."""
+        """Look at a file that a tool is about to use; a read is reported only after the tool has made it."""
         is_sure = how in ("read", "named")
         found = self._version(path, self._known.get(path) if is_sure else None)
         if found is None or (found[0] == "gone" and how != "whole"):
@@ -117,7 +124,7 @@ class Look:
         if how == "read":
             how = "read" if is_same or age > UNSURE else "unsure"
             is_used = found[0] != "gone"
-        elif known is None:  # it did not exist before, or no hook ran before
+        elif known is None:  # the file did not exist before, or no hook has run before
             is_used = how in ("whole", "part") or (how == "shell" and found[0] != "gone" and age < RECENT)
         else:
             is_used, how = not is_same or found[0] == "huge", "shell" if how == "named" else how
@@ -126,7 +133,7 @@ class Look:
             self.reports.append([path, found[0], how])
 
     def _find_changes(self) -> None:
-        """Report the files of the session's list that have changed since they were listed."""
+        """Report the files in the session's list that have changed since they were listed."""
         for path, known in self._known.items():
             if path not in self._seen:
                 found = self._version(path, known)
@@ -136,7 +143,7 @@ class Look:
                     self._seen[path] = found
 
     def _version(self, path: str, known: Version | None = None) -> Version | None:
-        """Return the version of a file, or the known one if its time and size are the same.
+        """Return the version of a file; if its time and size are the same, return the known version.
 
         Return None if the path is not a regular file, or cannot be read.
         """
@@ -162,7 +169,7 @@ class Look:
         return (blob, *place)
 
     def _copy(self, blob: str, content: bytes) -> None:
-        """Keep a copy of a text, so that its lines can be compared with a later version."""
+        """Keep a copy of a text, so that its lines can later be compared with a newer version."""
         path = self._path(blob[0], blob)
         if len(content) > LARGEST_COPY or b"\0" in content or os.path.exists(path):  # noqa: PTH110
             return
@@ -170,7 +177,7 @@ class Look:
         _prune(self._path(blob[0]), MOST_COPIES, MOST_COPIED)
 
     def _listed(self) -> dict[str, Version]:
-        """Return the session's list: the files that it used, and their versions then."""
+        """Return the session's list: the files that it used, with the versions they had then."""
         found = {}
         try:
             for row in _rows(self._list) if self._list else ():
@@ -181,7 +188,7 @@ class Look:
         return found
 
     def _unsent(self) -> list[list[str]]:
-        """Return the reports that the server did not get, without writes that others have replaced since."""
+        """Return the reports that the server did not get, except writes that later writes have replaced."""
         try:
             found = [row.split(" ", 2) for row in _rows(f"{self._list}.late")] if self._list else []
         except OSError:
@@ -193,9 +200,9 @@ class Look:
         ]
 
     def conclude(self, answer: object) -> str:
-        """Return the lines of the changes that the server's answer names.
+        """Return the changed lines that the server's answer asks for.
 
-        If the server did not take the reports, they are kept for the session's next hook.
+        If the server did not accept the reports, keep them for the session's next hook.
         """
         if not isinstance(answer, dict) or "outcome" not in answer:
             self._defer()
@@ -210,7 +217,7 @@ class Look:
             _put(f"{self._list}.late", "".join(rows).encode("utf-8", "surrogateescape"))
 
     def save(self) -> None:
-        """Store the session's list, when the server knows the reports."""
+        """Store the session's list, after the server has accepted the reports."""
         if not self._list:
             return
         if self._is_used:
@@ -235,7 +242,7 @@ class Look:
         return "".join(f"\n{text}" for text in dict.fromkeys(texts))
 
     def _kept(self, blob: str) -> bytes | None:
-        """Return the copy of a version; None if there is none, or if it was damaged."""
+        """Return the copy of a version; None if there is no copy or it was damaged."""
         try:
             content = _content(self._path(blob[:1], blob)) if blob.isalnum() else b""
         except OSError:
@@ -282,7 +289,7 @@ def _named_in(given: Values) -> Iterator[str]:
 
 
 def _patched(patch: str) -> Iterator[tuple[str, str]]:
-    """Yield the files of a patch. Adding and deleting a file replaces all of it."""
+    """Yield the files that a patch changes; adding or deleting a file counts as replacing all of it."""
     for line in patch.splitlines():
         for lead in PATCHED:
             if line.lstrip().startswith(lead):
@@ -291,7 +298,7 @@ def _patched(patch: str) -> Iterator[tuple[str, str]]:
 
 
 def _used_by_shell(command: str) -> Iterator[tuple[str, str]]:
-    """Yield the words of a shell command that may name files, and how the command uses such a file."""
+    """Yield the words of a shell command that may be file names, and how the command uses each such file."""
     folder = ""
     for words, targets in _simple_commands(command):
         while words and ("=" in words[0] or words[0] in _PREFIXES):
@@ -338,7 +345,7 @@ def _simple_commands(command: str) -> Iterator[tuple[list[str], list[str]]]:
 
 
 def _difference(was: bytes, now: bytes) -> str:
-    """Return the lines that differ, with their numbers, up to a limit."""
+    """Return the lines that differ, with their line numbers, up to a limit."""
     one, two = (text.decode("utf-8", "replace").splitlines() for text in (was, now))
     first = 0
     while first < min(len(one), len(two)) and one[first] == two[first]:
@@ -361,7 +368,7 @@ def _difference(was: bytes, now: bytes) -> str:
 
 
 def _plain(text: str) -> str:
-    """Replace what controls a terminal or cannot be seen; a tab is kept."""
+    """Replace characters that control a terminal or are invisible, except tabs."""
     return "".join(char if char.isprintable() or char == "\t" else "?" for char in text)
 
 
@@ -415,7 +422,7 @@ def _content(path: str) -> bytes:
 
 
 def _put(path: str, content: bytes) -> None:
-    """Write a file that only this user can read. If this fails, notices have no lines."""
+    """Write a file that only this user can read. If this fails, notices will not show lines."""
     draft = f"{path}.{os.getpid()}"
     try:
         folder = os.path.dirname(path)  # noqa: PTH120 - no pathlib here
@@ -432,7 +439,7 @@ def _put(path: str, content: bytes) -> None:
 
 
 def _prune(folder: str, most: int, most_bytes: int) -> None:
-    """Delete the oldest files of a folder beyond a number and a size."""
+    """Delete the oldest files of a folder until it has at most this number of files and bytes."""
     try:
         with os.scandir(folder) as entries:
             found = sorted(

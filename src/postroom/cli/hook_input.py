@@ -1,6 +1,6 @@
-"""Reads the input of client hooks, and extracts the small part that the server gets.
+"""Reads the input of client hooks, and extracts the small part that the server needs.
 
-Imports next to nothing.
+The module imports next to nothing.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 LARGEST_INPUT = 64 * 1024 * 1024
 PATIENCE = 2.0
-"""The time limit in seconds for reading the input. Some clients leave the pipe open afterwards."""
+"""The time limit in seconds for reading the input; some clients leave the pipe open afterwards."""
 MOST_IDS = 1_000
 LONGEST_PATH = 4_096
 DEEPEST = 6
-"""How many levels of a tool's answer are searched for an agent's name."""
+"""How many levels of a tool's answer are searched for the name of an agent."""
 
 EDIT_TOOLS = {
     "claude": ("Edit", "Write", "MultiEdit", "NotebookEdit"),
@@ -81,7 +81,7 @@ _WRAPPINGS = (
     "text",
     "textResultForLlm",
     "llmContent",
-    "returnDisplay",  # Gemini CLI's answer as it came; to the model it shows it between marks
+    "returnDisplay",  # Gemini CLI's original answer, which it shows to the model between marks
     "functionResponse",
     "response",
     "output",
@@ -111,13 +111,13 @@ def read_input(descriptor: int) -> bytes:
 
 
 def call_of(client: str, kind: str, sent: object) -> dict[str, object] | None:
-    """Return the request to the server about an event, or None if none is needed."""
+    """Return the request that tells the server about an event; None if no request is needed."""
     if not isinstance(sent, dict):
         return None
     call = place_of(sent)
     tool, given = tool_of(sent)
     if kind == "edit":
-        # Without a row every call that names files counts as an edit, so that none passes unchecked.
+        # For a client without a row, every call that names files counts as an edit, so no edit is missed.
         is_edit = client not in EDIT_TOOLS or tool in EDIT_TOOLS[client]
         paths = list(_paths(given)) if is_edit else list(_patched_by_shell(client, given))
         spelled = dict.fromkeys(one for path in paths for one in _spellings(path, folder_of(sent)))
@@ -134,18 +134,18 @@ def call_of(client: str, kind: str, sent: object) -> dict[str, object] | None:
 
 
 def place_of(sent: Values) -> dict[str, object]:
-    """Return the session and the folder of an event, as the server gets them."""
+    """Return the session and the folder of an event in the form that the server expects."""
     return {"session_id": session_of(sent), "cwd": folder_of(sent)}
 
 
 def tool_of(sent: Values) -> tuple[str, Values]:
-    """Return the name of the tool that an event is about, and its arguments."""
+    """Return the name and the arguments of the tool that an event is about."""
     tool = text_of(sent.get("tool_name")) or text_of(sent.get("toolName"))
     return tool, _values(sent.get("tool_input", sent.get("toolArgs")))
 
 
 def session_of(sent: Values) -> str:
-    """Return the session's id. A subagent with an id of its own counts as a separate session."""
+    """Return the session's id; a subagent with its own id counts as a separate session."""
     session = next((found for key in _SESSIONS if (found := text_of(sent.get(key)))), "")
     inner = text_of(sent.get("agent_id")) or text_of(sent.get("agentId"))
     return (f"{session}/{inner}" if session and inner else session)[:400]
@@ -166,12 +166,12 @@ def _paths(given: Values) -> Iterator[str]:
     for key in PATCH_KEYS:
         for line in patch_of(given.get(key)).splitlines():
             for lead in PATCHED:
-                if line.lstrip().startswith(lead):  # as Codex reads it
+                if line.lstrip().startswith(lead):  # in the same way as Codex reads it
                     yield line.lstrip()[len(lead) :].strip()
 
 
 def _patched_by_shell(client: str, given: Values) -> Iterator[str]:
-    """Yield the files of a patch that Codex itself applies for its shell tool, possibly in another folder."""
+    """Yield the files of a patch that Codex applies itself for its shell tool, maybe in another folder."""
     words = patch_of(given.get("cmd", given.get("command"))) if client == "codex" else ""
     before, command, _ = words.partition("apply_patch")
     if not command:
@@ -185,7 +185,7 @@ def _patched_by_shell(client: str, given: Values) -> Iterator[str]:
 
 
 def _spellings(path: str, folder: str) -> Iterator[str]:
-    """Yield a file's path as written, and with symbolic links resolved if that differs.
+    """Yield a file's path as it was written, and also with symbolic links resolved if that differs.
 
     The project's own path may contain a symbolic link, too, so the resolved path is also given relative to
     the folder.
@@ -202,14 +202,14 @@ def _spellings(path: str, folder: str) -> Iterator[str]:
 
 
 def patch_of(value: object) -> str:
-    """Return a patch as one text. A client may send it as the arguments of a command."""
+    """Return a patch as one text; a client may send it as the arguments of a command."""
     if isinstance(value, list):
         return "\n".join(word for word in value if isinstance(word, str))
     return text_of(value)
 
 
 def _acted(tool: str, given: Values, sent: Values) -> dict[str, object]:
-    """Return the acting agent and the project of a call to a postroom tool; empty for all other tools."""
+    """Return the agent and the project that a call to a postroom tool names; empty for all other tools."""
     for names, key in ((_SENDING, "sender_name"), (_ACTING, "agent_name"), (_REGISTERING, "name")):
         if any(tool == name or tool.endswith(tuple(between + name for between in "_-:./")) for name in names):
             name = text_of(given.get(key))
@@ -245,7 +245,7 @@ def _name_in(answer: object, depth: int = 0) -> str:
 
 
 def _reserved_in(answer: object, depth: int = 0) -> list[int]:
-    """Return the ids of the reservations in a postroom tool's answer, however the client wraps it."""
+    """Return the ids of the reservations in the answer of a postroom tool, however the client wraps it."""
     if depth > DEEPEST:
         return []
     if isinstance(answer, str):
@@ -284,7 +284,7 @@ def _fetched_in(answer: object, depth: int = 0) -> list[int]:
 
 
 def _values(given: object) -> Values:
-    """Return a tool's arguments. Some clients send them as JSON text, or send a patch as plain text."""
+    """Return a tool's arguments; some clients send them as JSON text, or send a patch as plain text."""
     if isinstance(given, str):
         try:
             given = read(given.encode("utf-8", "replace"))
@@ -294,7 +294,7 @@ def _values(given: object) -> Values:
 
 
 def text_of(value: object) -> str:
-    """Return a text that can be sent; "" if the value is not text or contains a lone surrogate or NUL."""
+    """Return a text if it can be sent; "" if it is not a text or contains a lone surrogate or NUL."""
     if not isinstance(value, str) or "\0" in value or value.encode("utf-8", "ignore").decode() != value:
         return ""
     return value

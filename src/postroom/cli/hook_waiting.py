@@ -1,11 +1,11 @@
-"""Waits in an idle session until mail comes for its agent.
+"""Waits, while a session is idle, until mail arrives for its agent.
 
 Claude Code runs `postroom hook claude wait` in the background, and starts a turn with its output. For Copilot
-CLI, postroom's extension does the same. Codex waits for its hooks to end, so for Codex the waiter continues
-as a separate process and queues a turn.
+CLI, postroom's extension does the same. Codex waits until its hooks end. For Codex, the wait therefore
+continues in a separate process, which queues a turn.
 
-The process exists as long as the session is idle, so it loads next to nothing. The server knows the agent of
-the session, whether the session is active, and whether another process has replaced this one.
+The process runs as long as the session is idle, so it loads next to nothing. The server knows which agent the
+session has, whether the session is active, and whether another process has replaced this one.
 """
 
 from __future__ import annotations
@@ -25,26 +25,27 @@ if TYPE_CHECKING:
     from psutil import Process
 
 PATIENCE = 40.0
-"""Seconds for one request; the server answers within about 25."""
+"""The time limit in seconds for one request; the server answers within about 25 seconds."""
 SHORTEST_PAUSE = 1.0
-"""Seconds to wait before a request, so that the client's other hook for the same event announces first."""
+"""Seconds to wait before a request, so that the client's other hook for the same event can announce first."""
 LONGEST_PAUSE = 10.0
 
 
 WEEK = 7 * 24 * 3600.0
-"""Seconds after which a process stops waiting, for clients that do not report the end of their sessions."""
+"""Seconds after which a process stops waiting; some clients do not report the end of their sessions."""
 QUEUING = 60.0
 """The time limit for `codex queue` in seconds."""
 _BUILDS = ("codex-x86_64", "codex-aarch64")
-"""Prefixes of the program's name in a release build; `codex-acp` is another program."""
+"""Prefixes of the program's name in a release build; `codex-acp` is a different program."""
 
 
 def awaited(client: str, raw: bytes, environment: Mapping[str, str]) -> str:
-    """Return the line with which an idle session starts a turn, once mail has come.
+    """Wait for mail, and return the line with which an idle session starts a turn.
 
-    The result is empty if waiting is pointless: no person attends the session, the session has no agent or
-    has ended, the client has exited, or another process has replaced this one. A process from the session's
-    start waits for a server that is down; a process from the end of a turn does not.
+    The result is empty if waiting is pointless. This is the case if no person attends the session, the
+    session has no agent or has ended, the client has exited, or another process has replaced this one. If the
+    server is down, a process that was started with the session waits for it, and one that was started after a
+    turn does not.
 
     Raises:
         Exception: The client's input or the server's answer cannot be read.
@@ -57,7 +58,7 @@ def awaited(client: str, raw: bytes, environment: Mapping[str, str]) -> str:
 
 
 def _is_unattended(environment: Mapping[str, str]) -> bool:
-    """Return whether Claude Code runs without a person: `claude -p` would exit only after this process."""
+    """Return whether Claude Code runs without a person: `claude -p` would wait for this process to end."""
     attended = environment.get("CLAUDE_CODE_SESSION_ATTENDED", "")
     entry = environment.get("CLAUDE_CODE_ENTRYPOINT", "")
     return attended == "0" or (not attended and entry.startswith("sdk-"))
@@ -66,11 +67,11 @@ def _is_unattended(environment: Mapping[str, str]) -> bool:
 def leave_waiter(raw: bytes, environment: Mapping[str, str]) -> None:
     """Start a process that outlives a Codex hook and queues a turn when mail arrives; return at once.
 
-    The process has its own process session and none of the client's open files. The process queues only one
-    turn; the hook at the end of that turn starts the next process. It ends when the client exits, and then
-    reports the end of the session to the server. It also ends after a week, or when `awaited` does. The
-    messages count as announced when the prompt hook of the turn reports it. If the turn is lost, the next
-    hook announces them.
+    The process has its own process session and none of the client's open files. It queues only one turn; the
+    hook at the end of that turn starts the next process. When the client exits, it reports the end of the
+    session to the server and ends. It also ends after a week, or when `awaited` returns. The messages count
+    as announced once the prompt hook of the queued turn has run. If the turn is lost, the next hook announces
+    them.
 
     Raises:
         Exception: The client's input cannot be read, or the process cannot be started.
@@ -110,7 +111,7 @@ def _line(
     *,
     last: str = "",
 ) -> str:
-    """Wait for mail and return the line; `last` is the event that confirms the announcement."""
+    """Wait for mail and return the line; `last` is the event that will confirm the announcement."""
     sent = read(raw)
     call = call_of(client, WAIT, sent)
     if call is None or not isinstance(sent, dict) or environment.get("POSTROOM_RUN"):
@@ -134,7 +135,7 @@ def _line(
 
 
 def _tell_end(raw: bytes, environment: Mapping[str, str], since: int) -> None:
-    """Report to the server that a Codex session has ended together with Codex, which has no hook for this.
+    """Report to the server that a Codex session has ended; Codex itself has no hook for this.
 
     The server ignores the report if a newer process waits for the session, because the session was then
     resumed.
@@ -146,7 +147,7 @@ def _tell_end(raw: bytes, environment: Mapping[str, str], since: int) -> None:
 
 
 def _asked(environment: Mapping[str, str], client: str, event: str, body: bytes) -> tuple[str, str]:
-    """Return the outcome and text of the server's response: `away` without one, `unknown` if refused."""
+    """Return the outcome and the text of the server's response."""
     try:
         status, found = ask(endpoint_of(environment), f"/hooks/{client}/{event}", body, budget=PATIENCE)
     except Unreachable:
@@ -160,12 +161,12 @@ def _asked(environment: Mapping[str, str], client: str, event: str, body: bytes)
 
 
 def _gone_within(seconds: float, parent: int) -> bool:
-    """Return whether the client has exited, now or within this time.
+    """Return whether the client has exited, or exits within this time.
 
     The client is the parent process, or the reader of the output.
 
-    If the system cannot tell whether the client is alive, it counts as gone, so that no process waits
-    forever.
+    If the system cannot tell whether the client is alive, the client counts as exited, so that no process
+    waits forever.
     """
     import select
 
@@ -173,11 +174,11 @@ def _gone_within(seconds: float, parent: int) -> bool:
         return True
     poll = select.poll()
     poll.register(sys.stderr.fileno(), select.POLLERR)
-    return bool(poll.poll(seconds * 1000)) or os.getppid() != parent  # a socket reports a hang-up
+    return bool(poll.poll(seconds * 1000)) or os.getppid() != parent  # a socket reports this as a hang-up
 
 
 def _codex_around() -> Process | None:
-    """Return the Codex process that started this hook, possibly through a shell."""
+    """Return the Codex process that started this hook, directly or through a shell."""
     import psutil
 
     for one in psutil.Process().parents():
@@ -188,7 +189,7 @@ def _codex_around() -> Process | None:
 
 
 def _ended_within(seconds: float, codex: Process, until: float) -> bool:
-    """Wait for this time; return whether the client has exited by then or the waiting time has ended."""
+    """Wait for this time; return whether the client has exited or the time limit for waiting is over."""
     import psutil
 
     time.sleep(seconds)  # noqa: TID251 - a client that is gone tells nobody: it is looked for, now and then
@@ -200,7 +201,7 @@ def _ended_within(seconds: float, codex: Process, until: float) -> bool:
 
 
 def _queue(codex: Process, session: str, line: str) -> None:
-    """Queue a turn with the same Codex program. Only the turn's own hook shows whether it starts."""
+    """Queue a turn with the same Codex program; only the hook of that turn shows that it has started."""
     import subprocess
 
     program = codex.exe()

@@ -1,9 +1,9 @@
-"""One request to the server of this machine within a fixed time, on a plain socket. Imports next to nothing.
+"""One request to this machine's server within a fixed time, on a plain socket. Imports next to nothing.
 
 JSON is parsed by the C parts of `json`, without the regular expressions that `json` also loads, because
 importing `json` takes half as long as starting Python. If those parts are missing, `json` itself is used.
 
-The server's address comes from the environment as for every command; a test compares the two.
+The server's address is read from the environment in the same way as in every command; a test compares both.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 BUDGET = 0.3
-"""Seconds for the whole call."""
+"""The time limit in seconds for the whole call."""
 LARGEST_ANSWER = 64 * 1024
 _LARGEST_FILE = 16 * 1024
 _LOOPBACK = {
@@ -30,11 +30,11 @@ _LOOPBACK = {
 
 
 class Unreachable(Exception):
-    """There was no valid HTTP response in time."""
+    """No valid HTTP response arrived in time."""
 
 
 def hook_environment() -> Mapping[str, str]:
-    """Return the environment of this process. Importing `places` for this would load too much."""
+    """Return the environment of this process; importing `places` for this would load too much."""
     return os.environ  # noqa: TID251 - as above
 
 
@@ -107,7 +107,7 @@ def ask(endpoint: Endpoint | None, path: str, body: bytes, *, budget: float = BU
 
 def _exchanged(endpoint: Endpoint, request: bytes, until: float) -> bytes:
     """Read from the server until its response is complete or it closes the connection."""
-    import _socket  # imports three times faster than `socket`, and is enough
+    import _socket  # is imported three times faster than `socket`, and is sufficient
 
     family = _socket.AF_INET6 if ":" in endpoint.host else _socket.AF_INET
     line = _socket.socket(family, _socket.SOCK_STREAM)
@@ -201,7 +201,7 @@ def read(raw: bytes) -> object:
 
     Raises:
         ValueError: The text is not JSON, or not UTF-8.
-        RecursionError: The document is nested too deep.
+        RecursionError: The document is nested too deeply.
     """
     text = raw.decode("utf-8")
     try:
@@ -221,7 +221,7 @@ def read(raw: bytes) -> object:
 
 
 def written(value: object) -> str:
-    """Return plain data as ASCII JSON: texts, integers, booleans, and lists and mappings of these."""
+    """Return plain data (texts, integers, booleans, and lists and mappings of these) as ASCII JSON."""
     try:
         from _json import encode_basestring_ascii as quoted
     except ImportError:

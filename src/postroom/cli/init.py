@@ -87,10 +87,10 @@ def init(
 
 
 def _server(*, dry_run: bool) -> dict[str, Any]:
-    """Start the server unless it runs, and return its address.
+    """Start the server if it does not run, and return its address.
 
     Raises:
-        ServerUnavailable: It did not start.
+        ServerUnavailable: The server did not start.
     """
     environment = places.environment()
     found = setup.served(environment)

@@ -42,7 +42,7 @@ Files = Annotated[
 
 
 def _number(text: str) -> int:
-    """Return the number of a message; 0 stands for the newest message of the inbox."""
+    """Return the number of a message; return 0 for the newest message of the inbox."""
     if text == "latest":
         return 0
     if not text.isdecimal() or int(text) == 0:
@@ -60,7 +60,7 @@ MessageId = Annotated[
     ),
 ]
 _PAST_THE_BODY = 2**53
-"""An offset with which a message is returned without its body."""
+"""An offset beyond every body; with it, a message is returned without its body."""
 Limit = Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="Maximum number of messages.")]
 
 
@@ -179,7 +179,7 @@ def inbox(  # noqa: PLR0913 - the options of the command
         "after": after,
     }
     messages: list[dict[str, Any]] = []
-    while True:  # one answer is limited in size; its last message shows whether the server has more
+    while True:  # one answer is limited in size, and its last message shows whether there are more
         messages += show.items(server.call_tool("fetch_inbox", {**asked, "limit": limit - len(messages)}))
         if not messages or not messages[-1].pop("more", False):
             break
@@ -320,7 +320,7 @@ def thread(
     except UnknownThread:
         if not (number := thread_id.removeprefix("#")).isdecimal():
             raise
-        # The number of a message, as the inbox shows it, names the thread that it began.
+        # A message's number, as the inbox shows it, stands for the thread that the message started.
         named["thread_id"] = f"msg-{number}"
         found = show.fields(server.call_tool("summarize_thread", named))
     messages = [] if summary else list(_messages_of(server, named))
@@ -445,7 +445,7 @@ def _summary(found: Mapping[str, Any]) -> str:
 
 
 def _counted(thread: Mapping[str, Any]) -> str:
-    """Return how many messages a thread has, and when they were sent."""
+    """Return a text that says how many messages a thread has, and when they were sent."""
     first, last = show.moment(thread["first_ts"]), show.moment(thread["last_ts"])
     if thread["messages"] == 1:
         return f"1 message, sent at {first}"

@@ -1,4 +1,4 @@
-"""The `postroom` command: runs one command, reports failures uniformly, and exits with the right code.
+"""The `postroom` command: runs one command, reports failures in one form, and exits with the right code.
 
 Modules are imported only when needed, because hooks run at every tool call of a client.
 """
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command in `arguments` (this process's own unless given) and return the exit code."""
+    """Run the command in `arguments` (by default, this process's own), and return the exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         if given[:1] == ["hook"] and "--help" not in given:
             from postroom.cli.hook import run
 
-            return run(*[*given[1:3], "", ""][:2])  # with words missing too: a client takes a 2 for a refusal
+            return run(*[*given[1:3], "", ""][:2])  # a client takes exit code 2 as a refusal
         given = ["version"] if given == ["--version"] else given
         way = _short_way(given)
         return _run(given) if way is None else way()
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _short_way(given: list[str]) -> Callable[[], int] | None:
-    """Return the lightweight entry point of a command that runs for hours or often; None for all others."""
+    """Return the lightweight entry point of a command that runs often or for hours; None for all others."""
     if given[:2] == ["guard", "check"] and len(given) > 2 and not given[2].startswith("-"):
         from postroom.cli.guard_check import run_check
 
@@ -54,7 +54,7 @@ def _stdio_entry(given: list[str]) -> Callable[[], int] | None:
         or (folder or "").startswith("-")
         or tools not in (None, "core", "full")
     ):
-        return None  # for the entry that reports the error
+        return None  # the normal entry point reports the error
 
     def serve() -> int:
         from pathlib import Path
@@ -88,5 +88,5 @@ def _run(given: list[str]) -> int:
     except PostroomError as error:
         show.failure(error, as_json=as_json, given=given)
         return exit_code(error)
-    except SystemExit as end:  # typer's way to end a command
+    except SystemExit as end:  # typer ends a command in this way
         return end.code if isinstance(end.code, int) else DONE

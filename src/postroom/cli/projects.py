@@ -49,7 +49,7 @@ def _(found: dict[str, Any]) -> str:
 
 
 def _renames(given: Sequence[str]) -> dict[str, str]:
-    """Return the new names by the old ones.
+    """Return the new names, keyed by the old names.
 
     Raises:
         InvalidArgument: An option is not `OLD=NEW`, or names an agent twice.

@@ -1,4 +1,4 @@
-"""Parses a client's line on stdio and converts it for HTTP, without any I/O.
+"""Parses a line that a client wrote on stdio, and converts it for HTTP; does no I/O.
 
 Two generations of the protocol are supported. Up to 2025-11-25, a client begins with `initialize`, and every
 later request has the negotiated revision as a header. From 2026-07-28 on, each request names its revision in
@@ -18,7 +18,7 @@ PARSE_ERROR: Final = -32700
 INVALID_REQUEST: Final = -32600
 SERVER_FAILURE: Final = -32000
 MOST_NAMED: Final = 100
-"""Maximum characters of a client's name that are forwarded."""
+"""Maximum number of characters of a client's name that are forwarded."""
 
 READING_TOOLS: Final = frozenset(
     {
@@ -44,7 +44,7 @@ READING_TOOLS: Final = frozenset(
         "whois",
     }
 )
-"""The read-only tools.
+"""The tools that only read.
 
 They are listed here because the table of operations is too large for `postroom mcp`.
 """
@@ -80,21 +80,21 @@ class Message:
     batch: bool = False
     headers: Mapping[str, str] = field(default_factory=dict)
     version: str = ""
-    """The protocol revision that the line itself names; empty if it names none."""
+    """The protocol revision that the line itself names; empty if the line names none."""
     client: str = ""
-    """The name of the client program from `initialize`; empty in other lines."""
+    """The name of the client program, which only an `initialize` line has."""
     elicits: bool = False
-    """Whether it is an `initialize` that declares elicitation."""
+    """Whether the line is an `initialize` that declares elicitation."""
     cancels: RequestId = None
-    """The request that the client cancels."""
+    """The id of the request that the client cancels; None if the line cancels nothing."""
     reads: bool = False
-    """Whether the request changes nothing."""
+    """Whether the request only reads."""
     has_key: bool = False
-    """Whether it calls a tool with an idempotency key, so that repeating the call is safe."""
+    """Whether the line calls a tool with an idempotency key, so that repeating the call is safe."""
 
 
 class UnreadableLine(Exception):
-    """The line is not a message; `answer` is the reply to the client."""
+    """The line is not a message; `answer` is the error to send to the client."""
 
     def __init__(self, answer: bytes) -> None:
         super().__init__("the line is not a JSON-RPC message")
@@ -105,7 +105,7 @@ def read_line(line: bytes) -> Message:
     """Return the message on a line.
 
     Raises:
-        UnreadableLine: The line is not JSON, or not JSON-RPC.
+        UnreadableLine: The line is not JSON, or is not JSON-RPC.
     """
     try:
         found = json.loads(line)
@@ -185,7 +185,7 @@ def _routing(method: str, parameters: dict[str, object], version: str) -> dict[s
 
 
 def header_value(text: str) -> str:
-    """Return `text` in the form for a header: plain, or base64 between the protocol's marks."""
+    """Return `text` in a form for a header: plain, or as base64 between the protocol's marks."""
     if _PLAIN.fullmatch(text) and text == text.strip() and not _WRAPPED.fullmatch(text):
         return text
     return f"=?base64?{base64.b64encode(text.encode(errors='surrogatepass')).decode('ascii')}?="
@@ -204,7 +204,7 @@ def failure(named: RequestId, code: int, message: str, data: Mapping[str, object
 
 
 def failures(message: Message, code: int, text: str, data: Mapping[str, object] | None = None) -> bytes:
-    """Return the same error for every request of a message. A batch gets a batch of errors."""
+    """Return the same error for every request of a message; a batch gets a batch of errors."""
     each = [failure(named, code, text, data) for named in message.awaits]
     return b"[" + b",".join(each) + b"]" if message.batch else each[0]
 
@@ -215,7 +215,7 @@ def compact(document: object) -> bytes:
 
 
 def answered(document: object) -> list[RequestId]:
-    """Return the request ids that a document from the server answers."""
+    """Return the ids of the requests to which a document from the server is the answer."""
     found = document if isinstance(document, list) else [document]
     return [
         _id(part.get("id"))
@@ -225,5 +225,5 @@ def answered(document: object) -> list[RequestId]:
 
 
 def key_of(named: RequestId) -> tuple[str, RequestId]:
-    """Return an id in a comparable form, in which `1` and `"1"` differ."""
+    """Return an id in a form that can be compared; in it, `1` and `"1"` differ."""
     return type(named).__name__, named

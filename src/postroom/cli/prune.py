@@ -1,4 +1,4 @@
-"""`postroom prune`: deletes messages by the `[[keep]]` rules, or counts them."""
+"""`postroom prune`: deletes the messages that the `[[keep]]` rules no longer keep, or counts them."""
 
 from typing import Any, Final
 

@@ -50,7 +50,7 @@ def _(found: dict[str, Any]) -> str:
 
 
 def _takes(one: dict[str, Any]) -> str:
-    """Return the answers that a question takes, and who may give them."""
+    """Return which answers a question accepts, and who may give them."""
     match one["takes"]:
         case "choice":
             taken = " | ".join(one["choices"])
@@ -119,17 +119,17 @@ def snooze(
 
 
 def _name(given: str) -> str:
-    """Return the given name, or the login name of the person at this terminal."""
+    """Return the given name or, without one, the login name of the person at this terminal."""
     if given:
         return given
     try:
         return pwd.getpwuid(os.getuid()).pw_name[:64]
-    except KeyError:  # the account has no name, as in some containers
+    except KeyError:  # the account has no name, for example in a container
         return ""
 
 
 def _ask_in_turn(data_dir: Path | None, number: str | None, why: str, by: str) -> None:
-    """Show open questions to the person at the terminal in turn, and send the answers."""
+    """Show the open questions to the person at the terminal one after the other, and send the answers."""
     found = show.items(call("list_questions", data_dir=data_dir).get("questions"))
     if number is not None:
         numbers = {one["number"]: one for one in found}
@@ -153,11 +153,11 @@ def _ask_in_turn(data_dir: Path | None, number: str | None, why: str, by: str) -
         try:
             show.print_line(_answered(call("answer_question", data_dir=data_dir, **asked)))
         except (StaleDecision, NotPermitted, InvalidArgument, TooLarge) as error:
-            show.failure(error, as_json=False)  # another person was faster; the next question is still open
+            show.failure(error, as_json=False)  # another person was faster; continue with the next question
 
 
 def _typed(one: dict[str, Any]) -> str | dict[str, str] | None:
-    """Return the answer that the person types; None to skip the question."""
+    """Return the answer that the person types; None if the person skips the question."""
     if one["takes"] == "yes_no":
         while True:
             given = str(typer.prompt("yes, no or skip (y, n, s)", default=_SKIP)).strip().lower()

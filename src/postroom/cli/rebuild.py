@@ -78,7 +78,7 @@ def database(
         try:
             rows = asyncio.run(_rebuild(root, chosen, (settings.git_author_name, settings.git_author_email)))
         except BaseException:
-            chosen.unlink(missing_ok=True)  # made here a moment ago; half a database helps nobody
+            chosen.unlink(missing_ok=True)  # created just before, and an incomplete database is of no use
             raise
     document = {"path": str(chosen), "rows": rows, "notes": [LACKS]}
     held = f"{_counted(rows['messages'], 'message')} of {_counted(rows['projects'], 'project')}"
@@ -95,12 +95,12 @@ async def _rebuild(root: Path, target: Path, author: tuple[str, str]) -> dict[st
     from postroom.mail.archive.rebuild import read_root, write_rows
     from postroom.stores.sqlite import SqliteStore
 
-    found = await read_root(root, author)  # before anything is made
+    found = await read_root(root, author)  # before anything is created
     store = await asyncio.to_thread(SqliteStore.open, target, purpose="rebuild")
     try:
         rows = await write_rows(found, root, store)
         if (mark := await asyncio.to_thread(read_mark, root)) is not None:
-            await store.identify(mark.store_id)  # it takes the place of the store that was lost
+            await store.identify(mark.store_id)  # the new store takes the place of the lost one
         return rows
     finally:
         await asyncio.to_thread(store.close)

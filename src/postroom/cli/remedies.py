@@ -1,7 +1,7 @@
-"""Translates errors, which the server words for its tools, to the terms of the command line.
+"""Translates error messages, which mention tools and their arguments, to the terms of the command line.
 
-A tool becomes the command that does the same. An argument becomes the option or the argument of the command
-that was run: `ttl_seconds` is `--ttl`.
+The name of a tool becomes the command that does the same. An argument becomes an option or an argument of the
+command that was run: `ttl_seconds` becomes `--ttl`.
 """
 
 import re
@@ -37,7 +37,7 @@ COMMANDS: Final[dict[str, str]] = {
     "start_session": "agents register",
     "summarize_thread": "mail thread",
 }
-"""The command for each tool."""
+"""The command that corresponds to each tool."""
 FOR_AGENTS: Final = {
     "ask_person": "only agents ask people",
     "create_agent_identity": "a person chooses the name with `agents register`",
@@ -49,12 +49,12 @@ FOR_AGENTS: Final = {
     "set_contact_policy": "agents decide about their own contacts",
     "show_project": "a person sees the same on the project's page",
 }
-"""Tools without a corresponding command, with the reason."""
+"""Tools for which there is no command, with the reason."""
 _NAMES: Final = "|".join(sorted(COMMANDS | FOR_AGENTS, key=len, reverse=True))
 _TOOL: Final = re.compile(rf"(\bcall )?`?(?:(?:GET|POST) /v1/|(?<![\w'\"/@.-]))({_NAMES})(?![\w'\"/@-])`?")
-"""Matches a tool, by its name or, in an answer of the administration, by its address."""
+"""Matches a tool: its name or, in an answer of the administration, its address."""
 _CALL: Final = re.compile(rf"call ({_NAMES}) with `(\w+)` (\w+)")
-"""Matches a call of a tool with the value of one argument."""
+"""Matches a call of a tool in which one argument has a value."""
 _SWITCH: Final = re.compile(r"set `(\w+)` to true")
 _PARAMETERS: Final[Mapping[str, Sequence[str]]] = {
     "agent": ("name", "acting"),
@@ -93,7 +93,7 @@ _OF_THE_LIBRARY: Final = re.compile(r" or mailbox(?:\.\w+)+(?:\(\))?")
 
 
 def at_the_command_line(error: PostroomError, given: Sequence[str]) -> dict[str, Any]:
-    """Return an error as plain data, in terms of the command that the arguments `given` run."""
+    """Return an error as plain data, in terms of the command that `given` (its arguments) runs."""
     words, parameters = _command_of(tuple(given))
     found = error.as_dict()
 
@@ -122,14 +122,14 @@ def _as_duration(met: re.Match[str]) -> str:
 
 
 def _shown_for(name: str, shown: Mapping[str, str]) -> str | None:
-    """Return the option or argument of the command that sets a tool's argument; None if there is none."""
+    """Return the option or argument of the command that sets an argument of a tool; None if none does."""
     names = (*_PARAMETERS.get(name, ()), name, _SUFFIX.sub("", name))
     return next((shown[one] for one in names if one in shown), None)
 
 
 @cache
 def _command_of(given: tuple[str, ...]) -> tuple[list[str], Mapping[str, str]]:
-    """Return the command that these arguments run, and how each of its parameters is written there."""
+    """Return the command that these arguments run, and how each of its parameters is written."""
     from typer.main import get_command
 
     from postroom.cli.commands import tree
@@ -154,7 +154,7 @@ def _argument_shown(parameter: Any) -> str:
 
 
 def as_commands(remedy: str) -> str:
-    """Return a text in which commands replace tools. A tool without a command is described as an agent's."""
+    """Replace tools in a text with commands; if a tool has no command, say that it is for agents."""
     return _TOOL.sub(_said, _CALL.sub(_called, remedy))
 
 

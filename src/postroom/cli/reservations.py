@@ -150,7 +150,7 @@ def check(
 
 
 def _show_changed(found: Mapping[str, Any], key: str, *, as_json: bool) -> None:
-    """Print the changed reservations; tell on stderr which of the given paths and ids name none."""
+    """Print the reservations that changed; report on stderr which given paths and ids match none."""
     show.answer(found, as_json=as_json, text=lambda: _listed(found, key))
     for one in () if as_json else found.get("not_found") or ():
         print(f"No reservation of this agent: {show.line(str(one))}", file=sys.stderr)

@@ -174,7 +174,7 @@ def set_runner(  # noqa: PLR0913 - the options of the command
 
 
 def _woken(waking: object) -> str:
-    """Return the note about older messages that start the runner. Older servers do not report them."""
+    """Return a note about older messages that now start the runner; older servers do not report them."""
     if not waking:
         return ""
     if waking == 1:
@@ -183,7 +183,7 @@ def _woken(waking: object) -> str:
 
 
 def what_runs(runner: Mapping[str, Any]) -> str:
-    """Return a short description of a runner's program or address."""
+    """Return a short description of the program or the address that a runner uses."""
     if error := runner.get("error"):
         return str(error)
     match runner.get("kind"):
@@ -212,5 +212,5 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 def _seconds_of(text: str) -> float:
-    """Return the number of seconds in a duration; a number without a unit counts seconds."""
+    """Return the number of seconds in a duration; a number without a unit means seconds."""
     return int(text) if text.isdecimal() else seconds(text)

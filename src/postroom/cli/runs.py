@@ -36,7 +36,7 @@ Run = Annotated[
 _POLL_SECONDS: Final = 0.5
 _OPEN: Final = ("at work", "queued", "asks")
 _OUTPUT_SHOWN: Final = 4_000
-"""How many of the last characters of the output a person sees."""
+"""How many characters a person sees from the end of a run's output."""
 
 
 @app.callback()
@@ -165,8 +165,8 @@ class _Held:
 
 
 def _overlaps(pairs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a line for each group of conflicting reservations: each path and its holder."""
-    from postroom.mail.reservations import together  # here, for other commands would wait for it
+    """Return a line for each group of conflicting reservations: its paths, each with its holder."""
+    from postroom.mail.reservations import together  # not needed by other commands
 
     both = ((_held(one["first"]), _held(one["second"])) for one in pairs)
     lines = []
@@ -211,7 +211,7 @@ def _follow(run: str, data_dir: Path | None, *, as_json: bool) -> int:
         leave_when_unread()
         found = call("show_run", data_dir=data_dir, run=run, output="whole")
         output, state = str(found["output"]), str(found["state"])
-        run = str(found["run_id"])  # the beginning of an id may fit another run later
+        run = str(found["run_id"])  # a prefix of an id may later match another run
         if state in _OPEN and state != seen and not as_json and sys.stderr.isatty():
             print(f"[{show.line(run)}: {_reason(found)}]", file=sys.stderr)
         seen = state
@@ -230,7 +230,7 @@ def _follow(run: str, data_dir: Path | None, *, as_json: bool) -> int:
 
 
 def _new(printed: str, output: str) -> str:
-    """Return the output that has not been printed yet. The output of a retried run begins anew."""
+    """Return the part of the output that was not printed yet; a retried run's output starts again."""
     return output[len(printed) :] if output.startswith(printed) else output
 
 

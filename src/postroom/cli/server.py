@@ -1,4 +1,4 @@
-"""The commands about the server itself: start it, connect to it over stdio, show its status."""
+"""The commands for the server itself: start it, connect to it over stdio, show its status."""
 
 import platform
 import sys
@@ -79,7 +79,7 @@ def up(  # noqa: PLR0913 - the options of the command
 
 
 def _serve(overrides: Mapping[str, object], *, new_store: bool) -> int:
-    """Serve until a signal arrives and return the exit code; print why a start is refused."""
+    """Serve until a signal arrives and return the exit code; if the server cannot start, print why."""
     from postroom.app.config import Settings, load_settings
 
     settings: Settings | None = None
@@ -144,7 +144,7 @@ def doctor(
             else:
                 found = call("check_installation", data_dir=data_dir, full=full)
     except ServerUnavailable as error:
-        if repair:  # only the server writes, so it does the repairs
+        if repair:  # only the server may write, so the server makes the repairs
             raise
         from postroom.app.offline import examine_offline
 

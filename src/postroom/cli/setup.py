@@ -1,4 +1,4 @@
-"""`postroom setup`: connects clients to the server, shows their status, and removes the connection."""
+"""`postroom setup`: connects client programs to the server, shows their status, and disconnects them."""
 
 import difflib
 import sys
@@ -47,7 +47,7 @@ class Served:
     address: str
     """The address of the server's MCP endpoint.
 
-    While the server is not running, the address that it will have.
+    If the server does not run, this is the address that it will have.
     """
     runs: bool
 
@@ -93,12 +93,12 @@ QUESTIONS: Final[Mapping[Extra, str]] = {
         "`experimental`, which Copilot CLI needs for extensions"
     ),
 }
-"""The parts that are written only with the person's consent, with a description of each."""
+"""The parts that are written only if the person agrees, with a description of each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Questions:
-    """Decides about the parts that need consent: from options, from existing files, or by asking."""
+    """Decides on the parts that need consent, based on options or existing files, or by asking."""
 
     given: Mapping[Extra, bool | None]
     yes: bool
@@ -107,16 +107,16 @@ class Questions:
     def answered(
         self, client: Client, target: SetupScope, records: Records, *, hooks: bool
     ) -> dict[Extra, bool]:
-        """Return the answer for each part that the client has in this scope; ask a person if needed.
+        """Return the decision on each part that the client has in this scope; ask a person if necessary.
 
-        Without an option, an existing part stays, and the person is asked about a missing part. Without a
+        Without an option, an existing part is kept, and the person is asked about a missing one. Without a
         terminal, the answer is no.
         """
         in_place = extras_in_place(client, target, records)
         offered = [own.extra for own, _ in own_files(client, target) if own.extra]
         answers = dict[Extra, bool]()
         for extra in offered:
-            if extra == "extension" and not hooks:  # its waiting is a hook
+            if extra == "extension" and not hooks:  # the extension waits by a hook
                 continue
             answer = self.given[extra]
             if answer is None:
@@ -128,7 +128,7 @@ class Questions:
 
 
 class SetupGroup(TyperGroup):
-    """A command group in which the word `add` can be left out."""
+    """A command group in which the command name `add` may be omitted."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Insert `add` before arguments that do not name a command of the group."""
@@ -282,7 +282,7 @@ def remove(
 
 
 def end(results: Sequence[Mapping[str, Any]]) -> None:
-    """Exit with 78 if a client or its file was refused, and with 1 if anything else failed."""
+    """Exit with 78 if a client or its file cannot be set up, or with 1 if anything else failed."""
     if any(one.get("refused") for one in results):
         raise typer.Exit(CONFIGURATION)
     if any("error" in one or one.get("trial", {}).get("state") == "failed" for one in results):
@@ -296,7 +296,7 @@ def status(scope: FilesScope = "user", as_json: AsJson = False) -> None:
     records = Records(target.environment)
     address = served(target.environment).address
     clients = [form_in_place(one, target, records) for one in _fitting(target)]
-    with ThreadPoolExecutor() as pool:  # each client takes a second to tell its version
+    with ThreadPoolExecutor() as pool:  # each client takes a second to report its version
         list(pool.map(lambda one: release_of(one, target), clients))
     found = [status_of(one, target, address, records) for one in clients]
     ok = all(one.state != "drifted" for one in found)
@@ -311,7 +311,7 @@ def _fitting(target: SetupScope) -> list[Client]:
 
 
 def _recorded(target: SetupScope, records: Records) -> list[Client]:
-    """Return the clients that setup wrote to.
+    """Return the clients whose files setup has written to.
 
     Entries that others wrote under postroom's name are not touched.
     """
@@ -346,7 +346,7 @@ def _set_up(
     chosen_extras = [extra for extra, is_chosen in extras.items() if is_chosen]
     try:
         wanted = parts(client, target, way, server.address, tools=tools, hooks=hooks, extras=chosen_extras)
-        plan(client, wanted, records)  # report what cannot be written before the other form is removed
+        plan(client, wanted, records)  # report files that cannot be written before the other form is removed
         unclear = refuse_unfit(client, target, hooks=hooks and client.hooks is not None)
         changes = _written(client, wanted, target, records, dry_run=dry_run)
         return {
@@ -365,7 +365,7 @@ def _set_up(
 def _written(
     client: Client, wanted: list[Part], target: SetupScope, records: Records, *, dry_run: bool
 ) -> list[Change]:
-    """Write the parts of a client and remove its other form; if one step fails, neither takes effect."""
+    """Write the parts of a client and remove its other form; if one step fails, undo all of them."""
     if dry_run:
         return plan(client, wanted, records)
     taken_out: list[Change] = []
@@ -407,7 +407,7 @@ def _head(client: Client) -> dict[str, Any]:
 
 
 def _files(changes: Sequence[Change], *, dry_run: bool) -> list[dict[str, Any]]:
-    """Return the changes to the files, without files that exist neither before nor after."""
+    """Return the changes to files, except for files that exist neither before nor after the change."""
     present = [one for one in changes if not one.is_none or one.found.content is not None]
     return [_file(one, dry_run=dry_run) for one in present]
 
@@ -537,21 +537,21 @@ def status_document(found: ClientStatus) -> dict[str, Any]:
 
 
 def _state_text(found: ClientStatus) -> str:
-    """Return the state of a client, with the reason if it waits for its user."""
+    """Return the state of a client, with the reason if its user must still do something."""
     waits = {"logged_out": "written, logged out", "folder_untrusted": "written, folder not trusted"}
     told = [waits.get(one.drift, "") for one in found.findings if one.drift != "hooks_untrusted"]
     return told[0] if told and all(told) else found.state
 
 
 def _hooks_text(found: ClientStatus) -> str:
-    """Return the state of a client's hooks. Hooks that have been written are not necessarily active."""
+    """Return the state of a client's hooks, which may have been written without being active."""
     if any(one.drift == "hooks_untrusted" for one in found.findings):
         return "written, not trusted"
     return "yes" if found.hooks else ""
 
 
 def statuses_text(found: Sequence[ClientStatus]) -> str:
-    """Return the status of clients: a row for each, then the problems."""
+    """Return the status of clients: a row for each, followed by the problems."""
     rows = [
         (
             one.client,

@@ -1,6 +1,6 @@
-"""Output of commands: one JSON document with `--json`, otherwise plain lines, and tables only on a terminal.
+"""Prints the results of commands: one JSON document with `--json`, otherwise lines, and tables on a terminal.
 
-Texts from agents may contain escape sequences, which a terminal would execute, so every text passes through
+Texts from agents may contain escape sequences that a terminal would execute, so every text passes through
 `plain`.
 """
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 RULE = "-" * 40
-"""The line between two printed messages."""
+"""The line that separates two printed messages."""
 _NAMES = {
     "ADDRESS",
     "AGENT",
@@ -55,12 +55,12 @@ _WHOLE = _NAMES | {
     "REASON",
     "WHY",
 }
-"""Columns that people copy, that identify rows or that give reasons. They are never truncated.
+"""Columns that are never truncated, because people copy them, or because they identify rows or give reasons.
 
 If there is not enough room, they are printed below the row.
 """
 _NARROW = 16
-"""The minimum width of a column in characters, which fits a time to the minute."""
+"""The minimum width of a column in characters; a time to the minute fits into it."""
 _STYLES = {
     "active": "green",
     "queued": "yellow",
@@ -71,25 +71,25 @@ _STYLES = {
     "urgent": "red",
     "high": "red",
 }
-"""The styles of words that are alone in a cell, on a terminal with colours."""
+"""The styles of words that are alone in a cell, on a terminal that has colours."""
 _COLOURS = re.compile(r"(\x1b\[(?:0|3[1-6])m)")
 """The escape sequences that Rich writes for those styles."""
 _MOMENT = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)")
-"""Matches a time. A terminal shows it in local time, to the minute, even if there is room for more."""
+"""Matches a time, which a terminal shows in local time and to the minute, even if there is more space."""
 
 
 def plain(text: object) -> str:
-    """Return text with control characters made visible."""
+    """Return a text with its control characters made visible."""
     return readable(str(text))
 
 
 def line(text: object) -> str:
-    """Return text as part of one line."""
+    """Return a text in a form that fits into one line."""
     return one_line(str(text))
 
 
 def agent(one: Mapping[str, Any]) -> str:
-    """Return the agent of a run or question with its project, or with the chat in which it answers."""
+    """Return the agent of a run or question with its project, or with the chat in which the agent answers."""
     return f"{one['agent']}@{one['project']}" if one["project"] else f"{one['agent']} in {one['chat']}"
 
 
@@ -103,7 +103,7 @@ def answer(document: Mapping[str, object], *, as_json: bool, text: Callable[[], 
 
 
 def failure(error: PostroomError, *, as_json: bool, given: Sequence[str] = ()) -> None:
-    """Print why a command, typed as `given`, failed: as JSON on stdout, or on stderr with a remedy."""
+    """Print why the command `given` failed: as JSON on stdout, or with a remedy on stderr."""
     told = at_the_command_line(error, given)
     if as_json:
         print_line(json.dumps({"error": told}, indent=2, default=str))
@@ -117,14 +117,14 @@ def failure(error: PostroomError, *, as_json: bool, given: Sequence[str] = ()) -
 
 
 def tell_more(page: Mapping[str, object], option: str) -> None:
-    """If a list has a next page, print to stderr how to see it."""
+    """If a list has a next page, print on stderr how to get it."""
     if page.get("next") is not None:
         print(f"more results: add {option} {page['next']}", file=sys.stderr)
 
 
 @contextmanager
 def progress(*, as_json: bool) -> Iterator[None]:
-    """Show the progress of the block on stderr: as a bar on a terminal, otherwise as occasional lines.
+    """Show the progress of the block on stderr: as a bar on a terminal, otherwise as a line now and then.
 
     With `--json` nothing is shown.
     """
@@ -185,7 +185,7 @@ def _word(value: object) -> str:
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[object]], *, none: str) -> str:
-    """Return rows as a table on a terminal, with tabs between the cells in a pipe; without rows, `none`.
+    """Return rows as a table on a terminal, or separated by tabs in a pipe; without rows, return `none`.
 
     In a pipe, `none` goes to stderr, so that a program does not read it as a row.
     """
@@ -222,7 +222,7 @@ def _drawn(heads: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
 
 
 def moment(text: object) -> str:
-    """Return a time for use within a line: on a terminal in local time, to the minute."""
+    """Return a time as it is shown within a line: on a terminal in local time, to the minute."""
     return _MOMENT.sub(_local_minute, line(text)) if sys.stdout.isatty() else line(text)
 
 
@@ -231,7 +231,7 @@ def _local_minute(moment: re.Match[str]) -> str:
 
 
 def _shared(widths: Sequence[int], least: Sequence[int], room: int) -> list[int]:
-    """Return the width of each column of a row; the widest columns shrink first, down to `least`."""
+    """Return the width of each column that fits into `room`; the widest shrink first, down to `least`."""
     kept = [min(width, max(few, room)) for width, few in zip(widths, least, strict=True)]
     while _with_gaps(kept) > room and (wide := [at for at, few in enumerate(least) if kept[at] > few]):
         kept[max(wide, key=kept.__getitem__)] -= 1
@@ -245,7 +245,7 @@ def _cut(cell: str, width: int) -> str:
 
 
 def _with_the_rest_below(drawn: str, cells: Sequence[Sequence[str]], fitting: int) -> Iterator[str]:
-    """Yield each row. The last cells, if they do not fit on the screen, go on a second line."""
+    """Yield each row; last cells that do not fit on the screen go on a second line."""
     top, *rows = drawn.splitlines()
     yield top
     for shown, row in zip(rows, cells, strict=True):
@@ -259,9 +259,10 @@ def _with_gaps(widths: Sequence[int]) -> int:
 
 
 def rendered(found: "RenderableType", *, at_least: int = 0) -> str:
-    """Return the text that Rich draws: as wide as the terminal, without colours if it has none.
+    """Return the text that Rich draws, as wide as the terminal, and without colours if it has none.
 
-    It has at least `at_least` characters; text wider than the terminal wraps instead of being cut.
+    It is drawn for a width of at least `at_least` characters; on a narrower terminal, its lines wrap instead
+    of being cut.
     """
     from rich.console import Console
 
@@ -289,37 +290,37 @@ def _grid(heads: Sequence[str], cells: Sequence[Sequence[str]], *, at_least: int
 
 
 def accept_any_text() -> None:
-    """Print characters that the terminal's encoding does not support as escapes."""
+    """Print characters that the terminal's encoding does not support as escape sequences."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
 def state_word(state: str) -> str:
-    """Return the word with which people see a run's state."""
-    from postroom.contracts.work import SHOWN_STATES  # what needs no server need not load it
+    """Return the word that people see for a run's state."""
+    from postroom.contracts.work import SHOWN_STATES  # commands that need no server should not load this
 
     return SHOWN_STATES.get(state, state)
 
 
 def print_line(text: str) -> None:
-    """Print a line immediately; exit if the reader is gone."""
+    """Print a line at once; exit if no program reads the output any more."""
     write(f"{text}\n")
 
 
 def write(text: str) -> None:
-    """Print text immediately; exit if the reader is gone."""
+    """Print a text at once; exit if no program reads the output any more."""
     try:
         print(text, end="", flush=True)
     except BrokenPipeError as error:
         sink = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(sink, sys.stdout.fileno())  # else the interpreter complains when it flushes at its end
+        os.dup2(sink, sys.stdout.fileno())  # otherwise the interpreter's flush at exit fails
         os.close(sink)
         raise SystemExit(READER_GONE) from error
 
 
 def discarded(ids: Sequence[str]) -> str:
-    """Return the text about discarded dead letters."""
+    """Return the text that says which dead letters were discarded."""
     return "\n".join(f"Discarded {line(one)}." for one in ids) or "Nothing to discard."
 
 

@@ -1,7 +1,7 @@
-"""Starts the shared server for a client that found none, so that nobody needs to start it.
+"""Starts the shared server for a client that found no server, so that no person has to start it.
 
-Several clients may start a server at the same time. Because of the file lock, one server survives, and all
-clients use it.
+Several clients may start a server at the same time. Because of the file lock, only one of these servers keeps
+running, and all clients use it.
 """
 
 import os
@@ -19,21 +19,22 @@ from postroom.cli.client import Server, locate
 from postroom.contracts.errors import PostroomError, ServerUnavailable
 
 START_TIMEOUT: Final = timedelta(seconds=30)
-"""The time limit for a start, which takes longer after a kill than after an orderly stop."""
+"""The time limit for a start, which takes longer after a server was killed than after a normal stop."""
 LOSER_TIMEOUT: Final = timedelta(seconds=3)
-"""For this long after the exit of a started server, another server is assumed to have won the race."""
+"""How long after the exit of a started server it is assumed that another server was faster."""
 _PROBE_TIMEOUT: Final = timedelta(seconds=2)
 _SHOWN_BYTES: Final = 1_000
-"""Bytes from the end of the log that the client shows after a failed start."""
+"""How many bytes from the end of the log the client shows if the start failed."""
 _PAUSE: Final = timedelta(milliseconds=50)
 
 Log = Callable[[str], None]
 
 
 def ensure_server(environment: Mapping[str, str], log: Log, *, data_dir: Path | None = None) -> str:
-    """Start a server unless one answers; return "", or the reason why no server has answered in time.
+    """Start a server unless one answers; return "", or the reason if no server answers in time.
 
-    If `POSTROOM_URL` names a server, it is never started here. A started server outlives this process.
+    If `POSTROOM_URL` names a server, none is started here. A started server continues to run after this
+    process.
     """
     if _answers(environment, data_dir) or environment.get("POSTROOM_URL"):
         return ""
@@ -62,7 +63,7 @@ def _answers(environment: Mapping[str, str], data_dir: Path | None) -> bool:
     except ServerUnavailable:
         return False
     except PostroomError:
-        return True  # it exists but refuses, or the configuration is wrong: another server would not help
+        return True  # it exists but fails, or the configuration is wrong: another server would not help
 
 
 def _opened_log(path: Path) -> IO[bytes]:
@@ -70,8 +71,8 @@ def _opened_log(path: Path) -> IO[bytes]:
 
 
 def _spawn(environment: Mapping[str, str], folder: Path, output: IO[bytes]) -> "subprocess.Popen[bytes]":
-    # -P, and a folder that is not the project's: nobody's own files are taken for the server's modules, and
-    # nobody's folder is kept busy.
+    # With -P and a neutral folder, the server neither imports a project's own files as its modules,
+    # nor keeps a project's folder in use.
     command = [sys.executable, "-P", "-m", "postroom", "up"]
     given = _for_server(environment, folder)
     return subprocess.Popen(  # noqa: S603 - this very interpreter, with fixed words
@@ -86,7 +87,7 @@ def _spawn(environment: Mapping[str, str], folder: Path, output: IO[bytes]) -> "
 
 
 def _for_server(environment: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """Return the environment without the client's secrets, with absolute paths."""
+    """Return the environment for the server, without the client's secrets and with absolute paths."""
     given = {name: value for name, value in environment.items() if name not in places.CLIENT_NAMES}
     given[places.DATA_DIR_NAME] = str(folder)
     if environment.get(places.CONFIG_NAME):

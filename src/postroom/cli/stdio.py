@@ -1,6 +1,6 @@
 """`postroom mcp`: forwards MCP messages between a client's pipe and the shared server.
 
-It stores no mail, database or session, so fifty clients need fifty small processes but only one server:
+It has no mail, database or session of its own, so fifty clients need fifty small processes but one server:
 
     stdin line ──▶ waiting ──▶ running (at most 64, a thread and an HTTP stream each) ──▶ stdout line(s)
 
@@ -33,18 +33,20 @@ from postroom.contracts.errors import PostroomError, ServerUnavailable
 
 IN_FLIGHT: Final = 64
 SILENCE: Final = timedelta(minutes=5)
-"""How long the server may be silent during a request. An open stream has a heartbeat every 15 s."""
+"""How long the server may be silent during a request; an open stream has a heartbeat every 15 s."""
 GRACE: Final = timedelta(seconds=10)
-"""How long requests are still answered after stdin closes, for `echo ... | postroom mcp`. The server loads
-its MCP code with the first message after its start."""
+"""How long requests are still answered after stdin closes, for `echo ... | postroom mcp`.
+
+The first message may take long, because the server loads its MCP code with it.
+"""
 UNWIND: Final = timedelta(seconds=2)
 FIRST_PAUSE: Final = timedelta(seconds=1)
 LONGEST_PAUSE: Final = timedelta(minutes=1)
-"""The longest pause. After each failed start of the server, the pause doubles up to this value."""
+"""The longest pause; after each failed start of the server, the pause doubles up to this value."""
 
 
 class PendingRequest:
-    """A message in progress, with the requests that still need a response."""
+    """A message in progress, with the ids of the requests that still need a response."""
 
     def __init__(self, message: Message) -> None:
         self.message = message
@@ -64,8 +66,8 @@ class Proxy:
     """Forwards lines to the server that `locate` finds for each line, and passes its lines to `write`.
 
     If no server accepts a connection, `start` starts one. The request is then sent once more, because no part
-    of it has reached a server. After a failed start the proxy refuses requests for 1 s, then 2 s, up to 60 s,
-    before it tries to start a server again.
+    of it has reached a server. After a failed start, the proxy waits 1 s, then 2 s, up to 60 s, until it
+    tries to start a server again. Meanwhile it answers requests with an error.
 
     If a server dies before it responds, requests that change nothing or have an idempotency key are sent once
     more, to the next server. For other calls, the client gets the error that the outcome is unknown.
@@ -118,7 +120,7 @@ class Proxy:
             self._start_what_fits()
 
     def finish(self, *, grace: timedelta = GRACE) -> None:
-        """Abort open requests and return when they are gone; plain requests get `grace` to finish."""
+        """Abort open streams; give other requests `grace` to finish, then abort them, too."""
         with self._changed:
             for request in self._running:
                 if request.streams:
@@ -140,10 +142,10 @@ class Proxy:
             threading.Thread(target=self._run, args=(request,), daemon=True).start()
 
     def _cancel(self, message: Message) -> bool:
-        """Drop the request that is cancelled; return whether nothing needs to be forwarded.
+        """Abort the request that is cancelled; return whether nothing needs to be forwarded.
 
-        From 2026-07-28 on, closing the stream is enough. A server with an older revision gets the line as
-        well.
+        From the revision 2026-07-28 on, closing the stream is enough. With an older revision, the server gets
+        the line as well.
         """
         wanted = protocol.key_of(message.cancels)
         with self._changed:
@@ -161,7 +163,7 @@ class Proxy:
             self._forward(request)
         except PostroomError as error:
             self._fail(request, error)
-        except Exception as error:  # the edge around one request: the client is answered, the proxy stays
+        except Exception as error:  # if one request fails, the client gets an error and the proxy continues
             self._log(traceback.format_exc())
             self._fail(request, PostroomError(f"the proxy failed: {error!r}"))
         finally:
@@ -173,7 +175,7 @@ class Proxy:
                 self._changed.notify_all()
 
     def _connected(self, request: PendingRequest) -> tuple[Endpoint, Exchange]:
-        """Return the server's endpoint and an open connection, which the request can abort."""
+        """Connect to the server, and return its endpoint and the connection, which the request can abort."""
         endpoint = self._locate()
         request.exchange = exchange = Exchange(endpoint, timeout=SILENCE)
         exchange.connect()
@@ -216,11 +218,11 @@ class Proxy:
             except ServerUnavailable as gone:
                 if message.reads:
                     raise
-                raise lost from gone  # the first try may have stored the change
+                raise lost from gone  # the first attempt may have stored the change
             self._exchange(request, endpoint, exchange)
 
     def _connected_somehow(self, request: PendingRequest) -> tuple[Endpoint, Exchange]:
-        """Connect to the server, or start one and connect to it."""
+        """Connect to the server; if no server accepts the connection, start one."""
         try:
             return self._connected(request)
         except ServerUnavailable:
@@ -287,7 +289,7 @@ class Proxy:
             )
 
     def _deliver(self, request: PendingRequest, document: object, raw: bytes) -> None:
-        """Write a document from the server as a line, and mark the requests that it answers."""
+        """Write a document from the server as a line, and mark the requests that it answers as done."""
         if _lacks_id(document) and len(request.message.awaits) == 1 and isinstance(document, dict):
             document = {**document, "id": request.message.awaits[0]}
             raw = protocol.compact(document)
@@ -316,7 +318,7 @@ class Proxy:
 
 
 def _broke_off(error: ServerUnavailable) -> bool:
-    """Return whether the connection was lost, rather than a refusal or a timeout."""
+    """Return whether the connection was lost; False for an error response or a timeout."""
     cause = error.__cause__
     return isinstance(cause, OSError | http.client.HTTPException) and not isinstance(cause, TimeoutError)
 
@@ -330,8 +332,8 @@ class LineWriter:
 
     Stops when the reader has closed it.
 
-    It bypasses the interpreter's buffer, because a thread that holds its lock at exit would abort the
-    process.
+    It does not use the interpreter's buffer, because the process would abort if a thread held the buffer's
+    lock at exit.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -348,15 +350,15 @@ class LineWriter:
                     left = left[os.write(self._descriptor, left) :]
             except OSError:
                 self.is_open = (
-                    False  # the client went away; the next line from it, or its end, ends the proxy
+                    False  # the client is gone; the next line or the end of its input ends the proxy
                 )
 
 
 def carry(find: Callable[[], Endpoint], *, start: Callable[[], str] | None = None) -> int:
     """Serve this process's stdin and stdout until stdin closes; return the exit code.
 
-    `start` starts a server unless one answers. It is called before the first line, and whenever the server is
-    gone.
+    `start` starts a server unless one answers. It is called before the first line, and whenever the server
+    has gone.
     """
     writer = LineWriter(_take_stdout())
     proxy = Proxy(find, writer.write, _log, start=start)
@@ -372,7 +374,7 @@ def carry(find: Callable[[], Endpoint], *, start: Callable[[], str] | None = Non
 
 
 def _take_stdout() -> int:
-    """Reserve stdout for the protocol, and redirect all other output of this process to stderr."""
+    """Keep stdout for the protocol, and redirect all other output of this process to stderr."""
     sys.stdout.flush()
     kept = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
@@ -380,9 +382,9 @@ def _take_stdout() -> int:
 
 
 def serve_stdio(*, start: bool, data_dir: Path | None = None, tools: str | None = None) -> int:
-    """Serve MCP over stdio until stdin closes. With `start`, start a server whenever none answers.
+    """Serve MCP over stdio until stdin closes; with `start`, start a server whenever none answers.
 
-    `tools` (`core` or `full`) selects the address, and thereby the tools that the server lists.
+    `tools` (`core` or `full`) selects the server's address, which determines the tools that the server lists.
     """
     environment = places.environment()
     folder = None if data_dir is None else places.absolute(str(data_dir), environment)

@@ -1,4 +1,4 @@
-"""`postroom subscriptions`: messages to an agent when something happens in its project."""
+"""`postroom subscriptions`: messages that an agent gets when something happens in its project."""
 
 from typing import Any
 

@@ -48,11 +48,11 @@ def support_bundle(
 
 
 def _collected(data_dir: Path | None, now: int) -> tuple[dict[str, str], bool]:
-    """Return the files, and whether a server supplied them."""
+    """Return the files, and whether a server has provided them."""
     try:
         found = call("collect_support_bundle", data_dir=data_dir)
     except ServerUnavailable as error:
-        # the server is on another machine: there is nothing to read here
+        # the server is on another machine, so there are no files to read here
         if places.environment().get("POSTROOM_URL"):
             raise
         from postroom.app.offline import support_offline
@@ -65,7 +65,7 @@ def _collected(data_dir: Path | None, now: int) -> tuple[dict[str, str], bool]:
 
 
 def _write(target: Path, files: Mapping[str, str], now: int) -> None:
-    """Write the bundle as a whole or not at all; only this user can read it.
+    """Write the bundle completely or not at all, readable only by this user.
 
     Raises:
         InvalidPath: A file with this name exists, or the bundle cannot be written.
@@ -90,7 +90,7 @@ def _packed(files: Mapping[str, str], now: int) -> bytes:
     with tarfile.open(fileobj=packed, mode="w:gz") as bundle:
         for name, text in sorted(files.items()):
             content = text.encode("utf-8", "replace")
-            about = tarfile.TarInfo(f"postroom-support/{name}")  # of nobody: no user stands in it
+            about = tarfile.TarInfo(f"postroom-support/{name}")  # set so that the file names no user
             about.size, about.mtime, about.mode = len(content), now // 1000, 0o600
             bundle.addfile(about, io.BytesIO(content))
     return packed.getvalue()

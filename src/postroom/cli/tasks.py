@@ -1,4 +1,4 @@
-"""`postroom tasks`: the work of a project that agents claim."""
+"""`postroom tasks`: the tasks of a project, which agents claim."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -75,7 +75,7 @@ def _(found: dict[str, Any]) -> str:
 
 
 def _note(task: Mapping[str, Any]) -> str:
-    """Return what a task waits for, why it is blocked, or until when it is claimed."""
+    """Return what a task waits for, why it is blocked, or when its claim expires."""
     if task["depends_on"]:
         return f"after {', '.join(map(str, task['depends_on']))}"
     return str(f"until {task['lease_ends_ts']}" if task["lease_ends_ts"] else task["reason"])

@@ -1,7 +1,7 @@
 """`postroom tokens`: tokens for programs, each with a name, scopes and optionally a project.
 
-A token is generated here, and only its hash is sent. So a call whose response was lost can safely be repeated
-as is.
+A token is generated here, and only its hash is sent. So if a response is lost, the same call can safely be
+repeated.
 """
 
 import os
@@ -108,7 +108,7 @@ def _(found: dict[str, Any]) -> str:
 
 
 def _state(token: Mapping[str, Any]) -> str:
-    """Return whether a token is valid and when it expires, or since when it has been invalid."""
+    """Return whether a token is valid and when it expires, or since when it is invalid."""
     state, until = token["state"], token["expires_at"]
     if state in ("revoked", "expired"):
         return f"{state} {token['revoked_at'] or until}"
@@ -130,7 +130,7 @@ def _make(
         except PostroomError as error:
             if not error.retryable:
                 raise
-            found = call(operation, data_dir=data_dir, **given)  # nobody knows whether the first call arrived
+            found = call(operation, data_dir=data_dir, **given)  # the first call may have arrived
     except PostroomError:
         if out is not None:
             out.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""`postroom top`: active runs, tasks, waiting messages and open questions on one live screen."""
+"""`postroom top`: a live screen with active runs, tasks, waiting messages and open questions."""
 
 import select
 import sys
@@ -27,7 +27,7 @@ app = typer.Typer(rich_markup_mode=None)
 
 _PAUSE_SECONDS: Final = 1.0
 _FEW: Final = 8
-"""Maximum rows shown of each list. The others are only counted."""
+"""Maximum number of rows that each list shows; the others are only counted."""
 _LATEST: Final = 5
 """Maximum number of ended runs that are shown."""
 
@@ -51,7 +51,7 @@ def top(
 
 
 def look(server: Server) -> dict[str, Any]:
-    """Return the content of the screen: server, questions, runs, tasks, and messages that wait for a run."""
+    """Return the content of the screen: the server, questions, runs, tasks, messages that wait for a run."""
     found = perform(server, "list_runs")
     runs = show.items(found.get("runs"))
     for run in runs:
@@ -79,7 +79,7 @@ def _live(server: Server) -> None:
         while True:
             try:
                 shown: RenderableType = drawn(look(server), lines=live.console.height)
-            except ServerUnavailable as error:  # it may be started again: the screen stays
+            except ServerUnavailable as error:  # the server may start again, so the screen stays
                 shown = Text(
                     f"{show.line(error.message)}\nPress q to quit. The screen updates when the server is "
                     "back."
@@ -91,7 +91,7 @@ def _live(server: Server) -> None:
 
 @contextmanager
 def _keys() -> Iterator[Callable[[], bool]]:
-    """Yield a function that waits a moment and returns whether q was pressed; then restore the terminal."""
+    """Yield a function that waits briefly and returns whether q was pressed; then restore the terminal."""
     import termios
     import tty
 
@@ -109,7 +109,7 @@ def _keys() -> Iterator[Callable[[], bool]]:
 
 
 def drawn(found: Mapping[str, Any], *, lines: int | None = None) -> "Group":
-    """Return the screen: each list under its heading, as wide as the terminal, with at most `lines` lines."""
+    """Return the screen, as wide as the terminal: each list under its heading, up to `lines` lines in all."""
     from rich.console import Console, Group
     from rich.text import Text
 
@@ -140,7 +140,7 @@ def drawn(found: Mapping[str, Any], *, lines: int | None = None) -> "Group":
 
 @dataclass(slots=True)
 class _List:
-    """A list that can be shortened. Each row consists of lines, of which the first identifies it."""
+    """A list that can be shortened; the first line of each row identifies the row."""
 
     name: str
     colour: str
@@ -164,7 +164,7 @@ class _List:
 
 
 def _fit(lists: Sequence[_List], room: int) -> None:
-    """Shorten lists to `room` lines: the longest list first, to one row; then rows to one line; then gaps."""
+    """Shorten lists to `room` lines: first the longest lists to one row, then rows to one line, then gaps."""
     for one in lists:
         one.few = min(_FEW, len(one.rows))
     while sum(one.height() for one in lists) > room:
@@ -197,7 +197,7 @@ def _head(found: Mapping[str, Any], states: Mapping[str, Sequence[object]]) -> "
 
 
 Row = tuple[str, str, str, str, str]
-"""The cells of a row: the id, the time, the result, the agent or subject, and the text on its own line."""
+"""The cells of a row: id, time, result, agent or subject, and the text that has its own line."""
 
 
 def _question(one: Mapping[str, Any], now: int) -> Row:
@@ -224,9 +224,9 @@ def _task(one: Mapping[str, Any], now: int) -> Row:
 
 
 def _rows(rows: Sequence[Row], room: int) -> list[list[str]]:
-    """Return the lines of each row. The id is never truncated; the text is cut at the edge.
+    """Return the lines of each row; the id is never cut, and the text is cut at the edge.
 
-    The agent or subject is on a line below if it fits there but not in the row.
+    If the agent or subject does not fit into the row but fits on a line below, it goes there.
     """
     from rich.cells import cell_len
 

@@ -1,6 +1,6 @@
 """`postroom watch`: prints each new message once, as a line, even if the server is down for a while.
 
-A message counts as announced once its line has been written, which the next request reports to the server.
+A message counts as announced once its line has been written. The next request reports this to the server.
 """
 
 import fcntl
@@ -32,7 +32,7 @@ LONGEST_PAUSE: Final = 10.0
 """The longest pause in seconds between two attempts to reach the server."""
 
 WOKEN: Final = 2
-"""The exit code with which a Claude Code hook with `asyncRewake` starts a turn."""
+"""The exit code by which a hook with `asyncRewake` makes Claude Code start a turn."""
 WAKES: Final = "A message from {sender} came for {agent}: read it with the tool fetch_inbox."
 
 app = typer.Typer()
@@ -69,7 +69,7 @@ def watch(
         try:
             wait_to_wake(_who(acting, project), after)
         except PostroomError as error:
-            # With 2 the session would begin a turn for it, and one more at the end of that.
+            # With exit code 2, the session would start a turn for it, and another one when that turn ends.
             sys.stderr.write(f"{show.plain(error.describe())}\n")
             raise SystemExit(FAILED) from None
     for message in messages(_who(acting, project), after):
@@ -79,12 +79,12 @@ def watch(
 def messages(
     who: Mapping[str, object], after: int | None, *, is_quiet: bool = False
 ) -> Iterator[Mapping[str, Any]]:
-    """Yield each message once, as it arrives. Requesting the next one marks the previous one as announced.
+    """Yield each message once, as it arrives; asking for the next one marks the previous one as announced.
 
-    Says on stderr that the server is down, unless `is_quiet`.
+    Unless `is_quiet`, report on stderr that the server is down.
 
     Raises:
-        PostroomError: The inbox cannot be followed, and retrying will not help.
+        PostroomError: The inbox cannot be followed, and a retry will not help.
     """
     patience = Patience(is_quiet=is_quiet)
     shown: list[int] = []
@@ -116,7 +116,7 @@ def wait_to_wake(who: Mapping[str, str], after: int | None) -> NoReturn:
     If another process already waits for the agent, exit at once, because one wake-up is enough.
 
     Raises:
-        PostroomError: The inbox cannot be followed, and retrying will not help.
+        PostroomError: The inbox cannot be followed, and a retry will not help.
     """
     folder = places.data_dir(places.environment())
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -159,9 +159,9 @@ def _as_json(message: Mapping[str, Any]) -> str:
 
 
 class Patience:
-    """Waits for an unreachable server, longer each time.
+    """Waits until a server can be reached again, with growing pauses.
 
-    Reports the loss of the server and its return once each.
+    It reports once that the server is down, and once that it is back.
     """
 
     def __init__(self, *, is_quiet: bool = False) -> None:
@@ -169,23 +169,23 @@ class Patience:
         self._pause, self._is_waiting = SHORTEST_PAUSE, False
 
     def reset(self) -> None:
-        """Start again with the shortest pause: the server has answered."""
+        """Go back to the shortest pause, because the server has answered."""
         if self._is_waiting:
             self._say("the server is back")
         self._pause, self._is_waiting = SHORTEST_PAUSE, False
 
     def wait_out(self, error: PostroomError) -> None:
-        """Wait before the next attempt.
+        """Pause before the next attempt.
 
         Raises:
-            PostroomError: The given error, if it is not retryable.
+            PostroomError: The given error, if a retry cannot help.
         """
         if not error.retryable:
             raise error
         if not self._is_waiting:
             self._say(f"{error.message}; waiting for the server")
         self._is_waiting = True
-        # A chance in it, so that a crowd of watchers does not come back at one instant.
+        # The pause is partly random, so that many watchers do not return at the same moment.
         threading.Event().wait(self._pause * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
         self._pause = min(LONGEST_PAUSE, self._pause * 2)
 
@@ -195,10 +195,10 @@ class Patience:
 
 
 def leave_when_unread() -> None:
-    """Exit if the reader is gone. The next write, which would detect this too, may be days away.
+    """Exit if no program reads the output any more; the next write may be days away.
 
-    A pipe reports it as an error. If standard output is a socket, as in the hooks of Node clients, closing it
-    is reported as a hang-up.
+    A pipe reports this as an error. If standard output is a socket, as in hooks of Node clients, it reports a
+    hang-up.
     """
     if hasattr(select, "poll"):
         poll = select.poll()

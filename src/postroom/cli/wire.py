@@ -1,8 +1,8 @@
-"""HTTP requests to the server, with only the standard library, because `postroom mcp` must stay small.
+"""Sends HTTP requests to the server with the standard library alone, because `postroom mcp` must stay small.
 
-Each connection carries one request. On one machine, a new connection costs a tenth of a millisecond. If
-connections were reused, the server could close one just as a call is sent, and the outcome of the call would
-be unknown.
+Each connection carries one request. On one machine, a new connection takes a tenth of a millisecond. If
+connections were reused, the server could close one just when a call is sent, and the outcome of that call
+would be unknown.
 """
 
 import http.client
@@ -20,12 +20,12 @@ from postroom.contracts.errors import ConfigError, PostroomError, ServerUnavaila
 CONNECT_TIMEOUT: Final = timedelta(seconds=5)
 ANSWER_TIMEOUT: Final = timedelta(seconds=60)
 LARGEST_ANSWER: Final = 64 * 1024 * 1024
-"""The maximum size in bytes of an answer, or of an event of a stream."""
+"""The maximum size, in bytes, of a response or of one event in a stream."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """The address of the server, and the caller's credentials."""
+    """The address of the server, and the token with which to call it."""
 
     url: str
     """The server's URL, possibly with the path prefix of a proxy, without a slash at the end."""
@@ -34,7 +34,7 @@ class Endpoint:
     agent_token: str = field(default="", repr=False)
 
     def headers(self) -> dict[str, str]:
-        """Return the headers of every request."""
+        """Return the headers that every request has."""
         found = {"User-Agent": "postroom-cli"}
         if self.token:
             found["Authorization"] = f"Bearer {self.token}"
@@ -55,7 +55,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """The server's answer."""
+    """The server's response."""
 
     status: int
     content_type: str
@@ -70,7 +70,7 @@ class Reply:
 
 
 class Exchange:
-    """A request and its response. Another thread may abort it at any time."""
+    """A request and its response; another thread may abort it at any time."""
 
     def __init__(self, endpoint: Endpoint, *, timeout: timedelta = ANSWER_TIMEOUT) -> None:
         self._endpoint = endpoint
@@ -81,7 +81,7 @@ class Exchange:
         self._broken_off = False
 
     def connect(self) -> None:
-        """Connect to the server. If this fails, no part of a call has reached the server.
+        """Connect to the server; if this fails, no part of a call has reached a server.
 
         Raises:
             ServerUnavailable: No server accepts a connection there.
@@ -103,7 +103,7 @@ class Exchange:
     def send(self, call: Call) -> http.client.HTTPResponse:
         """Send a call and return the response as soon as its headers have arrived.
 
-        Read the body from the response.
+        The caller reads the body from the response.
 
         Raises:
             ServerUnavailable: No server answers there, or none answers in time.
@@ -114,14 +114,14 @@ class Exchange:
             self.connect()
         try:
             with suppress(BrokenPipeError, ConnectionResetError):
-                # A server that refuses a large body answers, and closes, before it has read all of it.
+                # A server that rejects a large body responds, and closes, before it has read all of it.
                 self._connection.request(call.method, path, body=call.body, headers=headers)
             return self._connection.getresponse()
         except (OSError, http.client.HTTPException) as error:
             raise unavailable(self._endpoint, error) from error
 
     def break_off(self) -> None:
-        """Close the stream now; the server then abandons the request."""
+        """Close the stream now, so that the server abandons the request."""
         self._broken_off = True
         held = self._socket
         if held is not None:
@@ -136,8 +136,8 @@ def exchange(endpoint: Endpoint, call: Call, *, timeout: timedelta = ANSWER_TIME
     """Send a request and return the whole response.
 
     Raises:
-        ServerUnavailable: No server answers there in time, or the answer breaks off.
-        TooLarge: The answer is over `LARGEST_ANSWER`.
+        ServerUnavailable: No server answers there in time, or the response breaks off.
+        TooLarge: The response is larger than `LARGEST_ANSWER`.
     """
     line = Exchange(endpoint, timeout=timeout)
     try:
@@ -149,11 +149,11 @@ def exchange(endpoint: Endpoint, call: Call, *, timeout: timedelta = ANSWER_TIME
 
 
 def whole_body(endpoint: Endpoint, response: http.client.HTTPResponse) -> bytes:
-    """Read the rest of an answer.
+    """Read the rest of a response.
 
     Raises:
-        ServerUnavailable: The answer broke off.
-        TooLarge: The answer is over `LARGEST_ANSWER`.
+        ServerUnavailable: The response broke off.
+        TooLarge: The response is larger than `LARGEST_ANSWER`.
     """
     try:
         body = response.read(LARGEST_ANSWER + 1)
@@ -163,19 +163,19 @@ def whole_body(endpoint: Endpoint, response: http.client.HTTPResponse) -> bytes:
         raise TooLarge(
             f"the answer exceeds {LARGEST_ANSWER} bytes", remedy="request less, with a smaller limit"
         )
-    if response.length:  # http.client reports a short body only if it is read without a limit
+    if response.length:  # http.client reports an incomplete body only if it is read without a limit
         short = ConnectionError(f"the answer is incomplete: {response.length} bytes are missing")
         raise unavailable(endpoint, short) from short
     return body
 
 
 def content_type(response: http.client.HTTPResponse) -> str:
-    """Return the media type of an answer, without its parameters."""
+    """Return the media type of a response, without its parameters."""
     return (response.getheader("Content-Type") or "").split(";", 1)[0].strip().lower()
 
 
 def unavailable(endpoint: Endpoint, error: Exception) -> PostroomError:
-    """Return the error for a request that may have reached the server, but whose answer was lost."""
+    """Return the error for a request that may have reached the server, but whose response was lost."""
     if isinstance(error, TimeoutError):
         return ServerUnavailable(
             f"the server at {endpoint.url} did not answer in time; it may have executed the call",
@@ -218,4 +218,4 @@ def _shut(held: socket.socket) -> None:
     try:
         held.shutdown(socket.SHUT_RDWR)
     except OSError:
-        return  # it is closed already
+        return  # it is already closed

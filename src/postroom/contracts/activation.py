@@ -14,7 +14,7 @@ from postroom.contracts.tools import ToolCallResume, ToolDescriptor
 
 
 class RunMode(StrEnum):
-    """How the run was requested."""
+    """The way in which the run was requested."""
 
     FOREGROUND = "foreground"
     SCHEDULED = "scheduled"
@@ -43,7 +43,7 @@ class RunOrigin(StrEnum):
 
 
 class RunRequestOrigin(StrEnum):
-    """The origin of the request, in the terms used by external callers."""
+    """The origin of the request, in the terms that external callers use."""
 
     USER = "User"
     MCP = "Mcp"
@@ -70,7 +70,7 @@ _OUTSIDE = {
 
 
 class BusyPolicy(StrEnum):
-    """What happens to input for a busy thread, in the library, in mail and in chats.
+    """The policy for input to a busy thread, in the library, in mail and in chats.
 
     interrupt: the active run stops and queued runs are superseded. queue: the input waits its turn. steer:
     the active run reads it at its next step; if it cannot, the input waits its turn. collect: the input joins
@@ -92,7 +92,7 @@ Strategy = BusyPolicy
 
 
 class Recovery(StrEnum):
-    """How an execution starts: for the first time, from the last checkpoint, or again from the beginning."""
+    """The start of an execution: the first one, one from the last checkpoint, or one from the beginning."""
 
     START = "start"
     RESUME = "resume"
@@ -100,7 +100,7 @@ class Recovery(StrEnum):
 
 
 class InferenceOverride(Record, frozen=True, kw_only=True):
-    """Model settings of one submission that differ from the settings of its agent."""
+    """Model settings of one submission that override the settings of its agent."""
 
     upstream_model: str | None = None
     temperature: float | None = None
@@ -108,7 +108,9 @@ class InferenceOverride(Record, frozen=True, kw_only=True):
     top_p: float | None = None
     reasoning_effort: str | None = None
     more: dict[str, Json] = field(default_factory=dict)
-    """Additional fields for the endpoint's request, such as `response_format`; passed unchanged."""
+    """Additional fields for the request to the endpoint, such as `response_format`; they are passed
+    unchanged.
+    """
 
 
 class RunOptions(Record, frozen=True, kw_only=True, omit_defaults=True):
@@ -138,13 +140,13 @@ _RESUMED = RunTraceContext(run_mode=RunMode.RESUME)
 
 
 class DeliveryOptions(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """Options for the queue; durations in milliseconds, instants in milliseconds since the epoch.
+    """Options for the queue, with durations in milliseconds, and times in milliseconds since the epoch.
 
-    `priority` 0 is served first, 255 last. A dispatch that has not started at `deadline_at` becomes a
-    dead letter. Retry options that are None are taken from the mailbox's settings; `max_attempts` limits the
-    attempts for all kinds of failures. `max_interruptions` is the number of executions that may be cut off by
-    a server's shutdown or crash; one more makes the dispatch a dead letter. The first delay is at most
-    `retry_delay_ms`, and doubles with each attempt up to `max_retry_delay_ms`.
+    Priority 0 is served first, and 255 last. A dispatch becomes a dead letter if it has not started at
+    `deadline_at`. Retry options that are None are taken from the mailbox's settings; `max_attempts` limits
+    the attempts for all kinds of failures. `max_interruptions` is the number of executions that a server's
+    shutdown or crash may interrupt; one more interruption makes the dispatch a dead letter. The first delay
+    is at most `retry_delay_ms`, and doubles with each attempt up to `max_retry_delay_ms`.
     """
 
     priority: int = 128
@@ -161,10 +163,10 @@ class DeliveryOptions(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class RunHints(Record, frozen=True, kw_only=True):
-    """Ids chosen by the caller or during preparation."""
+    """Ids that the caller chose, or that were generated when the run was prepared."""
 
     key: str | None = None
-    """The caller's key for this job, from which `run_id` was derived; errors name it."""
+    """The caller's key for this job, from which `run_id` was derived; error messages contain it."""
     run_id: str | None = None
     dispatch_id: str | None = None
     resolution_id: str | None = None
@@ -202,8 +204,8 @@ class RunActivationSnapshot(Record, frozen=True, kw_only=True, omit_defaults=Tru
 class RunActivation(Record, frozen=True, kw_only=True):
     """The request that is passed to the mailbox, which passes it to the executor.
 
-    When the executor receives it, `trace.dispatch_id` and `trace.session_id` are set, `hints.run_id` or
-    `continue_run_id` names the run, `attempt` counts attempts from 1, and `recovery` tells how this execution
+    When the executor receives it, `trace.dispatch_id` and `trace.session_id` are set, and `hints.run_id` or
+    `continue_run_id` names the run. `attempt` counts attempts from 1, and `recovery` says how this execution
     starts. `control` exists only in this process and is never stored.
     """
 
@@ -219,9 +221,9 @@ class RunActivation(Record, frozen=True, kw_only=True):
     delivery: DeliveryOptions = DeliveryOptions()
     hints: RunHints = RunHints()
     attempt: int = 1
-    """The number of this attempt, which is 1 more than the number of failed attempts of the run."""
+    """The number of this attempt, which is the number of the run's failed attempts plus 1."""
     interruptions: int = 0
-    """How many executions of the run were cut off by a server's shutdown or crash, or by a lost lease."""
+    """The number of the run's executions that a server's shutdown or crash, or a lost lease, interrupted."""
     recovery: Recovery = Recovery.START
     control: Json = None
 
@@ -247,7 +249,7 @@ class RunActivation(Record, frozen=True, kw_only=True):
 
     @property
     def run_id(self) -> str | None:
-        """The id of the run, if it is determined yet."""
+        """The id of the run; None if it is not determined yet."""
         return self.continue_run_id or self.hints.run_id
 
     def continuing(self, run_id: str) -> "RunActivation":
@@ -269,7 +271,7 @@ class RunActivation(Record, frozen=True, kw_only=True):
     def snapshot(
         self, *, trigger_message_ids: Sequence[str], covered: SeqRange | None
     ) -> RunActivationSnapshot:
-        """Return the part of the request to store, after its messages were committed."""
+        """Return the part of the request to store, once its messages are committed."""
         return RunActivationSnapshot(
             thread_id=self.thread_id,
             agent_id=self.agent_id,

@@ -1,4 +1,4 @@
-"""Events of an execution while it runs; the stream ends with `RunFinish`.
+"""The events that an execution emits while it runs; the stream ends with `RunFinish`.
 
 Storage never delays live events. A separate component decides which events are stored, and in which form.
 """

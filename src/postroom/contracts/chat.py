@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 MAX_INBOUND = 200
 """Maximum length of a list that a call returns."""
 INBOUND_ID = "line-"
-"""Prefix of an inbound message's id on its thread; stored rows use this word."""
+"""Prefix of an inbound message's id on its thread. Stored rows contain it, so it cannot change."""
 CHAT_THREAD = "chat/"
 """Prefix of chat thread names, `chat/<platform>/<account>/<unique>`; the name determines which chat receives
 the answers.
@@ -36,7 +36,7 @@ CHAT_KIND = "chat"
 
 
 class InboundStatus(StrEnum):
-    """The state of a message between its arrival and its answer."""
+    """The state of an inbound message between its arrival and its answer."""
 
     WAITING = "waiting"
     HANDED_OVER = "handed_over"
@@ -85,11 +85,13 @@ class InboundMessage(Record, frozen=True, kw_only=True):
     received_at: int = 0
     updated_at: int = 0
     revision: int = 1
-    """Version number of the message; each edit in the chat raises it."""
+    """Version number of the message; each edit in the chat increases it."""
     thread_id: str | None = None
     """The thread that received the message."""
     reason: str | None = None
-    """Why the message was rejected or failed; for a message that was answered without a run, the answer."""
+    """The reason why the message was rejected or failed; for a message that was answered without a run, the
+    answer.
+    """
 
     @property
     def thread_message_id(self) -> str:
@@ -97,7 +99,7 @@ class InboundMessage(Record, frozen=True, kw_only=True):
         return f"{INBOUND_ID}{self.inbound_id}"
 
     def may_become(self, status: InboundStatus) -> bool:
-        """Return whether a move can change the message to this status."""
+        """Return whether the message can change to this status."""
         return status in INBOUND_MOVES.get(self.status, ())
 
     def moved(self, move: "InboundMove", *, now: int) -> "InboundMessage":
@@ -151,14 +153,14 @@ def inbound_id_of(message_id: str) -> int | None:
 
 
 class Received(Record, frozen=True, kw_only=True):
-    """A received message; `is_new` is False if it was known before, and is then returned unchanged."""
+    """A received message as stored; if it was known before, it is unchanged and `is_new` is False."""
 
     message: InboundMessage
     is_new: bool
 
 
 class InboundMove(Record, frozen=True, kw_only=True):
-    """A change of messages to a new status, with the fields to set; a field that is None stays unchanged."""
+    """A change of messages to a new status, with the fields to set. Fields that are None stay unchanged."""
 
     status: InboundStatus
     thread_id: str | None = None
@@ -171,7 +173,7 @@ class InboundMove(Record, frozen=True, kw_only=True):
 
 
 class ChatSession(Record, frozen=True, kw_only=True):
-    """The thread to which a chat is currently bound. Each change raises `revision`."""
+    """The thread to which a chat is currently bound. Each change increases `revision`."""
 
     session_key: str
     thread_id: str

@@ -10,7 +10,7 @@ from postroom.contracts.people import ChatAddress
 class LinkedChat:
     """A direct chat with its person and the newest code that was issued there.
 
-    Instants are in milliseconds.
+    Times are in milliseconds since the epoch.
     """
 
     platform: str
@@ -32,7 +32,7 @@ class LinkedChat:
 
 
 class LinkOutcome(StrEnum):
-    """What happened with a code that a person entered."""
+    """The result of a code that a person entered."""
 
     LINKED = "linked"
     UNKNOWN = "unknown"

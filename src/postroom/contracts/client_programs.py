@@ -1,4 +1,4 @@
-"""The facts about client programs that setup and runs share: names, commands, settings for our server.
+"""Facts about client programs that setup and runs share: their names, commands and settings for our server.
 
 The module imports nothing from postroom, because commands must start quickly. `postroom.executors.clients`
 has the facts that only runs need.
@@ -38,10 +38,10 @@ class ClientProgram:
     Empty if all tested releases support them.
     """
     why_oldest: str = ""
-    """How older releases were observed to behave."""
+    """The observed behaviour of older releases."""
 
     lists_servers: bool = False
-    """Whether `mcp list` in a folder lists the servers that are used there; not in an untrusted folder."""
+    """Whether `mcp list` in a trusted folder lists the servers that are used there."""
 
     @property
     def install(self) -> str:

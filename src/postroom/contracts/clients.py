@@ -59,7 +59,7 @@ EVENTS = {
     },
     "git": {"pre-commit": "commit", "pre-push": "push"},
 }
-"""The meaning of each event, by client and the client's name for it.
+"""The meaning of each event, keyed by client and by the client's name for the event.
 
 Codex has no SessionEnd, so the waiting process reports it.
 """
@@ -75,7 +75,7 @@ WAKE = "wake"
 """The second question of a waiting hook: the line that starts the turn."""
 
 MODES = ("warn", "block", "off")
-"""What happens if a check fails: continue with a note, stop, or perform no checks at all."""
+"""The modes of the checks: a failed check only adds a note, or it stops the action, or no checks are made."""
 
 
 def unchecked(why: str) -> str:

@@ -1,4 +1,4 @@
-"""Time as plain values: every instant in postroom is an integer number of milliseconds since the epoch."""
+"""Time as plain values: every time in postroom is an integer number of milliseconds since the epoch."""
 
 import re
 import time
@@ -14,9 +14,11 @@ from typing import Final, Protocol
 from postroom.contracts.errors import InvalidArgument
 
 SET_BACK_MS: Final = 2_000
-"""Minimum backward jump of the clock, in milliseconds between two checks, that counts as set back."""
+"""The minimum number of milliseconds by which the clock must jump back between two checks to count as set
+back.
+"""
 Ids = Callable[[], str]
-"""Returns a new identifier of 36 characters."""
+"""A function that returns a new identifier of 36 characters."""
 Duration = timedelta | float
 """A duration as callers give it: a timedelta, or a number of seconds."""
 _TAIL_BITS: Final = 74
@@ -34,7 +36,7 @@ class Timer(Protocol):
     """Waits for time to pass; tests pass a timer whose time they move."""
 
     async def sleep(self, milliseconds: int) -> None:
-        """Return after this many milliseconds."""
+        """Wait for this number of milliseconds."""
         ...
 
 
@@ -47,7 +49,7 @@ class SystemClock:
 
 
 def elapsed_ms() -> int:
-    """Return milliseconds since an arbitrary instant, from a monotonic clock.
+    """Return the milliseconds since an arbitrary point in time, from a monotonic clock.
 
     On systems with `CLOCK_BOOTTIME`, the time that the machine spends asleep is included.
     """
@@ -62,7 +64,7 @@ class ClockWatch:
         self._ahead: int | None = None
 
     def set_back_ms(self, now: int) -> int | None:
-        """Return how many milliseconds the clock was set back since `remember`, 0 if it was not.
+        """Return the milliseconds by which the clock was set back since `remember`; 0 if it was not.
 
         Return None before the first `remember`.
         """
@@ -85,7 +87,7 @@ def seconds_of(given: object, name: str) -> float:
     if isinstance(given, timedelta):
         return given.total_seconds()
     if isinstance(given, int | float) and not isinstance(given, bool):
-        with suppress(OverflowError):  # raised for an integer that is too large for a float
+        with suppress(OverflowError):  # Python raises this for an integer that is too large for a float
             if not isnan(seconds := float(given)):
                 return seconds
     raise InvalidArgument(
@@ -119,7 +121,7 @@ def milliseconds(duration: Duration) -> int:
 
 
 def iso(instant: int) -> str:
-    """Render an instant as ISO 8601 in UTC with milliseconds, for JSON, pages and files."""
+    """Format a time as ISO 8601 in UTC with milliseconds, for JSON, pages and files."""
     return f"{_iso_second(instant // 1000)}.{instant % 1000:03d}Z"
 
 
@@ -143,10 +145,11 @@ def from_iso(text: str) -> int:
 
 
 def time_ordered_ids(clock: Clock, random: Random) -> Ids:
-    """Return a maker of version 7 UUIDs (RFC 9562): 48 bits of milliseconds, then 74 bits that only grow.
+    """Return a function that makes version 7 UUIDs (RFC 9562): 48 bits of time, then 74 bits that only grow.
 
-    Identifiers sort by their creation time. Within the same millisecond, and after the clock was set back
-    until it has caught up, each identifier is the last one plus a random step (method 2 of section 6.2).
+    The time is in milliseconds, and identifiers sort by it. In two cases, an identifier is the previous one
+    plus a random step (method 2 of section 6.2): within the same millisecond, and after the clock was set
+    back, until it has caught up.
     """
     last_at, last_tail = 0, 0
 
@@ -212,9 +215,10 @@ def duration_of(value: object) -> timedelta:
 
 
 def parse_duration(text: str) -> timedelta | None:
-    """Return the duration that a text says, in English units or as ISO 8601; None for any other text.
+    """Return the duration that a text expresses, in English units or as ISO 8601; None for any other text.
 
-    A month is 30 days and a year 365 days, and only ISO 8601 has them. A unit that is given twice is refused.
+    Months (30 days) and years (365 days) are accepted only in ISO 8601. A unit that is given twice is
+    refused.
     """
     text = text.strip()
     if found := _ISO.fullmatch(text.upper()):
@@ -258,14 +262,17 @@ _AGO: Final = re.compile(
 )
 _DAY: Final = re.compile(r"(today|yesterday)(?:(?:,| at)? ([0-2]?[0-9]:[0-5][0-9]))?")
 _FULL_UNIT: Final = re.compile(r"(?:minute|hour|day)\Z")
-"""The last week is seven days, or the week before this one: only shorter units may stand without a number."""
+"""The units that may stand without a number. `week` is not one of them, because the last week may be the last
+seven days or the week before this one.
+"""
 
 
 def past_of(text: str, now: int) -> int:
-    """Return the past time that a text says, in milliseconds; a time without a time zone is taken as UTC.
+    """Return the past time that a text expresses, in milliseconds; a time without a time zone is in UTC.
 
-    A text may be ISO 8601, seconds or milliseconds since 1970, RFC 2822, `2026/11/28`, `now`, `today` or
-    `yesterday` (0:00 UTC, or with a time of day), or a duration, which is counted back from `now`.
+    A text may be ISO 8601, RFC 2822, seconds or milliseconds since 1970, `2026/11/28`, or `now`. It may also
+    be `today` or `yesterday` (0:00 UTC, or with a time of day), or a duration, which is counted back from
+    `now`.
 
     Raises:
         ValueError: The text is none of these, or the time is outside the years 1 to 9999.

@@ -1,4 +1,4 @@
-"""The dispatch: a small delivery record that says "execute this run now". It carries no message bodies.
+"""The dispatch: a small delivery record that says "execute this run now". It contains no message bodies.
 
                      enqueue                     claim / claim_dispatch
         (none) ───────────▶ Queued ─────────────────────────────────▶ Claimed
@@ -10,11 +10,11 @@
                              ▼                                             ▼
                   Cancelled | Superseded         Acked | DeadLetter | Superseded
 
-A record changes only through the transitions below. Each returns a new record, and raises if the current
-state does not permit it. Stores persist the returned record, or make the same change in SQL; a row that is
-read back is checked by the same rules. `Acked` means only that the queue has finished with the dispatch, not
-that the run succeeded: the outcome is stored with the run, and copied to the fields `run_status` to
-`run_error`.
+A record changes only through the transitions below. Each transition returns a new record, and raises an error
+if the current state does not permit it. Stores persist the returned record, or make the same change in SQL. A
+row that is read from the store is checked by the same rules. `Acked` means only that the queue has finished
+with the dispatch, not that the run succeeded: the outcome is stored with the run, and copied to the fields
+`run_status` to `run_error`.
 """
 
 from enum import StrEnum
@@ -32,7 +32,7 @@ STALE_EPOCH = "dispatch superseded: its epoch is older than the thread's"
 LEASE_ENDED = "lease expired"
 OWNER_GONE = "the process that executed the run has ended"
 NO_ATTEMPTS_LEFT = "{}; max attempts reached"
-"""The error of a dead letter, appended to the reason for its last interruption."""
+"""The error text of a dead letter; the reason for its last interruption is inserted."""
 INTERRUPTED_TOO_OFTEN = (
     "the run was interrupted {} because its server ended or lost its lease; the limit is {}"
 )
@@ -76,9 +76,10 @@ UNHANDLED_AT_FIRST = (
     RunDispatchStatus.SUPERSEDED,
     RunDispatchStatus.DEAD_LETTER,
 )
-"""Final states about which the run has not been told yet; a row becomes `reconciled` when its run is updated.
+"""Final states in which the run still has to be updated. The row becomes `reconciled` when its run is
+updated.
 
-`Acked` rows are.
+`Acked` rows are reconciled from the start.
 """
 
 
@@ -94,16 +95,16 @@ class RunDispatchResult(Record, frozen=True, kw_only=True):
 
 
 class Claim(Record, frozen=True, kw_only=True):
-    """Proof of ownership that the owner presents with every write; stores refuse it once stale."""
+    """Proof of ownership that the owner presents with every write; a store refuses a proof that is stale."""
 
     dispatch_id: str
     token: str
 
 
 class RunDispatch(Record, frozen=True, kw_only=True):
-    """One delivery of a run.
+    """One delivery of a run. All times are in milliseconds since the epoch.
 
-    Instants are milliseconds since the epoch. The lease includes the instant `lease_until`.
+    The lease includes the time `lease_until`.
     """
 
     dispatch_id: str
@@ -111,7 +112,9 @@ class RunDispatch(Record, frozen=True, kw_only=True):
     run_id: str
     created_at: int
     available_at: int
-    """The earliest start. 0 means no delay: the dispatch is due at once, even if the clock is wrong."""
+    """The earliest time of its start. 0 means no delay: the dispatch is due at once, even if the clock is
+    wrong.
+    """
     updated_at: int
     status: RunDispatchStatus = RunDispatchStatus.QUEUED
     priority: int = DEFAULT_PRIORITY
@@ -136,7 +139,7 @@ class RunDispatch(Record, frozen=True, kw_only=True):
     limit_key: str = ""
     """The key by which limits count the run, in addition to its tenant."""
     interruption_count: int = 0
-    """Number of executions that were cut off by a server's shutdown or a lost lease.
+    """Number of executions that were interrupted by a server's shutdown or a lost lease.
 
     `attempt_count` does not include them.
     """
@@ -227,7 +230,7 @@ class RunDispatch(Record, frozen=True, kw_only=True):
 
     @property
     def due_since(self) -> int:
-        """The instant from which a queued dispatch is due."""
+        """The time from which a queued dispatch is due."""
         return max(self.available_at, self.updated_at)
 
     def prepared_for_enqueue(self, *, epoch: int) -> "RunDispatch":
@@ -263,7 +266,7 @@ class RunDispatch(Record, frozen=True, kw_only=True):
         )
 
     def extend_lease(self, *, extension_ms: int, now: int) -> "RunDispatch":
-        """Return the dispatch owned until `now + extension_ms`."""
+        """Return the dispatch with its lease extended until `now + extension_ms`."""
         self._require(RunDispatchStatus.CLAIMED, "extend_lease")
         return replace(self, lease_until=now + extension_ms, updated_at=now)
 
@@ -274,7 +277,7 @@ class RunDispatch(Record, frozen=True, kw_only=True):
         return replace(self, **{**_NOTHING_REPORTED, **changes})
 
     def record_run_result(self, result: RunDispatchResult, *, now: int) -> "RunDispatch":
-        """Return the dispatch with the result of its run; the dispatch itself stays Claimed.
+        """Return the dispatch with the result of its run; its state stays Claimed.
 
         Raises:
             InvalidRecord: The result belongs to another run.
@@ -298,7 +301,7 @@ class RunDispatch(Record, frozen=True, kw_only=True):
         )
 
     def acked(self, *, now: int) -> "RunDispatch":
-        """Return the dispatch consumed."""
+        """Return the dispatch as Acked: the queue has finished with it."""
         self._require(RunDispatchStatus.CLAIMED, "ack")
         return _ended(self, RunDispatchStatus.ACKED, now=now)
 
@@ -309,9 +312,9 @@ class RunDispatch(Record, frozen=True, kw_only=True):
 
     @property
     def executions(self) -> int:
-        """Number of executions that have started, including failed and interrupted ones and the last.
+        """Number of executions that have started, including failed and interrupted ones and the latest one.
 
-        `attempt_count` and `interruption_count` do not include the last execution unless it used up their
+        `attempt_count` and `interruption_count` do not include the latest execution, unless it used up their
         limit.
         """
         counted = self.attempt_count + self.interruption_count
@@ -331,7 +334,7 @@ class RunDispatch(Record, frozen=True, kw_only=True):
 
     @property
     def _has_used_up(self) -> bool:
-        """Whether it has reached the limit of its attempts or of its interruptions."""
+        """Whether the dispatch has reached the limit of its attempts or of its interruptions."""
         most = self.max_interruptions
         return self.attempt_count >= self.max_attempts or (
             most is not None and self.interruption_count > most
@@ -346,7 +349,7 @@ class RunDispatch(Record, frozen=True, kw_only=True):
         max_attempts: int | None = None,
         code: str | None = None,
     ) -> "RunDispatch":
-        """Return the dispatch queued again after `delay_ms`, or as a dead letter if no attempt is left.
+        """Return the dispatch queued again, due after `delay_ms`, or as a dead letter if no attempt is left.
 
         `max_attempts` replaces the limit from now on. `code` is the error code that a dead letter stores.
         """
@@ -411,17 +414,17 @@ class RunDispatch(Record, frozen=True, kw_only=True):
         return _ended(replace(self, last_error=error), RunDispatchStatus.DEAD_LETTER, now=now)
 
     def hurried(self, *, not_before: int, now: int) -> "RunDispatch":
-        """Return the queued dispatch due at `not_before`, or at once if that is past; an answer arrived."""
+        """Return the queued dispatch due sooner, because an answer arrived: at `not_before`, or at once."""
         self._require(RunDispatchStatus.QUEUED, "hurry")
         return replace(self, available_at=not_before if not_before > now else 0, updated_at=now)
 
     def cancelled(self, *, now: int) -> "RunDispatch":
-        """Return the dispatch cancelled before its start."""
+        """Return the dispatch as cancelled before its start."""
         self._require(RunDispatchStatus.QUEUED, "cancel")
         return _ended(self, RunDispatchStatus.CANCELLED, now=now)
 
     def superseded(self, *, reason: str, now: int) -> "RunDispatch":
-        """Return the dispatch as superseded by newer work of its thread; the result of its run is dropped."""
+        """Return the dispatch as superseded by newer work of its thread; its run's result is discarded."""
         if self.status.is_terminal:
             raise IllegalTransition(
                 f"dispatch {self.dispatch_id!r} is {self.status} and cannot be superseded",

@@ -1,7 +1,7 @@
-"""Every failure that postroom can name, in one class hierarchy, grouped by who must act.
+"""All errors of postroom, in one class hierarchy, grouped by who must act.
 
     PostroomError
-    ├── InputError            the caller mends the call
+    ├── InputError            the caller must correct the call
     │   ├── InvalidArgument, InvalidName, InvalidPattern, InvalidPath, InvalidRecipients, TooLarge
     │   ├── UnknownProject, UnknownAgent, UnknownMessage, UnknownThread, UnknownReservation, UnknownToken
     │   ├── UnknownTask, TaskCircle, UnknownNote, UnknownSubscription, EventNotReported
@@ -10,7 +10,7 @@
     │   ├── InvalidSubmission, InvalidRecord, ForeignThread
     │   ├── AgentNotFound, ResolveFailed, InvalidActivation, InvalidResume
     │   └── InvalidRunner, RunnerNotFound, InvalidStep, InvalidSchedule, UnknownSchedule
-    ├── StateError            the caller, at another time or in another way
+    ├── StateError            the caller may try again later, or must call in another way
     │   ├── IdempotencyConflict, AgentRetired, ContactRequired, ContactBlocked
     │   ├── AlreadyRead, NotHolder, TaskNotHeld, TaskNotReady, NoteContradicts
     │   ├── CursorExpired, CursorAhead
@@ -18,36 +18,36 @@
     │   ├── DuplicateRecord, DedupeKeyInUse, VersionConflict, QueueFull
     │   ├── AlreadyConsumed, StaleDecision, MailboxClosed, MailboxForked, LifecycleBusy, ThreadAlreadyRunning
     │   └── ResultConflict, StaleResult, ResultTooEarly, RunUnsuccessful
-    ├── AccessError           the caller proves who it is
+    ├── AccessError           the caller must authenticate itself
     │   ├── TokenRequired, WrongToken, IdentityMismatch, WrongSignature, NotPermitted, InsufficientScope
-    ├── StaleClaim            the worker: it lost the dispatch, must stop and has written nothing
-    ├── RunFailure            the run failed; whether it is tried again is said by `retryable`
+    ├── StaleClaim            the worker lost the dispatch and must stop; nothing was written
+    ├── RunFailure            the run failed; `retryable` says whether it is tried again
     │   ├── DeadlinePassed, ExecutorFailed, ExecutorMisbehaved, PhaseError, RunTimedOut, RunnerSecretMissing
     │   ├── GiveUp            raised by work that cannot succeed
-    │   ├── CommandError      the program that runs the agent
+    │   ├── CommandError      the program that runs the agent failed
     │   │   ├── CommandBusy, CommandKilled                                  (tried again)
     │   │   └── CommandNotStarted, PromptTooLong, CommandFailed, CommandSaidNothing,
     │   │       CommandTimedOut, CommandFlooded, CommandNotEnded, AgentProtocolBroken, AgentStopped
-    │   ├── RemoteError       the other server that runs the agent
+    │   ├── RemoteError       the other server that runs the agent failed
     │   │   ├── RemoteUnavailable                                           (tried again)
     │   │   └── RemoteRefused, RemoteMisbehaved, RemoteFailed, RemoteTimedOut
-    │   └── InferenceError    the model's side
+    │   └── InferenceError    the call to the model failed
     │       ├── InferenceFailed, ProviderFailed, RateLimited, Overloaded,   (tried again)
     │       │   InferenceTimeout, StreamInterrupted
     │       └── ContextOverflow, RequestRefused, Unauthorized, ModelNotFound, NoModelEndpoint, ContentFiltered
-    ├── InternalError         a developer: a rule of our own was broken
-    ├── StoreError            the operator; the data is as it was
+    ├── InternalError         a developer must fix postroom, which broke one of its own rules
+    ├── StoreError            the operator must repair the store; its data is unchanged
     │   ├── StoreUnavailable (StoreClosed), StoreFull, StoreReadOnly, CommitUnknown
     │   ├── StoreCorrupt (RecordTooNew)
     │   └── StoreHeld, SchemaTooNew, WrongStore  (at start-up: exit 78)
-    ├── ArchiveUnavailable    the operator; mail goes on, the backlog drains later
-    ├── ServerUnavailable     the person at the command line: start the server
-    ├── MissingExtra          the operator installs what is named
-    └── ConfigError           the operator, before anything starts (exit 78)
-        ├── ClientFileRefused, ClientUnfit      a client that cannot be set up as it is
-        └── CredentialRefused                   a platform that takes a token or a password no more
+    ├── ArchiveUnavailable    the operator must repair the archive; mail continues, and the archive catches up
+    ├── ServerUnavailable     the person at the command line must start the server
+    ├── MissingExtra          the operator must install the extra that the error names
+    └── ConfigError           the operator must correct the configuration; nothing starts (exit 78)
+        ├── ClientFileRefused, ClientUnfit      a client that cannot be set up in its present state
+        └── CredentialRefused                   a platform that no longer accepts a token or a password
 
-`code` is stable and never reused. The message names the value and says what is wrong with it; `remedy` says
+`code` is stable and never reused. The message names the value and says what is wrong with it. `remedy` says
 what to do.
 """
 
@@ -56,15 +56,18 @@ from typing import ClassVar, Self
 
 
 class PostroomError(Exception):
-    """The base class. It has a stable code, the invalid value and the remedy, which tracebacks show, too."""
+    """The base class of all errors.
+
+    It has a stable code, the invalid value and a remedy, all shown in tracebacks.
+    """
 
     code: ClassVar[str] = "error"
     retryable: ClassVar[bool] = False
     default_remedy: ClassVar[str] = ""
     branch: ClassVar[str] = "error"
-    """The kind of failure in two words, with which the text of `describe()` begins."""
+    """The kind of failure in two words; the text of `describe()` begins with it."""
     is_told: bool = False
-    """Whether a log line has already reported it, so that lines that would only repeat it are omitted."""
+    """Whether a log line has already reported this error, so that it is not reported again."""
 
     def __init__(
         self,
@@ -83,7 +86,7 @@ class PostroomError(Exception):
             self.add_note(f"Remedy: {self.remedy}")
 
     def met_at(self, place: str) -> Self:
-        """Return the same error with the place where it occurred added in front of its message."""
+        """Return a copy of the error, with the place where it occurred in front of its message."""
         text = f"{place}: {self.message}"
         return type(self)(text, value=self.value, remedy=self.remedy, details={**self.details, "at": place})
 
@@ -227,7 +230,7 @@ class UnknownSubscription(InputError):
 
 
 class EventNotReported(InputError):
-    """Nothing reports events of this kind to postroom, so that nobody can subscribe to them."""
+    """Nothing reports events of this kind to postroom, so nobody can subscribe to them."""
 
     code = "event_not_reported"
 
@@ -389,7 +392,7 @@ class NotHolder(StateError):
 
 
 class TaskNotHeld(StateError):
-    """The caller does not hold this task under this epoch: its lease ended, or the task changed meanwhile."""
+    """The caller does not hold this task under this epoch: its lease ended, or the task has changed since."""
 
     code = "task_not_held"
     default_remedy = "stop working on the task, and claim another with claim_task"
@@ -512,7 +515,7 @@ class MailboxClosed(StateError):
 
 
 class MailboxForked(StateError):
-    """A forked process used a mailbox that its parent opened. Its threads exist in the parent only."""
+    """A forked process used a mailbox that its parent opened. Its Python threads exist in the parent only."""
 
     code = "mailbox_forked"
     default_remedy = (
@@ -614,14 +617,14 @@ class InsufficientScope(AccessError):
 
 
 class StaleClaim(PostroomError):
-    """The claim has ended because its lease expired or an interrupt came. Nothing was written."""
+    """The claim has ended because its lease expired or an interrupt arrived. Nothing was written."""
 
     code = "stale_claim"
     branch = "stale claim"
 
 
 class RunFailure(PostroomError):
-    """A run failed. `retryable` tells whether it will be retried."""
+    """A run failed. `retryable` says whether it will be retried."""
 
     code = "run_failure"
     branch = "run failed"
@@ -629,7 +632,9 @@ class RunFailure(PostroomError):
     def __init__(self, message: str, *, retry_after_ms: int | None = None, **facts: object) -> None:
         super().__init__(message, **facts)  # type: ignore[arg-type]
         self.retry_after_ms = retry_after_ms
-        """How long the other side asked callers to wait, in milliseconds."""
+        """The time, in milliseconds, that the called service asked its callers to wait; None if it asked for
+        none.
+        """
 
 
 class ExecutorFailed(RunFailure):
@@ -640,7 +645,7 @@ class ExecutorFailed(RunFailure):
 
 
 class GiveUp(RunFailure):
-    """Raised by a run if no retry can help: the run fails at once, even if attempts are left."""
+    """Raised by a run if a retry cannot help. The run then fails at once, even if attempts are left."""
 
     code = "gave_up"
     branch = "gave up"
@@ -740,7 +745,10 @@ class CommandBusy(CommandError):
 
 
 class CommandKilled(CommandError):
-    """A signal that postroom did not send ended the program. The system sends one if memory is short."""
+    """A signal that postroom did not send ended the program.
+
+    The operating system does this if memory is short.
+    """
 
     code = "command_killed"
     retryable = True
@@ -754,7 +762,7 @@ class AgentProtocolBroken(CommandError):
 
 
 class AgentStopped(CommandError):
-    """The agent refused the task or reached its own limit. `value` tells which of the two."""
+    """The agent refused the task or reached its own limit. `value` says which of the two happened."""
 
     code = "agent_stopped"
     default_remedy = "give the agent a smaller task, or raise the agent's own limit"
@@ -1050,18 +1058,18 @@ def why_unreadable(error: Exception) -> str:
     if isinstance(error, OSError):
         return error.strerror or "the system gave no reason"
     if isinstance(error, RecursionError) or (isinstance(error, ValueError) and type(error) is not ValueError):
-        return "it is not valid JSON"  # for these `json` raises subclasses of ValueError
+        return "it is not valid JSON"  # for these defects, `json` raises subclasses of ValueError
     return "a field is missing or has the wrong type"
 
 
 def _branches(kind: type[PostroomError]) -> list[type[PostroomError]]:
     found = [kind]
     for child in kind.__subclasses__():
-        if child.__module__ == __name__:  # a class of another module has the code of its parent
+        if child.__module__ == __name__:  # a class of another module may have the code of its parent
             found.extend(_branches(child))
     return found
 
 
 def all_errors() -> list[type[PostroomError]]:
-    """Return all error classes of this module, one for each code, whatever other modules are imported."""
+    """Return all error classes of this module, one for each code, also if other modules define more."""
     return _branches(PostroomError)

@@ -1,4 +1,4 @@
-"""Canonical events: each event is stored once, in a gapless order, and can be read again at any time.
+"""Canonical events: each event is stored once, numbered without gaps, and can be read again at any time.
 
 Each scope (a project, a thread, a run) numbers its events from 1; a cursor is the number of the last event
 read. If a writer repeats an idempotency key, it gets the event that the first call stored.
@@ -38,12 +38,12 @@ class EventScope:
 
     @property
     def key(self) -> str:
-        """The scope as one string."""
+        """The scope as a single string, family and id together."""
         return f"{self.family}:{self.id}"
 
 
 class EventVisibility(StrEnum):
-    """Who may read an event."""
+    """The readers who may see an event."""
 
     PUBLIC = "public"
     INTERNAL = "internal"
@@ -52,7 +52,7 @@ class EventVisibility(StrEnum):
 
 
 class RuntimeEventDurability(StrEnum):
-    """Which events of an executor are stored: none, all except observations, or all."""
+    """The events of an executor that are stored: none, all except observations, or all."""
 
     DISABLED = "disabled"
     COMPACTED = "compacted"
@@ -66,7 +66,7 @@ class AppendOptions:
     writer_id: str | None = None
     idempotency_key: str | None = None
     expected_prior: dict[str, int] = field(default_factory=dict)
-    """The expected newest number, by `EventScope.key`; scopes that are not named are not checked."""
+    """The expected newest numbers, keyed by `EventScope.key`; scopes that are not named are not checked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +101,7 @@ class CanonicalEventDraft:
 
     @property
     def digest(self) -> str:
-        """Hash of the fields that must be equal when the key is used again.
+        """The hash of the fields that must be equal if the key is used again.
 
         Origin and schema version are excluded.
         """
@@ -139,7 +139,7 @@ class CanonicalEvent:
     event_kind: str
     payload: dict[str, Json]
     sequences: dict[str, int]
-    """The event's number in each scope, by `EventScope.key`."""
+    """The event's number in each scope, keyed by `EventScope.key`."""
     created_at: int
     causation_id: str | None = None
     correlation_id: str | None = None

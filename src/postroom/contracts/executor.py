@@ -1,8 +1,8 @@
 """The interface between the mailbox and an executor of agents.
 
 An executor runs at most one claimed run of a thread at a time. It may block for days, crash, or ignore a
-cancellation; the lease limits the harm. It writes through `activation.control.coordinator`, which checks with
-each write that the claim is still valid.
+cancellation; the lease limits the damage. It writes through `activation.control.coordinator`, which checks
+with each write that the claim is still valid.
 """
 
 import uuid
@@ -35,7 +35,7 @@ STDIO: Final = ("-m", "postroom", "mcp", "--tools", TOOLS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunAccess:
-    """The server's addresses, and a token for one run that is valid while the run's program is active."""
+    """The server's URLs, and a token for one run, which is valid while the run's program is active."""
 
     url: str
     mcp_path: str
@@ -76,7 +76,7 @@ class AgentRunResult(Record, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedRunPlan:
-    """The configuration to which a run is pinned; a run whose plan can no longer be assembled is refused."""
+    """The configuration to which a run is pinned. A run is refused if its plan can no longer be assembled."""
 
     resolution_id: str
     replayable: bool = True
@@ -101,7 +101,7 @@ def identity_of(activation: RunActivation, *, run_id: str | None = None) -> RunI
 
 
 class RunDispatchExecutor(ABC):
-    """Runs agents. A subclass must define `run`; by default, all other capabilities are declined."""
+    """Runs agents. A subclass must define `run`. By default, it has none of the other capabilities."""
 
     @abstractmethod
     async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
@@ -152,7 +152,7 @@ class RunDispatchExecutor(ABC):
         return
 
     async def resolve(self, activation: RunActivation, *, pinned: str | None) -> ResolvedRunPlan:
-        """Return the run's configuration: the pinned one if `pinned` names it, otherwise the live one.
+        """Return the run's configuration: the one that `pinned` names or, without it, the live one.
 
         Raises:
             ResolveFailed: The configuration cannot be assembled.
@@ -172,14 +172,14 @@ class RunDispatchExecutor(ABC):
         return self.commit_coordinator() is not None
 
     def waits_for_outages(self, thread_id: str) -> bool:
-        """Return whether a failure that may be an outage lets this thread's runs be retried for minutes."""
+        """Return whether this thread's runs are retried for minutes after a failure that may be an outage."""
         return True
 
     def can_pause(self, thread_id: str) -> bool:
         """Return whether this thread's runs can pause between the steps of their coroutine.
 
-        If the lease of such a run expires during an outage, the run waits, and continues afterwards if no
-        other process has taken its claim. Any other run is stopped, because its program would continue
+        If the lease of such a run expires during an outage, the run pauses, and continues after the outage if
+        no other process has claimed it. Any other run is stopped, because its program would continue
         alongside the next owner.
         """
         return False

@@ -15,7 +15,7 @@ from postroom.contracts.quoting import one_line, quoted
 from postroom.contracts.records import Record
 
 BYTES_LOCK = "bytes of files"
-"""The lock for changes that store or remove bytes, because several files may share a piece."""
+"""The lock for changes that store or remove bytes. It is needed because several files may share a piece."""
 PIECE_BYTES = 512 * 1024
 """Maximum number of bytes of a file in memory at once."""
 MOST_LEFT = 20
@@ -23,7 +23,7 @@ MOST_LEFT = 20
 
 
 class ChatFile(Record, frozen=True, kw_only=True):
-    """A file of a thread: at a position in a message, or in a run's output (under the run's id).
+    """A file of a thread, at a position in a message or in a run's output (under the run's id).
 
     If `sha256` is empty, the file could not be fetched, and `missing` gives the reason. If both are set, the
     file is stored but a model cannot read it.
@@ -34,7 +34,7 @@ class ChatFile(Record, frozen=True, kw_only=True):
     position: int
     name: str
     media_type: str
-    """The file type detected from its bytes, whatever type its sender declared."""
+    """The file type that was detected from the bytes, regardless of the type that the sender declared."""
     size: int
     sha256: str | None = None
     missing: str | None = None
@@ -155,7 +155,7 @@ def plain_name(name: str | None) -> str:
 
 
 def safe_name(name: str | None, media_type: str, position: int) -> str:
-    """Return a name without path and invisible characters, whatever the sender wrote."""
+    """Return a usable file name, without path and invisible characters, for any name that a sender wrote."""
     plain = plain_name(name)
     if not plain:
         ending = next((f".{one}" for one, kind in _ENDINGS.items() if kind == media_type), "")

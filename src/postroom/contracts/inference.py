@@ -1,7 +1,7 @@
 """The model port: each request gets one streamed answer.
 
-A stream that ends without a stop reason was cut off. The adapter then raises StreamInterrupted, so that a
-partial answer is never taken for a complete one.
+A stream that ends without a stop reason was interrupted. The adapter then raises StreamInterrupted, so that a
+partial answer is never mistaken for a complete one.
 """
 
 from collections.abc import AsyncIterator, Iterable
@@ -43,7 +43,7 @@ class CallerRequest(Record, frozen=True, kw_only=True):
 
     @classmethod
     def newest(cls, messages: Iterable[Message]) -> "CallerRequest":
-        """Return the request sent with a person's newest message, which applies from then on."""
+        """Return the request that was sent with a person's newest message; it applies from then on."""
         asked = [one for one in messages if one.role is Role.USER and one.visibility is Visibility.ALL]
         return cls.of(asked[-1]) if asked else cls()
 

@@ -16,11 +16,14 @@ from typing import Final
 from postroom.contracts.messages import Json
 
 LEASES: Final = "leases"
-"""The topic of hints that a lease is free, and the name of the lock for taking or releasing a lease."""
+"""The topic of notifications that a lease is free, and the name of the lock for taking or releasing a lease.
+"""
 SERVER: Final = "server "
 """The prefix of the name of the lease that shows that a server is running; the server's name follows."""
 IsGone = Callable[[Mapping[str, Json]], bool]
-"""Returns whether a server has certainly exited, judged from its stored description; it may block."""
+"""A function that returns whether a server has certainly exited, judged from its stored description; it may
+block.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

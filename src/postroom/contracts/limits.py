@@ -1,7 +1,7 @@
 """Limits of concurrent runs and of starts in a period, for all workers of one database, and budgets of runs.
 
-The use of a budget is counted in the store of runs at the start and end of each run. A budget may have a
-window. Use counts until the window ends; the next window starts at zero.
+The spending of a budget is counted in the store of runs, at the start and end of each run. A budget may have
+a time window. Spending counts until the window ends; the next window starts at zero.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,7 +18,9 @@ from postroom.contracts.records import Record
 
 E = TypeVar("E", bound=StrEnum)
 LIMITS: Final = "limits"
-"""The lock for each change that counts runs before it claims one, so that two cannot take the same slot."""
+"""The lock for each change that counts runs before it claims one, so that two changes cannot take the same
+slot.
+"""
 
 
 def chosen(kind: type[E], given: str, what: str) -> E:
@@ -46,7 +48,7 @@ def refuse_no_number(what: str, given: object, *, least: int) -> None:
 
 
 class LimitScope(StrEnum):
-    """Which runs a limit counts together."""
+    """The group of runs that a limit counts together."""
 
     ALL = "all"
     TENANT = "tenant"
@@ -60,8 +62,9 @@ class Limit:
     All workers of a database must be configured with the same limits.
 
     `at_once` counts claimed runs. `starts` counts executions, retries included: at most that many start in
-    any span of `period`. A tenant limit ignores runs without a tenant, a key limit runs without a key. A run
-    that a caller waits for (`submit`) is counted, but it starts even if a limit is reached.
+    any span of `period`. A limit for each tenant ignores runs without a tenant, and a limit for each key
+    ignores runs without a key. A run that a caller waits for (`submit`) is counted, but it starts even if a
+    limit is reached.
 
     Raises:
         ConfigError: The limit is empty, a number is less than 1, or `starts` comes without `period`.
@@ -101,7 +104,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """A limit or budget that prevents a run from starting, its scope and, if known, the time when it ends."""
+    """A limit or budget that keeps a run from starting, with its scope and, if known, the time of its end."""
 
     scope: str
     text: str
@@ -116,7 +119,7 @@ _MEASURES: Final = ("runs", "wall_ms", "tokens", "cost_micros")
 
 
 class BudgetScope(StrEnum):
-    """Which runs a budget counts together."""
+    """The group of runs that a budget counts together."""
 
     THREAD = "thread"
     TENANT = "tenant"
@@ -135,9 +138,9 @@ class BudgetWindow(StrEnum):
 
 
 class Spending(Record, frozen=True, kw_only=True):
-    """The use of a scope, with `cost_micros` in millionths of a US dollar.
+    """The spending of a scope, with `cost_micros` in millionths of a US dollar.
 
-    Extensions have negative numbers.
+    Extensions are stored as negative amounts.
     """
 
     scope: str
@@ -148,12 +151,13 @@ class Spending(Record, frozen=True, kw_only=True):
     until: int | None = None
     """The end of the scope's window; None if it has no window."""
     asked_by: str = ""
-    """The run that asks a person for the same amount again, on behalf of the scope. Only in stored form."""
+    """The run that asks a person for the same amount again, on behalf of the scope. Set only in stored rows.
+    """
     is_refused: bool = False
-    """Whether a person has refused a further amount. Only in stored form."""
+    """Whether a person has refused a further amount. Set only in stored rows."""
 
     def plus(self, more: "Spending") -> "Spending":
-        """Return the sum of this use and `more`."""
+        """Return the sum of this spending and `more`."""
         return Spending(
             scope=self.scope,
             until=self.until,
@@ -168,12 +172,13 @@ class Spending(Record, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """Limits for the runs of each thread, tenant, key or agent, or of all together; None is no limit.
+    """Limits for the runs of each thread, tenant, key or agent, or of all runs together; None means no limit.
 
-    A budget is checked when a run is about to start; it never stops an active run. A run counts when it
-    starts; time, tokens and cost count when it ends, in the window of that instant. `zone` names the time
-    zone in which hours, days and months begin. A tenant budget ignores runs without a tenant, a key budget
-    runs without a key. Every worker of a database must have the same budgets.
+    A budget is checked when a run is about to start; it never stops an active run. The number of runs is
+    counted when a run starts. Time, tokens and cost are counted when it ends, in the window of that time.
+    `zone` names the time zone in which hours, days and months begin. A budget for each tenant ignores runs
+    without a tenant, and a budget for each key ignores runs without a key. Every worker of a database must
+    have the same budgets.
 
     Raises:
         ConfigError: The budget limits nothing, a limit is negative, or the zone is unknown.
@@ -210,14 +215,14 @@ class Budget:
 
     @property
     def limits(self) -> dict[str, int]:
-        """The limits that are set, by measure."""
+        """The limits that are set, keyed by measure."""
         found = {name: getattr(self, name) for name in _MEASURES}
         return {name: limit for name, limit in found.items() if limit is not None}
 
     def account(self, ids: Mapping[BudgetScope, str], now: int) -> Spending | None:
-        """Return an empty account for the scope to which a run with these ids belongs now.
+        """Return an empty spending for the scope to which a run with these ids belongs now.
 
-        None if the budget does not apply to the run.
+        Return None if the budget does not apply to the run.
         """
         if not ids[self.per]:
             return None
@@ -228,13 +233,13 @@ class Budget:
         return Spending(scope=f"{scope}/{self.window}/{begins}", until=until)
 
     def spent_up(self, spent: Spending) -> str | None:
-        """Return which measure reached its limit: `runs`, `wall_ms`, `tokens` or `cost_micros`; or None."""
+        """Return the measure that is used up (`runs`, `wall_ms`, `tokens` or `cost_micros`), or None."""
         reached = (name for name, limit in self.limits.items() if getattr(spent, name) >= limit)
         return next(reached, None)
 
 
 def window_of(window: BudgetWindow, zone: str, now: int) -> tuple[str, int]:
-    """Return the name of the window that contains an instant, and the time when the window ends."""
+    """Return the name of the window that contains a time, and the time at which the window ends."""
     return _window_of(window, zone, now // 60_000)
 
 
@@ -255,7 +260,7 @@ def _window_of(window: BudgetWindow, zone: str, minute: int) -> tuple[str, int]:
             following = (first + _LONGEST_MONTH).replace(day=1)
         begins, ends = _midnight(first, zone), _midnight(following, zone)
         name = f"{first:%Y-%m-%d}" if window is BudgetWindow.DAY else f"{first:%Y-%m}"
-    if begins.utcoffset():  # the same hour comes twice when clocks are put back
+    if begins.utcoffset():  # the same hour occurs twice when clocks are set back
         name += begins.isoformat()[-len("+00:00") :]
     return name, int(ends.timestamp()) * 1_000
 

@@ -1,4 +1,4 @@
-"""Live control: commands to a run on any server, each with a receipt that tells whether it was accepted.
+"""Live control: commands to a run on any server, each with a receipt that says whether it was accepted.
 
 A command that is not acknowledged counts as undelivered, and the sender then stores it. Therefore a command
 may arrive twice but is never lost.
@@ -24,13 +24,13 @@ class LiveCommandKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveRunCommand:
-    """New messages, a hint that messages are waiting, a request to stop, or decisions on tool calls."""
+    """New messages, a notice that messages are waiting, a request to stop, or decisions on tool calls."""
 
     kind: LiveCommandKind
     messages: tuple[Message, ...] = ()
     decisions: tuple[tuple[str, ToolCallResume], ...] = ()
     gives_way: bool = False
-    """Whether a `cancel` makes way for a submission that replaces the run.
+    """Whether a `cancel` only makes room for a submission that replaces the run.
 
     The run stops and returns to the queue; the commit of the submission then ends it as cancelled.
     """

@@ -3,17 +3,17 @@
 Records are frozen; instants are milliseconds since the epoch. The `mail` package decides which changes of a
 record are allowed, and constraints of the tables enforce the invariants.
 
-The timeline of a project has the events of a time span, which includes its start and excludes its end. The
-log of a project has its events in order, numbered from 1 without gaps. The store writes an entry in the
-transaction of the change that it reports, so that neither exists without the other. An entry names records by
-their ids. It contains no subject, text, reason or question, so that no content of a recalled message remains
-in the log.
+The timeline of a project contains the events of a time span, which includes its start and excludes its end.
+The log of a project contains its events in order, numbered from 1 without gaps. The store writes an entry in
+the transaction of the change that it reports, so neither exists without the other. An entry refers to records
+by their ids. It contains no subject, text, reason or question, so that the log keeps no content of recalled
+messages.
 
 An event that concerns agents of two projects is written to both logs.
 
-A retention rule applies to all messages, or to those of a project, a topic, or both. It keeps the messages
-for a number of days or puts them on hold; held messages are never deleted. `mail.retention` decides which
-messages are deleted.
+A retention rule applies to all messages, or to the messages of a project, a topic, or both. It keeps the
+messages for a number of days, or puts them on hold. Held messages are never deleted. `mail.retention` decides
+which messages are deleted.
 """
 
 import hashlib
@@ -57,7 +57,7 @@ class Agent(Record, frozen=True, kw_only=True):
     retired_at: int | None = None
     token_hash: str | None = None
     inbox_seq: int = 0
-    """The newest sequence number of this agent's inbox; 0 while it is empty."""
+    """The newest sequence number in this agent's inbox; 0 while the inbox is empty."""
     inbox_floor: int = 0
     """The highest sequence number up to which inbox entries were purged."""
     runs_at_once: int = 1
@@ -82,7 +82,8 @@ class Message(Record, frozen=True, kw_only=True):
     reply_to: int | None = None
     recalled_at: int | None = None
     check_value: int | None = None
-    """The check value of subject, text and topic at the time of writing; None if it has none."""
+    """The check value of subject, text and topic when the message was written; None if it has no check value.
+    """
 
 
 def check_value(message_id: int, subject: str, body_md: str, topic: str) -> int:
@@ -91,15 +92,16 @@ def check_value(message_id: int, subject: str, body_md: str, topic: str) -> int:
 
 
 def is_content_of(sha256: str, content: bytes) -> bool:
-    """Return whether these bytes have this SHA-256; False if a file changed on the disk."""
+    """Return whether these bytes have this SHA-256. The result is False if a file has changed on the disk."""
     return hashlib.sha256(content).hexdigest() == sha256
 
 
 def is_damaged(message: Message) -> bool:
-    """Return whether a message's texts differ from those written; False if it has no check value."""
+    """Return whether a message's texts have changed since they were written; False without a check value."""
     return (
         message.check_value is not None
-        and message.recalled_at is None  # an earlier release recalls a message and leaves its check value
+        # an earlier release that recalls a message does not change its check value
+        and message.recalled_at is None
         and message.check_value != check_value(message.id, message.subject, message.body_md, message.topic)
     )
 
@@ -118,7 +120,7 @@ class Recipient(Record, frozen=True, kw_only=True):
     acked_at: int | None = None
     announced_at: int | None = None
     announced_by: str | None = None
-    """Which component announced the message to the recipient: hook, watch or runner."""
+    """The component that announced the message to the recipient: hook, watch or runner."""
 
 
 class AddressedAgent(Record, frozen=True, kw_only=True):
@@ -144,11 +146,11 @@ class Received(Record, frozen=True, kw_only=True):
     run_id: str | None
     """The newest run of the agent that received the message; None if no run did."""
     delivered_at: int | None
-    """The time when that run received the message."""
+    """The time at which that run received the message."""
     ended_at: int | None
-    """The time when that run ended; None if it has not ended."""
+    """The time at which that run ended; None if it has not ended."""
     answer_of: str | None
-    """The run whose answer the message is; None if an agent or a person wrote it."""
+    """The run that produced the message as its answer; None if an agent or a person wrote it."""
 
 
 class InboxEntry(Record, frozen=True, kw_only=True):
@@ -188,14 +190,16 @@ class Reservation(Record, frozen=True, kw_only=True):
     created_at: int
     expires_at: int
     ttl: int
-    """How long a renewal or the holder's activity extends it, in milliseconds."""
+    """The time, in milliseconds, by which a renewal or the holder's activity extends the reservation."""
     released_at: int | None = None
     released_by: str = ""
     release_reason: str = ""
 
 
 LivePattern = tuple[int, str]
-"""Id and pattern of an active reservation; a tuple, because one conflict check reads thousands."""
+"""The id and pattern of an active reservation; a tuple, because a single conflict check reads thousands of
+them.
+"""
 
 
 class ContactLink(Record, frozen=True, kw_only=True):
@@ -216,13 +220,13 @@ class Reach(Record, frozen=True, kw_only=True):
     granted: ContactStatus | None
     """The agent's decision on a contact request from the sender."""
     is_woken: bool
-    """Whether the server can wake it, by a runner or through a chat."""
+    """Whether the server can wake the agent, by a runner or through a chat."""
     has_session: bool
     """Whether a client session acts as the agent."""
 
 
 class ThreadHead(Record, frozen=True, kw_only=True):
-    """A thread as it appears in a list."""
+    """A thread with the facts that a list shows."""
 
     thread_id: str
     subject: str
@@ -234,7 +238,7 @@ class ThreadHead(Record, frozen=True, kw_only=True):
 
 
 class ProjectTally(Record, frozen=True, kw_only=True):
-    """The counts that a list shows for a project; counting stops at a given maximum."""
+    """The counts that a list shows for a project; each count stops at a given maximum."""
 
     project_id: int
     agents: int
@@ -245,7 +249,7 @@ class ProjectTally(Record, frozen=True, kw_only=True):
 
 
 class ThreadParticipant(Record, frozen=True, kw_only=True):
-    """A participant who sent or received messages of a thread."""
+    """A participant of a thread, who sent or received some of its messages."""
 
     agent_id: int
     name: str
@@ -259,13 +263,13 @@ class ThreadFilter(Record, frozen=True, kw_only=True):
     """A filter for threads: one message must meet all conditions. Recalled messages are ignored."""
 
     seen: ThreadsSeen = "any"
-    """Matches unread messages, or unacknowledged ones, of the given readers or of any reader."""
+    """Matches messages that the given readers, or any reader, have not read or not acknowledged."""
     importance: tuple[Importance, ...] = ()
     agent_id: int = 0
     """The sender or a visible recipient; 0 matches any agent. `person_id` works in the same way."""
     person_id: int = 0
     people_id: int = 0
-    """The project that holds people; its messages to another project also count for that project."""
+    """The project that contains people. Its messages to another project count for that project, too."""
 
 
 class SearchHit(Record, frozen=True, kw_only=True):
@@ -302,7 +306,7 @@ class Phrase:
 
 @dataclass(frozen=True, slots=True)
 class Not:
-    """Matches of `left` that `right` does not match."""
+    """Matches what `left` matches and `right` does not match."""
 
     left: "Query"
     right: "Query"
@@ -310,14 +314,14 @@ class Not:
 
 @dataclass(frozen=True, slots=True)
 class All:
-    """Matches that every part has in common."""
+    """Matches what all parts match."""
 
     parts: tuple["Query", ...]
 
 
 @dataclass(frozen=True, slots=True)
 class AnyOf:
-    """Matches of one or more of the parts."""
+    """Matches what at least one of the parts matches."""
 
     parts: tuple["Query", ...]
 
@@ -325,8 +329,9 @@ class AnyOf:
 Query = Term | Phrase | Not | All | AnyOf
 
 BEST_AMONG = 1_000
-"""Number of newest matches that a search by rank considers. Ranking every message that holds a word of most
-messages takes a hundred times as long and finds nothing better."""
+"""The number of newest matches that a search by rank considers. To rank all matches of a word that occurs in
+most messages would take a hundred times as long, without better results.
+"""
 
 SEARCH_FIELDS = ("subject", "body", "sender", "topic")
 
@@ -342,7 +347,7 @@ class ProjectSize(Record, frozen=True, kw_only=True):
 
 
 Outcome = Literal["", "done", "failed", "cancelled", "waiting", "cut_off"]
-"""The end of an attempt; "" while it is active. `cut_off` means that its server or its lease was lost."""
+"""The outcome of an attempt; "" while it is active. `cut_off` means that its server or its lease was lost."""
 
 
 class Attempt(Record, frozen=True, kw_only=True):
@@ -357,7 +362,7 @@ class Attempt(Record, frozen=True, kw_only=True):
     ended_at: int | None = None
     outcome: Outcome = ""
     waited_until: int | None = None
-    """The time when the run, which waited for a person, was resumed or its questions were withdrawn."""
+    """The time at which the run, which waited for a person, was resumed, or its questions were withdrawn."""
     error: str = ""
 
 
@@ -372,7 +377,7 @@ class EndedAttempt(NamedTuple):
 
 
 class AttemptGroup(Record, frozen=True, kw_only=True):
-    """Successful attempts of one agent that started close together; a single attempt is a group, too."""
+    """Successful attempts of one agent that started close together; a single attempt also forms a group."""
 
     agent_id: int
     count: int
@@ -404,7 +409,7 @@ class Written(Record, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """A time span from one instant to another."""
+    """A time span with a start and an end."""
 
     begin: int
     end: int
@@ -469,7 +474,7 @@ OF_CONTACT: Final[Mapping[ContactStatus, EventKind]] = {
 }
 
 HIDDEN: Final = "hidden"
-"""The detail about a blind copy, which only readers who may know of the copy can see."""
+"""The detail about a blind copy; only readers who may know of the copy can see it."""
 OTHER: Final = "other_id"
 """The detail that holds the second agent of a contact."""
 
@@ -501,7 +506,10 @@ class ProjectEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogBounds:
-    """The range of a log: entries after `oldest` up to `newest`. Both are 0 while the log is empty."""
+    """The range of a log: the entries after `oldest`, up to and including `newest`.
+
+    Both are 0 in an empty log.
+    """
 
     oldest: int
     newest: int
@@ -516,9 +524,9 @@ class KeepRule:
     topic: str | None = None
     thread: str | None = None
     keep: timedelta | None = None
-    """How long the messages are kept; None puts them on hold."""
+    """The time for which the messages are kept; None puts them on hold."""
     unread_stays: bool = True
-    """Whether messages that are unread, or lack a requested acknowledgement, are never deleted."""
+    """Whether unread messages, and messages that lack a requested acknowledgement, are never deleted."""
 
     @property
     def holds(self) -> bool:
@@ -535,20 +543,22 @@ class AgedMessage:
     topic: str
     created_at: int
     is_awaited: bool
-    """Whether a recipient that is not retired has not read it, or not given a requested acknowledgement."""
+    """Whether a recipient that is not retired has not read the message, or has not given a requested
+    acknowledgement.
+    """
     is_at_work: bool
     """Whether a run has received the message or will receive it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OldMessages:
-    """A filter for messages that may be deleted, so that the store does not have to return all others."""
+    """A filter for messages that may be deleted, so that the store need not return all other messages."""
 
     before: int
-    """Only messages older than this instant."""
+    """Only messages that are older than this time match."""
     threads: Sequence[str] = ()
     topics: Sequence[str] = ()
     is_any: bool = False
     """Whether messages of all threads and topics match."""
     with_awaited: bool = False
-    """Whether messages match that a recipient has not read or acknowledged yet."""
+    """Whether messages that a recipient has not read or acknowledged yet match, too."""

@@ -2,8 +2,8 @@
 
     accepted ──▶ pending (may be edited, retracted, reordered) ──▶ committed (append-only, `seq` without gaps)
 
-The delivery mode of a pending message determines at which boundary it is read, by which run, and whether
-alone or together with other messages.
+The delivery mode of a pending message determines the boundary at which it is read, the run that reads it, and
+whether it is read alone or together with other messages.
 """
 
 import re
@@ -20,7 +20,9 @@ Json = Any
 
 
 TASKS_UPDATED = "<background-tasks-updated />"
-"""Tells a run that waits for background tasks to check them: they ended, or were lost with their process."""
+"""The message that tells a run to check its background tasks, because they ended or were lost with their
+process.
+"""
 
 
 id_of = attrgetter("id")
@@ -71,7 +73,7 @@ class ToolCall(Record, frozen=True, kw_only=True):
 class MessageMetadata(Record, frozen=True, kw_only=True):
     """The origin of a message.
 
-    `compacts` is the range of `seq` that the message summarizes. `is_stopped` tells whether the message is an
+    `compacts` is the range of `seq` that the message summarizes. `is_stopped` says whether the message is an
     answer that was stopped before it was complete.
     """
 
@@ -83,7 +85,7 @@ class MessageMetadata(Record, frozen=True, kw_only=True):
 
 
 STOPPED_MARK = "[This answer was stopped before its end.]"
-"""The last line of a stopped answer as a model reads it; people do not see this line."""
+"""The line that is added to a stopped answer when a model reads it; people do not see this line."""
 
 
 COMPACT = "compact"
@@ -124,7 +126,7 @@ class Message(Record, frozen=True, kw_only=True):
 
     @property
     def asks_to_compact(self) -> bool:
-        """Whether it asks the runtime to summarize the conversation; the model never reads such a message."""
+        """Whether it asks the runtime to summarize the conversation. The model never reads it."""
         return any(block.data.get("command") == COMPACT for block in self.content)
 
     def text(self) -> str:
@@ -190,11 +192,11 @@ class Granularity(StrEnum):
 
 
 class DeliveryMode(Record, frozen=True, kw_only=True):
-    """When a pending message is read, and by which run.
+    """The rules for when a pending message is read, and by which run.
 
-    A barrier holds back all later messages until it is read. A message for `target_run_id` is read by that
-    run, or, with `fallback_to_new_run`, by a new one. Messages of different groups are not read together. A
-    message with `starts_run` starts a run if its thread is idle. A message without `resumes` stays pending
+    A barrier holds back all later messages until it is read. A message with a `target_run_id` is read by that
+    run or, if `fallback_to_new_run` is set, by a new run. Messages of different groups are not read together.
+    A message with `starts_run` starts a run if its thread is idle. A message without `resumes` stays pending
     while a run of the thread waits, unless `target_run_id` is that run.
     """
 
@@ -224,7 +226,7 @@ class DeliveryMode(Record, frozen=True, kw_only=True):
 
 
 class PendingMessage(Record, frozen=True, kw_only=True):
-    """A message that no run has read yet; each edit raises `revision`, and `position` counts from 1."""
+    """A message that no run has read yet. Each edit increases `revision`, and `position` counts from 1."""
 
     thread_id: str
     message: Message
@@ -241,7 +243,7 @@ class PendingMessage(Record, frozen=True, kw_only=True):
 
     @property
     def version(self) -> "PendingVersion":
-        """The version that must be unchanged when a run takes the message."""
+        """The version that the message must still have when a run reads it."""
         return PendingVersion(pending_id=self.pending_id, revision=self.revision)
 
 
@@ -258,8 +260,8 @@ def select_pending(
     """Return the messages that a run reads at this boundary, in order.
 
     A barrier that is not read at this boundary stops the selection. An active run skips messages that are
-    meant for a new run. A message of another group, or one that must be read alone, ends the batch. With
-    `group`, messages of other groups are skipped.
+    meant for a new run. A message of another group, or one that must be read alone, ends the batch. If
+    `group` is given, messages of other groups are skipped.
     """
     taken: list[PendingMessage] = []
     for entry in waiting:

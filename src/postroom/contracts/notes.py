@@ -1,4 +1,4 @@
-"""Notes: short facts of a project that sessions and runs are given when they touch their files or tasks."""
+"""Notes: short facts about a project, shown to sessions and runs when they use the related files or tasks."""
 
 from typing import Final
 
@@ -24,9 +24,9 @@ class Note(Record, frozen=True, kw_only=True):
     run_id: str
     """The run in which the note was written; empty outside of runs."""
     commit: str
-    """The commit of which the note was true, if its author named one."""
+    """The commit for which the note was true, if its author named one."""
     replaces: tuple[int, ...]
     replaced_by: int | None
     created_at: int
     ends_at: int
-    """When the note expires, or when it was replaced or ended."""
+    """The time at which the note expires, or at which it was replaced or ended."""

@@ -1,7 +1,7 @@
-"""The row of an operation: its name, command, function, callers, URL and command line.
+"""The row that describes an operation: its name, command, function, callers, URL and command line.
 
-Routes, permissions, the OpenAPI document, MCP tools, reference pages and commands are made from these rows.
-`postroom.mail.operations` lists the operations of mail, `postroom.app.operations` all of them.
+Routes, permissions, the OpenAPI document, MCP tools, reference pages and commands are generated from these
+rows. `postroom.mail.operations` lists the operations of mail, `postroom.app.operations` all of them.
 """
 
 import inspect
@@ -15,7 +15,7 @@ from postroom.contracts.tokens import SCOPES, Grant, Scope
 
 
 class Who(StrEnum):
-    """Which callers may use a URL."""
+    """The callers that may use a URL."""
 
     ANYONE = "anyone"
     PROVED_THERE = "callers that the path authenticates itself"
@@ -23,7 +23,7 @@ class Who(StrEnum):
     PEOPLE = "people"
     """People who are logged in, and callers with the server's token."""
     LOOKERS = "agents, programs and people"
-    """Callers with a named token, as far as its scopes permit."""
+    """Callers with a named token, within the limits of the token's scopes."""
     CALLERS = "agents and programs"
     HOOKS = "the operator and runs"
     ADMINS = "the operator and `admin`"
@@ -32,7 +32,7 @@ class Who(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """How a command-line option takes one field; an empty text stands for the field's default.
+    """The way in which a command-line option sets one field. An empty text stands for the field's default.
 
     It is stored in the row of the operation, or in the `extra` of the field's type.
     """
@@ -43,7 +43,7 @@ class Option:
     """Default: the description of the field."""
     metavar: str = ""
     complete: str = ""
-    """Which names or ids a shell suggests as completions."""
+    """The kind of names or ids that a shell suggests as completions."""
     kind: str = ""
     """An option shared by many commands, or a conversion of its value: see `postroom.cli.call`."""
 
@@ -52,9 +52,9 @@ class Option:
 class Operation:
     """One action that callers may perform.
 
-    An operation of mail has a function of the context and the command. An operation of administration has a
-    function of its service that takes the fields of the command as parameters, or `command` as a whole, and
-    `request` if it needs the HTTP request.
+    The function of a mail operation takes the context and the command. The function of an administration
+    operation belongs to its service. It takes the fields of the command as parameters, or `command` as a
+    whole, and `request` if it needs the HTTP request.
     """
 
     name: str
@@ -63,7 +63,7 @@ class Operation:
     run: Callable[..., Any]
     changes: bool
     needs: frozenset[Scope]
-    """The scopes that a named token must have, all of them; agents and the operator need no scopes.
+    """All scopes that a named token must have; agents and the operator need no scopes.
 
     Operations for `Who.OPERATOR` are closed to named tokens.
     """
@@ -71,9 +71,11 @@ class Operation:
     """Whether a token that is bound to a project may perform it in that project."""
     destructive: bool = False
     repeatable: bool = False
-    """Whether repeating the same change has no further effect."""
+    """Whether the operation can be repeated with the same fields without any further effect."""
     settled: bool = False
-    """Whether it reads indexes that a store may update later: for search and for lists of threads."""
+    """Whether the operation reads indexes that a store may update with a delay, as searches and lists of
+    threads do.
+    """
     service: type[Any] | None = None
     """The service that performs it; None for the mail room."""
     address: str = ""
@@ -104,7 +106,7 @@ class Operation:
             raise ValueError(f"operation {self.name} declares an unknown scope: {sorted(self.needs)}")
 
     def check(self, grant: Grant | None, *, slug: str | None = None) -> None:
-        """Raise unless a named token with this grant may perform it; without a grant, all is permitted.
+        """Raise unless a named token with this grant may perform it; without a grant, everything may.
 
         Raises:
             InsufficientScope: The token lacks a required scope.

@@ -1,4 +1,7 @@
-"""Side effects outside the database: stored with the change that causes them, performed at least once."""
+"""Side effects outside the database.
+
+They are stored with the change that causes them, and performed at least once.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,9 +12,9 @@ from postroom.contracts.messages import Json
 from postroom.contracts.records import Record, field
 
 OUTBOX: Final = "outbox"
-"""The topic of hints that effects may be waiting."""
+"""The topic of notifications that effects may be waiting."""
 NO_END: Final = 1_000_000
-"""The maximum number of attempts for an effect whose handler itself decides when to stop."""
+"""The maximum number of attempts for an effect whose handler decides itself when to stop."""
 
 
 class OutboxStatus(StrEnum):
@@ -44,8 +47,8 @@ class OutboxDraft(Record, frozen=True, kw_only=True):
     available_at: int = 0
     max_attempts: int = 5
     order_key: str | None = None
-    """Effects of one kind and target that share this key are claimed in order, each after the previous one is
-    done.
+    """Effects of one kind and target that share this key are claimed in order, each one after the previous
+    one is done.
     """
 
     @property
@@ -55,7 +58,7 @@ class OutboxDraft(Record, frozen=True, kw_only=True):
 
     @property
     def line(self) -> tuple[str, str, str] | None:
-        """The kind, target and order key, which effects that are performed in order share."""
+        """The kind, target and order key, which are the same for effects that are performed in order."""
         return None if self.order_key is None else (self.kind, self.target, self.order_key)
 
     @property
@@ -70,7 +73,7 @@ def line_lock(kind: str, target: str) -> str:
 
 
 class OutboxMessage(Record, frozen=True, kw_only=True):
-    """A stored effect; each claim raises `attempt_count`."""
+    """A stored effect; each claim increases `attempt_count`."""
 
     outbox_id: str
     kind: str
@@ -87,16 +90,18 @@ class OutboxMessage(Record, frozen=True, kw_only=True):
     last_error: str | None = None
     order_key: str | None = None
     may_have_arrived: bool = False
-    """Whether an earlier claim may have performed it, because it expired or its result is unknown."""
+    """Whether the effect may have been performed under an earlier claim that expired, or whose result is
+    unknown.
+    """
     steps_done: int = 0
     """Number of steps that its handler is known to have completed."""
 
 
 class EffectPerformer(Protocol):
-    """Performs effects in this process; effects that it has capacity for are stored as already claimed."""
+    """Performs effects in this process. Effects for which it has capacity are stored as already claimed."""
 
     def lease_ms(self, kind: str, target: str) -> int | None:
-        """Return for how long a new effect is claimed, in milliseconds; None if it is not claimed.
+        """Return the length of the claim of a new effect, in milliseconds; None if it is not claimed.
 
         Thread-safe.
         """

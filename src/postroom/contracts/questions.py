@@ -1,4 +1,4 @@
-"""The kinds of questions that agents ask people, and the one check of an answer that every surface uses."""
+"""The kinds of questions that agents ask people, and the check of answers that all interfaces share."""
 
 import json
 import re
@@ -21,7 +21,7 @@ LONGEST_CHOICE: Final = 60
 MOST_CHOICES: Final = 20
 MOST_FIELDS: Final = 10
 OPERATOR: Final = "operator"
-"""Stands for everybody who may answer on the pages, at the command line and, as an operator, in chats."""
+"""Stands for everybody who may answer on the web pages or at the command line, and for operators in chats."""
 _LONGEST_ID: Final = 512
 _LONGEST_NAME: Final = 200
 _FIELD_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
@@ -37,11 +37,11 @@ _YES_NO: Final = {"yes": True, "y": True, "true": True, "no": False, "n": False,
 
 
 class _Misfit(ValueError):
-    """An answer that a question does not take; its text says why."""
+    """Raised for an answer that a question does not accept; its text gives the reason."""
 
 
 class QuestionKind(StrEnum):
-    """The kind of answer that a question takes."""
+    """The kind of answer that a question accepts."""
 
     YES_NO = "yes_no"
     CHOICE = "choice"
@@ -64,14 +64,17 @@ class FormField(Record, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def described(self) -> str:
-        """The name with the values that the field takes."""
+        """The field's name with the values that it accepts."""
         words = {"string": "text", "boolean": "yes or no"}
         taken = " or ".join(self.choices) or words.get(self.type, self.type)
         return f"{self.name} ({taken}{'' if self.is_required else ', optional'})"
 
 
 class Asked(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """The answer that a question takes, and who may give it. The default takes a yes or a no of anybody."""
+    """The kind of answer that a question accepts, and who may give it.
+
+    By default, anybody may answer yes or no.
+    """
 
     kind: QuestionKind = QuestionKind.YES_NO
     choices: tuple[str, ...] = ()
@@ -81,13 +84,13 @@ class Asked(Record, frozen=True, kw_only=True, omit_defaults=True):
     not_by: tuple[str, ...] = ()
     """The addresses of those who may not answer."""
     action: str = ""
-    """Exactly the action that a yes permits; empty if the question itself says it."""
+    """The exact action that a yes permits; empty if the question itself describes it."""
     default: Json = None
-    """The answer if nobody answers in time; never a yes."""
+    """The answer that is used if nobody answers in time; never a yes."""
 
     @property
     def takes(self) -> str:
-        """The answers that the question takes, in words."""
+        """The answers that the question accepts, in words."""
         match self.kind:
             case QuestionKind.CHOICE:
                 return f"one of: {', '.join(self.choices)}"
@@ -99,7 +102,7 @@ class Asked(Record, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def who(self) -> str:
-        """Who may answer, in words."""
+        """The people who may answer, in words."""
         named = " or ".join(one.removeprefix("human:") for one in self.to)
         named = named or "everybody who may answer questions"
         barred = " and ".join(one.removeprefix("human:") for one in self.not_by)
@@ -107,12 +110,12 @@ class Asked(Record, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def digest(self) -> str:
-        """The digest of the action that an approval is for; empty without an action."""
+        """The digest of the action that is to be approved; empty if there is no action."""
         return sha256(self.action.encode()).hexdigest()[:16] if self.action else ""
 
 
 YES_OR_NO: Final = Asked()
-"""Takes a yes or a no of everybody who may answer questions."""
+"""Accepts a yes or a no from everybody who may answer questions."""
 
 
 class Answerer(Record, frozen=True, kw_only=True):
@@ -126,30 +129,31 @@ class Answerer(Record, frozen=True, kw_only=True):
 
 
 def person(name: str) -> Answerer:
-    """Return a person at a surface that only operators can use, under the name that they gave."""
+    """Return a person, under the name that they gave, at an interface that only operators can use."""
     return Answerer(name=name, address=f"human:{name}" if name else "", is_operator=True)
 
 
 class Given(Record, frozen=True, kw_only=True):
-    """An answer as a surface received it."""
+    """An answer as an interface received it."""
 
     value: Json
-    """A boolean, a text as a person types it, or the fields of a form."""
+    """The answer: a boolean, a text as a person typed it, or the fields of a form."""
     by: Answerer
     at: str
-    """The surface; the id of the decision begins with it."""
+    """The interface on which the answer was given; the id of the decision begins with it."""
     why: str = ""
-    """A comment."""
+    """The comment that was given with the answer."""
 
 
 def decision_on(asked: Asked, number: str, question: str, given: Given, now: int) -> ToolCallResume:
-    """Return the decision that an answer makes; every surface gets its decisions here.
+    """Return the decision that an answer results in; all interfaces make their decisions with this function.
 
-    A repetition by the same person on the same surface has the same id, so that it counts once.
+    If the same person repeats the answer on the same interface, the decision has the same id, so it counts
+    once.
 
     Raises:
         NotPermitted: This person may not answer the question.
-        InvalidArgument: The question does not take such an answer.
+        InvalidArgument: The question does not accept such an answer.
     """
     named = f"question {number} ({one_line(question)[:80]})"
     _refuse_others(asked, number, named, given.by)
@@ -182,7 +186,7 @@ def _refuse_others(asked: Asked, number: str, named: str, by: Answerer) -> None:
     """Refuse a person or an agent who may not answer.
 
     Raises:
-        NotPermitted: They may not answer.
+        NotPermitted: The person or agent may not answer.
     """
     address = by.address.casefold()
     is_named = address in [one.casefold() for one in asked.to] or (OPERATOR in asked.to and by.is_operator)
@@ -197,7 +201,7 @@ def _refuse_others(asked: Asked, number: str, named: str, by: Answerer) -> None:
 
 
 def _read(asked: Asked, given: Json) -> tuple[dict[str, Json], str]:
-    """Return an answer as data, and in words; the words of a yes or a no are empty."""
+    """Return an answer as data and in words; for a yes or a no, the words are empty."""
     text = given.strip() if isinstance(given, str) else ""
     match asked.kind:
         case QuestionKind.YES_NO:
@@ -228,7 +232,7 @@ def _choice(choices: Sequence[str], given: Json) -> tuple[dict[str, Json], str]:
 
 
 def _values(fields: Sequence[FormField], given: Json) -> dict[str, Json]:
-    """Return the values of a form. Texts are read as numbers and booleans, as people type them."""
+    """Return the values of a form's fields. Typed texts are converted to numbers and booleans."""
     told = _typed(fields, given) if isinstance(given, str) else given
     if not isinstance(told, Mapping):
         raise _Misfit(f"{_shown(given)} is not a form")
@@ -290,7 +294,7 @@ def _value(field: FormField, given: Json) -> Json:
 
 
 def _number(given: Json, *, is_integer: bool) -> float | int | None:
-    """Return a number, also from a text; None for another value."""
+    """Return a number, which may be given as text; None for any other value."""
     try:
         number = float(given) if isinstance(given, str | int | float) else float("nan")
     except (ValueError, OverflowError):
@@ -323,10 +327,10 @@ def asked_for(
     action: str = "",
     default: Json = None,
 ) -> Asked:
-    """Return the kind of a question from the arguments of its asker, checked.
+    """Check the arguments of an asker, and return the kind of question that they describe.
 
     Raises:
-        InvalidArgument: The arguments do not describe a kind of question.
+        InvalidArgument: The arguments describe no valid kind of question.
     """
     if (len(choices) > 0) + wants_text + (form is not None) > 1:
         raise InvalidArgument(
@@ -375,10 +379,10 @@ def _refuse_choices(name: str, choices: Sequence[object]) -> None:
 
 
 def form_fields(schema: Mapping[str, Any]) -> tuple[FormField, ...]:
-    """Return the fields of a form from its JSON schema: flat fields of a few types, as elicitation in MCP.
+    """Return the fields of a form from its JSON schema: flat fields of a few types, as in MCP elicitation.
 
     Raises:
-        InvalidArgument: The schema has another form.
+        InvalidArgument: The schema does not have this form.
     """
     properties, required = schema.get("properties"), schema.get("required", [])
     is_flat = schema.get("type", "object") == "object" and not set(schema) - _SCHEMA_KEYS
@@ -425,7 +429,7 @@ def _not_flat(why: str) -> InvalidArgument:
 
 
 def schema_of(asked: Asked) -> dict[str, Any]:
-    """Return the JSON schema of the answers to a question, as elicitation in MCP takes it."""
+    """Return the JSON schema of the answers to a question, in the form that MCP elicitation accepts."""
     if asked.kind is not QuestionKind.FORM:
         value: dict[str, Any] = {"type": "string", "title": "Answer"}
         if asked.kind is QuestionKind.YES_NO:

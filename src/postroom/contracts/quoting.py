@@ -1,7 +1,7 @@
 """Makes text written by others safe for a prompt, a hook's line, mail and a terminal.
 
-The reader of a prompt relies on its lines to see where a message comes from, and on two markers to see which
-text belongs to it. Therefore a field is one line (`one_line`), a field inside a sentence is in quotes that it
+The reader of a prompt relies on its lines to recognize the origin of a message, and on two markers to
+recognize its text. Therefore a field is one line (`one_line`), a field inside a sentence is in quotes that it
 cannot close (`quoted`), and a text is between markers that it does not contain (`between`, `in_code_fence`).
 The results contain nothing that controls a terminal, changes the writing direction, or is visible only to a
 model.
@@ -31,7 +31,7 @@ _HIDDEN: Final = (
     "\xad\u034f\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u115f\u1160\u180b-\u180f\u200b\u200e\u200f\u2060-\u206f\u2800\ufeff"
     "\ufff9-\ufffb\U000110bd\U000110cd\U00013430-\U0001345f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
 )
-"""Other invisible characters. The two joiners are kept, because words and emoji need them."""
+"""Other invisible characters, except the two joiners, which words and emoji need."""
 _IN_TEXT: Final = re.compile(f"[{_STEERS}]|{_STRAY_SELECTOR}")
 _IN_LINE: Final = re.compile(f"[{_STEERS}{_HIDDEN}]|{_STRAY_SELECTOR}")
 _FIRST_WORD: Final = re.compile(r"[a-z]+(?=[ ,:;]|$)")
@@ -71,7 +71,7 @@ def _named(found: re.Match[str]) -> str:
 
 
 def readable(text: str) -> str:
-    """Return a text with each control or hidden character shown as its code; lines are kept."""
+    """Return a text with each control or hidden character shown as its code; line breaks are kept."""
     return _IN_TEXT.sub(_named, text.replace("\r\n", "\n"))
 
 
@@ -81,15 +81,15 @@ def one_line(text: str) -> str:
 
 
 def quoted(text: str, *, longest: int = LONGEST_QUOTED) -> str:
-    """Return a text as one line in quotes that it cannot close, truncated to `longest` characters."""
+    """Return a text as one line, in quotes that the text cannot close, truncated to `longest` characters."""
     plain = " ".join(one_line(text).split()).translate(_QUOTES)
     return f'"{plain if len(plain) <= longest else plain[: longest - 1] + "…"}"'
 
 
 def between(nonce: str, text: str) -> str:
-    """Return a text between two markers `[nonce]`, which it does not contain."""
+    """Return a text between two markers `[nonce]`, which the text does not contain."""
     mark, inner = f"[{nonce}]", readable(text)
-    while mark in inner:  # removing a mark can create another from the text around it
+    while mark in inner:  # the removal of a marker can create another one from the text around it
         inner = inner.replace(mark, "")
     return f"{mark}\n{inner}\n{mark}"
 
@@ -102,7 +102,7 @@ def in_code_fence(text: str) -> str:
 
 
 def said_by(name: str, text: str) -> str:
-    """Return a person's text in a group chat after the name; no line can look like another person's."""
+    """Return a group chat text with its author's name in front; no line can look like another person's."""
     first, *more = readable(text).split("\n")
     rest = (f"\\{line}" if _SPEAKS.match(line) else line for line in more)
     return "\n".join([f"[{one_line(name).translate(_BRACKETS)}] {first}", *rest])
@@ -122,7 +122,7 @@ def without_unfinished(text: str) -> str:
 
 
 def end_of(text: str, most: int, *, begins_within: bool = False) -> str:
-    """Return the last `most` characters of a text, starting at a line start if they contain one.
+    """Return the last `most` characters of a text, from the first line start among them, if there is one.
 
     If `begins_within` is set, the text starts in the middle of a line, and that line is dropped even if the
     text is short.

@@ -1,4 +1,4 @@
-"""Immutable records, of which each run creates dozens.
+"""Immutable records; each run creates dozens of them.
 
 Frequent records are a `Record`, whose fields are set and copied in C; the others are frozen dataclasses with
 slots.

@@ -26,7 +26,7 @@ def checked_scope(scope: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PinnedEntry:
-    """An entry of a publication, which is an agent, a model or a tool."""
+    """An entry of a publication: an agent, a model or a tool."""
 
     kind: str
     id: str
@@ -37,7 +37,7 @@ class PinnedEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PinnedRegistryManifest:
-    """A publication: the versions that were live at the same time."""
+    """A publication: the versions of all entries that were live at the same time."""
 
     publication_id: int
     entries: tuple[PinnedEntry, ...] = ()
@@ -45,7 +45,7 @@ class PinnedRegistryManifest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistrySet:
-    """The objects from which runs are assembled, by kind and id."""
+    """The objects from which runs are assembled, keyed by kind and id."""
 
     agents: dict[str, Json] = field(default_factory=dict)
     models: dict[str, Json] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class RegistrySet:
 
 
 class VersionedRegistryStore(Protocol):
-    """Stores publications by scope and number."""
+    """Stores publications, keyed by scope and number."""
 
     async def publication(self, scope: str, number: int) -> PinnedRegistryManifest | None:
         """Return a publication."""

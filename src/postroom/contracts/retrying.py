@@ -9,7 +9,7 @@ LONGEST_WAIT_MS = 24 * 60 * 60 * 1000
 
 
 def retry_after_ms(headers: Mapping[str, str], *, now: int) -> int | None:
-    """Return the delay in ms that an endpoint requests; its header states ms, seconds or a date."""
+    """Return the delay in ms that an endpoint requests; its headers may give ms, seconds or a date."""
     for name, unit in (("retry-after-ms", 1), ("retry-after", 1_000)):
         if (text := headers.get(name)) and (number := _number(text)) is not None:
             return _bounded(number * unit)

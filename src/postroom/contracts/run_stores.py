@@ -28,7 +28,7 @@ FAMILIES = "threads"
 
 def thread_lock(thread_id: str) -> str:
     """Return the name of a thread's lock, which protects its queue, its messages and its log."""
-    return f"thread:{thread_id}"  # the key of `EventScope.thread`
+    return f"thread:{thread_id}"  # this is also the key of `EventScope.thread`
 
 
 class ThreadState(Record, frozen=True, kw_only=True):
@@ -41,7 +41,9 @@ class ThreadState(Record, frozen=True, kw_only=True):
     """The run that `thread.open_run_id` refers to; this field and the next two are used for submissions."""
     latest_run: RunRecord | None = None
     latest_started_run: RunRecord | None = None
-    """The newest run that was ever past `created`; a new run inherits its agent and state."""
+    """The last run that was stored with a status other than `created`; a new run inherits its agent and
+    state.
+    """
     claimed: str | None = None
     """The thread's claimed dispatch."""
     epoch: int = 0
@@ -54,9 +56,9 @@ class ThreadState(Record, frozen=True, kw_only=True):
     pending: tuple[PendingMessage, ...] = ()
     """The first pending messages; there may be more."""
     held_by: str | None = None
-    """The run that waits for answers and thereby holds back the thread's other runs."""
+    """The run that waits for answers, so that the thread's other runs must wait, too."""
     has_parent: bool = False
-    """Whether the thread that will be the parent exists."""
+    """Whether the thread that will become the parent exists."""
     taken: tuple[tuple[int, str], ...] = ()
     """The dispatches that prevent a new dispatch from being queued, each with the number of the violated
     rule.
@@ -64,7 +66,7 @@ class ThreadState(Record, frozen=True, kw_only=True):
     known_message: str | None = None
     """A message of the step that is already stored on the thread."""
     has_commands: bool = False
-    """Whether commands are stored for the run of the dispatch that is owned."""
+    """Whether commands are stored for the run of the dispatch in `owned`."""
     owned: RunDispatch | None = None
     """The dispatch that the writer must own according to the step's claim."""
 
@@ -123,14 +125,14 @@ class MessageQuery:
 
 
 class ClaimRequest(Record, frozen=True, kw_only=True):
-    """A request to own a dispatch as soon as it is enqueued: for which consumer, and for how long."""
+    """A request to own a dispatch as soon as it is enqueued, for a consumer and a length of time."""
 
     consumer: str
     lease_ms: int
 
 
 class Delivery(Record, frozen=True, kw_only=True):
-    """The queue's part of a commit: a new dispatch, which is claimed at once if requested.
+    """The part of a commit that concerns the queue: a new dispatch, which is claimed at once if requested.
 
     If `claim` is given, the caller owns the dispatch, due or not, as after `DispatchStore.claim_dispatch`. In
     this case, the commit is refused if another dispatch of the thread is claimed, or if a run of the thread
@@ -150,7 +152,7 @@ class ThreadCommit(Record, frozen=True, kw_only=True):
     check), and the messages in `consumes` are no longer pending; both are compared with the store. `claim`
     proves that the writer still owns the run's dispatch; as long as it does, no other writer changes the run.
     `joins` names a dispatch that must still be queued, because its run receives more messages. If `replaces`
-    is given, the run must not have changed since it was read.
+    is given, it is the run as it was read, and the run must not have changed since.
     """
 
     thread_id: str
@@ -166,7 +168,7 @@ class ThreadCommit(Record, frozen=True, kw_only=True):
     events: tuple[CanonicalEventDraft, ...] = ()
     outbox: tuple[OutboxDraft, ...] = ()
     are_new: bool = False
-    """Whether the ids of `messages` were just generated, so that no stored message can have one of them."""
+    """Whether the ids of `messages` were newly generated, so that no stored message can have one of them."""
     summary: SummaryDraft | None = None
     """A summary that replaces those with the same number or a later one."""
     spends: tuple[Spending, ...] = ()
@@ -195,7 +197,7 @@ class ThreadCommit(Record, frozen=True, kw_only=True):
         return set(map(thread_lock, threads)).union(limits, *drafts)
 
     def refuse_unclaimed_move(self) -> None:
-        """Raise if an execution would start or end without a claim, or together with another delivery.
+        """Refuse a commit that starts or ends an execution without a claim or with another delivery.
 
         Raises:
             InvalidRecord: The commit does one of these.
@@ -217,7 +219,7 @@ class Committed(Record, frozen=True, kw_only=True):
     events: tuple[CanonicalEvent, ...] = ()
     outbox: tuple[OutboxMessage, ...] = ()
     dispatch: RunDispatch | None = None
-    """The dispatch that was enqueued, or whose execution started or ended, as it is now stored."""
+    """The dispatch that was enqueued, or whose execution started or ended, in its stored form."""
     leaves_queued: bool = False
     """Whether queued dispatches remain on the thread; set by commits that end an execution."""
     leaves_waiting: bool = False
@@ -229,14 +231,14 @@ class CommitCoordinator(Protocol):
 
     @property
     def storage_identity(self) -> str | None:
-        """The name of the database to which it writes."""
+        """The name of the database to which this coordinator writes."""
         ...
 
     async def commit(self, commit: ThreadCommit, *, now: int | None = None) -> Committed:
         """Write the commit.
 
         Raises:
-            VersionConflict: The message count, a pending message or the joined dispatch differs.
+            VersionConflict: The message count, a pending message or the joined dispatch is not as expected.
             InvalidRecord, IllegalTransition, ForeignThread: The messages, the run or the result break a rule.
             DuplicateRecord: A message id is already committed, or the dispatch exists.
             DedupeKeyInUse, RunNotOpen, QueueFull: The dispatch cannot be queued.
@@ -244,7 +246,7 @@ class CommitCoordinator(Protocol):
                 claimed, or a run of the thread waits for an answer.
             StaleClaim: The writer lost its dispatch.
             UnknownThread: The parent thread does not exist, or the thread of a claim was removed in between.
-            StoreError: Nothing was written; only after CommitUnknown may the commit have been written.
+            StoreError: Nothing was written. Only after CommitUnknown, the commit may have been written.
         """
         ...
 
@@ -254,7 +256,7 @@ Beginning = tuple[RunDispatch, RunRecord | None]
 
 
 Places = Collection[str] | None
-"""The places where a consumer runs threads: these, and threads for any place; None for every place."""
+"""The places whose threads a consumer runs, besides threads for any place; None means every place."""
 
 
 MOST_COUNTED: Final = 1_000

@@ -6,8 +6,8 @@ communicates with it while it works. The other kinds start no program: `model` u
 model endpoint, and `http` uses another server.
 
 The fields of all kinds are checked in the same way. An error names the field and the remedy, and never
-contains a value that may be secret. A runner names the server's environment variable that holds its key or
-secret. A run reads the variable when it needs the value, which is never stored.
+contains a value that may be secret. A runner stores only the name of the server's environment variable that
+holds its key or secret. A run reads the variable when it needs the value, and the value is never stored.
 """
 
 import json
@@ -81,7 +81,7 @@ def one_of(kind: type[T], value: object, name: str) -> T:
 
 
 def words(value: object, name: str) -> tuple[str, ...]:
-    """Return a list of texts that can all be arguments of a program."""
+    """Check that a value is a list of texts that can be arguments of a program, and return the texts."""
     if not isinstance(value, tuple | list) or not all(isinstance(one, str) for one in value):
         raise refused(name, value, "this must be a list of texts")
     if not all(can_be_given(one) for one in value):
@@ -92,7 +92,7 @@ def words(value: object, name: str) -> tuple[str, ...]:
 
 
 def can_be_given(text: str) -> bool:
-    """Return whether a text can be an argument of a program."""
+    """Return whether a text can be passed to a program as an argument."""
     try:
         return b"\0" not in text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
@@ -126,7 +126,7 @@ def refuse_switch(value: object, name: str) -> None:
 
 
 def duration(value: object, name: str) -> timedelta:
-    """Return a number of seconds as a duration."""
+    """Convert a number of seconds to a duration."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise refused(name, value, "this must be a number of seconds")
     try:
@@ -348,18 +348,18 @@ PROMPT_FILE = "{prompt_file}"
 """Placeholder for the path of the file with the prompt, usable inside any argument."""
 _PLACE = re.compile(r"[A-Za-z0-9._-]{1,253}")
 RESERVED_ENV = frozenset(f"POSTROOM_{name}" for name in ("AGENT", "PROJECT", "THREAD", "RUN", "DISPATCH"))
-"""Variables that the server sets for each program."""
+"""Environment variables that the server sets for each program."""
 PROGRAMS = (RunnerKind.COMMAND, RunnerKind.ACP)
 """The kinds of runner that are programs."""
 STEERED = {"claude": "--input-format", "codex": "app-server", "opencode": "run"}
-"""The word, by recipe, which shows that a custom command accepts messages while its program works."""
+"""For each recipe, the argument that shows that a custom command accepts messages while its program works."""
 DEFAULT_OUTPUT_BYTES = 1 << 20
 MOST_OUTPUT_BYTES = 16 << 20
 """Maximum size of an answer, which becomes a message of the thread; larger content belongs in a file."""
 
 
 class Recipe(StrEnum):
-    """The kind of program, which determines how output and sessions are handled; shell means any other."""
+    """The kind of program, which determines how output and sessions are handled; `shell` is any other."""
 
     SHELL = "shell"
     CLAUDE = "claude"
@@ -375,14 +375,14 @@ WITHOUT_SESSIONS = (Recipe.SHELL, Recipe.CLINE)
 
 
 class SessionPer(StrEnum):
-    """Which runs of an agent share a client session: the runs of one mail thread, or all runs."""
+    """The runs of an agent that share a client session: the runs of one mail thread, or all runs."""
 
     THREAD = "thread"
     AGENT = "agent"
 
 
 class PromptWay(StrEnum):
-    """How the program receives the prompt."""
+    """The way in which the program receives the prompt."""
 
     ARGUMENT = "argument"
     STDIN = "stdin"
@@ -396,15 +396,15 @@ def is_place(name: object) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runner:
-    """A program that executes an agent's runs; of the kind `command` or `acp`.
+    """A program, of the kind `command` or `acp`, that executes an agent's runs.
 
     `argv` is executed without a shell; it may be empty if the recipe has its own command. `env` sets
     variables, `pass_env` names variables to copy from the server's environment. The last `max_output_bytes`
-    of an answer are kept. With `resume` the program continues its session: one for each mail thread or, by
-    `session_per`, one for the agent. If several servers share a database, only those with the host name or
-    label `runs_on` start the program; if it is empty, any server does. Up to `runs_at_once` runs execute at
-    once, each on a different mail thread. With `claims_tasks` the server claims ready tasks for the agent,
-    and runs it with each.
+    of an answer are kept. With `resume`, the program continues its session: there is one for each mail thread
+    or, depending on `session_per`, one for the agent. If several servers share a database, only those with
+    the host name or label `runs_on` start the program; if `runs_on` is empty, any server does. Up to
+    `runs_at_once` runs execute at the same time, each on a different mail thread. With `claims_tasks`, the
+    server claims ready tasks for the agent, and starts a run for each.
 
     A program of the kind `acp` speaks the Agent Client Protocol; its recipe only provides its command.
     """
@@ -478,7 +478,7 @@ class Runner:
             raise refused("resume", True, f"the recipe {self.recipe.value!r} does not support sessions")
 
     def _refuse_prompt(self) -> None:
-        """Raise if the prompt is to be passed in another way than through the protocol."""
+        """Raise if the prompt would be passed in another way than through the protocol."""
         what, remedy = "an ACP agent gets its prompt through the protocol", "leave this field out"
         if self.prompt is not PromptWay.STDIN:
             raise refused("prompt", self.prompt.value, what, remedy)
@@ -544,7 +544,7 @@ class Runner:
 
 
 AnyRunner = Runner | ModelRunner | HttpRunner
-"""Any runner of an agent."""
+"""A runner of any kind."""
 
 
 def runner_of(plain: Mapping[str, Json], *, home: str | None = None) -> AnyRunner:
@@ -582,7 +582,7 @@ class Runners(Protocol):
 
 
 def _environment(value: object) -> dict[str, str]:
-    """Return a copy; an error names the variable but never its value, which may be a secret."""
+    """Return a checked copy. An error names the variable but never its value, which may be a secret."""
     if not isinstance(value, Mapping):
         raise refused("env", type(value).__name__, "the environment must be a table of texts")
     for name, content in value.items():
@@ -600,7 +600,7 @@ def _refuse_name(name: str, of: str) -> None:
 
 @lru_cache(maxsize=1_024)
 def read_runner(kept: str) -> AnyRunner:
-    """Parse a stored runner; the result is cached by its text, because runners are immutable.
+    """Parse a stored runner. Because runners are immutable, the result is cached, keyed by the text.
 
     Raises:
         InvalidRunner: The text cannot be parsed, or a field breaks its rule.
@@ -618,7 +618,7 @@ def written_runner(runner: AnyRunner) -> str:
 
 
 def place_of(runner: AnyRunner) -> str:
-    """Return the host or label where the runner's program must be started; '' for anywhere."""
+    """Return the host name or label of the servers that may start the program; '' for any server."""
     return runner.runs_on if isinstance(runner, Runner) else ""
 
 

@@ -1,4 +1,4 @@
-"""Runs and threads: a run is one intent with its outcome, and a thread is the conversation that contains it.
+"""Runs and threads: a run is one request with its outcome, and a thread is the conversation it belongs to.
 
     created ──▶ running ──▶ done
        │          │  ▲       ▲ ▲
@@ -49,7 +49,7 @@ A run goes from `created` to `waiting` if a budget stops it before its first ste
 
 
 class TerminationKind(StrEnum):
-    """Why a run ended or is suspended."""
+    """The kinds of reasons for which a run ends or is suspended."""
 
     NATURAL_END = "natural_end"
     BEHAVIOR_REQUESTED = "behavior_requested"
@@ -64,7 +64,7 @@ CUT_OFF = "max_tokens"
 
 
 class TerminationReason(Record, frozen=True, kw_only=True):
-    """Why a run ended; `value` is a stop code, an obstacle or an error text, and `detail` is its code.
+    """The reason why a run ended; `value` is a stop code, an obstacle or an error text, `detail` its code.
 
     The `value` of a natural end is None, or `CUT_OFF` if the answer reached the model's token limit.
     """
@@ -95,7 +95,7 @@ class TerminationReason(Record, frozen=True, kw_only=True):
 
     @classmethod
     def error(cls, text: str, code: str | None = None) -> "TerminationReason":
-        """Return the reason for a run that failed; the code is the code of a postroom error."""
+        """Return the reason for a run that failed; `code` is the code of the postroom error."""
         return cls(type=TerminationKind.ERROR, value=text, detail=code)
 
     @property
@@ -116,13 +116,13 @@ class WaitingReason(StrEnum):
 
 
 class OnTimeout(StrEnum):
-    """What happens when a question times out; a missing answer never counts as a yes."""
+    """The consequence when a question times out; a missing answer never counts as a yes."""
 
     WAIT = "wait"
     CANCEL = "cancel"
     NO = "no"
     GO_ON = "go_on"
-    """The run continues on its own and is told that nobody answered."""
+    """The run continues on its own, and gets the information that nobody answered."""
 
 
 def _shortened(arguments: Json, most: int = 600) -> str:
@@ -144,7 +144,7 @@ class RunWaitingTicket(Record, frozen=True, kw_only=True):
     """The time until which an answer is accepted; None for no limit."""
     on_timeout: OnTimeout = OnTimeout.WAIT
     asked: Asked = YES_OR_NO
-    """The answer that the question takes, and who may give it."""
+    """The kind of answer that the question accepts, and the people who may give it."""
 
     @property
     def question(self) -> str:
@@ -155,12 +155,12 @@ class RunWaitingTicket(Record, frozen=True, kw_only=True):
         return what if is_whole else f"{what}: {_shortened(self.arguments)}"
 
     def is_over(self, now: int) -> bool:
-        """Return whether its timeout has passed, so that the run no longer waits."""
+        """Return whether the question's timeout has passed, so that the run no longer waits."""
         ends = self.on_timeout in (OnTimeout.CANCEL, OnTimeout.NO)
         return ends and self.expires_at is not None and self.expires_at <= now
 
     def goes_on(self, now: int) -> bool:
-        """Return whether its run has continued without an answer, so that answers are no longer accepted."""
+        """Return whether the run has continued without an answer, so that answers are no longer accepted."""
         is_late = self.expires_at is not None and self.expires_at <= now
         return is_late and self.on_timeout is OnTimeout.GO_ON
 
@@ -203,7 +203,7 @@ class RunMessageInput(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class PersistedState(Record, frozen=True, kw_only=True):
-    """State that an executor keeps between steps, in a format that only the executor knows."""
+    """State that an executor stores between steps, in a format that only the executor knows."""
 
     revision: int = 0
     extensions: dict[str, Json] = field(default_factory=dict)
@@ -226,7 +226,7 @@ class Usage(Record, frozen=True, kw_only=True):
         )
 
     def beyond(self, other: "Usage") -> "Usage":
-        """Return by how much each amount exceeds that of `other`; 0 where it does not."""
+        """Return the difference by which each amount exceeds that of `other`; 0 if it does not exceed it."""
         return Usage(
             input_tokens=max(self.input_tokens - other.input_tokens, 0),
             output_tokens=max(self.output_tokens - other.output_tokens, 0),
@@ -236,7 +236,7 @@ class Usage(Record, frozen=True, kw_only=True):
 
 
 class RunRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """One user intent on a thread. All instants are milliseconds since the epoch."""
+    """One request on a thread, with its outcome. All times are in milliseconds since the epoch."""
 
     run_id: str
     thread_id: str
@@ -255,7 +255,7 @@ class RunRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     transport_request_id: str | None = None
     waiting: RunWaitingState | None = None
     answered: tuple[AnsweredTicket, ...] = ()
-    """The answers to its questions, in order; stored with the change that resumes the run."""
+    """The answers to the run's questions, in order. They are stored with the change that resumes the run."""
     created_at: int = 0
     started_at: int | None = None
     finished_at: int | None = None
@@ -287,7 +287,7 @@ class RunRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def holds_others(self) -> bool:
-        """Whether the thread's other runs must wait because this run asks or was just answered."""
+        """Whether the thread's other runs must wait, because this run asks or was just answered."""
         return self.waiting is not None and bool(self.waiting.tickets)
 
     @property
@@ -298,11 +298,11 @@ class RunRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def is_background_task_waiting(self) -> bool:
-        """Whether the run waits for work that it has started itself."""
+        """Whether the run waits for background tasks that it has started itself."""
         return self.waiting is not None and self.waiting.reason is WaitingReason.BACKGROUND_TASKS
 
     def begun(self, dispatch_id: str, session_id: str, *, now: int) -> "RunRecord":
-        """Return the run as it is when its first execution starts."""
+        """Return the run in its state after the start of its first execution."""
         return replace(
             self,
             status=RunStatus.RUNNING,
@@ -345,7 +345,9 @@ class Thread(Record, frozen=True, kw_only=True):
     created_at: int = 0
     updated_at: int = 0
     latest_started_run_id: str | None = None
-    """The last run that was written after its start; a new run inherits its agent and state."""
+    """The last run that was stored with a status other than `created`; a new run inherits its agent and
+    state.
+    """
 
     def __post_init__(self) -> None:
         """Raise if the thread has no name or is its own parent.
@@ -394,30 +396,32 @@ class Thread(Record, frozen=True, kw_only=True):
 
 
 _REFUSALS = frozenset({ContentFiltered.code, ContextOverflow.code, RequestRefused.code})
-"""Codes of errors that are caused by the run's input, and would make each later run fail, too."""
+"""Codes of errors that the run's input causes, and that would make each later run fail too if it read that
+input.
+"""
 
 
 def is_set_aside(termination: TerminationReason | None) -> bool:
-    """Return whether later runs skip a run that ended for this reason."""
+    """Return whether later runs ignore the messages of a run that ended for this reason."""
     return termination is not None and termination.detail in _REFUSALS
 
 
 class Summary(Record, frozen=True, kw_only=True):
-    """The text that a model reads instead of a conversation's older messages.
+    """The text that a model reads instead of the older messages of a conversation.
 
     Each summary extends the previous one.
     """
 
     number: int
-    """Number of the summary in its thread, from 1."""
+    """The number of the summary in its thread, counted from 1."""
     text: str
     left_out: int = 0
-    """Number of messages that are neither shown nor summarized, because the model cannot do it."""
+    """Number of messages that are neither shown nor summarized, because the model cannot summarize them."""
     model: str = ""
     window: int | None = None
     """The size of the model's context in tokens, if its endpoint has reported it."""
     since: int = 0
-    """Runs that ended and were last written before this instant are fully summarized or hidden."""
+    """Runs that ended, and were last changed before this time, are completely summarized or hidden."""
 
 
 class SummaryDraft(Record, frozen=True, kw_only=True):
@@ -427,21 +431,23 @@ class SummaryDraft(Record, frozen=True, kw_only=True):
     covers: tuple[str, ...] = ()
     """The ids of the summarized messages."""
     hides: tuple[str, ...] = ()
-    """The ids of omitted messages, which a later run sees only if it starts with them again."""
+    """The ids of omitted messages. A later run sees such a message only if it starts with it again."""
 
 
 class Turn(Record, frozen=True, kw_only=True):
-    """A run with its messages and its position: the time of its start or, without a start, of its end."""
+    """A run with its messages and its position: the time of its start or, if it never started, of its end."""
 
     run_id: str
     asked: tuple[str, ...] = ()
     """The ids of its input messages."""
     began: int | None = None
     is_unbegun: bool = False
-    """Whether the run ended without a start; at the same instant, it sorts after runs that started."""
+    """Whether the run ended without having started. Such a run is sorted after runs that started at the same
+    time.
+    """
     created_at: int = 0
     takes_back: tuple[str, ...] = ()
-    """The runs that it rolled back, which no later run sees."""
+    """The runs that this run rolled back; no later run sees them."""
     is_set_aside: bool = False
     """Whether the model refused the input of the run."""
     is_to_come: bool = False
@@ -468,12 +474,14 @@ class Conversation(Record, frozen=True, kw_only=True):
     messages: tuple[Message, ...]
     summary: Summary | None = None
     hidden: tuple[str, ...] = ()
-    """The ids of messages after the summary that a run sees only if it starts with them again."""
+    """The ids of messages after the summary that are hidden: a run sees them only if it starts with them
+    again.
+    """
     turns: tuple[Turn, ...] = ()
     """The runs of these messages, and the runs that have not ended."""
 
     def since(self, kept: frozenset[str], run_id: str) -> int:
-        """Return the creation time of the oldest run that is not covered by a summary of all but `kept`."""
+        """Return the creation time of the oldest run that a summary of all messages but `kept` omits."""
         said = {_said_by(message) for message in self.messages if message.id in kept}
         return min(
             (
@@ -491,10 +499,10 @@ class Conversation(Record, frozen=True, kw_only=True):
 def conversation_of(run_id: str, messages: Sequence[Message], turns: Sequence[Turn]) -> Conversation:
     """Return a thread's committed messages as one of its runs sees them.
 
-    The input and output of other runs are left out if the run has not ended, was rolled back, or had input
-    that the model refused. The remaining runs are ordered by their start, so that each answer follows its
-    question, whenever the question was enqueued; the run itself comes last. A message that belongs to no run
-    stays after the message that precedes it.
+    The input and output of other runs are omitted if those runs have not ended, were rolled back, or had
+    input that the model refused. The remaining runs are ordered by their start, so that each answer follows
+    its question, regardless of when the question was enqueued. The run itself comes last. A message that
+    belongs to no run stays after the message that precedes it.
     """
     places = {message.id: place for place, message in enumerate(messages)}
     ends = {_said_by(message): place for place, message in enumerate(messages)}
@@ -510,7 +518,7 @@ def conversation_of(run_id: str, messages: Sequence[Message], turns: Sequence[Tu
         place_of[turn.run_id] = place
         asked_by.update(
             dict.fromkeys(turn.asked, turn.run_id)
-        )  # of a message that was replayed, the last run
+        )  # a message that was replayed belongs to its latest run
     gone = {turn.run_id for turn in turns if turn.is_set_aside} - {run_id}
     gone.update(run for turn in turns for run in turn.takes_back)
     to_come = {turn.run_id for turn in turns if turn.is_to_come} - {run_id}

@@ -4,8 +4,8 @@
                                  └─▶ skipped: too late, or its last run is still open
 
 Each time at which a schedule is due is a *tick*. The transaction that submits work for a tick also advances
-the schedule, so that each tick is submitted only once, however many workers there are. After the clock is set
-back, an interval or an hourly cron expression continues according to the new time.
+the schedule. Therefore each tick is submitted only once, regardless of the number of workers. After the clock
+is set back, an interval or an hourly cron expression continues according to the new time.
 """
 
 from dataclasses import dataclass
@@ -15,11 +15,11 @@ from typing import Final
 from postroom.contracts.messages import Json
 
 SCHEDULES: Final = "schedules"
-"""The topic of hints that a schedule may be due earlier than expected."""
+"""The topic of notifications that a schedule may be due earlier than expected."""
 
 
 class Missed(StrEnum):
-    """What happens to ticks that were missed because no worker was running."""
+    """The treatment of ticks that were missed because no worker was running."""
 
     SKIP = "skip"
     """They are skipped, and the schedule continues with the next tick."""
@@ -30,7 +30,7 @@ class Missed(StrEnum):
 
 
 class Overlap(StrEnum):
-    """What happens to a tick while the previous submission is still open."""
+    """The treatment of a tick while the previous submission is still open."""
 
     QUEUE = "queue"
     SKIP = "skip"
@@ -42,7 +42,7 @@ class Schedule:
 
     schedule_id: str
     kind: str
-    """What is submitted: `run` or `mail`. Names are unique within a kind."""
+    """The kind of submission: `run` or `mail`. Names are unique within a kind."""
     name: str
     cron: str | None
     every_ms: int | None
@@ -64,7 +64,8 @@ class Schedule:
     submitted: int = 0
     """Number of submissions."""
     passed_over: int = 0
-    """Number of ticks skipped because they were too late or the last run was still open."""
+    """Number of ticks that were skipped because they were too late, or because the last run was still open.
+    """
     last_at: int | None = None
     last_id: str | None = None
     """The id of the last submitted run or message."""

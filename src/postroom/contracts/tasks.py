@@ -5,8 +5,8 @@
                  ├─────────┤                             given back, or its lease ended
                  └──────── └─────▶ blocked
 
-A task waits while it depends on tasks that are not done. Each claim gets the next epoch, and each write by a
-holder is checked against it, so that a holder that has lost its lease cannot change anything.
+A task waits while it depends on tasks that are not done. Each claim gets the next epoch number, and each
+write by a holder is checked against it. Therefore a holder that has lost its lease cannot change anything.
 """
 
 from typing import Final, Literal, get_args
@@ -58,11 +58,11 @@ class Task(Record, frozen=True, kw_only=True):
     epoch: int
     """Number of claims so far."""
     lease_ms: int
-    """How long a claim lasts without any activity of its holder, in milliseconds."""
+    """The time for which a claim lasts without any activity of its holder, in milliseconds."""
     lease_ends_at: int | None
     claimed_at: int | None
     reason: str
-    """Why the task is blocked, was released, rejected or cancelled."""
+    """The reason why the task is blocked, or was released, rejected or cancelled."""
     commit: str
     output: str
     """The output of the acceptance command."""

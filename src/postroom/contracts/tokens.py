@@ -23,7 +23,7 @@ TOKEN_FORM: Final = re.compile(rf"{TOKEN_PREFIX}({TOKEN_ID.pattern})_[A-Za-z0-9_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptToken:
-    """A stored named token. At most one token of a name is current, that is, not replaced and not revoked."""
+    """A stored named token. At most one token of each name is current: neither replaced nor revoked."""
 
     id: str
     name: str
@@ -41,11 +41,11 @@ class KeptToken:
 
     @property
     def is_current(self) -> bool:
-        """Whether it is the current token of its name."""
+        """Whether this is the current token with its name."""
         return self.replaced_at is None and self.revoked_at is None
 
     def lives(self, now: int) -> bool:
-        """Return whether the token is valid at this instant; it is invalid from `expires_at` on."""
+        """Return whether the token is valid at this time; it is invalid from `expires_at` on."""
         return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
 
 

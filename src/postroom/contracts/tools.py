@@ -33,7 +33,7 @@ class ToolCallOutcome(StrEnum):
 
 
 class ToolCallResumeMode(StrEnum):
-    """How a decision affects the call: the call is repeated, or gets the decision as result or as input."""
+    """The effect of a decision on a call: the call is repeated, or gets the decision as result or input."""
 
     REPLAY_TOOL_CALL = "replay_tool_call"
     USE_DECISION_AS_TOOL_RESULT = "use_decision_as_tool_result"
@@ -100,7 +100,7 @@ class ToolResult:
 
     @classmethod
     def error(cls, tool_name: str, message: str, **metadata: Json) -> "ToolResult":
-        """Return a failure for the model to read."""
+        """Return the result of a failed call, with a message for the model."""
         return cls(tool_name=tool_name, status=ToolStatus.ERROR, message=message, metadata=metadata)
 
     @classmethod

@@ -4,7 +4,7 @@ stored ─▶ announced ─▶ delivered (a run has the message) ─▶ handled:
                                                          └─▶ failed, with the reason
 
 Hooks, watchers and runners announce messages. Each message is announced to a recipient only once, by the
-first of them. A message that was announced can still be unread. An announcer reads `unannounced` and marks
+first announcer. A message that was announced can still be unread. An announcer reads `unannounced` and marks
 the messages as announced in the same transaction.
 """
 
@@ -22,7 +22,7 @@ from postroom.contracts.tools import ToolCallResume
 
 
 class ChangeUndone(Exception):
-    """Raised to undo a change on purpose, because its caller will take another path."""
+    """Raised to roll back a change on purpose, because its caller will do something else instead."""
 
 
 class ThreadsNeeded(ChangeUndone):
@@ -38,7 +38,7 @@ class ThreadsNeeded(ChangeUndone):
 
 @dataclass(frozen=True, slots=True)
 class Accept:
-    """Adds a message to a thread of runs within a change, and starts a run if the thread is idle.
+    """Adds a message to a thread of runs inside a change, and starts a run if the thread is idle.
 
     A call returns True if a run starts with the message. A message whose id is known is ignored.
     """
@@ -95,7 +95,7 @@ class KeptRunner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageRun:
-    """The state of a message in the newest run that it woke; records of earlier runs are not kept."""
+    """The state of a message in the latest run that it woke; no records of earlier runs are kept."""
 
     message_id: int
     agent_id: int
@@ -103,21 +103,21 @@ class MessageRun:
     delivered_at: int
     ended_at: int | None = None
     failure: str = ""
-    """Why the run failed to process the message; empty if it did not fail."""
+    """The reason why the run failed to process the message; empty if it did not fail."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedQuestion:
-    """A question of an active run to a person, for whose answer the run waits after its turn."""
+    """A question of an active run to a person; the run waits for the answer after its turn."""
 
     id: str
     """The question's number, as people see it."""
     text: str
     timeout_ms: int | None = None
-    """How long an answer is accepted, in milliseconds; None for no limit."""
+    """The time for which an answer is accepted, in milliseconds; None for no limit."""
     on_timeout: OnTimeout = OnTimeout.WAIT
     asked: Asked = YES_OR_NO
-    """The answer that the question takes, and who may give it."""
+    """The kind of answer that the question accepts, and who may give it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +131,7 @@ class RunnerChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrival:
-    """A message in an inbox, with the fields that a notice may show, which exclude subject and text."""
+    """A message in an inbox, with only the fields that a notice may show: neither subject nor text."""
 
     message_id: int
     seq: int
@@ -155,10 +155,12 @@ class ClientSession:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nudges:
-    """The record of how hooks intervened in an agent's turns; agents without one have this default."""
+    """The record of how hooks held up an agent's turns or added lines to them. Default: they did neither."""
 
     held_seq: int = 0
-    """Messages up to this seq do not hold up the end of a turn: they did so before, or were fetched."""
+    """Messages up to this number do not hold up the end of a turn, because they did so before or were
+    fetched.
+    """
     notified_at: int = 0
     """The last time that a hook added a line during a turn; 0 if none ever did."""
 
@@ -174,16 +176,20 @@ class FileView:
     """The machine and the absolute path without symbolic links."""
     agent_id: int
     seen_blob: str = ""
-    """The version that the agent last knew whole; empty if it never read the file, `?` if that is unknown."""
+    """The last version that the agent knew completely; empty if it never read the file, `?` if that is
+    unknown.
+    """
     written_blob: str = ""
     """The version that the agent last wrote; empty if it wrote none."""
     written_at: int = 0
     changed_blob: str = ""
-    """The newest version that the agent did not know when it was noticed; empty if there was none."""
+    """The newest version that was noticed and that the agent did not know at that time; empty if there was
+    none.
+    """
     changed_by: int | None = None
     """The agent that wrote this version; None if no hook reported the change."""
     changed_at: int = 0
     notice: int = 0
     """0 if the agent knows the newest version, 1 if a notice is due, 2 if the agent was told."""
     used_at: int = 0
-    """The time of the last report; views expire by it."""
+    """The time of the last report, which determines when the view expires."""

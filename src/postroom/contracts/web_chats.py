@@ -5,7 +5,7 @@ from postroom.contracts.records import Record, field
 
 
 class WebConversation(Record, frozen=True, kw_only=True):
-    """A conversation in a person's list. Instants are milliseconds since the epoch."""
+    """A conversation in a person's list. Times are in milliseconds since the epoch."""
 
     person: str
     conversation_id: str

@@ -1,4 +1,4 @@
-"""Runs of agents and their questions as people see them: on the pages, at the command line, as JSON."""
+"""Runs of agents and their questions, as people see them on web pages, at the command line and as JSON."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, is_dataclass
@@ -10,7 +10,9 @@ from postroom.contracts.records import Record, as_plain
 from postroom.contracts.run_stores import BEFORE_ALL_RUNS, RunCursor
 
 WorkState = Literal["at work", "queued", "asks", "done", "cancelled", "failed"]
-"""State of a run: `failed` means a dead letter or an error at the end, `asks` a wait for a person."""
+"""The state of a run: `failed` means a dead letter, or an end with an error; `asks` means that it waits for a
+person.
+"""
 SHOWN_STATES: Final[Mapping[str, str]] = {
     "at work": "active",
     "queued": "queued",
@@ -19,16 +21,16 @@ SHOWN_STATES: Final[Mapping[str, str]] = {
     "cancelled": "cancelled",
     "failed": "failed",
 }
-"""The displayed word for each state; JSON and addresses of pages use the state itself."""
+"""The word that is displayed for each state. JSON and the URLs of pages use the state itself."""
 RunFilter = WorkState | Literal["", "ended"]
 """The state by which runs are filtered; `ended` matches done, cancelled and failed, and "" matches any."""
 INSTANTS: Final = ("_at", "until")
-"""The suffixes of field names whose numbers are instants, in milliseconds since the epoch."""
+"""The suffixes of the names of fields that contain a time, in milliseconds since the epoch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenQuestion:
-    """A question that a run waits on, with the agent that asks."""
+    """A question to whose answer a run waits, with the agent that asks."""
 
     number: str
     text: str
@@ -41,9 +43,9 @@ class OpenQuestion:
     chat: str = ""
     """The chat in which the agent asks; empty if the run processes mail."""
     who: str = ""
-    """The person to whom the agent speaks in that chat; empty if unknown."""
+    """The person with whom the agent talks in that chat; empty if unknown."""
     asked: Asked = YES_OR_NO
-    """The answer that the question takes, and who may give it."""
+    """The kind of answer that the question accepts, and who may give it."""
     expires_at: int | None = None
     """The time until which an answer is accepted; None for no limit."""
     snoozed_until: int | None = None
@@ -52,7 +54,10 @@ class OpenQuestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenAnswer:
-    """An answered question: by whom, where and when. `approved` None is neither yes nor no."""
+    """An answered question, with its answer, and who answered where and when.
+
+    If `approved` is None, the answer is neither yes nor no.
+    """
 
     number: str
     text: str
@@ -111,16 +116,18 @@ class Work:
     started_at: int | None = None
     finished_at: int | None = None
     attempts: int = 0
-    """Number of attempts: the failed ones, and the one that is active or was the last."""
+    """Number of attempts: the failed ones, plus the one that is active or was the last."""
     interruptions: int = 0
-    """Number of executions cut off by a server's shutdown or a lost lease; attempts exclude them."""
+    """Number of executions that a server's shutdown or a lost lease interrupted. They do not count as
+    attempts.
+    """
     dispatch_id: str | None = None
     why: str = ""
-    """Why the run is not executing or, if it ended without success, why it ended."""
+    """The reason why the run is not executing or, if it ended without success, why it ended."""
     gate: str = ""
-    """What holds up a queued run, in the queue's terms; "" unless the run is queued."""
+    """The obstacle that holds up a queued run, as a word of the queue; "" unless the run is queued."""
     until: int | None = None
-    """The time when that obstacle will end, if known."""
+    """The time at which that obstacle will end, if it is known."""
     questions: int = 0
     """Number of its questions, open and answered."""
     parent_run_id: str | None = None
@@ -131,11 +138,11 @@ class Work:
     """The cost in millionths of a US dollar, if its runner reports it."""
     can_cancel: bool = False
     can_replay: bool = False
-    """Whether it is a dead letter that can be replayed; not possible if its caller no longer waits."""
+    """Whether the run is a dead letter that can be replayed. It cannot if its caller no longer waits."""
     can_discard: bool = False
-    """Whether it is a dead letter."""
+    """Whether the run is a dead letter, and can therefore be discarded."""
     can_hasten: bool = False
-    """Whether it waits for a retry that can be started at once."""
+    """Whether the run waits for a retry that can be started at once."""
 
     @property
     def failed_attempts(self) -> int:
@@ -145,7 +152,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkOutput(Work):
-    """A run with the output that is stored."""
+    """A run with its stored output."""
 
     output: str
     output_is_cut: bool
@@ -154,31 +161,35 @@ class WorkOutput(Work):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSearch:
-    """A filter of a project's runs; an empty field matches any run."""
+    """A filter for a project's runs; an empty field matches any run."""
 
     state: RunFilter = ""
     agent: str = ""
     text: str = ""
     """Words that must all occur in the agent's name, the run's id, its subjects, its answer or its error."""
     since: int = 0
-    """The instant at or after which the run last changed."""
+    """The earliest time of the run's last change."""
     before: RunCursor = BEFORE_ALL_RUNS
     """The position after which the search continues."""
 
 
 @dataclass(frozen=True, slots=True)
 class FoundRuns:
-    """A page of runs, the last changed first; `next` is the position of the last run, None at the end."""
+    """A page of runs, latest change first; `next` is the position of the last run, or None at the end."""
 
     works: Sequence[Work]
     next: RunCursor | None = None
     is_full: bool = True
-    """Whether the page is full or the list has ended; if False, older runs were not examined yet."""
+    """Whether the page is full or the list has ended. If False, some older runs have not been examined yet.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class ChatWork:
-    """A run of a chat: its input, its chat and its author. Fields whose data was deleted are empty."""
+    """A run of a chat, with its input, its chat and the author of the input.
+
+    Fields whose data was deleted are empty.
+    """
 
     work: Work
     asked: str
@@ -202,7 +213,7 @@ class WorkCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueuedRun:
-    """A run that waits for its start or a retry."""
+    """A run that waits to be started or retried."""
 
     run_id: str
     agent: str
@@ -232,19 +243,19 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """The stored output of a run so far; `is_cut` if its beginning is missing."""
+    """The stored output of a run so far; `is_cut` says whether its beginning is missing."""
 
     text: str
     is_cut: bool = False
     is_kept_whole: bool = True
-    """Whether each attempt's output fits the limit; if not, its beginning is stored, with a note."""
+    """Whether each attempt's output fits the limit. If not, only its beginning is stored, with a note."""
     after: int = 0
     """The entry number in the run's log from which to continue."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthFact:
-    """A fact about the server for people, in a few words."""
+    """A fact about the server's health, in a few words for people."""
 
     name: str
     state: Literal["ok", "failed", "unknown"]
@@ -275,7 +286,7 @@ class ReservationConflict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwedMessage:
-    """A message that a recipient has not read, or not acknowledged although requested."""
+    """A message that a recipient has not read, or has not acknowledged although the sender requested it."""
 
     id: int
     subject: str
@@ -306,7 +317,7 @@ class Stretch:
     began_at: int
     ended_at: int | None
     outcome: str
-    """How it ended; "" while it is active."""
+    """The outcome of the attempt; "" while it is active."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -322,7 +333,7 @@ class Floor:
     given_up: Sequence[Work] = ()
     """Dead letters, newest first."""
     given_up_in_all: int = 0
-    """Number of dead letters, counted up to 500; `given_up` contains the newest of them."""
+    """Number of dead letters, counted up to 500; `given_up` contains only the newest of them."""
     waiting: Sequence[Waiting] = ()
     """Messages that wait for the next run of their recipient."""
     last_lines: Mapping[str, str] = field(default_factory=dict)
@@ -336,7 +347,7 @@ class Floor:
     owed: Sequence[OwedMessage] = ()
     """Messages that are unread or lack a requested acknowledgement, newest first."""
     owed_in_all: int = 0
-    """Number of such messages among the newest; `owed` contains the newest of them."""
+    """Number of such messages among the newest messages; `owed` contains only the newest of them."""
     last_hour: Mapping[str, Sequence[Stretch]] = field(default_factory=dict)
     """Attempts of the last hour, keyed by the agent's name in lower case."""
     health: Sequence[HealthFact] = ()
@@ -344,7 +355,7 @@ class Floor:
 
 
 def plain(value: object) -> object:
-    """Return a result as plain JSON data; records of this module in it have instants in ISO 8601."""
+    """Return a result as plain JSON data; the times in records of this module are converted to ISO 8601."""
     if is_dataclass(value) and not isinstance(value, type):
         return {name: _plain(name, field) for name, field in asdict(value).items()}
     if isinstance(value, Mapping):

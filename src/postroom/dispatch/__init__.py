@@ -1,1 +1,1 @@
-"""Durable dispatch: the Mailbox, its recovery and what runs a claimed dispatch."""
+"""Durable dispatch: the Mailbox, its recovery, and the workers that execute claimed dispatches."""

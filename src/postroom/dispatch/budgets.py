@@ -1,21 +1,22 @@
-"""Budgets of runs, which are checked in the change that claims a run, under the lock of limits.
+"""Budgets of runs. They are checked in the transaction that claims a run, under the lock of limits.
 
     used up ─▶ the first run asks ─┬─ yes ─▶ the same amount again: it resumes, and all held runs
     the others are held            ├─ no ──▶ they are held until the window ends; without one it asks again
                                    ├─ the window ends ─▶ this answers the question; all resume
                                    └─ cancelled ─▶ the next of them asks
 
-Held runs stay queued. The row of a held run contains the time before which the run is not tried again, so
-that it causes no work until then.
+Held runs stay queued. The row of a held run stores the earliest time of its next try, so that the run causes
+no work before that time.
 
-Time, tokens and money are known only when a run ends. So only as many runs execute at the same time as the
-rest of the budget can pay for, assuming that each costs as much as the most expensive recent run. While no
-cost is known yet, at most 4 runs execute.
+The time, tokens and money that a run uses are known only when it ends. So the number of runs that execute at
+the same time is limited to those that the rest of the budget can pay for, if each costs as much as the most
+expensive recent run. While no cost is known yet, at most 4 runs execute.
 
-Limits that span all workers of one database are counted in the same change, under the same lock. Without
-limits, these checks cost nothing. With limits, every claim is a separate change: a submission only stores its
-run, and the end of a run does not claim the next one. Budgets need no separate change: a submission and the
-end of a run claim the thread's next dispatch under the lock of limits, and leave a held one to the rounds.
+Limits that span all workers of one database are counted in the same transaction, under the same lock. Without
+limits, these checks cost nothing. With limits, every claim is a separate transaction: a submission only
+stores its run, and the end of a run does not claim the next one. Budgets need no separate transaction: a
+submission and the end of a run claim the thread's next dispatch under the lock of limits. If a budget holds
+that dispatch, the background rounds claim it later.
 """
 
 from collections import Counter
@@ -45,12 +46,12 @@ from postroom.stores.store import SqlStore, Transaction
 
 @dataclass(slots=True, kw_only=True)
 class Room:
-    """How many more runs each limit allows at one moment."""
+    """The number of further runs that each limit allows at one moment."""
 
     limits: tuple[Limit, ...]
     used: Counter[str] = field(default_factory=Counter[str])
     closed: frozenset[str] = frozenset()
-    """Scopes in which no run may begin for now."""
+    """Scopes in which no run may start at present."""
 
     def has(self, tenant: str, key: str) -> bool:
         """Return whether one more run may execute."""
@@ -76,7 +77,7 @@ class Room:
 
 
 def room_in(tx: Transaction, limits: tuple[Limit, ...], closed: frozenset[str] = frozenset()) -> Room:
-    """Return how much room the limits leave."""
+    """Return the number of further runs that the limits allow."""
     room = Room(limits=limits, closed=closed)
     if any(limit.at_once is not None for limit in limits):
         for tenant, key, count in tx.runs.dispatches.claimed_by_limit():
@@ -86,7 +87,7 @@ def room_in(tx: Transaction, limits: tuple[Limit, ...], closed: frozenset[str] =
 
 
 def held_back(tx: Transaction, limits: tuple[Limit, ...], dispatch: RunDispatch) -> Held | None:
-    """Return the limits that keep a dispatch from beginning now; call it under the lock of limits."""
+    """Return the limits that prevent a dispatch from starting now; call it under the lock of limits."""
     room, now = room_in(tx, limits), tx.now()
     for limit in limits:
         scope = limit.scope(dispatch.tenant, dispatch.limit_key)
@@ -136,9 +137,12 @@ _UNITS: Final = {
 }
 _MOST_REMEMBERED: Final = 10_000
 _AT_ONCE_AT_FIRST: Final = 4
-"""How many runs of a scope may execute at the same time while the cost of a run is still unknown."""
+"""Maximum number of runs of a scope that execute at the same time while the cost of a run is still unknown.
+"""
 MAILBOX: Final = "postroom"
-"""The name under which the mailbox itself answers a question after the end of its budget window."""
+"""The name that is stored as the author when the mailbox itself answers a question because its budget window
+has ended.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,31 +186,35 @@ class Reached:
 
 
 class Start(Record, frozen=True, kw_only=True):
-    """What limits and budgets say about a run that is about to start."""
+    """The decision of the limits and budgets about a run that is about to start."""
 
     held: Held | None = None
-    """Why the run may not start now; None if it may."""
+    """The reason why the run may not start now; None if it may."""
     holds_thread: bool = False
-    """Whether it is not tried again before an answer, or the end of the window, releases its thread."""
+    """Whether its thread is held too: the run is not tried again until an answer, or the end of the window,
+    releases the thread.
+    """
     asks: tuple[RunWaitingTicket, ...] = ()
-    """The questions that it must ask before it starts, because a budget is used up."""
+    """The questions that the run must ask before it starts, because a budget is used up."""
     spends: tuple[Spending, ...] = ()
-    """What its start adds to the used amounts of budgets."""
+    """The amounts that the start of the run adds to the spending of its budgets."""
 
 
 class Budgets:
-    """The budgets of one mailbox; call its methods within changes, under the lock of limits."""
+    """The budgets of one mailbox. Call its methods inside a transaction that holds the lock of limits."""
 
     def __init__(self, budgets: Sequence[Budget]) -> None:
         self._budgets = tuple(budgets)
         self._of_costs = any(budget.limits.keys() - {"runs"} for budget in budgets)
         """Whether a budget limits costs, which are known only when a run ends."""
         self._highest = dict[tuple[BudgetScope, str], Spending]()
-        """The highest cost of runs that ended here, by the scope they belong to; the weight of older runs
-        decreases.
+        """The highest cost of the runs that ended here, keyed by their scope. The older a run, the less its
+        cost counts.
         """
         self.holds_back = False
-        """Whether a claim here was refused. If so, due runs are examined together before they are claimed."""
+        """Whether a budget has refused a claim in this process. If so, due runs are examined together before
+        they are claimed.
+        """
 
     def start(
         self,
@@ -217,12 +225,12 @@ class Budgets:
         starting: Counter[str] | None = None,
         is_now: bool = False,
     ) -> Start:
-        """Decide whether a run that is about to start may start, or asks, or is held.
+        """Decide whether a run that is about to start may start, must ask first, or is held.
 
         It is held while another run asks, or while other runs use up the rest of a budget; a run that a
-        caller waits for (`is_now`) does not wait for the latter. An approved run starts even if other runs
-        have used up the amount since. `starting` counts the runs of each scope that are about to start; if
-        this run may start, it is added.
+        caller waits for (`is_now`) is not held for the latter reason. An approved run starts even if other
+        runs have used up the amount since. `starting` counts the runs of each scope that are about to start;
+        if this run may start, it is added.
         """
         if not is_start(run) or dispatch.has_missed_deadline(now := tx.now()):
             return Start()
@@ -252,7 +260,8 @@ class Budgets:
             crowded = self._crowded(tx, counted, spent, ids, Counter() if starting is None else starting)
             if crowded is not None:
                 return Start(held=crowded)
-        scopes = {account.scope: account for _, account in counted}  # equal runs and windows share an account
+        # runs with the same scope and window share one count
+        scopes = {account.scope: account for _, account in counted}
         return Start(spends=tuple(_of(account, runs=1) for account in scopes.values()))
 
     def _crowded(
@@ -263,7 +272,7 @@ class Budgets:
         ids: dict[BudgetScope, str],
         starting: Counter[str],
     ) -> Held | None:
-        """Return the reason to hold a run until others have ended, if the rest of a budget is too small."""
+        """If the rest of a budget is too small for a run, return the reason to hold it until others end."""
         scopes = set[str]()
         for budget, account in counted:
             most = self._most_at_once(budget, spent[account.scope], ids[budget.per])
@@ -279,7 +288,7 @@ class Budgets:
         return None
 
     def learn(self, dispatch: RunDispatch, run: RunRecord, used: Usage, *, wall_ms: int) -> None:
-        """Remember the cost of an execution and its steps, to estimate the cost of later runs."""
+        """Record the cost of an execution and its steps, so that the cost of later runs can be estimated."""
         ids, cost = _ids(dispatch, run), _costs(used, wall_ms)
         for budget in self._budgets if self._of_costs else ():
             key = (budget.per, ids[budget.per])
@@ -290,7 +299,7 @@ class Budgets:
             self._highest[key] = Spending(scope="", **highest)
 
     def _most_at_once(self, budget: Budget, spent: Spending, whose: str) -> int | None:
-        """Return how many runs of a budget may execute at once; None means any number."""
+        """Return how many runs of a budget may execute at the same time; None means any number."""
         limits = {name: limit for name, limit in budget.limits.items() if name != "runs"}
         if not limits or budget.per is BudgetScope.THREAD:
             return None
@@ -307,9 +316,9 @@ class Budgets:
     def spent_by(
         self, dispatch: RunDispatch, run: RunRecord, used: Usage, *, now: int, wall_ms: int = 0
     ) -> tuple[Spending, ...]:
-        """Return the amounts that an execution, or a step of it, adds to the counted scopes.
+        """Return the amounts that an execution, or one of its steps, adds to the scopes that are counted.
 
-        If no budget limits costs, they are not counted.
+        If no budget limits costs, costs are not counted.
         """
         cost = _costs(used, wall_ms)
         if not self._of_costs or not any(cost.values()):
@@ -325,7 +334,7 @@ class Budgets:
 
 
 def _executing(tx: Transaction, per: BudgetScope, whose: str, at_most: int) -> int:
-    """Count the runs of a scope that execute on any server, or are retried within 10 s.
+    """Count the runs of a scope that execute on any server, or will be retried within 10 s.
 
     A result below `at_most` may include runs of other agents.
     """
@@ -350,7 +359,7 @@ def is_start(run: RunRecord) -> bool:
 
 
 def asks(runs: RunTables, spent: Spending) -> bool:
-    """Return whether the run that is recorded as asking for a scope really asks, or is about to ask."""
+    """Return whether the run recorded as the asking run of a scope really asks, or is about to ask."""
     run = runs.threads.load_run(spent.asked_by) if spent.asked_by else None
     if run is None or run.status is RunStatus.DONE:
         return False
@@ -368,9 +377,9 @@ def question_about(run: RunRecord, scope: str) -> RunWaitingTicket | None:
 def held_threads(
     tx: Transaction, *, budgets: Budgets, thread_ids: Sequence[str], starting: Counter[str] | None = None
 ) -> tuple[list[tuple[str, Held]], list[str]]:
-    """Return which threads are held because of their next due run, and which wait until other runs end.
+    """Return the threads held because of their next due run, and those that wait until other runs end.
 
-    `starting` counts the runs of each scope that this decision lets start.
+    `starting` counts, for each scope, the runs that may start according to this decision.
     """
     found, crowded = [], []
     for dispatch in tx.runs.dispatches.first_due(thread_ids):
@@ -386,7 +395,7 @@ def held_threads(
 
 
 def hold_threads(tx: Transaction, *, budgets: Budgets, thread_ids: Sequence[str]) -> int:
-    """Store the hold of each thread that a budget holds; return their number."""
+    """Mark each thread that a budget holds as held in the database; return the number of these threads."""
     tx.lock(*map(thread_lock, thread_ids), LIMITS)
     found, _ = held_threads(tx, budgets=budgets, thread_ids=thread_ids)
     for thread_id, held in found:
@@ -395,7 +404,7 @@ def hold_threads(tx: Transaction, *, budgets: Budgets, thread_ids: Sequence[str]
 
 
 def begin_to_ask(tx: Transaction, run_id: str, tickets: Sequence[RunWaitingTicket]) -> None:
-    """Store that a run asks on behalf of all runs that its budgets hold back."""
+    """Store that a run asks its question on behalf of all runs that its budgets hold."""
     for scope, until in {(facts["scope"], facts["until"]) for facts in map(_facts, tickets)}:
         tx.runs.threads.put_asker(scope, until, run_id)
 
@@ -415,7 +424,8 @@ def settle(tx: Transaction, run: RunRecord, answers: Sequence[AnsweredTicket]) -
             limits = facts.get("grant") or {facts["limit"]: facts["allowed"]}
             given = {name: -max(limit, getattr(spent, name)) for name, limit in limits.items()}
             if question_about(run, scope) is None:
-                given["runs"] = given.get("runs", 0) + 1  # it resumes, whoever else starts before it
+                # the asking run resumes, even if other runs start before it
+                given["runs"] = given.get("runs", 0) + 1
                 if spent.asked_by == run.run_id:
                     threads.put_asker(scope, until, "")
             threads.spend([_of(Spending(scope=scope, until=until), **given)])
@@ -442,7 +452,7 @@ def window_ended(scope: str, *, now: int) -> ToolCallResume:
 
 
 async def release_abandoned(store: SqlStore) -> None:
-    """Resume runs that wait for an answer which is impossible now, because the run that asked has ended.
+    """Resume the runs that wait for an answer that can no longer come, because the run that asked has ended.
 
     Raises:
         StoreError: The runs could not be read or written.
@@ -499,7 +509,8 @@ def _scope_of(ticket: RunWaitingTicket) -> str | None:
 def _amount(limit: str, used: int) -> str:
     """Return an amount as text in its customary unit."""
     match limit:
-        case "wall_ms":  # whole seconds from a minute up, milliseconds below: a small budget is not "0 of 0"
+        # whole seconds from one minute up, milliseconds below that, so that a small budget is not "0 of 0"
+        case "wall_ms":
             return f"{used / 1_000:g}" if used < 60_000 else str(used // 1_000)
         case "cost_micros":
             cents, rest = divmod(used, 10_000)

@@ -1,4 +1,4 @@
-"""Writes the rows for the start and end of runs, and decides what the end of a run means for its dispatch.
+"""Writes the rows for the start and end of runs, and decides what happens to a dispatch when its run ends.
 
     starts ─▶ executed ─┬─▶ result: messages, run, acknowledgement and effects in one commit
                         ├─▶ temporary failure: queued again with a delay
@@ -82,7 +82,7 @@ _LOG = get_logger(__name__)
 _MOST_DOUBLINGS = 6
 _MOST_SHIFT = 40
 _OUTAGE_SHARES = (1, 2, 4, 8, 16, 16, 16, 16)
-"""The delays between attempts that wait for an outage to pass, as fractions of the configured outage."""
+"""The relative lengths of the delays between the attempts that wait for an outage to pass."""
 _DEFECTS = (
     ArithmeticError,
     AssertionError,
@@ -99,7 +99,7 @@ _DEFECTS = (
 )
 """Exceptions that indicate a permanent failure, so that a retry would not help."""
 Ended = AgentRunResult | BaseException
-"""The result or the error of an executor."""
+"""The result that an executor returned, or the error that it raised."""
 EndedRuns = list[tuple[RunDispatch, RunRecord | None]]
 """Dispatches that ended without being acknowledged, each paired with its ended run."""
 _RECONCILIATIONS = {
@@ -110,7 +110,7 @@ _RECONCILIATIONS = {
 
 
 class OutcomeKind(StrEnum):
-    """What the queue does with the dispatch after the execution."""
+    """The action that the queue takes on the dispatch after the execution."""
 
     COMPLETED = "completed"
     TRANSIENT_ERROR = "transient_error"
@@ -119,7 +119,7 @@ class OutcomeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MailboxRunOutcome:
-    """The end of an execution, with the error's text and the retry delay that the other side requested."""
+    """The outcome of an execution, with the error's text and the retry delay that the service requested."""
 
     kind: OutcomeKind
     error: str = ""
@@ -127,7 +127,8 @@ class MailboxRunOutcome:
     code: str | None = None
     """The error's code if the error is a `PostroomError`."""
     may_be_outage: bool = False
-    """Whether another service may have failed, so that a later attempt can succeed unchanged."""
+    """Whether an outage of another service may be the cause, so that a later attempt may succeed unchanged.
+    """
 
     @property
     def metric_label(self) -> str:
@@ -145,8 +146,8 @@ def classify(
 ) -> MailboxRunOutcome:
     """Decide how the end of an execution affects its dispatch.
 
-    A result consumes the dispatch, however the run terminated. So do an execution that failed on its own
-    state and a resume of a run that has nothing to resume, because a retry could not help. For a
+    A result consumes the dispatch, however the run terminated. The dispatch is also consumed if a retry could
+    not help: the execution failed because of its own state, or the run has nothing to resume. For a
     `PostroomError`, `retryable` decides whether the run is retried. An exception listed in `give_up_on` is
     not retried, alone or in a group. Any other exception, and a failure of the store, is retried as often as
     the dispatch allows.
@@ -171,7 +172,7 @@ def classify(
 def _told_by(error: BaseException) -> str:
     try:
         said = str(error)
-    except Exception as own:  # user code: only its own failure can be reported
+    except Exception as own:  # this is user code, so nothing but its own failure can be reported
         said = f"its text cannot be read ({type(own).__name__})"
     return f"{type(error).__name__}: {said}" if said.strip() else type(error).__name__
 
@@ -193,8 +194,8 @@ def next_try(
 ) -> tuple[int, int]:
     """Return the delay before the next attempt, and the maximum number of attempts.
 
-    If the failure may be an outage, more attempts follow the mailbox's normal ones. Their delays add up to at
-    least `config.outage`. A submission that sets its own number of attempts gets only those.
+    If an outage may be the cause of the failure, more attempts follow the mailbox's normal ones. Their delays
+    add up to at least `config.outage`. A submission that sets its own number of attempts gets only those.
     """
     failed, normal = dispatch.attempt_count + 1, config.default_max_attempts
     most, longest = normal + len(_OUTAGE_SHARES), dispatch.max_attempts
@@ -214,7 +215,9 @@ def next_try(
 
 
 def retry_delay_ms(config: MailboxConfig, attempt: int, random: Random, *, retry_after_ms: int | None) -> int:
-    """Return a random delay after failure number `attempt`: up to the backoff, but at least as requested.
+    """Return a random delay before the attempt that follows failure number `attempt`.
+
+    It is at most the backoff, and at least the delay that the service requested.
 
     Full jitter spreads out the retries of runs that failed together
     (https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/).
@@ -223,7 +226,7 @@ def retry_delay_ms(config: MailboxConfig, attempt: int, random: Random, *, retry
 
 
 class LeaseEnd(StrEnum):
-    """Why an execution is stopped from outside."""
+    """The reason for which an execution is stopped from outside."""
 
     LOST = "lost"
     GIVEN_UP = "given_up"
@@ -241,18 +244,20 @@ class ClaimAsk(ClaimRequest, frozen=True, kw_only=True):
     begins: bool = True
     """Whether the execution begins in the change that claims the dispatch."""
     effects: RunEffects | None = None
-    """Writes the rows that belong to the start of a new run."""
+    """The hook that writes the rows that belong to the start of a new run."""
     places: Places = None
     """The places whose runs this process executes; None for all places."""
     limits: tuple[Limit, ...] = ()
-    """The limits of runs. The change that claims holds the lock of limits if there are limits or budgets."""
+    """The limits of runs. If there are limits or budgets, the transaction that claims holds the lock of
+    limits.
+    """
     budgets: Budgets | None = None
     """The budgets of runs; None if there are none."""
     is_now: bool = False
     """Whether a caller waits for the run, so that it starts even if a limit is reached."""
 
     def start(self, tx: Transaction, dispatch: RunDispatch, run: RunRecord | None) -> Start:
-        """Return what limits and budgets say about a run that is about to start, under the lock of limits."""
+        """Return the decision of limits and budgets about a run's start; call it under the lock of limits."""
         held = None if self.is_now else held_back(tx, self.limits, dispatch)
         if held is not None or run is None or self.budgets is None:
             return Start(held=held)
@@ -267,28 +272,30 @@ class ClaimAsk(ClaimRequest, frozen=True, kw_only=True):
 
 
 class Claimed(Record, frozen=True, kw_only=True):
-    """A dispatch that this process owns, with its run and messages as the claiming change saw them."""
+    """A dispatch that this process owns, with its run and messages as the claiming transaction read them."""
 
     dispatch: RunDispatch
     instance_id: str
     run: RunRecord | None = None
     messages: tuple[Message, ...] = ()
     has_begun: bool = False
-    """Whether the execution began in the change that claimed the dispatch, so that nothing is read again."""
+    """Whether the execution began in the transaction that claimed the dispatch, so that nothing is read
+    again.
+    """
     is_first: bool = False
-    """Whether the run begins for the first time, so that the change stores the run too."""
+    """Whether the run begins for the first time. If so, the transaction stores the run too."""
     beginning: object | None = None
-    """What `RunEffects.begin` returned in the claiming change."""
+    """The return value of `RunEffects.begin` in the claiming transaction."""
     start: Start | None = None
-    """What limits and budgets say about the start of the run; None if there are none."""
+    """The decision of limits and budgets about the start of the run; None if there are none."""
 
     @property
     def rows(self) -> Beginning:
-        """The dispatch, and the run if the change that claims the dispatch stores it."""
+        """The dispatch, and also the run if the transaction that claims the dispatch stores it."""
         return self.dispatch, self.run if self.is_first else None
 
     def noted(self, tx: Transaction, asks: ClaimAsk) -> "Claimed":
-        """Write the rows for the start of the run if it is new, and those of its budgets."""
+        """Write the rows for the start of the run if it is new, and the rows of its budgets."""
         if self.start is not None and self.run is not None:
             if self.start.asks:
                 begin_to_ask(tx, self.run.run_id, self.start.asks)
@@ -307,9 +314,11 @@ class Job:
     begun: Claimed
     sink: ReconnectableEventSink
     stops_at: int
-    """When the work stops if its claim is not renewed: shortly before another process may claim it."""
+    """The time at which the work stops if its claim is not renewed: shortly before another process may claim
+    it.
+    """
     kept_since: int
-    """When the thread took its slot, which successive runs of the thread share."""
+    """The time at which the thread took its slot, which successive runs of the thread share."""
     concluded: "asyncio.Future[None]"
     """A future that is done when the slot of the run is free."""
     has_followers: bool = False
@@ -317,7 +326,7 @@ class Job:
     the run.
     """
     alarm: "asyncio.Task[None] | None" = None
-    """Timer that stops the run when it exceeds the maximum execution time."""
+    """The timer that stops the run when it exceeds the maximum execution time."""
     run: RunRecord = field(init=False)
     """The run at the start of its execution; `Execution.begin` sets this field and the next three."""
     activation: RunActivation = field(init=False)
@@ -325,11 +334,11 @@ class Job:
     told: EventSink = field(init=False)
     """The sink that the executor writes to; it stores some events, and passes all events on to `sink`."""
     started_at: int = 0
-    """When the execution began; 0 until the beginning is stored."""
+    """The time at which the execution began; 0 until the start is stored."""
     ended: Ended | None = None
     """The result or error of the executor; None if it was stopped."""
     result: AgentRunResult = field(init=False)
-    """The result that the end stores; `Completion.end` sets this field and the next five."""
+    """The result that is stored at the end of the run. `Completion.end` sets this field and the next five."""
     spends: tuple[Spending, ...] = ()
     drafts: tuple[CanonicalEventDraft, ...] = ()
     asks: ClaimAsk | None = None
@@ -337,19 +346,19 @@ class Job:
     answer_id: str | None = None
     """The message id of the answer; None if there is no answer, or if the executor has stored it itself."""
     ended_at: int = 0
-    """The time at which the end was decided; a dispatch that is due by then may be claimed next."""
+    """The time at which the end was decided. A dispatch that is due at this time may be claimed next."""
     next: Claimed | None = None
-    """The dispatch of the thread that the end of this run has claimed."""
+    """The thread's next dispatch, if it was claimed in the transaction that ended this run."""
     has_looked: bool = False
-    """Whether no poll for the thread's next dispatch is needed, because this change claimed it or there is
+    """Whether no poll for the thread's next dispatch is needed, because it was claimed already or there is
     none.
     """
     leaves_waiting: bool = True
-    """Whether messages may wait on the thread when the run has ended."""
+    """Whether messages may be pending on the thread after the end of the run."""
     comes_again: bool = False
     """Whether the dispatch was queued again, so that the run will be executed again."""
     end: LeaseEnd | None = None
-    """Why the execution was stopped from outside; None if it may continue."""
+    """The reason for which the execution was stopped from outside; None if it may continue."""
     is_cancelled: bool = False
     """Whether the run was cancelled; a failure of a cancelled run is not retried."""
     stops: Callable[[], None] | None = None
@@ -358,10 +367,12 @@ class Job:
     has_executed: bool = False
     is_left_behind: bool = False
     can_pause: bool = False
-    """Whether the work can pause while it is unknown if the claim still holds; otherwise it is stopped."""
+    """Whether the work can pause while it is uncertain that the claim still holds; if not, the work is
+    stopped.
+    """
 
     def stop(self, end: LeaseEnd) -> None:
-        """Stop the execution; if it is called repeatedly, the first reason counts."""
+        """Stop the execution. If this is called repeatedly, the first reason counts."""
         if self.end is None:
             self.end = end
             if self.stops is not None:
@@ -387,12 +398,12 @@ class MailboxWorker:
     is_wanted: bool = False
     """Whether another caller wanted to start work but found the worker reserved."""
     foreground: int = 0
-    """The number of foreground submissions for the thread. While there is one, the thread's queued dispatches
-    are not claimed.
+    """The number of foreground submissions that wait for the thread. While there are any, the thread's queued
+    dispatches are not claimed.
     """
     storing: int = 0
-    """How many foreground submissions are being stored. Their claims may be in the database before this
-    process knows of them.
+    """The number of foreground submissions that are being stored. Their claims may be in the database before
+    this process knows of them.
     """
 
     @property
@@ -411,7 +422,7 @@ class MailboxWorker:
         return None if self.job is None else self.job.dispatch.run_id
 
     def expect(self, tenant: str) -> None:
-        """Record the tenant of the next work, unless a run executes."""
+        """Record the tenant of the next work, unless a run is executing."""
         if self.status is WorkerStatus.IDLE:
             self.tenant = tenant
 
@@ -442,9 +453,9 @@ class Workers:
         return worker
 
     def stop(self, id: str, *, is_told: bool = False) -> bool:
-        """End the execution of this dispatch, run or thread as cancelled; return False if there is none.
+        """End the execution with this dispatch, run or thread id as cancelled; return False if there is none.
 
-        An execution whose executor was already asked to end is left to end by itself.
+        If its executor has already been asked to end, the execution is not stopped, but ends by itself.
         """
         for thread_id, worker in self.executing.items():
             if worker.job is not None and id in (thread_id, worker.run_id, worker.dispatch_id):
@@ -455,7 +466,7 @@ class Workers:
         return False
 
     def give_way(self, dispatch_id: str) -> bool:
-        """Stop the execution of this dispatch for a submission; return False if there is none here."""
+        """Stop the execution of this dispatch so that a submission can run; return False if none is here."""
         for worker in self.executing.values():
             if worker.job is not None and worker.dispatch_id == dispatch_id:
                 worker.job.stop(LeaseEnd.GAVE_WAY)
@@ -489,21 +500,21 @@ def _rests(worker: MailboxWorker) -> bool:
 
 
 class Ending(Record, frozen=True, kw_only=True):
-    """The writes of the change that ends a run."""
+    """The writes of the transaction that ends a run."""
 
     run: RunRecord | None = None
     leaves_waiting: bool = True
-    """Whether messages may wait on the thread; True if that is not known."""
+    """Whether messages may be pending on the thread; True if that is not known."""
     leaves_queued: bool = True
     """Whether another dispatch may be queued on the thread; True if that is not known."""
     next: Claimed | Held | None = None
-    """The claim of the thread's next dispatch, or the budget that keeps it from starting."""
+    """The claim of the thread's next dispatch, or the budget that prevents it from starting."""
     tells: Callable[[], Awaitable[object]] | None = None
-    """Publishes that the run was queued again, because the decisions arrived before its questions were
-    stored.
+    """Publishes the event that the run was queued again because its decisions arrived before its questions
+    were stored.
     """
     unasked: tuple[str, ...] = ()
-    """The calls of those decisions that the run has neither used nor asked for."""
+    """The tool call ids of the decisions that the run has neither used nor asked for."""
 
 
 def claimed_next(tx: Transaction, thread_id: str, asks: ClaimAsk) -> Claimed | Held | None:
@@ -521,7 +532,7 @@ def claimed_next(tx: Transaction, thread_id: str, asks: ClaimAsk) -> Claimed | H
 
 
 def _next(tx: Transaction, thread_id: str, asks: ClaimAsk, due: RunDispatch | None) -> Claimed | None:
-    """Return the claim of a due dispatch, ready to be stored; None if nothing is due here."""
+    """Return the claim of a due dispatch, ready to be stored; None if no dispatch is due here."""
     if due is None or (asks.places is not None and asks.is_elsewhere(tx, thread_id)):
         return None
     claimed = due.claim(token=tx.new_id(), consumer=asks.consumer, lease_ms=asks.lease_ms, now=tx.now())
@@ -529,7 +540,7 @@ def _next(tx: Transaction, thread_id: str, asks: ClaimAsk, due: RunDispatch | No
 
 
 def begun_in(tx: Transaction, claimed: RunDispatch, asks: ClaimAsk) -> Claimed:
-    """Start the claimed dispatch in this change if possible; otherwise its execution reports the reason."""
+    """Start the claimed dispatch in this transaction if possible; if not, its execution reports why."""
     return _begun(tx, _looked_up(tx, claimed, asks), asks)
 
 
@@ -552,7 +563,7 @@ def _looked_up(tx: Transaction, claimed: RunDispatch, asks: ClaimAsk) -> Claimed
         if len(records) == len(set(ids)):
             messages = tuple(record.message for record in records)
     start = None
-    if asks.limits or asks.budgets is not None:  # the thread is read before limits
+    if asks.limits or asks.budgets is not None:  # the change reads the thread before it reads the limits
         start = asks.start(tx, claimed, run)
     if run is None or messages is None or (start is not None and (start.held or start.asks)):
         return Claimed(dispatch=claimed, run=run, instance_id=instance_id, start=start)
@@ -579,15 +590,15 @@ class Completion:
         self._core = core
         self._events = events
         self.submissions: Submissions
-        """Set after construction, before the first run, because submissions and the ends of runs depend on
+        """The part that accepts submissions. It is set after construction, because the two parts depend on
         each other.
         """
 
     async def begin(self, job: Job) -> None:
-        """Store that the execution begins; a run that was only prepared becomes a running one.
+        """Store that the execution begins; a run that was only prepared now has the status running.
 
         Raises:
-            StaleClaim: The dispatch is no longer ours; nothing was written.
+            StaleClaim: This process no longer owns the dispatch; nothing was written.
         """
         core, begun, dispatch, now = self._core, job.begun, job.dispatch, self._core.now()
         run = None
@@ -627,7 +638,7 @@ class Completion:
         While the store is unavailable, the write is repeated.
 
         Raises:
-            StaleClaim: The dispatch is no longer ours; nothing was written.
+            StaleClaim: This process no longer owns the dispatch; nothing was written.
         """
         core, dispatch, staged = self._core, job.dispatch, job.coordinator.staged
         is_told = job.sink.finished
@@ -645,7 +656,8 @@ class Completion:
 
         ending = await core.retried(partial(self._written_end, "ack", dispatch.thread_id, end))
         del staged[: len(job.drafts)]
-        is_held = isinstance(ending.next, Held)  # it is tried once more, in a change that remembers why
+        # the claim is tried again, in a change that records the reason
+        is_held = isinstance(ending.next, Held)
         job.next = None if isinstance(ending.next, Held) else ending.next
         job.leaves_waiting = ending.leaves_waiting
         job.has_looked = (asks is not None and not is_held) or not ending.leaves_queued
@@ -661,9 +673,9 @@ class Completion:
             await job.sink.emit(finish_event(dispatch, result.termination, result.response))
 
     def _end_in(self, tx: Transaction, job: Job, accept: Accept) -> Ending | StaleClaim:
-        """End the run with its result, and claim the next dispatch, under the thread's lock.
+        """End the run with its result, and claim the thread's next dispatch, under the thread's lock.
 
-        If the executor commits its own steps, the end is stored already; else the answer is stored here.
+        An executor that commits its own steps has stored the end already; else the answer is stored here.
         """
         core, dispatch, asks, result = self._core, job.dispatch, job.asks, job.result
         thread_id = dispatch.thread_id
@@ -725,7 +737,7 @@ class Completion:
         )
 
     def _ended_before(self, tx: Transaction, job: Job, run: RunRecord) -> Ending | None:
-        """Return the result if an earlier try wrote this end and only the store's reply was lost; else None.
+        """Return the result if an earlier try wrote this end, but the store's reply was lost; otherwise None.
 
         The dispatch that the earlier try claimed is claimed again, unless its run was asked to end meanwhile.
         """
@@ -747,7 +759,7 @@ class Completion:
     def _resumed(
         self, tx: Transaction, dispatch: RunDispatch, run: RunRecord, asked: Sequence[LiveRunCommand]
     ) -> tuple[Callable[[], Awaitable[None]] | None, tuple[str, ...]]:
-        """Resume the run if its question is already decided; return the other calls with decisions."""
+        """Resume the run if its question has already been decided; return the calls of other decisions."""
         tx.runs.dispatches.drop_commands(dispatch.dispatch_id)
         if run.status is not RunStatus.WAITING:
             return None, ()
@@ -760,7 +772,7 @@ class Completion:
     async def try_later(
         self, job: Job, outcome: MailboxRunOutcome, failed: CanonicalEventDraft | None = None
     ) -> bool:
-        """Queue the dispatch again, due later; return False if it was the last attempt."""
+        """Queue the dispatch again with a delay; return False if this was the last attempt."""
         core, dispatch = self._core, job.dispatch
         delay, most = next_try(
             core.config,
@@ -818,7 +830,7 @@ class Completion:
         await self._moved("dead_letter", dispatch, given_up, outcome=outcome, failed=cause)
 
     async def put_back(self, claimed: RunDispatch, error: Exception) -> bool:
-        """Queue a dispatch again that failed before its execution; return False after the last attempt.
+        """Queue a dispatch again if it failed before its execution; return False after the last attempt.
 
         This counts as a failed attempt.
         """
@@ -855,22 +867,22 @@ class Completion:
         return row.status is RunDispatchStatus.QUEUED
 
     async def stop(self, claimed: RunDispatch) -> None:
-        """Queue a dispatch again whose execution this server cuts off by stopping; count an interruption.
+        """Queue a dispatch again whose execution ends because this server stops; count an interruption.
 
         Raises:
-            StaleClaim: The dispatch is no longer ours; nothing was written.
+            StaleClaim: This process no longer owns the dispatch; nothing was written.
         """
         await self._moved("release", claimed, lambda row, now: row.stopped(now=now), is_failed=False)
 
     async def cut_off(self, claimed: RunDispatch) -> bool:
-        """Queue a dispatch again whose execution stopped because of an uncertain claim.
+        """Queue a dispatch again whose execution was stopped because its claim was uncertain.
 
         This counts as an interruption.
 
         Return whether the dispatch was queued again.
 
         Raises:
-            StaleClaim: The dispatch is no longer ours; nothing was written.
+            StaleClaim: This process no longer owns the dispatch; nothing was written.
         """
         row = await self._moved("nack", claimed, lambda row, now: row.lease_ended(now=now), is_failed=False)
         return row.status is RunDispatchStatus.QUEUED
@@ -886,7 +898,7 @@ class Completion:
         )
 
     def reclaimed_in(self, tx: Transaction, dispatch_id: str) -> tuple[RunDispatch, RunRecord | None] | None:
-        """Under the lock of its thread, release a dispatch if its lease has expired; else return None.
+        """Release a dispatch whose lease has expired, under the thread's lock; return None if it has not.
 
         If the dispatch becomes a dead letter, or the run was asked to end, the run ends in the same change.
         """
@@ -894,7 +906,7 @@ class Completion:
         return None if row is None else self.ended_in(tx, heeded(tx, row))
 
     async def withdrawn(self, dispatch_id: str) -> RunDispatch | None:
-        """Withdraw a queued dispatch and end its run in one change; return None if it is not queued."""
+        """Withdraw a queued dispatch and end its run in one transaction; return None if it is not queued."""
 
         def cancel(tx: Transaction) -> tuple[RunDispatch, RunRecord | None] | None:
             thread_id = tx.runs.dispatches.thread_of(dispatch_id)
@@ -907,7 +919,7 @@ class Completion:
         return None if done is None else await self.told_withdrawn(*done)
 
     def withdrawn_in(self, tx: Transaction, dispatch_id: str) -> tuple[RunDispatch, RunRecord | None] | None:
-        """Withdraw a queued dispatch and end its run, under the lock of its thread; None if it is not queued.
+        """Withdraw a queued dispatch and end its run, under the thread's lock; None if it is not queued.
 
         Call `told_withdrawn` after the commit.
         """
@@ -915,7 +927,7 @@ class Completion:
         return None if row is None else self.ended_in(tx, row)
 
     async def told_withdrawn(self, dispatch: RunDispatch, ended: RunRecord | None) -> RunDispatch:
-        """Count a withdrawn run; if it asked a question for several runs, let another run ask it."""
+        """Count a withdrawn run. If it asked a question on behalf of several runs, let another run ask it."""
         cancelled = self.told(dispatch, ended)
         await self._release_abandoned()
         await self._events.dispatch_happened("RunCancelled", cancelled)
@@ -924,7 +936,7 @@ class Completion:
     def ended_in(
         self, tx: Transaction, dispatch: RunDispatch, accept: Accept | None = None
     ) -> tuple[RunDispatch, RunRecord | None]:
-        """End the run of a dispatch that has ended unacked, in the change that ends it, under its lock.
+        """End the run of a dispatch in the change that ends the dispatch unacknowledged, under its lock.
 
         A run that already has another dispatch continues with that dispatch. Return the stored dispatch and
         the ended run, and call `told` after the commit.
@@ -954,12 +966,12 @@ class Completion:
         return dispatch
 
     def interrupted_in(self, tx: Transaction, interrupt: Interrupt) -> tuple[Interrupt, EndedRuns]:
-        """End the runs that an interrupt has superseded, in the change of the interrupt."""
+        """End the runs that an interrupt has superseded, in the transaction of the interrupt."""
         ended = [self.ended_in(tx, row) for row in interrupt.superseded_dispatches]
         return replace(interrupt, superseded_dispatches=tuple(row for row, _ in ended)), ended
 
     async def reconcile(self, dispatch_id: str) -> None:
-        """End the run of a dispatch that this process lost, if it has ended; a failure is logged."""
+        """If a dispatch that this process has lost is ended, end its run too; a failure is logged."""
         core = self._core
         try:
             row = await core.dispatches.load_dispatch(dispatch_id)
@@ -1010,7 +1022,7 @@ class Completion:
     def cancelled_in(
         self, tx: Transaction, run_id: str, *, seen: RunRecord | None = None, reason: str | None = None
     ) -> RunRecord | None:
-        """End a run that waits for a person, under the lock of its thread; return None if it does not wait.
+        """End a run that waits for a person, under the thread's lock; return None if it does not wait.
 
         Return the run as it was before the change; call `told_cancelled` after the commit.
         """
@@ -1026,14 +1038,14 @@ class Completion:
         effects = self._core.effects
         drafts = () if effects is None else tuple(effects.of(tx, ended))
         tx.runs.commit(ThreadCommit(thread_id=run.thread_id, run=ended, replaces=run, outbox=drafts))
-        tx.tell(WORK)  # later work of the thread is due
+        tx.tell(WORK)  # the thread's later work can start now
         if effects is not None:
             effects.write(tx, ended, None)
             effects.withdraw(tx, run)
         return run
 
     async def told_cancelled(self, run: RunRecord) -> None:
-        """Count a waiting run that was cancelled; if it asked for several runs, let another run ask."""
+        """Count a waiting run that was cancelled; if it asked on behalf of several runs, let another ask."""
         if self._core.effects is not None:
             self._core.effects.stored(run)
         self._core.metrics.runs.add("cancelled")
@@ -1041,7 +1053,7 @@ class Completion:
         await self._events.waiting_cancelled(run)
 
     async def _release_abandoned(self) -> None:
-        """If the ended run asked for several runs, let another run ask; the sweep repeats a failed try."""
+        """If the ended run asked on behalf of others, let another run ask; the sweep repeats a failed try."""
         if not self._core.has_budgets:
             return
         try:
@@ -1059,9 +1071,9 @@ class Completion:
         failed: CanonicalEventDraft | None = None,
         is_failed: bool = True,
     ) -> RunDispatch:
-        """Change the state of a dispatch claimed by this process, and store its execution's error, if any.
+        """Change the state of a dispatch that this process claimed, and store its execution's error, if any.
 
-        If that ends the dispatch, its run ends as well, and is counted as `outcome`.
+        If the change ends the dispatch, its run ends as well, and is counted as `outcome`.
         """
         core = self._core
         written: list[tuple[RunDispatch, RunRecord | None]] = []
@@ -1072,9 +1084,9 @@ class Completion:
             if accept is NOWHERE:
                 tx.lock(thread_lock(dispatch.thread_id))
             if written and tx.runs.dispatches.load(dispatch.dispatch_id) == written[0][0]:
-                return written[0]  # only the reply was lost
+                return written[0]  # the write succeeded, and only the reply was lost
             step = move
-            if is_cancelled(tx, dispatch.dispatch_id):  # the run ends as cancelled, whatever its result was
+            if is_cancelled(tx, dispatch.dispatch_id):  # the run ends as cancelled, regardless of its result
                 step = lambda row, now: row.released(now=now)  # noqa: E731 - one of two moves
             row = tx.runs.dispatches.move_owned(dispatch.claim_proof, step)
             if isinstance(row, StaleClaim):
@@ -1094,7 +1106,7 @@ class Completion:
         return self.told(row, ended, outcome)
 
     async def _written_end(self, operation: str, thread_id: str, change: Callable[..., T | StaleClaim]) -> T:
-        """Write the end of a run; also lock the threads whose runs read its answer."""
+        """Write the end of a run. The change also locks the threads whose runs read its answer."""
         write: Awaitable[T] = self._core.store.write(change, key=thread_id)
         thread_ids = frozenset[str]()
         while True:
@@ -1123,7 +1135,8 @@ def commands_in(tx: Transaction, dispatch: RunDispatch) -> list[LiveRunCommand]:
 def heeded(tx: Transaction, row: RunDispatch) -> RunDispatch:
     """Apply the stored commands of an active run when its dispatch is queued again, under its thread's lock.
 
-    A run that was asked to end is withdrawn. A run with unread decisions gets them when it starts again.
+    A run that was asked to end is withdrawn. A run that has not read its decisions yet gets them when it
+    starts again.
     """
     asked = commands_in(tx, row)
     if not asked:
@@ -1141,7 +1154,7 @@ def heeded(tx: Transaction, row: RunDispatch) -> RunDispatch:
 
 
 def with_decisions(run: RunRecord, decisions: Sequence[tuple[str, ToolCallResume]]) -> RunRecord:
-    """Return the run as it starts when it is executed again, with the decisions that it has not used yet."""
+    """Return the run with its unused decisions, so that it gets them when it is executed again."""
     kept = run.activation
     if kept is None:
         return run
@@ -1158,7 +1171,7 @@ def with_decisions(run: RunRecord, decisions: Sequence[tuple[str, ToolCallResume
 def result_of(
     dispatch: RunDispatch, run: RunRecord | None, result: AgentRunResult, instance_id: str
 ) -> RunDispatchResult:
-    """Return the form of a result that the queue stores."""
+    """Return a result in the form in which the queue stores it."""
     termination = result.termination
     waits = result.waiting is not None or (run is not None and run.status is RunStatus.WAITING)
     failed = termination.type is TerminationKind.ERROR

@@ -1,4 +1,4 @@
-"""The settings of a mailbox. The defaults suit a personal computer; every bound has a reason."""
+"""The settings of a mailbox. The defaults suit a personal computer."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
@@ -58,45 +58,47 @@ _NOT_NEGATIVE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MailboxConfig:
-    """The settings of a mailbox; a duration is in seconds or in the unit of its name, or a `timedelta`.
+    """The settings of a mailbox.
+
+    A duration is a `timedelta`, or a number of seconds, or of milliseconds if the name ends with `_ms`.
 
     Raises:
         ConfigError: A setting has the wrong type, or is below its minimum.
     """
 
     lease_ms: int = 30_000
-    """How long a claim lasts without a renewal. Each renewal may take a third of this time."""
+    """The time for which a claim lasts without a renewal. Each renewal may take a third of this time."""
     suspended_lease_ms: int = 600_000
     lease_renewal_interval: Duration = timedelta(seconds=10)
-    """A lease is renewed after this time, but always within two thirds of `lease_ms`."""
+    """The time after which a lease is renewed; it is capped at two thirds of `lease_ms`."""
     lease_retry_ms: int = 500
-    """How long to wait before a renewal that failed in the store is retried; retries end with the lease."""
+    """The delay before a renewal that failed in the store is retried. It is retried until the lease ends."""
     sweep_interval: Duration = timedelta(seconds=30)
     gc_interval: Duration = timedelta(seconds=60)
     gc_ttl: Duration = timedelta(hours=24)
     dead_letter_ttl: Duration = timedelta(days=30)
     poll_interval: Duration = timedelta(seconds=1)
-    """The maximum time for which due work waits if all hints about it are lost."""
+    """The maximum time for which due work waits if all notifications about it are lost."""
     default_max_attempts: int = DEFAULT_MAX_ATTEMPTS
     default_max_interruptions: int = DEFAULT_MAX_INTERRUPTIONS
-    """How many executions of a run may be cut off by the end of a server or by a lost lease.
+    """The number of times that the end of a server, or a lost lease, may interrupt the executions of a run.
 
     The next interruption makes the run a dead letter. No interruption counts as a failed attempt.
     """
     outage: Duration | None = None
-    """The minimum time for which a run is retried after its normal attempts, if its failures may be an
-    outage.
+    """The minimum time for which a run is retried after its normal attempts, if an outage may be the cause.
 
-    None means twelve minutes; but if `default_max_attempts` is set, there are no more than those attempts.
+    None means twelve minutes. But if `default_max_attempts` is set, None means no further attempts.
     """
     default_retry_delay_ms: int = 250
     max_retry_delay_ms: int = 30_000
-    """The longest delay before a retry. The default delay is doubled six times at most: 250 ms to 16 s."""
+    """The longest delay before a retry. The default delay is doubled at most six times, from 250 ms to 16 s.
+    """
     cancel_wait_ms: int = 5_000
-    """How long a foreground submission waits for the active run to end."""
+    """The time for which a foreground submission waits for the active run to end."""
     cancel_poll_ms: int = 25
     stop_wait_ms: int = 5_000
-    """How long a run that lost its lease has to stop before it is abandoned."""
+    """The time within which a run that lost its lease must stop; after it, the run is abandoned."""
     max_run_ms: int | None = None
     """The time after which a run is stopped permanently; None means that its lease is renewed without limit.
     """
@@ -109,9 +111,9 @@ class MailboxConfig:
     max_concurrent_runs_per_tenant: int | None = None
     limits: tuple[Limit, ...] = ()
     max_queued_per_thread: int | None = 1_000
-    """How many runs may be queued on a thread; None means any number."""
+    """The maximum number of runs that may be queued on a thread; None means any number."""
     max_pending_per_thread: int | None = 10_000
-    """How many messages may be pending on a thread until a run reads them; None means any number."""
+    """The maximum number of messages that may be pending on a thread; None means any number."""
     drain_grace: Duration = timedelta(seconds=30)
     event_channel_capacity: int = 256
     budgets: tuple[Budget, ...] = ()
@@ -134,8 +136,8 @@ class MailboxConfig:
     """
     claims_hold: Callable[[int], None] | None = None
     """Called at each claim and renewal with the number of milliseconds for which no other process can claim
-    the runs that execute here. An external supervisor uses it to end this process's work in time if the
-    process freezes.
+    the runs that execute here. If this process freezes, an external supervisor can use this number to end its
+    work in time.
     """
     is_exclusive: bool = False
     """Whether no other process works on this store. If so, claims of others are released at the start,
@@ -144,7 +146,7 @@ class MailboxConfig:
 
     @property
     def outage_ms(self) -> int:
-        """How long, in milliseconds, runs are retried during an outage."""
+        """The time, in milliseconds, for which runs are retried during an outage."""
         if self.outage is not None:
             return milliseconds(self.outage)
         return milliseconds(_OUTAGE) if self.default_max_attempts == DEFAULT_MAX_ATTEMPTS else 0
@@ -204,14 +206,14 @@ class MailboxConfig:
 
 @cache
 def _kinds() -> dict[str, tuple[type[Any], ...]]:
-    """Return the types that each setting may have, without those of the items of tuples."""
+    """Return the types that each setting may have; the item types of tuples are not included."""
     hints = {name: get_args(hint) or (hint,) for name, hint in get_type_hints(MailboxConfig).items()}
     return {name: kinds for name, kinds in hints.items() if set(kinds) <= set(_KINDS)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartupRecoveryConfig:
-    """How often recovery is tried before `start_lifecycle_ready` fails."""
+    """The number of times that recovery is tried before `start_lifecycle_ready` fails."""
 
     max_attempts: int = 1
     retry_delay: timedelta = timedelta(milliseconds=250)
@@ -219,7 +221,7 @@ class StartupRecoveryConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MailboxLifecycleConfig:
-    """How the background work of a mailbox begins."""
+    """The settings for the start of a mailbox's background work."""
 
     startup_delay: timedelta = timedelta(0)
     startup_recovery: StartupRecoveryConfig = field(default_factory=StartupRecoveryConfig)

@@ -1,4 +1,4 @@
-"""Controls queued and active runs in any process: cancels, interrupts, sends decisions and input."""
+"""Controls queued and active runs in any process: cancels, interrupts, and sends them decisions and input."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ _Cancelled = RunDispatch | tuple[RunDispatch, RunRecord | None] | RunRecord | Li
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SteeredRun:
-    """The run that took the input, and its dispatch, or the run's id if the dispatch is unknown."""
+    """The run that accepted the input; `dispatch_id` is its dispatch or, if that is unknown, the run's id."""
 
     dispatch_id: str
     run_id: str
@@ -112,10 +112,10 @@ class Control:
             await self._events.dispatch_happened("RunInterrupted", active)
 
     async def give_way(self, active: RunDispatch) -> bool:
-        """Stop an active run for the sake of a submission; return False if its claim is not released in time.
+        """Stop an active run so that a submission can run; return False if its claim is not released in time.
 
         A stopped run is queued again, due after `PLACE_KEPT_MS`. The commit of the submission ends it as
-        cancelled. Without that commit, the run continues, and no attempt is counted.
+        cancelled. If the submission is not committed, the run continues, and no attempt is counted.
         """
         core, workers = self._core, self._workers
         here = workers.give_way(active.dispatch_id)
@@ -136,11 +136,11 @@ class Control:
         return True
 
     def send_decision(self, id: str, tool_call_id: str, resume: ToolCallResume) -> bool:
-        """Hand a decision to an active run in this process; return False if none accepts it."""
+        """Pass a decision to an active run in this process; return False if no run accepts it."""
         return self._core.executor.send_decision(id, tool_call_id, resume)
 
     async def send_decision_live(self, id: str, tool_call_id: str, resume: ToolCallResume) -> bool:
-        """Hand a decision to the active run with this dispatch, run or thread id, in any process.
+        """Pass a decision to the active run with this dispatch, run or thread id, in any process.
 
         A decision that the executor does not accept is stored for the run. Return False if the run is not
         active, or already has another decision.
@@ -164,7 +164,7 @@ class Control:
     async def take_back_decision(self, thread_id: str, run_id: str, decision_id: str) -> bool:
         """Withdraw a decision that its run has not read yet, and open the question again.
 
-        Return False, with nothing changed, if the run has the decision or never had it.
+        Return False, and change nothing, if the run has already read the decision, or never got it.
         """
 
         def take_back(tx: Transaction) -> bool:
@@ -194,7 +194,7 @@ class Control:
         )
 
     async def steered(self, request: RunActivation, expected_run_id: str | None) -> SteeredRun | None:
-        """Hand the messages to the thread's active run; return None if it refuses them or is another run."""
+        """Pass messages to the thread's active run; return None if it refuses them or is another run."""
         worker = self._workers.get(request.thread_id)
         is_here = worker is not None and worker.is_running
         if worker is not None and is_here:
@@ -210,7 +210,7 @@ class Control:
         return SteeredRun(dispatch_id=target.dispatch_id or target.run_id, run_id=target.run_id)
 
     async def wake(self, thread_id: str) -> None:
-        """Notify the thread's active run, in any process, that messages wait for its next step."""
+        """Notify the thread's active run, in any process, that messages are pending for its next step."""
         worker = self._workers.get(thread_id)
         if worker is not None and worker.is_running:
             self._core.executor.wake_pending_boundary(worker.run_id or "")
@@ -234,7 +234,8 @@ class Control:
             if run is None or row is None or row.status is not RunDispatchStatus.CLAIMED:
                 return None
             kept = commands_in(tx, row)
-            # A run that was claimed after its question timed out continues, whichever clock decided that.
+            # A run that was claimed after its question timed out continues, regardless of the clock that
+            # decided that.
             now = max(tx.now(), row.claimed_at or 0)
             for one in fresh_decisions(run, request.decisions, kept, now=now):
                 command = LiveRunCommand(kind=LiveCommandKind.DECISION, decisions=(one,))
@@ -257,12 +258,12 @@ class Control:
         try:
             return await self.keep_decisions(request) is not None
         except StaleDecision:
-            return False  # the caller gets the error when it submits the decision
+            return False  # the caller gets this error when it submits the decision
 
     async def _asked_to_give_way(self, active: RunDispatch) -> bool:
         """Ask the process that executes a run to stop it; return False if no process can be listening.
 
-        With live channels, a missing answer means that no process listens. The request is stored.
+        With live channels, a missing answer means that no process listens. The request itself is stored.
         """
         if self._core.live is not None and not await self._sent(live_target(active), _GIVE_WAY):
             return False
@@ -335,12 +336,12 @@ class Control:
 
 
 def live_target(of: RunDispatch | RunRecord) -> LiveRunTarget:
-    """Return the address of a run, or of the run that a dispatch delivers."""
+    """Return the address of a run, given the run or its dispatch."""
     return LiveRunTarget(thread_id=of.thread_id, run_id=of.run_id, dispatch_id=of.dispatch_id)
 
 
 def _named_in(tx: Transaction, id: str) -> tuple[RunDispatch | None, RunRecord | None]:
-    """Lock a thread; return the dispatch and the run that have this id, or that are next to end on it."""
+    """Lock a thread; return the dispatch and run with this id or, for a thread id, those to cancel."""
     queue, threads = tx.runs.dispatches, tx.runs.threads
     row = queue.load(id)
     run_id = id if row is None else row.run_id
@@ -368,7 +369,7 @@ def fresh_decisions(
     *,
     now: int,
 ) -> list[tuple[str, ToolCallResume]]:
-    """Return those decisions that are not stored for an active run yet; leave out repeated decisions.
+    """Return those decisions that are not stored for an active run yet; omit repeated decisions.
 
     Raises:
         StaleDecision: A question already has another answer, has timed out, or is not one of those that a

@@ -1,4 +1,4 @@
-"""The parts that the modules of a mailbox share: ports, settings and ids. Nothing is decided here."""
+"""The parts that the modules of a mailbox share: ports, settings and ids. This module decides nothing."""
 
 import re
 from collections import defaultdict
@@ -33,7 +33,7 @@ _PUBLICATION = re.compile(r"[0-9]{1,18}")
 
 
 class Pinning:
-    """Chooses a run's pin when it is prepared, and the registry of a pin when the run is executed."""
+    """Chooses a run's pin when the run is prepared, and finds the pin's registry when it is executed."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Pinning:
         registry: VersionedRegistryStore | None = None,
         scope: str = "",
     ) -> None:
-        """Pin runs to publications of this registry, if there is one.
+        """Pin runs to publications of this registry, if one is given.
 
         Raises:
             InvalidRecord: The scope is not a valid name.
@@ -51,7 +51,7 @@ class Pinning:
         self._scope = scope if registry is None else checked_scope(scope)
 
     async def pin(self, request: RunActivation, *, run_id: str) -> str:
-        """Return the pin of a new run: the requested pin, else the latest publication, else its own id.
+        """Return the pin of a new run: the requested pin, or else the latest publication, or else its own id.
 
         Raises:
             ResolveFailed: The executor cannot resolve the agent, or could not resolve it again later.
@@ -69,7 +69,7 @@ class Pinning:
         return plan.resolution_id
 
     async def materialize(self, resolution_id: str) -> RegistrySet | None:
-        """Return the registry of a pin; None stands for the live registry if no registry is attached.
+        """Return the registry of a pin; None means the live registry, as no versioned registry is attached.
 
         Raises:
             InternalError: The pin is not a number, its publication is gone, or there is no live registry.
@@ -91,7 +91,7 @@ class Pinning:
 
 
 def _frozen(live: RegistrySet, manifest: PinnedRegistryManifest) -> RegistrySet:
-    """Return a registry with agents and models as published, and everything else from the live registry."""
+    """Return a registry with the published agents and models, and everything else from the live registry."""
     kinds: dict[str, dict[str, Json]] = defaultdict(dict)
     for entry in manifest.entries:
         kinds[entry.kind][entry.id] = entry.value
@@ -129,7 +129,9 @@ class Core:
         self.budgets = Budgets(config.budgets)
         self.has_budgets = bool(config.budgets)
         self.limits_lock: tuple[str, ...] = (LIMITS,) if config.limits or config.budgets else ()
-        """The lock of each change that claims, if claims count the runs of all workers of the database."""
+        """The lock that each claiming transaction takes if claims must count the runs of all workers of the
+        database.
+        """
         self.timer = timer
         self.random = random
         self.new_id = new_id
@@ -142,11 +144,11 @@ class Core:
         """The rules that decide which events of executions are stored; None if none are."""
         self.tasks = Tasks("mailbox")
         self.claiming = Tasks("the mailbox")
-        """Tasks with changes that may claim a dispatch, and with the execution that follows such a claim."""
+        """The tasks that write changes which may claim a dispatch, and that execute the claimed runs."""
         self.effects = effects
         """The effects of the start and the end of runs, if any."""
         self.is_leaving = False
-        """Whether this worker no longer waits for an unavailable store, and lets the leases of its runs
+        """Whether this worker is leaving: it no longer waits for an unavailable store, and lets its leases
         expire.
         """
 
@@ -163,6 +165,6 @@ class Core:
         """Return the result of `step`; repeat the step as long as the store is unavailable.
 
         Raises:
-            StoreError: The worker is leaving, or the failure does not pass by itself.
+            StoreError: The worker is leaving, or the failure is permanent.
         """
         return await retried(step, self.timer, gives_up=self.gives_up)

@@ -2,8 +2,8 @@
 
 The events go to a publisher, if there is one. If the publisher uses the same storage as the runs, each event
 is written in the commit that it describes. Otherwise publishing is best effort: a failure is logged and does
-not stop a run, and failed events about committed messages go to the repair queue. Event keys are derived only
-from ids, so that a repeated event has the key of the stored one.
+not stop a run. Events about committed messages that could not be published are queued for repair. Event keys
+are derived only from ids, so a repeated event has the same key as the stored one.
 """
 
 from collections import deque
@@ -32,7 +32,7 @@ class ServerEventPublisher(Protocol):
 
     @property
     def storage_identity(self) -> str | None:
-        """The identity of the storage, if events can be written there in the commit that they describe."""
+        """The identity of the storage; None if events cannot be written in the commit that they describe."""
         ...
 
     async def publish(self, draft: CanonicalEventDraft) -> None:
@@ -89,7 +89,7 @@ class ServerEvents:
         self.repairs: deque[CheckpointRepairTask] = deque()
 
     async def publish(self, *drafts: CanonicalEventDraft) -> bool:
-        """Publish events in order; after a failure, log it, skip the rest and return False."""
+        """Publish events in order. After a failure, log it, skip the remaining events and return False."""
         if self._publisher is None:
             return True
         for draft in drafts:
@@ -106,7 +106,7 @@ class ServerEvents:
             await self.publish(self.of_dispatch(kind, dispatch, **payload))
 
     async def waiting_cancelled(self, run: RunRecord) -> None:
-        """Publish that a run was cancelled during its wait for a person; it had no open dispatch."""
+        """Publish that a run was cancelled while it waited for a person, when it had no open dispatch."""
         if self.is_on:
             key = f"RunCancelled/{run.run_id}/waiting"
             await self.publish(
@@ -116,7 +116,7 @@ class ServerEvents:
     async def messages_committed(
         self, thread_id: str, run_id: str, messages: Sequence[Message], *, first_seq: int
     ) -> None:
-        """Publish committed messages unless their commit already did; failures are repaired later."""
+        """Publish committed messages, unless their commit has done so; failures are repaired later."""
         if not self.is_on or self.in_commits or not messages:
             return
         task = CheckpointRepairTask(
@@ -138,7 +138,10 @@ class ServerEvents:
         return self.of_messages(task, messages)
 
     def repair_later(self, task: CheckpointRepairTask) -> None:
-        """Queue a repair; if the queue is full, count and drop it, because the next start finds it again."""
+        """Queue a repair.
+
+        If the queue is full, count and drop the repair, because the next start finds it again.
+        """
         if len(self.repairs) >= REPAIR_QUEUE_LIMIT:
             self._metrics.happened("checkpoint_repair_queue", "dropped")
             return
@@ -190,7 +193,7 @@ class ServerEvents:
         """Return the events of messages that were committed.
 
         Raises:
-            InternalError: The numbers of messages and of positions differ.
+            InternalError: The number of messages differs from the number of positions.
         """
         thread_id, run_id, first_seq, last_seq = task.thread_id, task.run_id, task.first_seq, task.last_seq
         if len(messages) != last_seq - first_seq + 1:
@@ -262,7 +265,7 @@ def decision_facts(call_id: str, resume: ToolCallResume) -> dict[str, Json]:
 
 
 def message_kind(message: Message) -> str:
-    """Return the name that events use for this kind of message."""
+    """Return the name that events use for messages of this kind."""
     if message.role in (Role.ASSISTANT, Role.TOOL):
         return "assistant_output" if message.role is Role.ASSISTANT else "tool_result"
     said = "system" if message.role is Role.SYSTEM else "user_input"
@@ -272,7 +275,7 @@ def message_kind(message: Message) -> str:
 
 
 class CheckpointRepair:
-    """Publishes committed messages that may be missing from the log; a repetition has no effect."""
+    """Publishes committed messages that may be missing from the log; publishing them again has no effect."""
 
     def __init__(self, events: ServerEvents, threads: ThreadStore) -> None:
         self._events = events
@@ -281,7 +284,7 @@ class CheckpointRepair:
     async def record(
         self, thread_id: str, run_id: str, messages: Sequence[Message], first_seq: int, last_seq: int
     ) -> None:
-        """Publish messages that were committed as `first_seq` to `last_seq`.
+        """Publish messages that were committed with the numbers `first_seq` to `last_seq`.
 
         Raises:
             InternalError: The number of messages does not match; nothing was published.

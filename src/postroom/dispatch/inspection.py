@@ -32,7 +32,7 @@ def replayed_as(dispatch_id: str) -> str:
 
 
 class WhyNot(StrEnum):
-    """Why a dispatch is not executing."""
+    """The reasons for which a dispatch may not be executing."""
 
     RUNNING = "running"
     ENDED = "ended"
@@ -55,7 +55,7 @@ class WhyNot(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reason:
-    """The reason as one word and as a sentence; `until` is the instant at which it ends, if known."""
+    """The reason as one word and as a sentence; `until` is the time at which it ends, if that is known."""
 
     why: WhyNot
     text: str
@@ -72,7 +72,7 @@ class Inspection:
         self._submissions = submissions
 
     async def why_not(self, dispatch_id: str) -> Reason:
-        """Return why a dispatch, given by its own id or its run's, is not executing in any process.
+        """Return why a dispatch is not executing in any process; the id may also be the id of its run.
 
         Raises:
             UnknownDispatch: No dispatch has this id.
@@ -88,7 +88,7 @@ class Inspection:
         return await self._of_queued(row)
 
     async def dead_letters(self, *, after: RunDispatch | None = None) -> tuple[RunDispatch, ...]:
-        """Return the dead letters that await an operator, oldest first, starting after the last one seen."""
+        """Return the dead letters that wait for an operator, oldest first; start after the given one."""
         return await self._core.dispatches.list_by_status(
             RunDispatchStatus.DEAD_LETTER,
             limit=MAX_PAGE,
@@ -102,7 +102,7 @@ class Inspection:
         of the dead letter, so only one run is created.
 
         Raises:
-            UnknownDispatch, UnknownRun: The dispatch does not exist, or its run is gone.
+            UnknownDispatch, UnknownRun: The dispatch does not exist, or its run no longer exists.
             IllegalTransition: The dispatch is not a dead letter.
         """
         row = await self._dead_letter(dispatch_id)
@@ -126,7 +126,7 @@ class Inspection:
         return result
 
     async def _begun_before(self, run_id: str) -> MailboxSubmitResult | None:
-        """Return the run of an earlier replay of the same dead letter, if it exists."""
+        """Return the run of an earlier replay of the same dead letter; None if there was none."""
         run = await self._core.threads.load_run(run_id)
         if run is None or run.dispatch_id is None or run.status is RunStatus.CREATED:
             return None  # a prepared run is submitted again, and joins its queued dispatch
@@ -228,7 +228,7 @@ class Inspection:
         return Reason(why=WhyNot.ELSEWHERE, text=_told_of_place(tx, place))
 
     def _held(self, tx: Transaction, row: RunDispatch) -> Reason | None:
-        """Return the limit or budget that keeps the dispatch from beginning."""
+        """Return the limit or budget that prevents the dispatch from starting."""
         held, run = held_back(tx, self._core.config.limits, row), tx.runs.threads.load_run(row.run_id)
         if held is not None:
             return Reason(why=WhyNot.AT_LIMIT, text=held.text, until=held.until)
@@ -268,7 +268,7 @@ class Inspection:
 
 
 def _told_of_place(tx: Transaction, place: str) -> str:
-    """Return a text that names the running servers that can execute a run of this place."""
+    """Return a text that names the running servers which can execute a run of this place."""
     leases, now = tx.leases.listed(), tx.now()
     if there := [one.holder for one in servers(leases, now, place)]:
         return f"its place is {place}, so only {' or '.join(there)} can execute it"

@@ -52,11 +52,11 @@ _COMMITS: Final = "use an executor that commits its steps with their events, suc
 
 
 class Mailbox:
-    """A durable queue of runs over an executor and stores.
+    """A durable queue of runs, with an executor that executes them and stores that keep them.
 
     `async with Mailbox(...) as mailbox:` first recovers unfinished work, then starts the background rounds,
-    and drains at the end. Without this block, nothing looks for due, unfinished or expired work unless you
-    call `start_lifecycle`, and you must call `aclose`.
+    and drains the mailbox at the end. If you do not use this block, call `start_lifecycle`, because otherwise
+    no due, unfinished or expired work is found, and call `aclose` at the end.
     """
 
     def __init__(  # noqa: PLR0913 - every port by name
@@ -100,7 +100,7 @@ class Mailbox:
             effects=effects,
         )
         self.complete = core.claiming.complete
-        """Awaits a call of this mailbox, and lets it go on to its end if the caller is cancelled."""
+        """Awaits a call of this mailbox; if the caller is cancelled, the call still continues to its end."""
         executor.listen_to(live)
         place = stores.coordinator.storage_identity
         self.events = events = ServerEvents(publisher, origin, place=place, metrics=self.metrics)
@@ -139,15 +139,15 @@ class Mailbox:
         strategy: BusyPolicy = BusyPolicy.QUEUE,
         first: Joined | None = None,
     ) -> MailboxSubmitResult:
-        """Queue work until its turn; `strategy` decides what happens if the thread is busy.
+        """Queue work until it is its turn; `strategy` decides what happens if the thread is busy.
 
-        `first` runs in the same transaction, before the work is stored. If it raises an error, nothing is
-        written, and the error is raised here. It cannot be combined with `steer`.
+        `first` runs in the same transaction, before the work is stored. If `first` raises an error, nothing
+        is written, and the error is raised here. It cannot be combined with `steer`.
 
         Raises:
             InvalidSubmission, UnknownRun, ForeignThread, RunNotOpen: The request does not fit.
             SubmissionRejected: The thread is busy and the strategy is `reject`.
-            QueueFull: The maximum number of messages waits on the thread.
+            QueueFull: The thread already has the maximum number of pending messages or queued runs.
             DedupeKeyInUse: An open dispatch of the thread has the key.
         """
         self._refuse_closed()
@@ -161,7 +161,8 @@ class Mailbox:
         For each request, in order, return its thread, its run, and whether this call created the run. All
         requests are checked before the first is written; then they are stored in commits of up to 500. After
         each commit `progress` is called with the number of stored requests and the total. If the hints of a
-        request name a run that exists, the request was accepted earlier, and nothing is written for it.
+        request name a run that already exists, the request was accepted earlier, so nothing is written for
+        it.
 
         Raises:
             InvalidSubmission: A request is invalid; the text begins with its index. Nothing was written.
@@ -173,9 +174,9 @@ class Mailbox:
     async def submit_live_then_queue(
         self, request: RunActivation, expected_run_id: str | None = None
     ) -> MailboxSubmitResult:
-        """Hand the messages to the thread's active run, or queue them if it does not accept them.
+        """Pass the messages to the thread's active run, or queue them if it does not accept them.
 
-        Delivery is at least once: if the run's acceptance is lost, the messages are queued as well.
+        Delivery is at least once: if the reply that accepts the messages is lost, they are also queued.
         """
         self._refuse_closed()
         return await self._submissions.submit_live_then_queue(request, expected_run_id)
@@ -183,11 +184,11 @@ class Mailbox:
     # Controlling runs.
 
     async def cancel(self, id: str) -> bool:
-        """Cancel the run with this dispatch, run or thread id; return False if there was none."""
+        """Cancel the run with this dispatch, run or thread id; return False if there is no such run."""
         return await self._control.cancel(id)
 
     async def cancel_waiting(self, run: RunRecord, *, reason: str | None = None) -> bool:
-        """End a run that waits for a person, and record this reason.
+        """End a run that waits for a person, and record the reason.
 
         Return False if it has changed since it was read.
 
@@ -201,13 +202,13 @@ class Mailbox:
         return await self._control.interrupt(thread_id)
 
     def send_decision(self, id: str, tool_call_id: str, resume: ToolCallResume) -> bool:
-        """Hand a decision to an active run in this process; return False if none accepts it."""
+        """Pass a decision to an active run in this process; return False if no run accepts it."""
         return self._control.send_decision(id, tool_call_id, resume)
 
     async def send_decision_live(self, id: str, tool_call_id: str, resume: ToolCallResume) -> bool:
-        """Hand a decision to an active run in any process; return False if none accepts it.
+        """Pass a decision to an active run in any process; return False if no run accepts it.
 
-        The caller then submits the decision.
+        In that case, the caller must submit the decision.
         """
         return await self._control.send_decision_live(id, tool_call_id, resume)
 
@@ -216,7 +217,7 @@ class Mailbox:
         return await self._control.take_back_decision(thread_id, run_id, decision_id)
 
     def reconnect_sink(self, thread_id: str, stream: EventStream) -> bool:
-        """Stream the events of the thread's run to another reader; return False if none executes here."""
+        """Stream the events of the thread's run to this reader instead; return False if none runs here."""
         return self._dispatcher.reconnect(thread_id, stream)
 
     # Pending messages.
@@ -240,7 +241,7 @@ class Mailbox:
         messages: Sequence[Message],
         mode: DeliveryMode,
     ) -> MailboxSubmitResult | None:
-        """Store messages for the thread's runs in the way that `mode` says.
+        """Store messages for the thread's runs in the way that `mode` requires.
 
         A message with `starts_run` starts a run.
 
@@ -259,9 +260,9 @@ class Mailbox:
     ) -> T:
         """Run a change that may deliver messages to runs of these threads, in one transaction.
 
-        The change gets a function that takes thread, message and mode, and delivers the message as `deliver`
-        does. The threads are locked before the change; runs begin after its commit. The change never fails
-        because of a thread's state. A draining mailbox queues the runs for another mailbox.
+        The change receives a function that takes a thread, a message and a mode, and delivers the message as
+        `deliver` does. The threads are locked before the change; runs begin after its commit. The state of a
+        thread never makes the change fail. While this mailbox drains, it queues the runs for another mailbox.
 
         Raises:
             StoreError, or any error of the change: Nothing was written.
@@ -333,14 +334,15 @@ class Mailbox:
         await self._inspection.hasten(dispatch_id)
 
     async def dead_letters(self, *, after: RunDispatch | None = None) -> tuple[RunDispatch, ...]:
-        """Return the dead letters that wait for an operator, oldest first, after the last one seen."""
+        """Return the dead letters that wait for an operator, oldest first; start after the given one."""
         return await self._inspection.dead_letters(after=after)
 
     async def replay_dead_letter(self, dispatch_id: str) -> MailboxSubmitResult:
         """Retry a dead letter as a new run on the same messages.
 
         Raises:
-            UnknownDispatch, UnknownRun, IllegalTransition: No dead letter has this id, or its run is gone.
+            UnknownDispatch, UnknownRun, IllegalTransition: No dead letter has this id, or its run no longer
+                exists.
         """
         self._refuse_closed()
         return await self._inspection.replay(dispatch_id)
@@ -356,7 +358,7 @@ class Mailbox:
     # Lifecycle.
 
     async def recover(self) -> int:
-        """Recover work that a crash left unfinished, and start due work; return how much was recovered."""
+        """Recover work that a crash left unfinished, and start due work; return the number recovered."""
         taken_up = await self._recovery.recover()
         await self._rounds.poll()
         return taken_up
@@ -391,10 +393,10 @@ class Mailbox:
         return await self._rounds.poll()
 
     def start_lifecycle(self, config: MailboxLifecycleConfig | None = None) -> MailboxLifecycleHandle:
-        """Start recovery and then the rounds, in the background; has no effect if they already run.
+        """Start recovery and then the rounds, in the background. This has no effect if they already run.
 
         Raises:
-            LifecycleBusy: They are being started or stopped at the moment.
+            LifecycleBusy: The rounds are being started or stopped at the moment.
         """
         self._refuse_closed()
         return self._lifecycle.start(config or MailboxLifecycleConfig())
@@ -402,7 +404,7 @@ class Mailbox:
     async def start_lifecycle_ready(
         self, config: MailboxLifecycleConfig | None = None
     ) -> MailboxLifecycleHandle:
-        """Recover, then start the rounds; return when that is done.
+        """Recover unfinished work, then start the rounds; return when both are done.
 
         Raises:
             StoreError: All attempts at recovery failed; nothing runs.
@@ -417,11 +419,11 @@ class Mailbox:
     async def drain(
         self, grace: timedelta | None = None, *, waits_for: Callable[[str], bool] | None = None
     ) -> None:
-        """Stop claiming runs, give active runs the grace time to end, then stop them and queue them again.
+        """Stop claiming runs, let active runs end within the grace time, then stop and requeue the others.
 
-        `waits_for` decides by thread id whether a run gets the grace time; without it, every run does. An
-        execution that ignores the stop is abandoned after `stop_wait_ms`; its run is queued again. A stop
-        counts as an interruption, and not as a failed attempt.
+        `waits_for` decides by thread id whether a run gets the grace time; without it, every run gets it. An
+        execution that ignores the stop is abandoned after `stop_wait_ms`; its run is queued again. A stopped
+        execution counts as an interruption, not as a failed attempt.
         """
         dispatcher = self._dispatcher
         dispatcher.accepting = False
@@ -432,15 +434,18 @@ class Mailbox:
             dispatcher.leave(stays)
         await self._core.claiming.settle()
         if self._core.is_leaving or stays is not None:
-            dispatcher.leave(None if self._core.is_leaving else stays)  # also the runs that were just claimed
+            # this includes the runs that were just claimed
+            dispatcher.leave(None if self._core.is_leaving else stays)
         await dispatcher.idle()
         if alarm is not None:
             alarm.cancel()
 
     async def aclose(self, grace: timedelta | None = None) -> None:
-        """Stop the rounds, drain and end; a repeated call has no effect. The caller must close the stores.
+        """Stop the rounds, drain the mailbox and close it; a repeated call has no effect.
 
-        If the caller is cancelled, the mailbox ends at once, as with `abandon`.
+        The caller must close the stores.
+
+        If the caller is cancelled, the mailbox closes at once, as with `abandon`.
         """
         if self._core.tasks.closed:
             return
@@ -451,13 +456,13 @@ class Mailbox:
             await self.abandon()
 
     async def abandon(self) -> None:
-        """End at once and release nothing, as in a crash; active runs are then recovered as after a crash."""
+        """Close at once and release nothing; active runs are recovered later, as after a crash."""
         await self._lifecycle.shutdown()
         await self._core.claiming.close()
         await self._core.tasks.close()
 
     async def __aenter__(self) -> Self:
-        """Recover and start the rounds."""
+        """Recover unfinished work and start the rounds."""
         await self.start_lifecycle_ready()
         return self
 
@@ -467,7 +472,7 @@ class Mailbox:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Drain and end."""
+        """Drain the mailbox and close it."""
         await self.aclose()
 
     # Further configuration.
@@ -522,9 +527,9 @@ class Mailbox:
         return await self._submissions.prepare(Submission(request=request, is_queued=False))
 
     def build_dispatch(self, request: RunActivation) -> RunDispatch:
-        """Return the dispatch of a prepared request, to be enqueued.
+        """Return the dispatch of a prepared request, which the caller can then enqueue.
 
-        Each end of its server counts as a failed attempt, unless `max_interruptions` is set on it.
+        Each stop of its server counts as a failed attempt, unless the dispatch sets `max_interruptions`.
 
         Raises:
             InternalError: The request was not prepared.
@@ -551,7 +556,7 @@ class Mailbox:
         return self.workers.get_or_create(thread_id)
 
     async def try_dispatch_next(self, thread_id: str) -> DispatchAttempt:
-        """Claim and start the thread's next due dispatch, if it has an idle worker here."""
+        """Claim and start the thread's next due dispatch, if the thread's worker here is idle."""
         return await self._dispatcher.try_dispatch_next(thread_id)
 
     async def recover_prepared_runs_missing_dispatch(self, queued_thread_ids: Sequence[str] = ()) -> int:
@@ -559,12 +564,12 @@ class Mailbox:
         return await self._recovery.dispatch_prepared_runs(queued_thread_ids)
 
     async def repair_thread_message_checkpoint_events(self) -> int:
-        """Publish every run's input to the event log again; return how many messages that covers."""
+        """Publish every run's input to the event log again; return the number of published messages."""
         return await self._recovery.repair.repair_all()
 
     @property
     def checkpoint_repair(self) -> CheckpointRepair:
-        """The repair of the event log."""
+        """The part that repairs the event log."""
         return self._recovery.repair
 
     def wrap_dispatch_runtime_event_sink(
@@ -575,7 +580,7 @@ class Mailbox:
         *,
         resumed: bool = False,
     ) -> EventSink:
-        """Return a sink that stages stored events into `buffer`; `inner` if nothing is stored."""
+        """Return a sink that adds events to store to `buffer`, or `inner` itself if none are stored."""
         capture = self._core.capture
         return inner if capture is None else capture.sink(inner, buffer, dispatch, resumed=resumed)
 
@@ -584,7 +589,7 @@ class Mailbox:
         await self._rounds.forget_idle_workers()
 
     async def settled(self) -> None:
-        """Wait until nothing executes here; for tests, and for scripts that do not start the rounds."""
+        """Wait until no run executes here; for tests, and for scripts that do not start the rounds."""
         await self._dispatcher.idle()
 
     async def _after(self, grace_ms: int) -> None:

@@ -11,7 +11,8 @@ from postroom.contracts.errors import InvalidArgument, PostroomError, StaleClaim
 from postroom.contracts.run_stores import MOST_COUNTED
 from postroom.contracts.waking import ThreadsNeeded
 
-if TYPE_CHECKING:  # loaded where numbers are shown: a program that only has a queue need not wait for it
+# imported only when metrics are exported, so that a program which only uses the queue need not load it
+if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
     from prometheus_client.core import Metric
 
@@ -22,7 +23,7 @@ _FAST: Final = BUCKETS[:13]
 
 
 class _Number:
-    """Counters or gauges with one name, by label values."""
+    """Counters or gauges with one name, keyed by their label values."""
 
     def __init__(self, name: str, said: str, *labels: str, is_gauge: bool = False) -> None:
         self.name = name
@@ -40,7 +41,7 @@ class _Number:
         self.values[labels] = value
 
     def samples(self) -> Mapping[str, Mapping[tuple[str, ...], float]]:
-        """Return the recorded values, by sample name and label values."""
+        """Return the recorded values, keyed by sample name and label values."""
         return {self.name if self.is_gauge else f"{self.name}_total": self.values}
 
     def collect(self) -> "Metric":
@@ -56,7 +57,7 @@ class _Number:
 
 
 class _Seconds:
-    """A histogram of durations with one name, by label values."""
+    """Histograms of durations with one name, keyed by their label values."""
 
     def __init__(self, name: str, said: str, *labels: str, bounds: tuple[float, ...] = BUCKETS) -> None:
         self.name = f"{name}_seconds"
@@ -80,7 +81,7 @@ class _Seconds:
         self._sums[labels] += seconds
 
     def samples(self) -> Mapping[str, Mapping[tuple[str, ...], float]]:
-        """Return the recorded values, by sample name and label values."""
+        """Return the recorded values, keyed by sample name and label values."""
         counts = {labels: sum(several) for labels, several in self._counts.items()}
         return {f"{self.name}_sum": self._sums, f"{self.name}_count": counts}
 
@@ -193,7 +194,7 @@ class MailboxMetrics:
             self._operation_seconds.observe(time.perf_counter() - began, operation, result)
 
     def happened(self, operation: str, result: str = "ok") -> None:
-        """Record an operation that consists of several store operations."""
+        """Count an operation that consists of several store operations."""
         self._operations.add(operation, result)
 
     def started(self, dispatch: RunDispatch, *, now: int) -> None:
@@ -210,11 +211,11 @@ class MailboxMetrics:
         self._complete.observe(max(now - dispatch.created_at, 0) / 1000, outcome)
 
     def lease_lost(self) -> None:
-        """Record a lease lost during its run."""
+        """Count a lease that was lost while its run executed."""
         self._leases_lost.add()
 
     def run_abandoned(self) -> None:
-        """Record an execution that ignored the request to stop."""
+        """Count an execution that ignored the request to stop."""
         self._abandoned.add()
 
     def show_depths(self, counts: Mapping[RunDispatchStatus, int]) -> None:

@@ -1,13 +1,13 @@
 """Recovers unfinished work, and runs the rounds that handle due work, expired leases and old rows.
 
 Recovery completes everything that a crash left unfinished. The store selects only the affected rows, so
-queued work and history cost nothing.
+recovery does not slow down with the number of queued or finished runs.
 
     1. expired leases are released              4. prepared runs without a dispatch get one
     2. runs get the ends of their dispatches    5. runs that waited for their own tasks are woken
     3. the event log gets open runs             6. messages for an ended run go to a new one
 
-The rounds claim queued work, as many runs as there are free slots.
+The rounds claim as many queued runs as there are free slots.
 
     stopped ──▶ starting (recovery) ──▶ running (rounds) ──▶ stopping ──▶ stopped
 """
@@ -69,7 +69,7 @@ _OPEN_RUNS = (RunStatus.CREATED, RunStatus.RUNNING, RunStatus.WAITING)
 
 
 def claim_error_pause_ms(failures: int | None) -> int:
-    """Return the pause before due work is tried again, after this many failed claims in a row."""
+    """Return the pause before due work is tried again after this number of failed claims in a row."""
     doublings = min(max((failures or 1) - 1, 0), _MOST_DOUBLINGS)
     return min(CLAIM_ERROR_BASE_MS << doublings, CLAIM_ERROR_MOST_MS)
 
@@ -92,7 +92,7 @@ class Recovery:
         self._submissions = submissions
         self.repair = CheckpointRepair(events, core.threads)
         self._gone = frozenset[str]()
-        """Processes that have ended and hold no claims any longer."""
+        """Processes that have ended and whose claims have been released."""
 
     async def recover(self) -> int:
         """Recover all unfinished work; return the number of dispatches, runs and threads.
@@ -114,14 +114,14 @@ class Recovery:
         return taken_up + await self.take_up_left_over()
 
     async def reclaim(self) -> list[RunDispatch]:
-        """Release expired leases, and publish the releases and the runs that became dead letters."""
+        """Release expired leases; publish these releases, and the runs that became dead letters."""
         core, reclaimed = self._core, list[RunDispatch]()
         while overdue := await core.store.read(lambda tx: tx.runs.dispatches.overdue(RECLAIM_PAGE)):
             here, count = self._dispatcher.claim_tokens(), len(reclaimed)
             for expired in overdue:
                 if (
                     expired.claim_token in here
-                ):  # a clock was set forward; the claim is renewed instead of released
+                ):  # a clock was set forward, so the claim is renewed instead of released
                     continue
                 row = await core.observed("reclaim", self._reclaimed(expired))
                 if row is None:
@@ -136,7 +136,7 @@ class Recovery:
         return reclaimed
 
     async def _reclaimed(self, expired: RunDispatch) -> RunDispatch | None:
-        """Release one lease; after too many interruptions the run becomes a dead letter in the same step."""
+        """Release one lease; after too many interruptions, the same change makes the run a dead letter."""
 
         def reclaim(tx: Transaction) -> tuple[RunDispatch, RunRecord | None] | None:
             tx.lock(thread_lock(expired.thread_id))
@@ -148,7 +148,8 @@ class Recovery:
     async def dispatch_prepared_runs(self, queued_threads: Collection[str] = ()) -> int:
         """Create the missing dispatches of prepared runs, with the same ids; return how many were created.
 
-        The store selects only runs without an open dispatch, so queued runs cost nothing here.
+        The store selects only runs without an open dispatch, so this does not slow down with the number of
+        queued runs.
         """
         enqueued, after, prepared = 0, "", list[RunRecord]()
         while page := await self._read_runs(partial(_undelivered, after=after)):
@@ -183,7 +184,7 @@ class Recovery:
         return taken_up
 
     async def take_over_from_gone(self) -> None:
-        """Release, once, the claims of processes that are known to have ended."""
+        """Release the claims of processes that are known to have ended, once for each process."""
         gone = frozenset(() if self._core.config.gone is None else self._core.config.gone()) - self._gone
         if gone:
             await self._take_over(gone.__contains__)
@@ -200,7 +201,7 @@ class Recovery:
                 try:
                     given_up = await self._completion.taken_back(row)
                 except StaleClaim:
-                    continue  # it was superseded, which is now stored
+                    continue  # the dispatch was superseded, and this is now stored
                 await self._events.dispatch_happened("RunRescheduled", given_up, reason="owner_gone")
 
     async def _read_runs(self, look: Callable[[Transaction], tuple[RunRecord, ...]]) -> Sequence[RunRecord]:
@@ -210,7 +211,8 @@ class Recovery:
         if run.dispatch_id is None:
             return False
         if run.waiting is not None and run.waiting.since_dispatch_id == run.dispatch_id:
-            return False  # it has waited since this dispatch, which was purged meanwhile
+            # the run has waited since the end of this dispatch, which was purged in the meantime
+            return False
         return await self._core.dispatches.load_dispatch(run.dispatch_id) is None
 
     async def _enqueue_for(self, run: RunRecord) -> int:
@@ -239,7 +241,7 @@ class Recovery:
         return 1
 
     async def _wake_waiting_runs(self) -> int:
-        """Resume runs that wait for their own tasks but have none in this process; return their number."""
+        """Resume the runs that wait for background tasks, which may have been lost; return their number."""
         woken, after = 0, ""
         while page := await self._read_runs(partial(_unquestioning, after=after)):
             after = page[-1].run_id
@@ -283,7 +285,9 @@ class Rounds:
         self._is_held_up = False
         """Whether due work could not be started, so that an immediate retry would not help either."""
         self._due_at: int | None = None
-        """When the next delayed run is due, in milliseconds since the epoch, as the last poll found it."""
+        """The time at which the next delayed run is due, as found by the last poll, in milliseconds since the
+        epoch.
+        """
         self._clock = ClockWatch()
 
     async def poll(self) -> int:
@@ -305,7 +309,7 @@ class Rounds:
             return 0
         if self._core.config.gone is not None:
             await self._recovery.take_over_from_gone()
-        # Threads that wait for a slot are due as well, and must not hide the others.
+        # Threads that wait for a slot are due as well, and must not hide other due threads.
         limit = min(slots.free + len(slots.waiting), _MOST_DUE)
         due, self._due_at = await self._core.store.read(partial(self._due, limit=limit))
         while self._core.has_budgets and self._core.budgets.holds_back:
@@ -325,10 +329,11 @@ class Rounds:
         return started
 
     async def _hold_back(self, due: Sequence[DueThread]) -> tuple[int, frozenset[str]]:
-        """Hold the threads that budgets keep from starting, many per change; return how many were held.
+        """Hold the threads that budgets prevent from starting, many per change; return how many were held.
 
-        Thousands of threads may wait for a used-up budget; without this, each would need its own change to
-        find that out. Also return the threads that wait until other runs of their budget have ended.
+        Thousands of threads may wait for a used-up budget. Without this method, each of them would need a
+        change of its own to find that out. Also return the threads that wait until other runs of their budget
+        have ended.
         """
         held, budgets, starting, crowded = 0, self._core.budgets, Counter[str](), set[str]()
         for first in range(0, len(due), _HELD_AT_ONCE):
@@ -359,7 +364,7 @@ class Rounds:
             goes_on = RunActivation.new(run.thread_id, [], continue_run_id=run.run_id, decisions=[answer])
             try:
                 await self._submissions.submit_background(goes_on)
-            except StateError as error:  # a person, or another worker, was faster
+            except StateError as error:  # a person or another worker has already answered
                 _LOG.info("budget.answered_before", run_id=run.run_id, reason=error.describe())
 
     def _due(self, tx: Transaction, limit: int) -> tuple[list[DueThread], int | None]:
@@ -393,7 +398,7 @@ class Rounds:
         return due, None if due else queue.later_due_at(places)
 
     async def until_due(self) -> None:
-        """Wait until work can be started: a slot is free, a hint has arrived, or delayed work is due."""
+        """Wait until work may start: a slot is free, a notification has arrived, or delayed work is due."""
         if not self._dispatcher.slots.free:
             await self._dispatcher.slots.freed()
             await self._dispatcher.ends_are_stored()
@@ -491,7 +496,7 @@ def _open_among(tx: Transaction, thread_ids: Sequence[str]) -> frozenset[str]:
 
 
 def _next_turn(tx: Transaction) -> int | None:
-    """Return when the next budget window ends for which a run is held or asks."""
+    """Return the time at which the next budget window ends for which a run is held or asks."""
     asked = [one.until for one in tx.runs.threads.asked() if one.until is not None]
     held = tx.runs.dispatches.held_until()
     return min((*asked, *(() if held is None else (held,))), default=None)
@@ -527,7 +532,9 @@ class Lifecycle:
         return MailboxLifecycleHandle(self)
 
     async def start_ready(self, config: MailboxLifecycleConfig) -> "MailboxLifecycleHandle":
-        """Recover, then start; return when both are done. Has no effect while it runs.
+        """Recover unfinished work, then start the rounds; return when both are done.
+
+        No effect while they run.
 
         Raises:
             StoreError: All attempts at recovery failed; nothing runs.
@@ -539,7 +546,7 @@ class Lifecycle:
         return MailboxLifecycleHandle(self)
 
     async def shutdown(self) -> None:
-        """Stop the background work; on return, no round is running and no callback will be called."""
+        """Stop the background work. When this returns, no round is running and no callback will be called."""
         async with self._transition:
             self._stopping = True
             tasks = set(self._tasks)
@@ -580,7 +587,7 @@ class Lifecycle:
     async def _kept_up(
         self, name: str, work: Callable[[], Awaitable[None]], interval: Duration | None
     ) -> None:
-        """Do the work after each interval, or only once if there is none; repeat it after a failure."""
+        """Do the work after each interval, or just once if `interval` is None; repeat it after a failure."""
         while True:
             try:
                 if interval is None:

@@ -24,8 +24,8 @@ class SeveralExecutors(RunDispatchExecutor):
 
     Each run has one executor, which also gets all later calls for the run.
 
-    Executors commit through the context of the run. You can combine executors that end their runs themselves
-    with executors that do not, because the mailbox ends only runs that are still open.
+    Executors write their commits through the context of the run. You can combine executors that end their
+    runs themselves with executors that do not, because the mailbox ends only runs that are still open.
     """
 
     @abstractmethod
@@ -33,7 +33,8 @@ class SeveralExecutors(RunDispatchExecutor):
         """Return the executor of a run.
 
         Raises:
-            PostroomError: No executor here runs it; `retryable` says whether a later attempt may succeed.
+            PostroomError: No executor here executes such runs; `retryable` says whether a later attempt may
+                succeed.
         """
 
     @abstractmethod
@@ -41,7 +42,7 @@ class SeveralExecutors(RunDispatchExecutor):
         """Return the executors, each once."""
 
     async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
-        """Execute a run by its executor, which also decides how an interrupted run starts.
+        """Execute a run with its executor, which also decides how an interrupted run starts.
 
         Raises:
             PostroomError: No executor here runs it, or its executor failed.
@@ -52,7 +53,7 @@ class SeveralExecutors(RunDispatchExecutor):
         return await executor.run(activation, sink)
 
     def recovery(self, activation: RunActivation) -> Recovery:
-        """Return that an interrupted run is resumed; its executor decides how."""
+        """Return that an interrupted run is resumed; the run's executor decides how to resume it."""
         return Recovery.RESUME
 
     def cancel(self, id: str) -> bool:
@@ -67,15 +68,15 @@ class SeveralExecutors(RunDispatchExecutor):
         return False
 
     def send_decision(self, id: str, tool_call_id: str, resume: ToolCallResume) -> bool:
-        """Pass a decision to the executor that runs it."""
+        """Pass a decision to the executor of the run with this id."""
         return any(one.send_decision(id, tool_call_id, resume) for one in self.each())
 
     def send_messages(self, id: str, messages: Sequence[Message]) -> bool:
-        """Pass messages to the executor that runs it."""
+        """Pass messages to the executor of the run with this id."""
         return any(one.send_messages(id, messages) for one in self.each())
 
     def wake_pending_boundary(self, id: str) -> bool:
-        """Notify the executor of the run that messages wait."""
+        """Notify the executor of the run that messages are waiting."""
         return any(one.wake_pending_boundary(id) for one in self.each())
 
     def listen_to(self, live: LiveChannels | None) -> None:
@@ -92,7 +93,7 @@ class ExecutorsByThread(SeveralExecutors):
     """Chooses the executor by the prefix of the thread's name."""
 
     def __init__(self, routes: Mapping[str, RunDispatchExecutor]) -> None:
-        """Store the executors by thread prefix."""
+        """Store the executors, keyed by thread prefix."""
         self._routes = dict(routes)
 
     def add(self, prefix: str, executor: RunDispatchExecutor) -> None:

@@ -1,4 +1,4 @@
-"""Passes the live events of an execution to the reader who asked, to observers, and to the output log.
+"""Passes an execution's live events to the reader that asked for them, to observers, and to the output log.
 
 A slow or absent reader never delays a run. A run's output is stored in the event log, so that people can
 watch it:
@@ -6,8 +6,8 @@ watch it:
     text, calls ─▶ buffered ─▶ appended at most once a second ─▶ the log of the run and of its thread
 
 If the database is unavailable, the output is buffered and stored later. If the execution ends before the
-database is back, its buffer is lost. Delayed or lost output is logged once per outage. The answer of a run is
-stored when it ends.
+database is available again, its buffer is lost. Delayed or lost output is logged once per outage. The answer
+of a run is stored when the run ends.
 
 `Capture` selects the events to store. Stored events are staged in a buffer and written together with the
 run's next checkpoint: a step and its events become durable together, or not at all. The live stream never
@@ -65,7 +65,7 @@ WRITER = "runtime"
 
 
 class Fidelity(StrEnum):
-    """The kind of fact in an event; if events must be left out, observations are left out first."""
+    """The kind of fact that an event reports; if events must be left out, observations are left out first."""
 
     OBSERVED = "observed_runtime_event"
     COMMITTED = "committed_runtime_event"
@@ -102,7 +102,7 @@ _FINISHES = {
 
 
 def kept_as(event: live.AgentEvent, *, resumed: bool) -> tuple[Kept, ...]:
-    """Return the stored forms of an event; a suspended call that asks for permission has two."""
+    """Return the forms in which an event is stored; a suspended call that asks for permission has two."""
     if isinstance(event, live.RunStart):
         return (("RunResumed" if resumed else "RunStarted", Fidelity.COMMITTED),)
     if isinstance(event, live.RunFinish):
@@ -146,15 +146,15 @@ class CapturingSink:
         self._count = 0
 
     async def emit(self, event: live.AgentEvent) -> None:
-        """Stage an event if it is stored, and pass it on."""
+        """Stage an event if the rules say that it is stored, and pass it on."""
         self.keep(event)
         await self._inner.emit(event)
 
     def keep(self, event: live.AgentEvent) -> None:
-        """Stage an event if it is stored; it is published later."""
+        """Stage an event if the rules say that it is stored; it is published later."""
         kept = kept_as(event, resumed=self._resumed)
         if isinstance(event, live.RunStart):
-            self._resumed = True  # a second start within one execution continues the same run
+            self._resumed = True  # a second start event within one execution continues the same run
         for kind, fidelity in kept:
             if self._capture.everything or fidelity is not Fidelity.OBSERVED:
                 self._buffer.append(self._draft(kind, fidelity, event))
@@ -176,7 +176,7 @@ class CapturingSink:
 
 
 class Capture:
-    """The rules for stored events of executions, and their origin."""
+    """The rules that decide which events of executions are stored, and the origin of these events."""
 
     def __init__(self, durability: RuntimeEventDurability, origin: str) -> None:
         self.everything = durability is RuntimeEventDurability.FULL_FIDELITY
@@ -196,12 +196,12 @@ class Capture:
 
 @dataclass(slots=True, eq=False)
 class RunCoordinator:
-    """The coordinator of an execution; each commit proves the claim and contains the staged events."""
+    """The coordinator of an execution; each of its commits proves the claim and adds the staged events."""
 
     inner: CommitCoordinator
     claim: Claim | None
     staged: list[CanonicalEventDraft]
-    """Events that wait for a commit, until they are durable."""
+    """The events that are not durable yet and that the next commit will store."""
     new_id: Ids
     timer: Timer
 
@@ -211,7 +211,7 @@ class RunCoordinator:
         return self.inner.storage_identity
 
     def owned(self, commit: ThreadCommit) -> ThreadCommit:
-        """Return the commit with the proof of the claim, the staged events, and an id for each message."""
+        """Return the commit with the proof of the claim, the staged events and ids for its messages added."""
         return replace(
             commit,
             claim=commit.claim or self.claim,
@@ -252,9 +252,9 @@ KEPT: Final = 256 * 1024
 """Maximum number of stored characters of one execution."""
 MORE_NOTE: Final = "\n[further output was not stored]\n"
 SHOWN: Final = 64 * 1024
-"""How many characters of a run's output are shown, counted from its end."""
+"""The number of characters that are shown of a run's output, counted from its end."""
 ALL_KEPT: Final = 64 * KEPT
-"""A bound on memory, in characters: more than is stored for all executions of a run together."""
+"""A limit on memory, in characters. It exceeds what is stored for all executions of a run together."""
 
 
 class EventStream:
@@ -315,7 +315,7 @@ class ReconnectableEventSink:
         self.stream = stream
 
     async def emit(self, event: AgentEvent) -> None:
-        """Record what an event says about the run, and pass it on if there is a reader."""
+        """Record whether an event suspends or ends the run, and pass it on if there is a reader."""
         if isinstance(event, ToolCallDone) and event.outcome is ToolCallOutcome.SUSPENDED:
             self.suspended = True
         elif isinstance(event, ToolCallResumed):
@@ -341,7 +341,7 @@ class OutputKept(ExecutorAround):
         """The outages that were already logged."""
 
     async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
-        """Execute a run, as the executor does."""
+        """Execute a run with the executor, and store its output."""
         gathered, tasks = _Gathered(activation, sink), list[Tasks]()
 
         def keep_on() -> None:
@@ -404,8 +404,8 @@ class _Gathered:
         self._count = 0
         self.has_some = asyncio.Event()
         self.writing = asyncio.Lock()
-        """A lock for the one task that writes: the periodic writer, or a run whose next stored event must
-        follow the texts.
+        """A lock that lets only one task write at a time: the periodic writer, or a run whose next stored
+        event must follow the texts.
         """
         self.on_first: Callable[[], object] | None = None
         """Called when the first event is buffered."""
@@ -441,7 +441,7 @@ class _Gathered:
         )
 
     def written(self) -> None:
-        """Remove the event that was stored from the buffer."""
+        """Remove the stored event from the buffer."""
         self._waiting.pop(0)
         self._count += 1
 
@@ -453,7 +453,8 @@ class _Gathered:
             text = text[: len(text) + self._left] + MORE_NOTE
         for begin in range(0, len(text), PIECE):
             piece = text[begin : begin + PIECE]
-            last = self._waiting[-1] if len(self._waiting) > 1 else None  # the first one may be being written
+            # the first event may be in the process of being written
+            last = self._waiting[-1] if len(self._waiting) > 1 else None
             before = str(last[1]["delta"]) if last is not None and last[0] == TEXT else None
             if before is not None and len(before) + len(piece) <= PIECE:
                 self._waiting[-1] = (TEXT, {"delta": before + piece})
@@ -469,7 +470,7 @@ class _Gathered:
 
 
 def _step(event: AgentEvent) -> tuple[str, dict[str, Json]] | None:
-    """Return a tool call, its end or a model call in its stored form; None for anything else."""
+    """Return a tool call, the end of one, or a model call in its stored form; None for any other event."""
     if isinstance(event, ToolCallReady):
         return CALL, {"id": event.id, "name": event.name, "arguments": _detail(event.arguments)}
     if isinstance(event, ToolCallDone):

@@ -121,11 +121,13 @@ T = TypeVar("T")
 _LOG = get_logger(__name__)
 
 MOST_TOGETHER: Final = 500
-"""Maximum number of submissions in one commit, which takes about 50 ms and blocks all other writers
-meanwhile.
+"""Maximum number of submissions in one commit. Such a commit takes about 50 ms, and blocks all other writers
+for that time.
 """
 _AT_ONCE: Final = 100
-"""Number of submissions to prepare, within a few milliseconds, before control returns to the event loop."""
+"""Number of submissions that are prepared, within a few milliseconds, before control returns to the event
+loop.
+"""
 
 
 _LONGEST_ID = 512
@@ -147,7 +149,7 @@ _BOUNDARIES = {
 def validate_run_inputs(
     thread_id: str, messages: Sequence[Message], *, allow_empty: bool, new_id: Ids
 ) -> tuple[str, tuple[Message, ...]]:
-    """Return the trimmed thread id, or a new one if it is blank, and the messages, each with an id.
+    """Return the trimmed thread id, or a new id if it is blank, and the messages, each with an id.
 
     Raises:
         InvalidSubmission: The request has neither a message nor a decision, or a message cannot be accepted.
@@ -192,7 +194,7 @@ def validate_run_inputs(
 
 
 def refuse_odd_id(name: str, value: str) -> None:
-    """Refuse an id that some store cannot keep.
+    """Refuse an id that at least one kind of store cannot keep.
 
     Raises:
         InvalidSubmission: The id is too long, or contains NUL or a lone surrogate.
@@ -210,7 +212,7 @@ def refuse_bad_delivery(request: RunActivation) -> None:
     """Refuse delivery options that no dispatch can have.
 
     Raises:
-        InvalidSubmission: An id is blank, or a number is outside its range.
+        InvalidSubmission: An id is blank, or a number is out of range.
     """
     options, hints = request.delivery, request.hints
     ids = {
@@ -320,7 +322,7 @@ def refuse_missed_deadline(options: DeliveryOptions, now: int) -> None:
 
 
 class GaveWay(NamedTuple):
-    """The run or dispatch that was ended so that another run can start."""
+    """The runs and dispatches that were ended so that another run can start."""
 
     interrupt: Interrupt
     ended: EndedRuns
@@ -330,16 +332,16 @@ class GaveWay(NamedTuple):
 
 
 class Prepared(Record, frozen=True, kw_only=True):
-    """The rows of a submission, planned and written."""
+    """The rows of a submission, first as planned, then as written."""
 
     activation: RunActivation
     """The request, completed with everything that the plan decided about it."""
     run: RunRecord
     """The run that executes the request."""
     commit: ThreadCommit
-    """The step that stores the run and its messages, without a dispatch."""
+    """The commit that stores the run and its messages, without a dispatch."""
     queued_at: int
-    """The time at which the dispatch counts as queued. It is later than that of all earlier work of the
+    """The time at which the dispatch counts as queued. It is later than the time of all earlier work of the
     thread, even if the clocks of other servers run ahead.
     """
     joins: RunDispatch | None = None
@@ -349,8 +351,8 @@ class Prepared(Record, frozen=True, kw_only=True):
     dispatch: RunDispatch | None = None
     """The stored dispatch, if the run was queued."""
     claimed: Claimed | Held | None = None
-    """The dispatch that was claimed in the same change, or what prevents the claim; it may be an older
-    dispatch of the thread.
+    """The dispatch that was claimed in the same change, which may be an older one of the thread, or the limit
+    that prevents the claim.
     """
     gave_way: GaveWay | None = None
     """The run that was ended to make room for this submission; None if its policy ends nothing."""
@@ -362,17 +364,17 @@ class Prepared(Record, frozen=True, kw_only=True):
 
     @property
     def dispatch_id(self) -> str:
-        """The dispatch that delivers it."""
+        """The id of the dispatch that delivers the request; "" if there is none."""
         return self.run.dispatch_id or ""
 
     @property
     def first_seq(self) -> int:
-        """The number of the first of its messages on the thread."""
+        """The number, within the thread, of the first message of the request."""
         return (self.commit.expected_message_count or 0) + 1
 
 
 def reusable_waiting_run(state: ThreadState) -> RunRecord | None:
-    """Return the run that waits for input: the thread's open run, else its latest; None if neither waits."""
+    """Return the run that waits for input: the thread's open or its latest run; None if neither waits."""
     thread_id = state.thread.id if state.thread else None
     for run in (state.open_run, state.latest_run):
         if run is not None and run.status is RunStatus.WAITING and thread_id in (None, run.thread_id):
@@ -381,7 +383,7 @@ def reusable_waiting_run(state: ThreadState) -> RunRecord | None:
 
 
 def goes_on(run: RunRecord, request: RunActivation) -> bool:
-    """Return whether a request resumes a waiting run; requests that answer none of its questions wait."""
+    """Return whether a request resumes a waiting run; one that answers none of its questions must wait."""
     is_for_it = request.run_id is not None or bool(request.decisions)
     return is_for_it or not run.open_tickets or not request.messages
 
@@ -394,7 +396,7 @@ def boundary_of(request: RunActivation) -> Boundary | None:
 def selected_messages(
     request: RunActivation, state: ThreadState, run_id: str, *, pending_zone: bool, now: int
 ) -> tuple[tuple[Message, ...], tuple[PendingVersion, ...]]:
-    """Return the first input of the run, and the part of that input that was pending on the thread.
+    """Return the run's first input, and the part of that input that was pending on the thread.
 
     Raises:
         DeliveryBlocked: A barrier precedes the new messages, or one of the messages must be read alone.
@@ -428,7 +430,7 @@ def selected_messages(
     missing = {entry.pending_id for entry in fresh} - {entry.pending_id for entry in taken}
     if missing:
         before = (entry for entry in state.pending if entry not in taken or entry.mode.barrier)
-        blocking = next(before, state.pending[-1])  # or the last one must be read alone
+        blocking = next(before, state.pending[-1])  # or the last message must be read alone
         raise DeliveryBlocked(
             f"pending message {blocking.pending_id!r} must be read first", value=blocking.pending_id
         )
@@ -517,7 +519,7 @@ def plan_submission(  # noqa: PLR0913 - what was seen and decided before, by nam
 
 
 def agent_of(request: RunActivation, before: RunRecord | None) -> str:
-    """Return the agent that a request names, else the agent of the thread's previous run."""
+    """Return the agent that a request names, or else the agent of the thread's previous run."""
     return request.agent_id or (DEFAULT_AGENT if before is None else before.agent_id)
 
 
@@ -557,7 +559,7 @@ def build_dispatch(
 
 
 def _continuing(activation: RunActivation, run_id: str, mode: RunMode) -> RunActivation:
-    """Turn a request into one that resumes a run; keep the mode of a run that woke itself."""
+    """Return the request as one that resumes a run; a run that woke itself keeps its mode."""
     activation = activation.continuing(run_id)
     return activation.traced(run_mode=mode) if mode is RunMode.INTERNAL_WAKE else activation
 
@@ -578,7 +580,7 @@ def _of_its_run(request: RunActivation, run: RunRecord) -> RunActivation:
 
 
 def _answers(run: RunRecord, request: RunActivation, now: int) -> list[AnsweredTicket]:
-    """Return the run's questions that the request answers; a repeated decision counts once.
+    """Return the run's questions that the request answers, with the answers; a repeated decision counts once.
 
     Raises:
         StaleDecision: A question has another answer or has timed out, or the run asks other questions now.
@@ -634,7 +636,7 @@ class MailboxSubmitResult:
 
 
 class _Known(NamedTuple):
-    """Raised if the run of a request has been stored already."""
+    """Raised if the run of a request is already stored."""
 
     thread_id: str
     run_id: str
@@ -654,11 +656,11 @@ class _LeftWaiting(Exception):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Submission:
-    """A request that is being queued: its policy, its ids, and the rows that were written for it."""
+    """A request on its way into the queue: its policy, its ids, and the rows that were written for it."""
 
     request: RunActivation
     policy: BusyPolicy = BusyPolicy.QUEUE
-    """What to do if the thread is busy; steering is tried first."""
+    """The policy that applies if the thread is busy. Steering has been tried before."""
     claims: ClaimAsk | None = None
     """Claims the thread's next due dispatch in the same change, unless the thread has a claimed dispatch
     already.
@@ -668,7 +670,7 @@ class Submission:
     is_queued: bool = True
     """Whether a dispatch is stored with the run."""
     queue_cap: int | None = None
-    """How many dispatches may be queued on the thread; None for any number."""
+    """Maximum number of dispatches that may be queued on the thread; None for any number."""
     is_reserved: bool = False
     """Whether the thread's worker and a slot are reserved for the claim."""
     run_id: str = ""
@@ -676,7 +678,7 @@ class Submission:
     dispatch_id: str = ""
     """The id of a new dispatch."""
     pin: str | PostroomError | None = None
-    """The pin of a new run, or why there is none; None if the executor was not asked."""
+    """The pin of a new run, or the error if there is none; None if the executor was not asked."""
     prepared: Prepared | None = None
     """The rows that were written; None if the messages became pending instead."""
     wakes: bool = False
@@ -686,7 +688,7 @@ class Submission:
 
 
 class Submissions:
-    """Accepts work for the queue in all supported ways."""
+    """Accepts work for the queue: requests, singly or in bulk, and messages for the thread's runs."""
 
     def __init__(
         self,
@@ -703,12 +705,13 @@ class Submissions:
         self._control = control
 
     def checked(self, request: RunActivation, *, background: bool) -> RunActivation:
-        """Return the valid request with its run mode, a thread id and an id for each message.
+        """Return the request, if it is valid, with its run mode, a thread id and an id for each message.
 
         Only the mode `foreground`, the default, is ever replaced.
 
         Raises:
-            InvalidSubmission: The request is invalid for the reason in the text; nothing was read or written.
+            InvalidSubmission: The request is invalid, and the text gives the reason; nothing was read or
+                written.
         """
         if (trace := request.trace).run_mode is RunMode.FOREGROUND:
             if request.decisions or request.continue_run_id:
@@ -743,8 +746,8 @@ class Submissions:
         """Accept work; the strategy decides what happens if the thread is busy.
 
         `first` runs before it in the same transaction, unless an active run takes the messages. A request
-        that contains only decisions is stored for the active run, in whichever process it executes. The run
-        gets the decisions there, or the next time it waits or restarts.
+        that contains only decisions is stored for the active run, in whichever process that executes. The run
+        receives the decisions there, or when it next waits or restarts.
 
         Raises:
             StaleDecision: A call already has a decision, or its question has timed out.
@@ -884,9 +887,9 @@ class Submissions:
     async def submit_live_then_queue(
         self, request: RunActivation, expected_run_id: str | None = None
     ) -> MailboxSubmitResult:
-        """Hand the messages to the active run, or queue them if none accepts them.
+        """Pass the messages to the active run, or queue them if no run accepts them.
 
-        Delivery is at least once: if the run's acceptance is lost, the messages are queued as well.
+        Delivery is at least once: if the reply that accepts the messages is lost, they are also queued.
         """
         return await self._steered_or_queued(self.checked(request, background=True), expected_run_id)
 
@@ -913,7 +916,7 @@ class Submissions:
         policy: BusyPolicy = BusyPolicy.QUEUE,
         first: Joined | None = None,
     ) -> MailboxSubmitResult:
-        """Write the run with its dispatch; if the thread is free here, also claim its next dispatch."""
+        """Write the run with its dispatch. If the thread is free here, also claim its next dispatch."""
         submission = self._arriving(request, policy)
 
         async def queue() -> MailboxSubmitResult:
@@ -924,10 +927,10 @@ class Submissions:
         return await self._core.claiming.complete(queue(), name="a submission")
 
     def _arriving(self, request: RunActivation, policy: BusyPolicy) -> Submission:
-        """Reserve a worker and a slot if they are free, so that storing the request also claims it."""
+        """Reserve a worker and a slot if they are free, so that the request is claimed as it is stored."""
         dispatcher = self._dispatcher
         worker = dispatcher.workers.get_or_create(request.thread_id)
-        # With limits it is stored first, because others that count to the same limit come first.
+        # With limits, it is only stored here, because older work under the same limit must be claimed first.
         tenant, is_alone = request.delivery.tenant, not self._core.config.limits
         reserved = is_alone and dispatcher.reserve(request.thread_id, worker, tenant)
         return Submission(
@@ -940,10 +943,10 @@ class Submissions:
 
     @contextmanager
     def _reserved(self, submissions: Sequence[Submission]) -> Iterator[None]:
-        """Release reservations without a claim.
+        """At the end, release the reservations that did not lead to a claim.
 
-        If the store reports a failure, the change and its claims may still have been stored; a read finds
-        out.
+        If the store reports a failure, the change and its claims may have been stored nevertheless, so the
+        claims are read in the background.
         """
         is_unknown = False
         try:
@@ -966,7 +969,7 @@ class Submissions:
                 dispatcher.look_for_unexecuted()
 
     async def _gone_on(self, submission: Submission, prepared: Prepared) -> MailboxSubmitResult:
-        """Execute a claimed submission, and check the thread if nothing was claimed."""
+        """Execute a claimed submission; if nothing was claimed, check the thread for due work."""
         dispatcher, thread_id, claimed = self._dispatcher, submission.request.thread_id, prepared.claimed
         worker = dispatcher.workers.get_or_create(thread_id)
         try:
@@ -975,8 +978,9 @@ class Submissions:
         finally:  # start a claimed run even if the caller was cancelled meanwhile
             if isinstance(claimed, Claimed):
                 await dispatcher.begin_or_release(claimed)
-        others_first = self._core.config.limits and dispatcher.is_polled  # the rounds know whose turn it is
-        is_held = isinstance(claimed, Held)  # it is tried once more, in a change that remembers why
+        # the rounds know which thread's turn it is
+        others_first = self._core.config.limits and dispatcher.is_polled
+        is_held = isinstance(claimed, Held)  # the claim is tried again, in a change that records the reason
         if (not submission.is_reserved or prepared.dispatch is None or is_held) and not others_first:
             await dispatcher.try_dispatch_next(thread_id)  # the thread may be free by now
         run = prepared.run
@@ -1000,8 +1004,8 @@ class Submissions:
         Raises:
             ActiveRunConflict: The active run did not end; nothing was written.
             DeliveryBlocked: A pending barrier precedes the message; nothing was written.
-            InvalidSubmission: The strategy would add the request to another run, which already has a reader
-                of its events.
+            InvalidSubmission: The strategy would add the request to another run, whose events already have a
+                reader.
         """
         if strategy in (BusyPolicy.STEER, BusyPolicy.COLLECT):
             raise InvalidSubmission(
@@ -1043,7 +1047,7 @@ class Submissions:
         except BaseException:
             self._dispatcher.stop_reading(dispatch_id)
             raise
-        if result.dispatch_id != dispatch_id:  # it joined another dispatch with its own reader
+        if result.dispatch_id != dispatch_id:  # the request joined another dispatch, which has its own reader
             self._dispatcher.stop_reading(dispatch_id)
         return result, stream
 
@@ -1073,7 +1077,7 @@ class Submissions:
         raise ActiveRunConflict(ACTIVE_RUN_CONFLICT_MESSAGE, value=thread_id)
 
     async def _in_place_of(self, active: RunDispatch, submission: Submission) -> Prepared | None:
-        """Stop an active run and store a submission, whose commit ends the run; None if it does not stop.
+        """Stop an active run and store a submission, whose commit ends that run; None if it does not stop.
 
         If the submission is refused after all, the run continues at once. If the store fails, the run
         continues after `PLACE_KEPT_MS`.
@@ -1089,7 +1093,7 @@ class Submissions:
             raise
 
     async def _stored_now(self, submission: Submission) -> Prepared:
-        """Store a submission together with its claim, which recovery cannot release before it is stored."""
+        """Store a submission together with its claim; recovery cannot release the claim before that."""
         worker = self._dispatcher.workers.get_or_create(submission.request.thread_id)
         worker.storing += 1
         try:
@@ -1098,7 +1102,7 @@ class Submissions:
             worker.storing -= 1
 
     async def _refuse_unfit(self, submission: Submission, active: RunDispatch) -> None:
-        """Raise an error if the request could not be stored even after the end of the active dispatch.
+        """Raise an error if the request could not be stored even if the active dispatch had ended.
 
         To find out, a change ends the dispatch, stores the request, and is rolled back.
         """
@@ -1155,12 +1159,13 @@ class Submissions:
         messages: Sequence[Message],
         mode: DeliveryMode,
     ) -> MailboxSubmitResult | None:
-        """Store messages as their delivery mode requires; return the run that was started for them, if any.
+        """Store messages as their delivery mode requires; return the run that was started for them, or None.
 
         Messages with known ids are ignored, so it is safe to repeat the call.
 
         Raises:
-            QueueFull: More than `max_pending_per_thread` messages would wait on the thread; none was stored.
+            QueueFull: The thread would have more than `max_pending_per_thread` pending messages; none was
+                stored.
         """
         request = self.checked(RunActivation.new(thread_id, messages), background=True)
         arrival = self._arriving(request, BusyPolicy.REJECT)
@@ -1194,7 +1199,7 @@ class Submissions:
 
         Raises:
             ThreadsNeeded: The change needs more threads; nothing was written.
-            QueueFull: `max_pending_per_thread` messages wait on a thread already; see `Accept`.
+            QueueFull: A thread already has `max_pending_per_thread` pending messages; see `Accept`.
         """
         core, scheduled = self._core, RunMode.SCHEDULED
         requests = [
@@ -1230,7 +1235,7 @@ class Submissions:
             try:
                 return await self._stored_arrivals(tuple(arrivals.values()), accepted, key)
             except ChangeUndone as undone:
-                return undone  # not a failure, even if the caller was cancelled and does not retry
+                return undone  # this is not a failure, even if the caller was cancelled and does not retry
 
         stored = await core.claiming.complete(store(), name="a delivery")
         if isinstance(stored, ChangeUndone):
@@ -1240,7 +1245,7 @@ class Submissions:
     async def _stored_arrivals(
         self, arrivals: Sequence[Submission], change: Callable[[Transaction], T | StaleClaim], key: str
     ) -> T:
-        """Write a change that delivers messages to threads, then start or notify the runs of the threads."""
+        """Write a change that delivers messages to threads, then start or notify the threads' runs."""
         core = self._core
         with self._reserved(arrivals):
             for arrival in arrivals:
@@ -1255,7 +1260,7 @@ class Submissions:
         return done
 
     async def _make_ids_of_arrival(self, arrival: Submission) -> None:
-        """Generate the ids of a new run; ask for its pin only if no run of the thread executes here."""
+        """Generate the ids of a new run; ask for its pin only if no run of the thread is executing here."""
         worker = self._dispatcher.workers.get_or_create(arrival.request.thread_id)
         await self._make_ids(arrival, is_new=not worker.is_running)
 
@@ -1269,7 +1274,7 @@ class Submissions:
     ) -> None:
         """Under the thread's lock, start a run on the messages, or store them as pending behind another run.
 
-        If a message is already known, the whole run is refused; pending messages are checked one by one.
+        If one of the messages is already known, no run is started; pending messages are checked one by one.
         """
         arrival.prepared, arrival.looks_again = None, mode.starts_run
         arrival.wakes = mode.boundary in (Boundary.INTERRUPT, Boundary.NEXT_STEP)
@@ -1304,16 +1309,17 @@ class Submissions:
         return started
 
     async def after_run(self, thread_id: str) -> None:
-        """Start a run for input that an ended run left unread; a failure is logged, and recovery retries."""
+        """Start a run for input that an ended run left unread. Log a failure; recovery then tries again."""
         try:
             await self.take_up_left_over(thread_id)
         except PostroomError as error:
             _LOG.warning("pending.not_taken_up", thread_id=thread_id, reason=error.describe())
 
     async def take_up_left_over(self, thread_id: str) -> MailboxSubmitResult | None:
-        """Start a new run on an idle thread's pending messages, if any of them is allowed to start a run.
+        """Start a new run on an idle thread's pending messages, if one of them may start a run.
 
-        Those are messages that start runs, and messages for a run that ended without reading them.
+        Messages may start a run if their mode says so, or if they were for a run that ended without reading
+        them.
         """
         if not self._core.config.pending_zone:
             return None
@@ -1389,7 +1395,7 @@ class Submissions:
         return prepared
 
     async def _naming_its_run(self, error: DuplicateRecord, thread_id: str) -> DuplicateRecord:
-        """Return the error for a duplicate message, extended by the id of the run that has the message."""
+        """Return the error for a duplicate message, with the id of the run that has the message."""
         message_id = str(error.value)
         run = await self._core.store.read(lambda tx: tx.runs.messages.given_to(thread_id, message_id))
         if run is None:
@@ -1399,7 +1405,7 @@ class Submissions:
         return DuplicateRecord(text, value=error.value, remedy=remedy, details={"run_id": run.run_id})
 
     async def _make_ids(self, submission: Submission, *, is_new: bool) -> None:
-        """Generate the ids of a new run and its dispatch, and get the pin of the run from the executor."""
+        """Generate the ids of a new run and its dispatch, and get the run's pin from the executor."""
         core, request = self._core, submission.request
         submission.run_id, submission.pin = request.run_id or core.new_id(), None
         if is_new:
@@ -1451,8 +1457,8 @@ class Submissions:
         """Apply the policy; return the resulting request and thread state, and the work that it ended.
 
         Raises:
-            ActiveRunConflict: The policy requires an idle thread, or the waiting caller a free one, and it is
-                busy.
+            ActiveRunConflict: The thread is busy, but the policy requires an idle thread, or a caller waits
+                for the run.
         """
         run, asked, policy = state.run, request, submission.policy
         # A run that is stored already must not be refused because of itself.
@@ -1491,7 +1497,7 @@ class Submissions:
         if claims is not None and is_next and (claims.limits or claims.budgets is not None):
             start = claims.start(tx, dispatch, run)
             begins = begins and start.held is None and not start.asks
-            is_next = submission.is_now or begins  # else it is claimed as any dispatch that is due
+            is_next = submission.is_now or begins  # otherwise it is claimed like any other due dispatch
         # An answer belongs to a run that was accepted before, so the queue limit does not apply.
         cap = None if plan.answers else submission.queue_cap
         delivery = Delivery(dispatch=dispatch, queue_cap=cap, claim=claims if is_next else None)
@@ -1519,7 +1525,7 @@ class Submissions:
                 beginning=claims.effects and claims.effects.begin(tx, run, plan.commit.messages),
                 start=start,
             )
-            if start is not None:  # the run is stored already; its budgets are not
+            if start is not None:  # the run is stored already, but the amounts for its budgets are not
                 claimed = claimed.noted(tx, claims)
         return replace(plan, run=run, dispatch=done.dispatch, claimed=claimed)
 
@@ -1544,7 +1550,7 @@ class Submissions:
     def _claimed_in(
         self, tx: Transaction, plan: Prepared, claims: ClaimAsk, *, is_now: bool
     ) -> Claimed | Held | None:
-        """Claim the next dispatch of the thread; for a waiting caller, the joined dispatch."""
+        """Claim the thread's next dispatch or, if a caller waits, the dispatch that the request joined."""
         if not is_now or plan.joins is None:
             return claimed_next(tx, plan.run.thread_id, claims)
         if claims.is_elsewhere(tx, plan.run.thread_id):
@@ -1560,7 +1566,7 @@ class Submissions:
         submission: Submission,
         mode: DeliveryMode | None,
     ) -> Prepared:
-        """Plan the run of a request: a stored run that it names or may resume, or a new one.
+        """Plan the run of a request: a stored run that the request names or may resume, or a new one.
 
         Raises:
             UnknownRun: The request names a run to continue, and that run does not exist.
@@ -1610,7 +1616,7 @@ class Submissions:
         run_id: str,
         resumed: RunRecord | None,
     ) -> ThreadState:
-        """Return the state, with the leading pending messages that the request may read.
+        """Return the state, extended by the leading pending messages that the request may read.
 
         Raises:
             DuplicateRecord: One of its messages is already pending on the thread.
@@ -1645,7 +1651,7 @@ class Submissions:
             metrics.happened("claim")
 
     async def _tell_failure(self, submission: Submission, error: PostroomError) -> None:
-        """Publish that a submission could not be stored."""
+        """Publish an event that a submission could not be stored."""
         if not self._events.is_on:
             return
         core = self._core
@@ -1661,7 +1667,7 @@ class Submissions:
 
 
 def _look_for(request: RunActivation, submission: Submission) -> Look:
-    """Return the query for all state on which a request, and the commit of its new run, depends."""
+    """Return the query for all state on which a request and the commit of its run depend."""
     return state_look(
         request.thread_id,
         run_id=request.run_id or submission.run_id,
@@ -1676,7 +1682,7 @@ def _look_for(request: RunActivation, submission: Submission) -> Look:
 def _going_on(
     tx: Transaction, request: RunActivation, existing: RunRecord, mode: DeliveryMode | None
 ) -> tuple[RunRecord | None, RunDispatch | None, RunRecord | None]:
-    """Return the stored run that a request resumes, its queued dispatch, and the run again if it is waiting.
+    """Return the stored run that a request resumes, its queued dispatch, and the run again if it waits.
 
     Raises:
         RunNotOpen: The request names the run, and the run is claimed.
@@ -1704,11 +1710,12 @@ def _hurried(active: RunDispatch, tx: Transaction) -> None:
 
 
 def _due_with_answers(plan: Prepared, now: int) -> int:
-    """Return when a queued run may resume with a submission's answers, in milliseconds since the epoch.
+    """Return the time, in milliseconds since the epoch, at which a run may resume with new answers.
 
     Each answer can be withdrawn until the delay of its submission has passed. The run reads all answers at
-    once, so it resumes after the longest of these delays. Answers to questions that it asked before do not
-    count: without earlier answers the queued dispatch is due at the timeout of the question.
+    once, so it resumes after the longest of these delays. Only answers to its present questions count. If it
+    has no earlier answer to one of these, its queued dispatch is due at the timeout of the question, which is
+    ignored.
     """
     own = plan.activation.delivery.delay_ms if plan.activation.delivery is not None else 0
     due = now + own
@@ -1721,8 +1728,8 @@ def _due_with_answers(plan: Prepared, now: int) -> int:
 def _unrepeated(tx: Transaction, request: RunActivation, state: ThreadState) -> RunActivation:
     """Return the request without its messages if the run that it names is already queued with them.
 
-    A caller that lost the answer repeats the request with the run id, but without message ids. So the
-    contents of the messages are compared.
+    A caller that did not receive the reply repeats the request with the run id, but without message ids.
+    Therefore the contents of the messages are compared.
     """
     run = state.run
     if run is None or run.activation is None or run.dispatch_id is None or run.thread_id != request.thread_id:
@@ -1760,14 +1767,14 @@ def refuse_other_content(request: RunActivation, run_id: str, stored: Sequence[M
 
 
 def _messages_of(tx: Transaction, thread_id: str, run_id: str) -> Sequence[Message]:
-    """Return those messages that started a run and are still stored."""
+    """Return the messages that started a run, except those that have been deleted."""
     run = tx.runs.threads.load_run(run_id)
     ids = run.activation.trigger_message_ids if run is not None and run.activation is not None else ()
     return [record.message for record in tx.runs.messages.named(thread_id, ids)]
 
 
 def _words(message: Message) -> bytes:
-    """Return the content of a message as the store encodes it, so that a tuple equals a list."""
+    """Return the content of a message as the store encodes it, so that a tuple compares equal to a list."""
     return msgspec.json.encode(_said(message), order="sorted")
 
 
@@ -1787,8 +1794,8 @@ def _as_policy_says(
     """Apply the policy to a request for a busy thread, or for a thread on which a run is `asking`.
 
     Raises:
-        ActiveRunConflict: The policy requires an idle thread, or the waiting caller a free one, and it is
-            busy.
+        ActiveRunConflict: The thread is busy, but the policy requires an idle thread, or a caller waits for
+            the run.
     """
     queue, thread_id = tx.runs.dispatches, request.thread_id
     if is_now and state.claimed is not None:
@@ -1821,6 +1828,6 @@ def _may_join(
 
 
 def _hiding(request: RunActivation, run_ids: Sequence[str]) -> RunActivation:
-    """Return the request, changed so that it does not see these runs."""
+    """Return the request, changed so that its run does not see these runs."""
     gone = {*request.options.without_runs, *run_ids} - {request.run_id}
     return replace(request, options=replace(request.options, without_runs=tuple(sorted(gone))))

@@ -1,12 +1,12 @@
-"""Claims due dispatches, renews the claims, and executes the runs; every execution ends with a result.
+"""Claims due dispatches, renews the claims, and executes the runs. Every execution ends with a result.
 
     free ─▶ reserved ─▶ claimed ─▶ request rebuilt ─▶ started ─▶ executor ─▶ ended ─▶ the thread's next
                                      │ impossible                  │ lease lost
                                      ▼                             ▼
                                    dead letter                   stopped, nothing written
 
-One task serves a run from its claim to its end, and one timer renews all claims. An executor that ignores its
-cancellation is abandoned together with its task; the final steps are performed without it.
+One task handles a run from its claim to its end, and one timer renews all claims. An executor that ignores
+its cancellation is abandoned together with its task, and the final steps are performed without it.
 """
 
 import asyncio
@@ -96,7 +96,7 @@ from postroom.stores.store import Transaction
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PendingInput:
-    """The pending messages of a thread, for one run."""
+    """The pending messages of a thread, as one run reads them."""
 
     core: Core
     events: ServerEvents
@@ -129,7 +129,7 @@ class PendingInput:
         def freeze(tx: Transaction) -> tuple[tuple[Message, ...], int] | StaleClaim:
             tx.lock(thread_lock(thread_id))
             if written and tx.runs.messages.named(thread_id, [one.id or "" for one in written[0][0]]):
-                return written[0]  # only the reply was lost
+                return written[0]  # the write succeeded, and only the reply was lost
             state = tx.runs.state(state_look(thread_id, run_id=self.run_id))
             pending = self._leading(tx, state.run, boundary, group) if state.waiting else ()
             taken = select_pending(pending, boundary, self.run_id, group=group)
@@ -200,7 +200,7 @@ _LONGEST_END_S = 0.1
 PLACE_KEPT_MS = 250
 """Delay after which a run that was stopped for a submission restarts, if the submission is not stored."""
 _LEASES = "leases"
-"""The write key of changes that renew claims, whichever threads the claims belong to."""
+"""The write key of all changes that renew claims, regardless of the threads that the claims belong to."""
 _TRACEBACK_KEPT = 16 * 1024
 """Maximum length of a stored traceback. Its end is kept, because it shows where the error was raised."""
 ATTEMPT_FAILED = "RunAttemptFailed"
@@ -222,15 +222,15 @@ class Slots:
         """The tenant of each thread that waits for a slot."""
         self._freed = asyncio.Event()
         self.used = 0
-        """How many runs execute or are being claimed."""
+        """The number of runs that execute or are being claimed."""
 
     @property
     def free(self) -> int:
-        """How many more runs may execute."""
+        """The number of further runs that may execute."""
         return max(self.total - self.used, 0)
 
     def used_by(self, tenant: str) -> int:
-        """How many slots a tenant uses."""
+        """Return the number of slots that a tenant uses."""
         return self._by_tenant[tenant]
 
     def waits(self, thread_id: str) -> bool:
@@ -240,7 +240,7 @@ class Slots:
     def take(self, thread_id: str, tenant: str, *, has_turn: bool = True) -> bool:
         """Take a slot, or join the queue for one; return whether a slot was taken. '' is an unknown tenant.
 
-        Unless it is its turn, a thread does not take a slot that a waiting thread could use.
+        Without `has_turn`, a thread does not take a slot that a waiting thread could use.
         """
         is_free = self.used < self.total and self.has_room(tenant)
         if is_free and (has_turn or not any(map(self.has_room, self._lines))):
@@ -262,7 +262,7 @@ class Slots:
         return self._per_tenant is None or not tenant or self._by_tenant[tenant] < self._per_tenant
 
     def move(self, tenant: str, other: str) -> bool:
-        """Move a slot from one tenant to another; return False if the other is at its limit."""
+        """Move a slot from one tenant to another; return False if the other tenant has reached its limit."""
         if not self.has_room(other):
             return False
         self._by_tenant[tenant] -= 1
@@ -270,7 +270,7 @@ class Slots:
         return True
 
     def give(self, tenant: str) -> None:
-        """Give a slot back."""
+        """Return a slot that the tenant used."""
         self.used -= 1
         self._by_tenant[tenant] -= 1
         if not self._by_tenant[tenant]:
@@ -278,12 +278,12 @@ class Slots:
         self._freed.set()
 
     async def freed(self) -> None:
-        """Return as soon as a slot has been given back since the last call."""
+        """Wait until a slot has been given back since the last call."""
         await self._freed.wait()
         self._freed.clear()
 
     def stand_in_line(self, thread_id: str, tenant: str) -> None:
-        """Put a thread at the end of its tenant's queue, unless it is queued already."""
+        """Put a thread at the end of its tenant's queue, unless the thread is already queued."""
         if thread_id not in self.waiting:
             self.waiting[thread_id] = tenant
             self._lines.setdefault(tenant, {})[thread_id] = None
@@ -298,7 +298,7 @@ class Slots:
         tenant = min(may, key=self.used_by)
         found = next(iter(self._lines[tenant]))
         self._leave(found)
-        if tenant in self._lines:  # it is now the last among tenants with equally many slots
+        if tenant in self._lines:  # this tenant is now the last among those with the same number of slots
             self._lines[tenant] = self._lines.pop(tenant)
         return found
 
@@ -310,7 +310,7 @@ class Slots:
 
 
 class Commands:
-    """Reads the commands for active runs in this process."""
+    """Receives the commands for active runs in this process."""
 
     def __init__(self, core: Core, workers: Workers) -> None:
         """Accept commands for the active executions."""
@@ -319,7 +319,7 @@ class Commands:
         self._taken: set[tuple[str, str]] = set()
         """For each active dispatch, the calls whose decisions the executor has accepted."""
         self.is_served = False
-        """Whether it listens for commands."""
+        """Whether this object listens for commands."""
 
     def serve(self) -> None:
         """Listen for commands until the mailbox is closed; a repeated call has no effect."""
@@ -350,7 +350,7 @@ class Commands:
                         self._hand_over(dispatch_id, command)
 
     def _hand_over(self, dispatch_id: str, command: LiveRunCommand) -> None:
-        """Pass a command to the executor only once, but offer a refused decision again later."""
+        """Pass a command to the executor only once, but offer a decision that it refused again later."""
         executor = self._core.executor
         decide = executor.send_decision
         try:
@@ -399,19 +399,19 @@ class Dispatcher:
         self.accepting = True
         """Whether new work is claimed; False while the mailbox drains."""
         self.is_polled = False
-        """Whether due work of all threads is polled. If so, nothing has to be started here when a slot
+        """Whether due work of all threads is polled. If so, no work has to be started here when a slot
         becomes free.
         """
         self.failed_claims = 0
-        """How many claims in a row have failed."""
+        """The number of claims in a row that have failed."""
         self.held: dict[str, int] = {}
-        """For each scope of a limit, the instant before which no run may begin in it."""
+        """For each scope of a limit, the time before which no run may start in that scope."""
         self._readers: dict[str, ReconnectableEventSink] = {}
-        """The readers of queued dispatches that execute here, by dispatch."""
+        """The readers of dispatches that are queued and execute here later, keyed by dispatch."""
         self._failed = dict[str, StoreError]()
-        """Why the end of an execution could not be stored, by claim token."""
+        """The errors for which the ends of executions could not be stored, keyed by claim token."""
         self._ending = set[asyncio.Future[None]]()
-        """One entry for each run whose end is being stored."""
+        """A future for each run whose end is being stored."""
         self._executing = 0
         self._idle = asyncio.Event()
         self._was_full = False
@@ -419,7 +419,7 @@ class Dispatcher:
     async def try_dispatch_next(self, thread_id: str, *, has_turn: bool = False) -> DispatchAttempt:
         """Claim the thread's next due dispatch and start it, if no run of the thread is active here.
 
-        Unless it is its turn, a thread waits behind the threads that already wait for a slot.
+        Without `has_turn`, the thread queues behind the threads that already wait for a slot.
         """
         worker = self.workers.get(thread_id)
         if worker is None:
@@ -436,8 +436,8 @@ class Dispatcher:
     async def try_all(self, thread_ids: Sequence[str]) -> int:
         """Claim the next due dispatch of each thread while slots are free; return how many were started.
 
-        The store gets all claims together and writes them in one commit. A thread that finds no free slot is
-        queued for one.
+        All claims are passed to the store together and written in one commit. A thread for which no slot is
+        free is queued for one.
         """
         for thread_id in thread_ids:
             self.workers.get_or_create(thread_id)
@@ -458,7 +458,8 @@ class Dispatcher:
         except PostroomError as error:
             self.unreserve(worker)
             self.failed_claims += 1
-            if self.failed_claims.bit_count() == 1:  # 1, 2, 4, 8, so that a long outage does not fill the log
+            # logged after 1, 2, 4, 8 failures, so that a long outage does not fill the log
+            if self.failed_claims.bit_count() == 1:
                 facts = {"thread_id": thread_id, "failed_claims": self.failed_claims}
                 _LOG.warning("dispatch.not_claimed", **facts, reason=error.describe())
             self.look_for_unexecuted()  # the claim may have been stored nevertheless
@@ -476,7 +477,7 @@ class Dispatcher:
         return DispatchAttempt.NO_ELIGIBLE
 
     def look_for_unexecuted(self) -> None:
-        """Schedule a background release of claims that this process does not execute.
+        """Schedule a task that releases the claims which this process holds but does not execute.
 
         Such claims arise when the store's reply to a claim is lost.
         """
@@ -484,10 +485,10 @@ class Dispatcher:
             self._core.tasks.start(self.release_unexecuted(), name="claims")
 
     async def release_unexecuted(self) -> None:
-        """Release, without counting an attempt, each dispatch that this process claimed and does not execute.
+        """Release each dispatch that this process claimed but does not execute, and count no attempt.
 
-        A claim whose reply is still on its way has a reserved worker, and is left alone. Streams without a
-        run are ended. A failure is logged.
+        A claim whose reply has not arrived yet has a reserved worker, and is not released. Streams of readers
+        without a run are closed. A failure is logged.
         """
         try:
             for row in await self.unexecuted():
@@ -505,7 +506,7 @@ class Dispatcher:
         return frozenset(token for token, job in self._leases.jobs.items() if job.end is None)
 
     async def unexecuted(self) -> tuple[RunDispatch, ...]:
-        """Return the dispatches that are claimed in the name of this process and are not executed in it.
+        """Return the dispatches that are claimed in the name of this process but do not execute in it.
 
         Raises:
             StoreError: The store cannot be read.
@@ -518,9 +519,9 @@ class Dispatcher:
     ) -> bool:
         """Reserve the thread's worker and a slot for a claim; return False if either is taken.
 
-        The function awaits nothing.
+        The function never awaits.
 
-        Unless it is its turn, the thread takes no slot while older work waits for one.
+        Without `has_turn`, the thread takes no slot while older work waits for one.
         """
         worker.is_wanted = worker.status is not WorkerStatus.IDLE
         if not self.accepting or worker.status is not WorkerStatus.IDLE or worker.foreground:
@@ -540,7 +541,9 @@ class Dispatcher:
         return wanted
 
     def asks(self, *, is_now: bool = False) -> ClaimAsk:
-        """Return a claim for this process; the run starts with it unless the tenant must be checked first.
+        """Return a claim for this process.
+
+        The run starts with the claim, unless the tenant must be checked first.
 
         `is_now`: a caller waits for the run, which starts even if a limit is reached.
         """
@@ -558,10 +561,11 @@ class Dispatcher:
         )
 
     def asks_next(self, job: Job) -> ClaimAsk | None:
-        """Return the claim that the end of a run makes for its thread; None if other threads come first.
+        """Return the claim to make for the thread when its run ends; None if other threads come first.
 
-        If all slots are taken, a busy thread keeps its slot for a limited time. Then it yields to threads of
-        whose work this process does not know: delayed work, and work that other processes queued.
+        If all slots are taken, a busy thread keeps its slot for a limited time. After that time, it yields to
+        threads whose work this process does not know about: delayed work, and work that other processes
+        queued.
         """
         asks, core = self.asks(), self._core
         worker = self.workers.get_or_create(job.dispatch.thread_id)
@@ -570,7 +574,7 @@ class Dispatcher:
             return None
         if self.slots.waiting or self.slots.used > self.slots.total:
             return None
-        if core.config.limits:  # others that count to the same limit come first
+        if core.config.limits:  # older work under the same limit comes first
             return None
         kept_ms = core.now() - job.kept_since
         if self.is_polled and not self.slots.free and kept_ms >= milliseconds(core.config.poll_interval):
@@ -579,7 +583,7 @@ class Dispatcher:
         return asks
 
     async def begin_or_release(self, begun: Claimed) -> DispatchAttempt:
-        """Execute a claim in its reserved slot, or release it if its tenant has reached the limit."""
+        """Execute a claimed dispatch in its reserved slot; release it if its tenant has reached the limit."""
         claimed = begun.dispatch
         worker = self.workers.get_or_create(claimed.thread_id)
         if worker.tenant != claimed.tenant and not self.slots.move(worker.tenant, claimed.tenant):
@@ -600,7 +604,7 @@ class Dispatcher:
         self._begin(worker, begun, ReconnectableEventSink(stream))
 
     def read_along(self, dispatch_id: str, stream: EventStream) -> None:
-        """Return a stream for a dispatch about to be queued; it gets events if the run executes here."""
+        """Register the reader of a dispatch about to be queued; it gets events if the run executes here."""
         self._readers[dispatch_id] = ReconnectableEventSink(stream)
 
     def stop_reading(self, dispatch_id: str) -> None:
@@ -610,7 +614,7 @@ class Dispatcher:
             reader.close()
 
     def reconnect(self, thread_id: str, stream: EventStream) -> bool:
-        """Pass the events of the thread's run on to this reader; return False if none executes here."""
+        """Pass the events of the thread's run on to this reader; return False if no run executes here."""
         worker = self.workers.get(thread_id)
         if worker is None or worker.job is None:
             return False
@@ -618,7 +622,7 @@ class Dispatcher:
         return True
 
     async def next_in_line(self) -> None:
-        """Give free slots to waiting threads, in the order of their turns."""
+        """Give free slots to the waiting threads, in the order of their turns."""
         while (thread_id := self.slots.next_in_line()) is not None:
             attempt = await self.try_dispatch_next(thread_id, has_turn=True)
             if attempt is DispatchAttempt.BUSY and self.slots.waits(thread_id):
@@ -644,7 +648,7 @@ class Dispatcher:
                 self.stop_reading(row.dispatch_id)
 
     async def end_reading(self, ended: RunDispatch) -> None:
-        """Send the reader of a queued dispatch the end of its run, and close the stream."""
+        """Send the reader of a queued dispatch the last event of its run, and close the stream."""
         if (reader := self._readers.get(ended.dispatch_id)) is not None:
             if not reader.finished:
                 termination = ended.termination or termination_of(ended)
@@ -652,18 +656,18 @@ class Dispatcher:
             self.stop_reading(ended.dispatch_id)
 
     def hold(self, held: Held | None) -> None:
-        """Remember the instant before which no run may begin in the scope of a limit."""
+        """Store the time before which no run may start in the scope of a limit."""
         if held is not None and held.until is not None:
             self.held[held.scope] = held.until
 
     def closed_scopes(self) -> frozenset[str]:
-        """Return the scopes of limits in which no run may begin yet."""
+        """Return the scopes of limits in which no run may start yet."""
         now = self._core.now()
         self.held = {scope: until for scope, until in self.held.items() if until > now}
         return frozenset(self.held)
 
     async def ends_are_stored(self) -> None:
-        """Wait 2 ms to 102 ms until the runs whose ends are being stored have freed their slots.
+        """Wait, for 2 to 102 ms, until the runs whose ends are being stored have freed their slots.
 
         Short runs that begin together also end together, so their slots can be filled again in one commit.
         """
@@ -672,7 +676,7 @@ class Dispatcher:
             await asyncio.wait(tuple(self._ending), timeout=_LONGEST_END_S)
 
     async def idle(self) -> None:
-        """Return as soon as nothing executes here."""
+        """Wait until no run executes here."""
         while self._executing:
             self._idle.clear()
             await self._idle.wait()
@@ -699,7 +703,7 @@ class Dispatcher:
         core, claimed = self._core, begun.dispatch
         kept_since = core.now() if kept_since is None else kept_since
         sink = sink or self._readers.pop(claimed.dispatch_id, None) or ReconnectableEventSink()
-        sink.suspended = sink.finished = False  # from an earlier attempt
+        sink.suspended = sink.finished = False  # these flags are left from an earlier attempt
         job = Job(
             dispatch=claimed,
             begun=begun,
@@ -720,7 +724,7 @@ class Dispatcher:
         return job
 
     async def _serve(self, job: Job) -> None:
-        """Execute a claimed dispatch to its end, and continue with the next work of its thread."""
+        """Execute a claimed dispatch to its end, then continue with the thread's next work."""
         try:
             if await self._guarded(job, self._execution.begin(job)):
                 await self._isolated(job)
@@ -738,7 +742,7 @@ class Dispatcher:
     async def _isolated(self, job: Job) -> None:
         """Run the executor in this task until it ends or its lease is lost; keep its result or its exception.
 
-        A cancellation is raised only if it cancels the task without stopping the job.
+        A cancellation is raised only if it concerns the task itself, and not the job.
         """
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - a coroutine is run by a task
@@ -790,14 +794,14 @@ class Dispatcher:
         await self._go_on(job)
 
     async def _guarded(self, job: Job, step: Awaitable[bool]) -> bool:
-        """Return the step's result, or False if it failed and the dispatch is handled elsewhere."""
+        """Return the step's result, or False if the step failed and the dispatch is handled elsewhere."""
         try:
             return await step
         except StaleClaim as error:
             _LOG.info("dispatch.lost", dispatch_id=job.dispatch.dispatch_id, reason=error.message)
             await self._completion.reconcile(job.dispatch.dispatch_id)
         except StoreError as error:
-            # The claim is released when the store can be read again; the run record has the remaining steps.
+            # The claim is released when the store can be read again. The run record shows which steps remain.
             _LOG.error("dispatch.left_claimed", dispatch_id=job.dispatch.dispatch_id, reason=error.describe())
             if job.has_executed or not error.retryable:
                 self._failed[job.dispatch.claim_token or ""] = error
@@ -829,7 +833,7 @@ class Dispatcher:
             job.sink.stream.close()
 
     async def _go_on(self, job: Job) -> None:
-        """Free the worker and start the thread's next work, after threads that wait for a slot."""
+        """Free the worker; start the thread's next work, after the work of threads that wait for a slot."""
         thread_id = job.dispatch.thread_id
         try:
             self._rest(job)
@@ -852,7 +856,7 @@ class Dispatcher:
             self._over()
 
     async def _begin_next(self, begun: Claimed, kept_since: int) -> None:
-        """Execute the run that was claimed when another run ended, in the slot of the ended run."""
+        """Execute the dispatch that was claimed when another run ended, in the slot of the ended run."""
         claimed = begun.dispatch
         if not self.accepting:
             await self._execution.give_back(claimed)
@@ -868,7 +872,7 @@ class Dispatcher:
 
 
 class LeaseKeeper:
-    """Renews all claims of executions here by a single timer, and stops a run whose claim is lost.
+    """Renews the claims of all executions here with a single timer, and stops a run whose claim is lost.
 
     renewed ──▶ renewed ──▶ …          the store fails, or is silent: until shortly before the lease expires
        │                                  └──▶ work that can pause makes no step until its claim is renewed
@@ -913,16 +917,16 @@ class LeaseKeeper:
             self._keeper = None
 
     def is_late(self, job: Job) -> bool:
-        """Whether the work must pause until it is certain that no other process has its claim."""
+        """Return whether the work must pause until it is certain that no other process has claimed it."""
         return job.end is None and self._core.now() >= job.stops_at
 
     async def settled(self, job: Job) -> None:
-        """Wait until the claim of late work is renewed or the work is stopped."""
+        """Wait until the claim of work that has paused is renewed, or the work is stopped."""
         while self.is_late(job) and not await self.renewed([job]):
             await self._core.timer.sleep(self._core.config.lease_retry_ms)
 
     async def renewed(self, jobs: list[Job]) -> bool:
-        """Renew these claims in one change, regardless of their age; return False if the store failed.
+        """Renew these claims in one change, even if they are not due; return False if the store failed.
 
         The renewal takes at most as long as the claims last. Work whose claim is not renewed in time is
         stopped.
@@ -970,7 +974,7 @@ class LeaseKeeper:
         return True
 
     def _tell(self) -> None:
-        """Report for how long no other process can execute the runs that execute here."""
+        """Report how long no other process will be able to execute the runs that execute here."""
         if (claims_hold := self._core.config.claims_hold) is None:
             return
         at_work = [job.stops_at for job in self.jobs.values() if job.end is None]
@@ -1002,10 +1006,10 @@ class LeaseKeeper:
 
 
 class _Held:
-    """An awaitable around an executor's work that makes no step while the claim is uncertain.
+    """Wraps an executor's work in an awaitable that makes no step while the claim is uncertain.
 
-    A process that was frozen or disconnected may wake up at any point of its work, when another process has
-    already claimed that work. So it checks its claim before each step.
+    A process that was frozen or disconnected may resume at any point of its work, and by then another process
+    may have claimed that work. Therefore the claim is checked before each step.
     """
 
     def __init__(self, run: Callable[[], Awaitable[AgentRunResult]], job: Job, leases: LeaseKeeper) -> None:
@@ -1014,7 +1018,7 @@ class _Held:
         self._leases = leases
 
     def __await__(self) -> Generator[Any, Any, AgentRunResult]:
-        """Perform the steps of the work one after another, each only with a certain claim."""
+        """Perform the steps of the work one after another, each only while the claim is certain."""
         work = cast("Generator[Any, None, AgentRunResult]", self._run().__await__())
         step = partial(work.send, None)
         while True:
@@ -1022,7 +1026,7 @@ class _Held:
                 waits_for = step()
             except StopIteration as ended:
                 return cast("AgentRunResult", ended.value)
-            except GeneratorExit as error:  # raised by the work itself: nobody closed this generator
+            except GeneratorExit as error:  # the work itself raised this; nobody closed the generator
                 raise ExecutorFailed("the executor raised GeneratorExit") from error
             try:
                 yield waits_for
@@ -1054,7 +1058,7 @@ class Execution:
     ) -> None:
         """Store the parts that an execution needs.
 
-        `asks_next` returns the query for the thread's next dispatch at the end of a run.
+        When a run ends, `asks_next` returns the claim to make for the thread's next dispatch.
         """
         self._core = core
         self._events = events
@@ -1065,7 +1069,7 @@ class Execution:
         """Store the start of the execution; return False if there is nothing to execute.
 
         Raises:
-            StaleClaim: The dispatch is no longer ours; nothing was written.
+            StaleClaim: This process no longer owns the dispatch; nothing was written.
         """
         core, begun, completion = self._core, job.begun, self._completion
         try:
@@ -1110,7 +1114,7 @@ class Execution:
             StaleClaim: This process no longer owns the dispatch; nothing was written.
         """
         dispatch, end, ended = job.dispatch, job.end, job.ended
-        if job.is_cancelled and isinstance(ended, BaseException):  # it failed after the request to end
+        if job.is_cancelled and isinstance(ended, BaseException):  # the run failed after it was asked to end
             ended, end = None, LeaseEnd.CANCELLED
         if ended is None and end is LeaseEnd.CANCELLED:
             ended = AgentRunResult(run_id=dispatch.run_id, termination=TerminationReason.cancelled())
@@ -1127,15 +1131,16 @@ class Execution:
         elif end is LeaseEnd.GAVE_WAY:
             job.comes_again = await self._completion.release(dispatch, PLACE_KEPT_MS)
         else:
-            await self._completion.reconcile(dispatch.dispatch_id)  # it was superseded
-        if job.comes_again and job.is_cancelled:  # while it was put back
+            await self._completion.reconcile(dispatch.dispatch_id)  # the dispatch was superseded
+        if job.comes_again and job.is_cancelled:  # it was cancelled while the dispatch was queued again
             job.comes_again = await self._completion.withdrawn(dispatch.dispatch_id) is None
         return True
 
     async def give_back(self, claimed: RunDispatch, failed: StoreError | None = None) -> None:
         """Release a claimed dispatch that is not executed here; has no effect if another process owns it.
 
-        No attempt is counted, unless its execution `failed`. If the store fails, a later poll releases it.
+        No attempt is counted, unless the execution `failed`. If the store fails, a later poll releases the
+        dispatch.
         """
         try:
             if failed is None:
@@ -1165,7 +1170,7 @@ class Execution:
         core.metrics.ended(outcome, dispatch=dispatch, started_at=job.started_at, now=core.now())
 
     async def _fail(self, job: Job, error: BaseException) -> None:
-        """Queue the dispatch again after a failed execution, or end its run with the error."""
+        """After a failed execution, queue the dispatch again or end its run with the error."""
         core, completion, dispatch = self._core, self._completion, job.dispatch
         if isinstance(error, StaleClaim):
             _LOG.info("dispatch.cut_off", dispatch_id=dispatch.dispatch_id, reason=error.message)
@@ -1238,10 +1243,10 @@ class Execution:
 
 
 def _failed(dispatch: RunDispatch, error: BaseException, text: str) -> CanonicalEventDraft:
-    """Log a failed execution; return the event with the reason, and where in the user's code it was raised.
+    """Log a failed execution; return the event with the reason and the place in the user's code.
 
-    An unavailable store has no such place. The log contains no traceback for a known kind of model failure;
-    the event does.
+    If the store was unavailable, there is no such place. For a known kind of model failure, the event
+    contains the traceback, but the log does not.
     """
     facts: dict[str, Json] = {"attempt": dispatch.attempt_count + 1, "error": text}
     is_known = isinstance(error, InferenceError) and not isinstance(error, InferenceFailed)
@@ -1253,7 +1258,8 @@ def _failed(dispatch: RunDispatch, error: BaseException, text: str) -> Canonical
     told = {name: fact for name, fact in facts.items() if name != "traceback" or not is_known}
     _LOG.warning("run.attempt_failed", run_id=dispatch.run_id, **told)
     return CanonicalEventDraft(
-        scopes=(EventScope.run(dispatch.run_id),),  # a thread's log has what its readers follow
+        # a thread's log contains only the events that its readers follow
+        scopes=(EventScope.run(dispatch.run_id),),
         event_kind=ATTEMPT_FAILED,
         payload=facts,
         correlation_id=dispatch.dispatch_id,
@@ -1273,7 +1279,7 @@ async def rebuild(
     instance_id: str,
     messages: tuple[Message, ...] | None = None,
 ) -> RunActivation:
-    """Return the request with which the run was accepted; its messages are read from the thread unless given.
+    """Return the request with which the run was accepted; read its messages from the thread unless given.
 
     Raises:
         InvalidActivation, UnknownMessage, ResolveFailed: The request cannot be rebuilt.
@@ -1312,7 +1318,7 @@ async def _triggers(threads: ThreadStore, run: RunRecord, ids: tuple[str, ...]) 
 
 
 async def asked_of(threads: ThreadStore, run_ids: Sequence[str]) -> frozenset[str]:
-    """Return the messages that these runs were started with."""
+    """Return the ids of the messages with which these runs were started."""
     found: set[str] = set()
     for run_id in run_ids:
         run = await threads.load_run(run_id)

@@ -1,4 +1,4 @@
-"""The run queue as a library: a program opens a mailbox, enqueues work for coroutines, and waits for it."""
+"""The run queue as a library: a program opens a mailbox, enqueues work for coroutines, and awaits results."""
 
 from postroom.embedded.handle import RunEvent, RunHandle, RunState, State
 from postroom.embedded.items import Item

@@ -1,4 +1,4 @@
-"""Writes, in the change that ends a run, an event for waiting handles, and schedules timed wake-ups."""
+"""Writes an event for waiting handles in the change that ends a run, and schedules timed wake-ups."""
 
 import asyncio
 from typing import Final
@@ -31,25 +31,25 @@ class Watch:
 
 
 class Ends(RunEffects):
-    """Writes an event when a run ends or waits, so that handles in every process learn of it.
+    """Writes an event when a run ends or waits, so that handles in all processes are informed.
 
-    It also passes the ended run to the watches of this process, so that they need not read it.
+    It also passes the ended run to the watches of this process, so that they do not have to read it.
     """
 
     def __init__(self) -> None:
         self._watches: WeakValueDictionary[str, Watch] = WeakValueDictionary()
 
     def watch(self, message_id: str) -> Watch:
-        """Return the watch of the run that will get this message; it lives as long as it is referenced."""
+        """Return the watch of the run that will get this message; it exists as long as it is referenced."""
         return self._watches.setdefault(message_id, Watch())
 
     def close(self) -> None:
-        """Wake all waiters so that they check the database; ends are no longer announced in memory."""
+        """Wake all waiters, so that they check the database; from now on, no ends are announced in memory."""
         for watch in list(self._watches.values()):
             watch.told.set()
 
     def write(self, tx: Transaction, run: RunRecord, accept: Accept | None) -> None:
-        """Write the event of a run that is done or asks; queue a sleeping run for its wake-up time."""
+        """Write the event of a run that is done or asks; queue a sleeping run, due at its wake-up time."""
         is_done = run.status is RunStatus.DONE
         asked = run.waiting.tickets if run.waiting is not None else ()
         if asked and (asked[0].tool_name == SLEEP or asked[0].on_timeout is OnTimeout.GO_ON):

@@ -1,4 +1,4 @@
-"""A program's handle of a run, enqueued by this process or another."""
+"""The handle by which a program follows and controls a run that this or another process enqueued."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
@@ -38,15 +38,16 @@ if TYPE_CHECKING:
 _PAGE: Final = 200
 _TOLD_WITHIN_S: Final = 1
 _LONGEST_LOOK_S: Final = 5
-"""Maximum seconds for which `result` with a short timeout waits for an unresponsive database."""
+"""The maximum number of seconds for which `result` with a short timeout waits for an unresponsive database.
+"""
 _ONE_LOOK_S: Final = 1
-"""Seconds within which a working database answers a read."""
+"""The number of seconds within which a working database answers a read."""
 _MAX_CURSOR: Final = 10**18 - 1
 """The largest cursor that both databases can store."""
 
 
 class State(StrEnum):
-    """The state of a run: `queued`, `running`, `waiting` for a person or an instant, or its result.
+    """The state of a run: `queued`, `running`, `waiting` for a person or a time, or how it ended.
 
     A run is also `queued` while it waits for its next attempt, or for its turn to resume.
     """
@@ -61,7 +62,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunState:
-    """The state of a run at one moment; instants are milliseconds since the epoch."""
+    """The state of a run at one moment; times are in milliseconds since the epoch."""
 
     state: State
     text: str = ""
@@ -70,7 +71,7 @@ class RunState:
     question: str | None = None
     """The question of the run, while it waits for a person."""
     question_id: str | None = None
-    """The id of that question, which an answer to it needs."""
+    """The id of that question, which must be passed to `RunHandle.answer`."""
     enqueued_at: int = 0
     finished_at: int | None = None
 
@@ -92,7 +93,7 @@ class RunEvent:
 
     @property
     def question_id(self) -> str:
-        """The id that an answer to a `question` event needs; "" for every other event."""
+        """The id to pass to `RunHandle.answer` for a `question` event; "" for every other event."""
         is_question = self.type == "question" and isinstance(self.data, dict)
         return str(self.data["question_id"]) if is_question and isinstance(self.data, dict) else ""
 
@@ -115,7 +116,7 @@ def _needs_question_id(
 
 
 class RunHandle:
-    """Waits for a run, reads it, answers it and ends it, from any process with the database."""
+    """Waits for a run, reads it, answers its questions and ends it, from any process on the database."""
 
     def __init__(
         self,
@@ -126,7 +127,7 @@ class RunHandle:
         *,
         is_new: bool = False,
     ) -> None:
-        """Create the handle of a run; `watch` must have begun before this process accepted the run.
+        """Create the handle of a run; `watch` must have started before this process accepted the run.
 
         `is_new` means that the run was stored after the watch began, so the watch cannot have missed its end.
         """
@@ -146,7 +147,7 @@ class RunHandle:
     async def result(self, *, timeout: Duration | None = None, type: type[T]) -> T: ...
 
     async def result(self, *, timeout: Duration | None = None, type: Any = None) -> Any:
-        """Return the answer of the run: text, or with `type` a value of that type.
+        """Return the answer of the run: a text or, with `type`, a value of that type.
 
         `timeout` is a number of seconds, or a timedelta. With 0 or less, the call does not wait: it returns
         the answer if the run has ended. None waits without a limit.
@@ -158,7 +159,7 @@ class RunHandle:
             RunUnsuccessful: The run failed or was cancelled.
             InvalidArgument: `timeout` is not a duration, `type` is not a type, or the answer is not a value
                 of that type.
-            UnknownRun: The run does not exist any longer.
+            UnknownRun: The run no longer exists.
         """
         refuse_forked(self._mailbox.process)
         timeout = None if timeout is None else seconds_of(timeout, "timeout")
@@ -166,7 +167,8 @@ class RunHandle:
             refuse_other_type("type", type)
         run = self._told_end()
         if run is None and timeout is not None and timeout < _ONE_LOOK_S:
-            with suppress(TimeoutError):  # the read has a longer timeout, so that an ended run is found
+            # the read has a longer timeout, so that a run that has ended is found
+            with suppress(TimeoutError):
                 async with asyncio.timeout(_LONGEST_LOOK_S):
                     run = await self._retried(self._loaded)
         if run is None or run.status is not RunStatus.DONE:
@@ -196,7 +198,7 @@ class RunHandle:
         """Return the current state of the run.
 
         Raises:
-            UnknownRun: The run does not exist any longer.
+            UnknownRun: The run no longer exists.
         """
         run = await self._loaded()
         stores, row = self._mailbox.stores, None
@@ -229,18 +231,19 @@ class RunHandle:
     ) -> None:
         """Answer the question with this id; the run resumes with the answer.
 
-        If the question has choices, `text` is one of them. If it has a form, `values` are its fields.
+        If the question has choices, `text` must be one of them. If it has a form, `values` are the form's
+        fields.
 
         While the database is unavailable, the call waits.
 
-        `mailbox.questions`, the `question` event and `status()` provide the id as `question_id`. Because of
-        the id, a late answer to an earlier question is never taken as the answer to a later one.
+        `mailbox.questions`, the `question` event and `status()` provide the id as `question_id`. The id
+        prevents a late answer to an earlier question from being taken as the answer to a later one.
 
         A repeated call with the same answer and the same `by` has no effect.
 
         Raises:
-            InvalidArgument: An argument has the wrong type or cannot be stored, `question_id` is
-                missing, there is neither a text nor `approved`, or the question takes another answer.
+            InvalidArgument: An argument has the wrong type or cannot be stored, `question_id` is missing,
+                there is neither a text nor `approved`, or the question does not accept such an answer.
             StaleDecision: The run does not ask this question now, or the question has another answer.
         """
         refuse_other_text("the answer", text)
@@ -277,10 +280,10 @@ class RunHandle:
         approved: bool | None,
         by: str,
     ) -> ToolCallResume:
-        """Return the decision that an answer makes.
+        """Return the decision that an answer results in.
 
         Raises:
-            InvalidArgument: The open question does not take such an answer.
+            InvalidArgument: The open question does not accept such an answer.
         """
         tickets = [*open_questions(run), *(one.ticket for one in run.answered)]
         asked = next((one for one in tickets if one.tool_call_id == question_id), None)
@@ -299,7 +302,7 @@ class RunHandle:
         return ToolCallResume(decision_id=uuid4().hex, result=result, by=by)
 
     async def events(self, *, after: int | str | None = 0) -> AsyncIterator[RunEvent]:
-        """Yield the events of the run after a cursor, then each new event, until the run has ended.
+        """Yield the run's events after a cursor, then each new event, until the run has ended.
 
         `after` is the `cursor` of the last event that the reader has. It may be a string with that number, as
         a browser sends it (`Last-Event-ID`). None and 0 start at the first event.
@@ -340,8 +343,8 @@ class RunHandle:
     async def _ended(self) -> RunRecord:
         """Wait until the run has ended, and return it.
 
-        If only this process can execute the run, and the run was open when the watch began, the end of the
-        run is announced in memory. If no announcement comes within a second, the database is checked.
+        If only this process can execute the run, and the run was open when the watch started, the end of the
+        run is announced in memory. If no announcement arrives within a second, the database is checked.
         """
         watch, changes = self._watch, self._mailbox.stores.store.changes
         if watch is not None and self._mailbox.is_exclusive:
@@ -362,7 +365,7 @@ class RunHandle:
     def _told_end(self) -> RunRecord | None:
         """Return the run if this process stored its end.
 
-        A replay of the run is ignored: it has the same message, but another run id.
+        A replay of the run is ignored, because it has the same message but another run id.
         """
         run = None if self._watch is None else self._watch.run
         return run if run is not None and run.run_id == self.id else None
@@ -390,7 +393,7 @@ class RunHandle:
 
 
 def _is_answered(run: RunRecord, question_id: str, result: Json, by: str) -> bool:
-    """Return whether the question has this answer already; False if it is open.
+    """Return True if the question already has this answer, and False if it is open.
 
     Raises:
         StaleDecision: The question has another answer, or the run does not ask it.
@@ -421,7 +424,7 @@ def _not_asked(
 
 
 def unknown_run(run_id: str) -> UnknownRun:
-    """Return the error for an id with which no run exists."""
+    """Return the error for an id that no run has."""
     return UnknownRun(
         f"there is no run {run_id!r}",
         value=run_id,

@@ -43,7 +43,7 @@ def plain(value: object, what: str) -> Json:
 
 
 def _refuse_same_keys(value: object) -> None:
-    """Refuse dictionary keys that become equal as text, because only one of their values would be kept."""
+    """Refuse dictionary keys that are equal as text, because only one of their values would be stored."""
     parts: Iterable[object] = ()
     if isinstance(value, dict):
         if any(type(key) is not str for key in value):
@@ -74,7 +74,7 @@ def _refuse_unwritable(value: Json) -> None:
 
 
 def typed(value: Json, type: type[T], what: str) -> T:
-    """Return plain data as a value of a type; `what` names it in the error.
+    """Convert plain data to a value of a type; `what` names the value in the error.
 
     Raises:
         InvalidArgument: The data is not a value of that type.
@@ -106,7 +106,7 @@ def refuse_other_type(what: str, type: object) -> None:
 
 
 def instant_of(moment: datetime, what: str) -> int:
-    """Return a moment in milliseconds since the epoch; `what` names it in the error.
+    """Convert a moment to milliseconds since the epoch; `what` names the moment in the error.
 
     Raises:
         InvalidArgument: The moment has no time zone.
@@ -119,10 +119,10 @@ def instant_of(moment: datetime, what: str) -> int:
 
 
 def refuse_other_text(what: str, text: object) -> None:
-    """Refuse a value that is not text, or is text that some database cannot store.
+    """Refuse a value that is not text, or that is text which one of the databases cannot store.
 
     Raises:
-        InvalidArgument: The value is not such text.
+        InvalidArgument: The value is not text that every database can store.
     """
     if not isinstance(text, str):
         raise InvalidArgument(
@@ -137,7 +137,7 @@ def refuse_other_text(what: str, text: object) -> None:
 
 
 def refuse_other_id(what: str, id: object) -> None:
-    """Refuse an id that no database can contain: not text, or text with NUL.
+    """Refuse an id that is not text, or that contains NUL, because no database can contain such an id.
 
     Raises:
         InvalidArgument: The id is invalid.
@@ -150,7 +150,7 @@ def refuse_other_id(what: str, id: object) -> None:
 
 
 def message_of(content: object, *, id: str) -> Message:
-    """Return enqueued content as a message: from text, a message, or data.
+    """Convert the content that a program enqueues (text, a message, or data) to a message.
 
     Raises:
         InvalidArgument: The content cannot be stored.
@@ -164,7 +164,7 @@ def message_of(content: object, *, id: str) -> Message:
 
 
 def data_of(message: Message) -> Json:
-    """Return the content of a message: its data, or its text."""
+    """Return the content of a message: its data if it has any, or else its text."""
     for block in message.content:
         if block.type == DATA:
             return block.data["value"]
@@ -172,7 +172,7 @@ def data_of(message: Message) -> Json:
 
 
 def text_of(message: Message) -> str:
-    """Return the content of a message as text; data as JSON."""
+    """Return the content of a message as text; data is converted to JSON."""
     data = data_of(message)
     return data if isinstance(data, str) else msgspec.json.encode(data).decode()
 
@@ -214,7 +214,7 @@ class Item:
         """Return the request to the queue; with a key, the run id of the request is derived from the key.
 
         Raises:
-            InvalidArgument: An option has another type, or cannot be stored.
+            InvalidArgument: An option has the wrong type, or cannot be stored.
         """
         for name, kinds, allowed in _TYPES:
             value = getattr(self, name)

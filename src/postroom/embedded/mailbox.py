@@ -1,4 +1,4 @@
-"""The entry point of the library: open a mailbox, enqueue work, wait for it."""
+"""The entry point of the library: a program opens a mailbox, enqueues work, and waits for it."""
 
 import asyncio
 import dataclasses
@@ -46,8 +46,8 @@ MEMORY: Final = "memory"
 _REPAIRED_LATER: Final = MailboxLifecycleConfig(
     startup_recovery=StartupRecoveryConfig(max_attempts=10_000, retry_delay=timedelta(seconds=1))
 )
-"""Recovery settings with which runs left by a former process are recovered in the background, even after a
-long outage of the database.
+"""Recovery settings by which the runs of a former process are recovered in the background, even after a long
+outage of the database.
 """
 _BOUNDS_OF_A_THREAD: Final = ("max_queued_per_thread", "max_pending_per_thread")
 _LEAST: Final = {
@@ -55,12 +55,14 @@ _LEAST: Final = {
     "max_concurrent_runs_per_tenant": 1,
     "lease_ms": 1_000,
 } | dict.fromkeys(_BOUNDS_OF_A_THREAD, 1)
-"""The minimum values of settings with which a mailbox can accept and execute work.
+"""The minimum values of the settings with which a mailbox can accept and execute work.
 
 A renewal may take a third of the lease. If the database needs longer, the run is stopped.
 """
 _AT_ONCE: Final = 100
-"""Number of items to check, within a few milliseconds, before other tasks of the event loop get a turn."""
+"""Number of items that are checked, within a few milliseconds, before other tasks of the event loop get a
+turn.
+"""
 
 
 class Mailbox:
@@ -69,13 +71,13 @@ class Mailbox:
     def __init__(
         self, queue: Queue, stores: RunStores, ends: Ends | None = None, *, is_exclusive: bool = False
     ) -> None:
-        """Wrap a queue in the library's interface; `ends` are its effects, which announce ended runs.
+        """Wrap a queue in the library's interface; `ends` are the effects that announce ended runs.
 
         `is_exclusive` means that no other process executes runs of these stores.
         """
         self.is_exclusive = is_exclusive
         self.process = os.getpid()
-        """The id of the process that may use this mailbox; a forked child process may not use it."""
+        """The id of the process that may use this mailbox. A forked child process must not use it."""
         self._ends = ends
         self.admin = queue
         """The underlying queue, with all functions that adapters need."""
@@ -102,9 +104,9 @@ class Mailbox:
         """Open `sqlite:///runs.db`, `postgresql://…` or `memory`, resume unfinished work, accept new work.
 
         `work` is a coroutine function of a `Run`, or an executor. With None, this process only enqueues and
-        follows work, and other processes execute it. On exit, active runs get `config.drain_grace` to end;
-        runs that are still active then return to the queue. On PostgreSQL all data is in one `schema`, which
-        is created if it is missing.
+        follows work, which other processes execute. On exit, active runs get `config.drain_grace` to end;
+        runs that are still active after that return to the queue. On PostgreSQL all data is in one `schema`,
+        which is created if it is missing.
 
         Raises:
             ConfigError: An argument is invalid, the folder of the database does not exist, or no run could
@@ -115,7 +117,8 @@ class Mailbox:
         _refuse_other_config(config, is_worker=work is not None)
         async with AsyncExitStack() as opened:
             stores = await open_stores(opened, url, schema)
-            steers = work is None or isinstance(work, RunDispatchExecutor)  # a function reads nothing more
+            # a function does not read further messages
+            steers = work is None or isinstance(work, RunDispatchExecutor)
             live = live_channels(stores, opened) if steers else None
             ends = Ends()
             queue = queue_over(stores, work, live, config=config, ends=ends)
@@ -146,18 +149,20 @@ class Mailbox:
         max_retry_delay: Duration | None = None,
         when_busy: BusyPolicy = BusyPolicy.QUEUE,
     ) -> RunHandle:
-        """Queue work for a conversation; it is durable when this returns. Runs of a thread execute in turn.
+        """Queue work for a conversation; it is durable when this returns.
+
+        A thread's runs execute one at a time.
 
         `content` is text, or any value that msgspec encodes. With `key`, a repeated call with the same
         content returns the run of the first call; a call with different content is refused. Limits and
         budgets count the run by `agent`, `tenant` and `limit_key`. `priority` ranges from 0, which is served
         first, to 255. A failed run is retried for about ten minutes, or `attempts` times; `retry_delay`
-        doubles each time, up to `max_retry_delay`. The end of a server does not count as a failure, but as an
-        interruption; a run survives 20 of them, or `interruptions`.
+        doubles each time, up to `max_retry_delay`. If its server stops, this counts as an interruption, not
+        as a failure; a run survives 20 interruptions, or the number in `interruptions`.
 
         Raises:
             InvalidArgument, InvalidSubmission: The work cannot be stored, an option is out of range, or the
-                deadline has passed; nothing was written, and the active run continues.
+                deadline has passed. Nothing was written, and the active run continues.
             IdempotencyConflict: A run of the thread has this key but different content; nothing was written.
             SubmissionRejected, QueueFull: The thread does not accept further work now.
             MailboxClosed: The mailbox is closing.
@@ -187,12 +192,13 @@ class Mailbox:
             ) from error
         id, joins = request.run_id, when_busy in (BusyPolicy.COLLECT, BusyPolicy.STEER)
         if joins:
-            request = replace(request, hints=RunHints(key=key))  # it may become part of another run
+            request = replace(request, hints=RunHints(key=key))  # the message may become part of another run
         ends = None if joins else self._ends
         watch = None if ends is None else ends.watch(request.messages[0].id or "")
         if id is not None:
             once = self._enqueued_once(request, id, when_busy, watch, joins=joins)
-            return await self.admin.complete(once, name="an enqueue")  # even if the caller is cancelled
+            # this continues even if the caller is cancelled
+            return await self.admin.complete(once, name="an enqueue")
         accepted = await self.admin.submit_background(request, strategy=when_busy)
         return RunHandle(self, accepted.thread_id, accepted.run_id, watch, is_new=True)
 
@@ -215,10 +221,10 @@ class Mailbox:
     ) -> list[RunHandle]:
         """Queue many items, in commits of up to 500; return the handles in the order of the items.
 
-        All items are checked before the first is written. Each commit is stored whole or not at all. After
-        each commit `progress` is called with the number of stored items and the total. If the call fails or
-        the process dies midway, earlier commits remain. If each item has a `key`, you can repeat the call
-        with the same items: stored items keep their runs.
+        All items are checked before the first is written. Each commit is stored completely or not at all.
+        After each commit, `progress` is called with the number of stored items and the total. If the call
+        fails or the process dies midway, earlier commits remain. If each item has a `key`, you can repeat the
+        call with the same items: items that are already stored keep their runs.
 
         Raises:
             InvalidArgument: `items` is not iterable, or `progress` is not callable; nothing was written.
@@ -312,7 +318,7 @@ class Mailbox:
             yield event
 
     async def handle(self, run_id: str) -> RunHandle:
-        """Return the handle of a run that any process has enqueued.
+        """Return the handle of a run, whichever process has enqueued it.
 
         Raises:
             UnknownRun: No run has this id.
@@ -333,7 +339,7 @@ class Mailbox:
 
 
 async def _nothing(run: Run) -> None:
-    """Stand in for the work of a process that executes none; never called."""
+    """Do nothing; a placeholder for the work of a process that executes none, and never called."""
 
 
 def _refuse_no_work(work: object) -> None:
@@ -351,7 +357,7 @@ def _refuse_no_work(work: object) -> None:
 
 
 def _refuse_other_config(config: object, *, is_worker: bool) -> None:
-    """Before the database is opened, refuse settings under which no run could be accepted or executed."""
+    """Before the database is opened, refuse settings with which no run could be accepted or executed."""
     if config is None:
         return
     if not isinstance(config, MailboxConfig):
@@ -380,7 +386,7 @@ def queue_over(  # noqa: PLR0913 - every part by name
     steps: Timer | None = None,
     ends: Ends | None = None,
 ) -> Queue:
-    """Return a queue over open stores, with its loops not started.
+    """Return a queue that uses open stores, without starting its loops.
 
     `timer` provides the time for the queue, `steps` the time for active work. Default: real time.
     """
@@ -487,7 +493,7 @@ def _refuse_no_folder(folder: Path) -> None:
 
 
 def live_channels(stores: Stores, opened: AsyncExitStack) -> LiveChannels:
-    """Return the channels that carry commands to active runs, in all processes with the database."""
+    """Return the channels that carry commands to active runs, in all processes that use the database."""
     if stores.is_exclusive:
         return LocalLiveChannels()
     from postroom.stores.postgres.live import PostgresLiveChannels

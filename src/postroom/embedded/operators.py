@@ -1,4 +1,4 @@
-"""Operations for operators: on unread messages, open questions and dead letters."""
+"""The operations for operators, on unread messages, open questions and dead letters."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -72,10 +72,10 @@ def _refuse_other_texts(thread: str, *ids: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenQuestion:
-    """A question of a waiting run; `at` is its time in milliseconds since the epoch."""
+    """A question of a waiting run; `at` is the time of the question, in milliseconds since the epoch."""
 
     question_id: str
-    """The id that `RunHandle.answer` needs; no later question of the run has it."""
+    """The id to pass to `RunHandle.answer`. No later question of the run has the same id."""
     run_id: str
     thread_id: str
     text: str
@@ -114,7 +114,7 @@ class Questions:
 class DeadLetter:
     """A dead letter: a run with its last error, and the number of failed attempts. `at` is in milliseconds.
 
-    `interruptions` counts executions that the end of a server or a lost lease cut off.
+    `interruptions` counts the executions that the end of a server, or a lost lease, interrupted.
     """
 
     run_id: str
@@ -126,7 +126,7 @@ class DeadLetter:
 
 
 class DeadLetters:
-    """The dead letters: each waits until an operator replays or discards it."""
+    """The dead letters. Each dead letter waits until an operator replays or discards it."""
 
     def __init__(self, mailbox: "Mailbox") -> None:
         self._mailbox = mailbox
@@ -156,7 +156,7 @@ class DeadLetters:
         dispatch_id = await self._dispatch_of(run_id)
         try:
             again = await self._queue.replay_dead_letter(dispatch_id)
-        except UnknownDispatch as error:  # another caller was faster
+        except UnknownDispatch as error:  # another caller has already done this
             raise _no_dead_letter(run_id) from error
         return RunHandle(self._mailbox, again.thread_id, again.run_id)
 
@@ -169,7 +169,7 @@ class DeadLetters:
         dispatch_id = await self._dispatch_of(run_id)
         try:
             await self._queue.discard_dead_letter(dispatch_id)
-        except UnknownDispatch as error:  # another caller was faster
+        except UnknownDispatch as error:  # another caller has already done this
             raise _no_dead_letter(run_id) from error
 
     async def _dispatch_of(self, run_id: str) -> str:

@@ -1,8 +1,8 @@
-"""Runs as functions: a coroutine works in steps and returns the answer; finished steps are not repeated.
+"""Runs as functions: a coroutine works in steps and returns the answer. Finished steps are not repeated.
 
     started ─▶ step ─▶ ask ─▶ (waits without a worker) ─▶ started again: stored steps return at once ─▶ answer
 
-The result of a step is an event in the log of its run, written only while the worker's claim is valid.
+The result of a step is an event in the log of its run, and is written only while the worker's claim is valid.
 """
 
 import asyncio
@@ -77,7 +77,7 @@ SLEEP: Final = "sleep"
 _WRITER: Final = "run"
 _PAGE: Final = 500
 _SHOWN_OF_QUESTION: Final = 40
-"""Maximum characters of a question in the name of its step."""
+"""Maximum number of characters of a question that become part of the name of its step."""
 _USES: Final = ("input_tokens", "output_tokens", "cost_micros")
 """The kinds of usage that a run can report."""
 _MOST_USED: Final = 2**53
@@ -96,11 +96,11 @@ class Answer:
     approved: bool | None
     by: str = ""
     timed_out: bool = False
-    """Whether nobody answered in time. If so, `text` is empty and `approved` is None, so silence never counts
-    as approval.
+    """Whether nobody answered in time. If so, `text` is empty and `approved` is None, so that silence never
+    counts as approval.
     """
     choice: str = ""
-    """The choice, if the question had choices."""
+    """The chosen answer, if the question had choices."""
     values: Mapping[str, Json] = field(default_factory=dict)
     """The fields of the form, if the question had one."""
 
@@ -146,11 +146,11 @@ def refuse_no_parameter(work: object) -> None:
 
 
 _STEP_USES: ContextVar[list[Usage] | None] = ContextVar("step_uses", default=None)
-"""The usage so far of the step that executes in this context."""
+"""The usage, so far, of the step that executes in this context."""
 
 
 class Suspended(BaseException):
-    """Unwinds a function whose run must wait; a program's `except Exception` does not catch it."""
+    """Raised to unwind a function whose run must wait; a program's `except Exception` does not catch it."""
 
     def __init__(self, ticket: RunWaitingTicket) -> None:
         super().__init__(ticket.reason)
@@ -159,7 +159,7 @@ class Suspended(BaseException):
 
 @dataclass(slots=True, kw_only=True)
 class _Memory:
-    """The run's earlier results, and the usage of this execution."""
+    """The results of the run's earlier executions, and the usage of this execution."""
 
     steps: dict[str, Json]
     is_streamed: bool
@@ -167,10 +167,10 @@ class _Memory:
     answers: Mapping[str, ToolCallResume]
     """The answers, keyed by the id of the call that asked."""
     waited: Mapping[str, RunWaitingTicket]
-    """The tickets on which the run waited before it resumed."""
+    """The questions for whose answers the run waited before it resumed."""
     used: set[str] = field(default_factory=set)
     usage: Usage = field(default_factory=Usage)
-    """The usage that is not in the run record yet."""
+    """The usage that the run's record does not contain yet."""
     counted: Usage = field(default_factory=Usage)
     """The part of that usage that budgets have already counted together with its steps."""
     unnamed: Counter[str] = field(default_factory=Counter)
@@ -180,7 +180,7 @@ class _Memory:
 
 
 class Run:
-    """A run as its function sees it: the messages to answer, and the durable operations."""
+    """A run as its function sees it: the messages to answer, and the operations whose results are durable."""
 
     def __init__(
         self,
@@ -196,9 +196,9 @@ class Run:
         self.thread_id = activation.thread_id
         self.agent_id = activation.agent_id or ""
         self.attempt = activation.attempt
-        """The number of this attempt: 1 more than the attempts that have failed."""
+        """The number of this attempt, which is the number of failed attempts plus 1."""
         self.interruptions = activation.interruptions
-        """How many executions were cut off by the end of a server or a lost lease; they do not count as
+        """The number of executions that the end of a server or a lost lease interrupted. They do not count as
         attempts.
         """
         self.messages: Sequence[Message] = activation.messages
@@ -223,10 +223,10 @@ class Run:
         return data_of(self.messages[-1]) if self.messages else None
 
     def input(self, type: type[T]) -> T:
-        """Return the enqueued content as a value of a type.
+        """Convert the enqueued content to a value of a type, and return it.
 
         Raises:
-            InvalidArgument: The content is not such a value; the run fails with this error.
+            InvalidArgument: The content is not a value of this type; the run fails with this error.
         """
         return typed(self.data, type, "the enqueued content")
 
@@ -261,7 +261,7 @@ class Run:
             InvalidStep: The name is blank, or was used in this run before.
             InvalidArgument: An argument has the wrong type or range, or the result cannot be stored. The run
                 fails with it and is not retried, unless the function of the run catches it.
-            StaleClaim: This worker does not own the run any longer.
+            StaleClaim: This worker no longer owns the run.
         """
         pause = given_duration(delay, "delay")
         _refuse_other_options(name, function, attempts, pause, returns)
@@ -276,7 +276,8 @@ class Run:
             finally:
                 _STEP_USES.reset(token)
                 used = sum(uses, Usage())
-                self._memory.usage += used  # of a step that failed, it is counted when the execution ends
+                # the usage of a step that failed is counted when the execution ends
+                self._memory.usage += used
             await self._keep_step(name, value, used)
             if returns is None:
                 return result
@@ -293,10 +294,10 @@ class Run:
     ) -> Answer:
         """Ask a person and return the answer; until then, the run waits without occupying a worker.
 
-        When the answer comes, the function starts again from the beginning, so put earlier work into steps. A
-        question is identified by `name` or else by its text; questions with the same text are identified by
-        their order. With `timeout` (seconds, or a timedelta), the run resumes if nobody answers in time: the
-        answer has `timed_out`, and later answers are refused.
+        When the answer arrives, the function starts again from the beginning, so put earlier work into steps.
+        A question is identified by its `name` or, without a name, by its text; questions with the same text
+        are identified by their order. With `timeout` (seconds, or a timedelta), the run resumes if nobody
+        answers in time: the answer has `timed_out`, and later answers are refused.
 
         With `choices`, the answer is one of them. With `form`, a flat JSON schema of strings, numbers,
         integers and booleans, the answer has the `values` of its fields. Other answers are refused.
@@ -351,7 +352,7 @@ class Run:
         )
 
     async def sleep(self, until: Duration | datetime, *, name: str | None = None) -> None:
-        """Wait for a duration (seconds, or a timedelta) or until an instant, without occupying a worker.
+        """Wait for a duration (seconds, or a timedelta) or until a time, without occupying a worker.
 
         The function then starts again from the beginning, so put earlier work into steps.
 
@@ -386,7 +387,7 @@ class Run:
         )
 
     async def stream(self, text: str) -> None:
-        """Stream the next piece of the answer to all readers in all processes; it is stored a moment later.
+        """Stream the next piece of the answer to all readers in all processes; it is stored shortly after.
 
         Raises:
             InvalidArgument: `text` is not text.
@@ -405,19 +406,20 @@ class Run:
 
         Raises:
             InvalidArgument: `text` is not text, or a fact cannot be stored.
-            StaleClaim: This worker does not own the run any longer.
+            StaleClaim: This worker no longer owns the run.
         """
         refuse_other_text("the text to log", text)
         self._count += 1
-        trace = self._activation.trace  # an execution that was given back counts as no attempt
+        trace = self._activation.trace  # an execution that was released does not count as an attempt
         key = f"{trace.dispatch_id}/{trace.session_id}/{self._count}"
         await self._keep(LOGGED, key, {"text": text, **plain(facts, "a fact")})
 
     def used(self, *, input_tokens: int = 0, output_tokens: int = 0, cost_micros: int = 0) -> None:
         """Add to the usage of the run, for budgets and its record; the cost is in millionths of USD.
 
-        Call it within a step: the usage is stored with the result of the step, and counts once. Outside
-        steps, and in a failing step, it is counted when the execution ends, once for each execution.
+        Call it within a step: the usage is then stored with the result of the step, and counts only once.
+        Outside steps, and in a step that fails, the usage is counted when the execution ends, once for each
+        execution.
 
         Raises:
             InvalidArgument: A number is not an integer, or is negative.
@@ -591,9 +593,9 @@ class FunctionExecutor(RunDispatchExecutor):
         """Return the original request of the run, and the results of its earlier executions."""
         run_id, steps = activation.run_id or "", dict[str, Json]()
         run, is_streamed, used = control.run, False, Usage()
-        if run is not None and run.session_id != activation.trace.session_id:  # it has started before
+        if run is not None and run.session_id != activation.trace.session_id:  # the run has started before
             steps, used, is_streamed = await self._steps(run_id)
-            used = used.beyond(run.usage)  # by executions that were cut off
+            used = used.beyond(run.usage)  # by executions that were interrupted
             ids = run.input.trigger_message_ids if run.input is not None else ()
             records = await control.threads.load_message_records(run.thread_id, ids)
             activation = replace(activation, messages=tuple(record.message for record in records))
@@ -633,7 +635,7 @@ class FunctionExecutor(RunDispatchExecutor):
 
 
 async def _on_a_thread(function: Callable[..., object], *args: object, **kwargs: object) -> object:
-    """Return the result of a function on a thread.
+    """Call a function on a thread, and return its result.
 
     A cancelled caller still waits until the function has ended, because threads cannot be stopped.
     """
@@ -647,11 +649,11 @@ async def _on_a_thread(function: Callable[..., object], *args: object, **kwargs:
 
 
 def _suspension(raised: BaseException) -> Suspended:
-    """Return the suspension that a function raised; if a task group raised several, return the first.
+    """Return the suspension that a function raised, or the first one if a task group raised several.
 
     Raises:
-        BaseException: An error that was raised together with the suspension; several errors are raised as
-            their group.
+        BaseException: An error that was raised together with the suspension. Several errors are raised as a
+            group.
     """
     if isinstance(raised, Suspended):
         return raised
@@ -702,10 +704,10 @@ def _refuse_other_options(
 
 
 def _in_range(instant: int, given: timedelta) -> int:
-    """Return an instant unchanged if it is in the range of calendar dates.
+    """Return a time unchanged if it is in the range of calendar dates.
 
     Raises:
-        InvalidArgument: The instant is after the year 9999.
+        InvalidArgument: The time is after the year 9999.
     """
     if instant > _LAST_INSTANT:
         raise InvalidArgument(

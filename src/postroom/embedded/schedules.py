@@ -1,4 +1,4 @@
-"""Schedules of the library, which enqueue runs repeatedly; all processes together enqueue each tick once."""
+"""The library's schedules, which enqueue runs repeatedly; all processes together enqueue each tick once."""
 
 from collections.abc import Callable
 from typing import Final
@@ -98,11 +98,11 @@ class RunSchedules:
         """Enqueue `content` on a thread repeatedly; durable when this returns.
 
         `cron` is an expression of five fields, evaluated in the time zone `zone`; alternatively, `every` is
-        the interval between ticks. `missed` decides what happens to ticks while no process was running:
-        `skip`, `once`, or `all`, which makes up for the last 100. While the last run is open, a tick is
-        skipped if `overlap` is `skip`; otherwise its run waits for its turn. `jitter` is the maximum random
-        delay of each tick. A repeated call has no effect, so a program can make it at each start. With
-        `replaces`, a different schedule of this name is replaced.
+        the interval between ticks. `missed` decides what happens to ticks that were due while no process was
+        running: `skip` them, enqueue `once` for all of them, or enqueue `all`, up to the last 100. While the
+        last run is open, a tick is skipped if `overlap` is `skip`; otherwise its run waits for its turn.
+        `jitter` is the maximum random delay of each tick. A repeated call has no effect, so a program can
+        make the call at each start. With `replaces`, a different schedule of this name is replaced.
 
         Raises:
             InvalidSchedule, InvalidArgument, InvalidSubmission: The schedule cannot be stored, or its work
@@ -161,7 +161,7 @@ class RunSchedules:
         return await self.kept.pause(RUN, _text(name))
 
     async def resume(self, name: str) -> Schedule:
-        """Resume with the next tick; ticks during the pause are not made up for.
+        """Resume with the next tick; ticks that were due during the pause are skipped.
 
         Raises:
             UnknownSchedule, InvalidArgument: No schedule has this name, or it is not text.
@@ -169,7 +169,7 @@ class RunSchedules:
         return await self.kept.resume(RUN, _text(name))
 
     async def trigger(self, name: str) -> RunHandle:
-        """Enqueue one run now, even if the schedule is paused; return its handle. The ticks do not change.
+        """Enqueue one run now, even if the schedule is paused; return its handle. The ticks stay the same.
 
         Raises:
             UnknownSchedule, InvalidArgument: No schedule has this name, or it is not text.

@@ -1,6 +1,6 @@
-"""Speaks JSON-RPC 2.0 with a program, one JSON object per line; output that breaks the protocol is a fault.
+"""Speaks JSON-RPC 2.0 with a program, one JSON object per line. Output that breaks the protocol is an error.
 
-The peer does no I/O. Its memory is bounded, because it holds only one line and its own open requests. ACP
+`Peer` does no I/O. Its memory is bounded, because it holds only one line and its own open requests. ACP
 agents and the app-server of Codex speak this protocol.
 """
 
@@ -13,8 +13,9 @@ from postroom.contracts.messages import Json, storable
 from postroom.executors.processes.output import ERRORS_KEPT, LEAST_LINE_BYTES, Tail
 
 MOST_NOISE: Final = 1_000
-"""Maximum number of lines that are not JSON and are skipped: some agents print a few words between the
-messages of the protocol.
+"""Maximum number of lines that are skipped because they are not JSON.
+
+Some agents print text between the messages of the protocol.
 """
 METHOD_NOT_FOUND: Final = -32601
 INVALID_PARAMS: Final = -32602
@@ -36,7 +37,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """The program's answer to our request."""
+    """The program's answer to a request from this side."""
 
     method: str
     result: Mapping[str, Any] = field(default_factory=dict)
@@ -45,7 +46,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """A request from the program, which waits for our answer."""
+    """A request from the program, which waits for an answer."""
 
     id: int | str
     method: str
@@ -61,7 +62,7 @@ class Told:
 
 
 class Peer:
-    """Our side of the connection."""
+    """This side of the connection to a program."""
 
     def __init__(
         self, say: Callable[[Mapping[str, Json]], None], *, longest_line: int = LEAST_LINE_BYTES
@@ -74,10 +75,10 @@ class Peer:
         self._asked: dict[int, str] = {}
         self._next = 0
         self.noise = Tail(ERRORS_KEPT)
-        """The last output that was not part of the protocol."""
+        """The end of the output that was not part of the protocol."""
 
     def ask(self, method: str, params: Mapping[str, Json]) -> None:
-        """Send a request; `heard` or `read` returns its answer later."""
+        """Send a request. A later call of `heard` or `read` returns the answer."""
         self._asked[self._next] = method
         self._say({"id": self._next, "method": method, "params": params})
         self._next += 1
@@ -98,7 +99,7 @@ class Peer:
         self._send({"jsonrpc": "2.0", **message})
 
     def heard(self, chunk: bytes) -> Iterator[Answer | Asked | Told]:
-        """Yield the program's messages that this piece of output completes.
+        """Process a piece of output, and yield the messages that it completes.
 
         Raises:
             ProtocolFault: The output breaks the protocol; later output cannot be read either.
@@ -134,10 +135,10 @@ class Peer:
         return self.read(message)
 
     def read(self, message: Mapping[str, Any]) -> Answer | Asked | Told:
-        """Return an object as a message of the protocol.
+        """Convert a JSON object to a message of the protocol.
 
         Raises:
-            ProtocolFault: The object is not a message of the protocol, or answers a request that we never
+            ProtocolFault: The object is not a message of the protocol, or answers a request that was never
                 sent.
         """
         if "method" in message:

@@ -1,4 +1,4 @@
-"""Derives the identity, the prompt and the files of a run from its request, for executors."""
+"""Prepares the identity, the prompt and the files of a run for its executor, from the run's request."""
 
 import asyncio
 import shutil
@@ -22,7 +22,7 @@ from postroom.ports import PendingBoundary, RunControl
 def prompt_of(activation: RunActivation) -> str:
     """Return the prompt of the run: the texts of its messages, separated by blank lines.
 
-    The context that a caller gives for the conversation is placed before the caller's message.
+    If a caller gives context for the conversation, it is placed before the caller's message.
 
     Raises:
         InvalidActivation: The messages contain no text.
@@ -62,17 +62,19 @@ OUTBOX: Final = "POSTROOM_OUTBOX"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileRoom:
-    """The files of a run, in the form that its program sees."""
+    """The files of a run, as its program sees them."""
 
     activation: RunActivation
-    """The request, with the files named in its messages."""
+    """The run's request, whose messages contain the names of their files."""
     variables: dict[str, str]
     received: tuple[tuple[ChatFile, Path], ...] = ()
     outbox: Path | None = None
     files: RunFiles | None = None
 
     async def send(self) -> None:
-        """Store the program's files, in the order of their names; symbolic links and folders are ignored.
+        """Store the files that the program left to be sent, in the order of their names.
+
+        Symbolic links and folders are ignored.
 
         Raises:
             StoreError: A file could not be stored.
@@ -92,10 +94,10 @@ class FileRoom:
 async def file_room(
     activation: RunActivation, files: RunFiles | None, folder: Path
 ) -> AsyncIterator[FileRoom]:
-    """Create the private folder of a run, and remove it after the block.
+    """Create the private folder for the files of a run, and remove it after the block.
 
     Raises:
-        ServerUnavailable: A file could not be fetched now.
+        ServerUnavailable: A file could not be fetched at the moment.
     """
     if files is None:
         yield FileRoom(activation=activation, variables={})
@@ -128,7 +130,7 @@ class _Copies:
         self._told: dict[str, Message] = {}
 
     async def told(self, message: Message) -> Message:
-        """Return a message that names its files. They are in the folder before the message is sent."""
+        """Copy the files of a message to the folder, and return the message with the files' names added."""
         known = self._told.get(message.id or "")
         if known is not None:
             return known
@@ -153,7 +155,7 @@ class _Copies:
 
 
 class _PendingWithFiles:
-    """The messages for an active run, each with the names of its files."""
+    """The pending messages for an active run, each with the names of its files added."""
 
     def __init__(self, within: PendingBoundary, copies: _Copies) -> None:
         self._within = within
@@ -173,7 +175,7 @@ class _PendingWithFiles:
 
 
 async def without_files(activation: RunActivation) -> RunActivation:
-    """Return the request with its files listed as not delivered, for an agent that gets none."""
+    """Return the request for an agent that gets no files: each file is listed as not delivered."""
     control = activation.control
     if not isinstance(control, RunControl) or control.files is None:
         return activation
@@ -207,7 +209,7 @@ async def _copied(file: ChatFile, files: RunFiles, path: Path) -> None:
 
 
 def _made(folder: Path, inbox: Path, outbox: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)  # remove what an earlier execution of the run left
+    shutil.rmtree(folder, ignore_errors=True)  # remove the files that an earlier execution of the run left
     for one in (folder, inbox, outbox):
         one.mkdir(mode=0o700, parents=True)
 

@@ -1,8 +1,8 @@
 """The capabilities of a channel, declared once by its adapter.
 
-Undeclared capabilities are not used. The core never depends on a platform by name: it reads these values. An
-adapter whose chats differ (private chats with drafts, a server with a higher limit) derives separate
-capabilities with `dataclasses.replace`.
+Undeclared capabilities are not used. The gateway never tests the name of a platform; it only reads these
+values. An adapter whose chats differ (private chats with drafts, a server with a higher limit) derives
+separate capabilities with `dataclasses.replace`.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,10 @@ from enum import StrEnum
 from postroom.contracts.errors import InvalidArgument
 
 SMALLEST_LIMIT = 32
-"""The minimum limit for parts of a text, in any unit, because a part must have room to close a fence."""
+"""The minimum limit for the parts of a text, in any unit.
+
+A part must have room for the line that closes a fence.
+"""
 NO_LIMIT = 1_000_000
 """The message limit for channels whose platform does not set one."""
 
@@ -40,7 +43,7 @@ class LengthUnit(StrEnum):
     def fitting(self, text: str, start: int, room: int) -> int:
         """Return the greatest end for which `text[start:end]` is at most `room` units long.
 
-        It reads at most `room` code points of a text of any length.
+        This call reads at most `room` code points, however long the text is.
         """
         most = min(len(text), start + room)
         if self is LengthUnit.CHARACTERS or self.measure(text[start:most]) <= room:
@@ -57,7 +60,7 @@ class LengthUnit(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """At most this many calls within any period of this many milliseconds."""
+    """A rate limit: at most `most` calls within any period of `per_ms` milliseconds."""
 
     most: int
     per_ms: int
@@ -71,13 +74,13 @@ class RateLimits:
     """
 
     bot: Rate | None = None
-    """All calls together."""
+    """The limit for all calls together."""
     chat: Rate | None = None
-    """Messages in one chat."""
+    """The limit for messages in one chat."""
     group: Rate | None = None
-    """Maximum rate of messages in one group, in addition to the limit `chat`."""
+    """The limit for messages in one group, which applies in addition to `chat`."""
     methods: Mapping[str, Rate] = field(default_factory=dict)
-    """Calls of one method."""
+    """The limits for calls of individual methods, keyed by the method."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,13 +92,15 @@ class ChannelCapabilities:
     """
 
     limit: int
-    """The longest text of one message, in `unit`."""
+    """The maximum length of one message, measured in `unit`."""
     unit: LengthUnit = LengthUnit.CHARACTERS
     edits: bool = False
     """Whether the text of a sent message can be replaced."""
     streams: bool = False
-    """Whether a draft can be shown while it is written; it is not a message and disappears when the message
-    arrives."""
+    """Whether an answer can be previewed while it is written.
+
+    The preview disappears when the message arrives.
+    """
     threads: bool = False
     """Whether chats have threads into which answers can be sent."""
     reasoning: bool = False
@@ -114,7 +119,7 @@ class ChannelCapabilities:
     min_edit_interval_ms: int = 1_000
     """Minimum time between two versions of one draft."""
     holds_requests: bool = False
-    """Whether senders hold a request open until the answer.
+    """Whether senders hold a request open until they get the answer.
 
     If so, failures are reported without waiting for retries.
     """
@@ -131,7 +136,7 @@ class ChannelCapabilities:
 
 
 def refuse_small_limit(limit: int) -> None:
-    """Refuse a limit that is too small for some texts to be split.
+    """Refuse a limit that is so small that some texts could not be split.
 
     Raises:
         InvalidArgument: The limit is under `SMALLEST_LIMIT`.

@@ -1,4 +1,4 @@
-"""`/set`: people choose the settings of a chat in the chat itself; `gateway.toml` provides the defaults.
+"""`/set`: people change the settings of a chat in the chat itself. `gateway.toml` contains the defaults.
 
 busy, reset, model, instructions, voice ─▶ of the session: in a group each person's with each agent
 quiet                                   ─▶ of the chat, for everybody
@@ -81,10 +81,10 @@ class ChatSettings:
         return self._people.may(source, PersonRole.OPERATOR if is_others else PersonRole.MEMBER)
 
     async def _chosen(self, name: str, value: str, source: SessionSource) -> Json:
-        """Return the chosen value in the form in which it is stored.
+        """Convert the chosen value to the value that is stored.
 
         Raises:
-            ConfigError: The setting does not have this value.
+            ConfigError: The setting does not accept this value.
         """
         match name:
             case "busy" if value.casefold() in CHAT_POLICIES:
@@ -106,7 +106,7 @@ class ChatSettings:
                 return value
 
     def _voice_of(self, value: str, source: SessionSource) -> Json:
-        """Return the stored form of the choice whether answers are spoken."""
+        """Check a value of `/set voice` for this chat, and return the value to store."""
         if value not in (VOICE_ON, VOICE_OFF):
             raise _no_choice(value, f"choose {VOICE_ON} or {VOICE_OFF}")
         if not self._config.speaks:
@@ -142,7 +142,7 @@ def _with(session: ChatSession, name: str, chosen: Json) -> ChatSession:
 
 
 def _reset_of(value: str) -> Json:
-    """Return the reset policy of a session, in the stored form: `none`, `daily 4` or `idle 2h`."""
+    """Convert a reset policy (`none`, `daily 4` or `idle 2h`) to the value that is stored."""
     word, _, detail = value.casefold().partition(" ")
     policy = None
     if word == "none" and not detail:

@@ -1,6 +1,6 @@
-"""Chat commands, which the gateway itself performs. They do not wait for active runs.
+"""Chat commands, which the gateway itself performs without waiting for active runs.
 
-By default, a command waits until the earlier messages of its chat have been processed; `/stop` does not wait.
+A command normally waits until the earlier messages of its chat have been processed. `/stop` does not wait.
 """
 
 import asyncio
@@ -63,14 +63,14 @@ _MOST_SEARCHED = 2_000
 """The maximum number of messages that one `/search` reads, page by page."""
 _ID_DIGITS = 15
 _CAUGHT_UP = "catch_up"
-"""The setting of a session that holds the cursors of its summaries, by project."""
+"""The setting of a session that stores, for each project, the cursor of its last summary."""
 Answer = str | Card | None
 """The reply to a command: a text, a text with buttons, or nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandCall:
-    """A command that a person sent, with its sender and arguments."""
+    """A command that a person has sent, with its sender and its arguments."""
 
     event: MessageEvent
     source: SessionSource
@@ -118,7 +118,7 @@ class Commands:
             return wording.A_PERSON_ANSWERS
         return await command.run(self, call)
 
-    # Looking.
+    # Commands that only show something.
 
     async def _start(self, call: CommandCall) -> str:
         return wording.GREETING
@@ -172,7 +172,7 @@ class Commands:
     async def _stop(self, call: CommandCall) -> str | None:
         """End the run of this session.
 
-        A run that waits for a person ends at once and reports its own end.
+        A run that waits for a person ends at once, and itself reports that it has ended.
         """
         dropped: list[Message] = []
         stopping, ended, waiting = False, False, 0
@@ -184,7 +184,8 @@ class Commands:
                 stopping, ended = stopping or is_at_work, ended or not is_at_work
             waiting += len(await self._run_queue.pending(session.thread_id))
         said = [wording.STOPPING] if stopping else [] if ended else [wording.NOTHING_TO_STOP]
-        if not said and call.source.platform in ANSWER_ONLY:  # the end answers another request
+        if not said and call.source.platform in ANSWER_ONLY:
+            # the end of the run is the answer to another request
             said = [wording.STOPPED]
         said += _listed("Dropped", [message.text() for message in dropped])
         if waiting:
@@ -209,7 +210,7 @@ class Commands:
         return await self._settings.set(call.key, call.source, call.words)
 
     async def _set_named(self, call: CommandCall) -> str:
-        """Perform `/busy` and `/voice`, which are short for `/set busy` and `/set voice`."""
+        """Perform `/busy` or `/voice`, which are short forms of `/set busy` and `/set voice`."""
         name = call.event.get_command()
         return await self._settings.set(call.key, call.source, f"{name} {call.words}")
 
@@ -230,7 +231,7 @@ class Commands:
         await self._handover.hand_over(call.event, session, mode=BusyPolicy.QUEUE)
         return "Started in the background. The answer will appear here."
 
-    # Threads, which people know as conversations.
+    # Threads, which people see as conversations.
 
     async def _new(self, call: CommandCall) -> str:
         session, _ = await self._sessions.of(call.key, call.source)
@@ -332,7 +333,7 @@ class Commands:
         asked = await self._asked_by(last)
         if not await self._hide(session, [last]):
             return wording.too_much_forgotten(MOST_HIDDEN)
-        if last.dispatch_id is not None:  # for a failed run, only this notice is the answer
+        if last.dispatch_id is not None:  # if the run failed, this notice is its only answer
             with suppress(UnknownDispatch, IllegalTransition):
                 await self._run_queue.discard_dead_letter(last.dispatch_id)
         call.event.text = "\n".join(message.text() for message in asked)
@@ -362,11 +363,11 @@ class Commands:
         return inbox_text(await self._questions.everywhere())
 
     def _sees_all(self, source: SessionSource) -> bool:
-        """Return whether this chat may show the questions of all projects."""
+        """Return whether the sender may see the questions of all projects in this chat."""
         return source.chat_type == "dm" and self._people.may(source, PersonRole.OWNER)
 
     async def read_as_answer(self, event: MessageEvent, source: SessionSource, key: str) -> None:
-        """Turn a reply to the card of an open question into an answer, if the sender may answer questions.
+        """Convert a reply to the card of an open question to an answer, if the sender may answer questions.
 
         Raises:
             StoreError: The question could not be read.
@@ -425,7 +426,10 @@ class Commands:
         return wording.reached_here(person)
 
     async def _catchup(self, call: CommandCall) -> str:
-        """Summarise a project since the last summary in this chat; without a name, the agent's project."""
+        """Summarise what happened in a project since the last summary in this chat.
+
+        Without a name, summarise the agent's project.
+        """
         if self._mail is None:
             return "This chat receives no messages."
         session, _ = await self._sessions.of(call.key, call.source)
@@ -444,7 +448,7 @@ class Commands:
         )
         return f"{slug}\n{text}"
 
-    # Later.
+    # Scheduled messages.
 
     async def _remind(self, call: CommandCall) -> str:
         return await self._later(call, once=True)
@@ -482,7 +486,7 @@ class Commands:
         coming = "" if once else f"; next {await asyncio.to_thread(next_time, kept)}"
         return f"Saved: {when.words}{coming}."
 
-    # Who answers.
+    # The agent and the model that answer.
 
     async def _agent(self, call: CommandCall) -> str:
         open_to = reachable(self._config.routes, call.source)
@@ -528,10 +532,10 @@ class Commands:
         buttons = [Button(label=name, value=value) for name, value in values if is_button_value(value)]
         return Card(text=shown, buttons=tuple(buttons))
 
-    # Parts of these.
+    # Parts of the commands.
 
     async def _sessions_here(self, call: CommandCall) -> list[ChatSession]:
-        """Return the person's sessions in this chat: the command's, then those with other agents."""
+        """Return the person's sessions in this chat: that of the command, then those with other agents."""
         session, _ = await self._sessions.of(call.key, call.source)
         others = (replace(call.source, agent=agent) for agent in reachable(self._config.routes, call.source))
         keys = [self._config.session_key(source) for source in others]
@@ -564,7 +568,7 @@ class Commands:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """A command: its name, its help, who may use it, and the method that performs it."""
+    """A command: its name, its help, the role that it requires, and the method that performs it."""
 
     name: str
     run: Callable[[Commands, CommandCall], Awaitable[Answer]]
@@ -573,16 +577,16 @@ class Command:
     aliases: tuple[str, ...] = ()
     role: PersonRole = PersonRole.MEMBER
     form: str = ""
-    """The pattern of the words after the name, in any case.
+    """The pattern that the words after the command's name must match, ignoring case.
 
     If `form` is empty and `usage` is not, the command checks its arguments itself.
     """
     takes: str = "no words after it"
-    """The accepted words, as shown when other words are refused."""
+    """A description of the accepted words, which is shown if other words are refused."""
     is_for_agents: bool = False
     """Whether the command has no meaning in a chat where a person answers instead of an agent."""
     gives_words: bool = False
-    """Whether an agent reads the words of the command.
+    """Whether an agent reads the words after the command's name.
 
     A message can be edited into such a command until an agent has read it.
     """
@@ -597,7 +601,7 @@ class Command:
     """
 
     def refusal(self, name: str, words: str) -> str | None:
-        """Return why the command does not accept these arguments; None if it accepts them."""
+        """Return the notice that the command does not accept these words; None if it accepts them."""
         is_free = not words or (self.usage and not self.form)
         if is_free or re.fullmatch(self.form, words, re.ASCII | re.IGNORECASE | re.DOTALL):
             return None
@@ -605,7 +609,7 @@ class Command:
 
 
 COMMANDS = (
-    # A link to a Telegram bot adds a word to /start.
+    # A link to a Telegram bot may add a word to /start.
     Command(
         name="start",
         run=Commands._start,
@@ -808,14 +812,14 @@ COMMANDS = (
         role=PersonRole.OWNER,
     ),
 )
-"""All commands, in the order of `/help`. A new command is a row here and a method of `Commands`."""
+"""All commands, in the order of `/help`. To add a command, add a row here and a method to `Commands`."""
 BY_NAME: Mapping[str | None, Command] = {
     name: command for command in COMMANDS for name in (command.name, *command.aliases)
 }
 
 
 def may_be_changed_into(before: MessageEvent, after: MessageEvent) -> bool:
-    """Return whether a waiting message may be edited into these words.
+    """Return whether a waiting message may be changed into the edited one.
 
     A waiting message cannot become a command, and a command cannot become another one. If the waiting message
     is a command, its arguments may change only if an agent reads them.
@@ -828,7 +832,7 @@ def may_be_changed_into(before: MessageEvent, after: MessageEvent) -> bool:
 
 
 def help_text(may_use: Callable[[Command], bool], word: str = "") -> str:
-    """Return the commands that the sender may use, one per line; with `word`, only the command it names."""
+    """Return the help for the commands that the sender may use; with `word`, only for this command."""
     name = word.strip().removeprefix("/").casefold()
     if name and name not in BY_NAME:
         return wording.unknown_command(name)
@@ -857,14 +861,14 @@ def _searched(message: Message) -> str:
 
 
 def _around(text: str, word: str, most: int = 80) -> str:
-    """Return the excerpt of a text around a word."""
+    """Return an excerpt of a text that surrounds a word."""
     at = max(text.casefold().find(word) - most // 3, 0)
     part = text[at : at + most]
     return f"{'…' if at else ''}{part}{'…' if at + most < len(text) else ''}"
 
 
 def _listed(title: str, texts: list[str], most: int = 60) -> list[str]:
-    """Return a title and a list of texts to show to people, one line for each text."""
+    """Format a title and a list of texts, with one line for each text."""
     if not texts:
         return []
     lines = (" ".join(text.split()) or "(a file)" for text in texts)

@@ -27,8 +27,8 @@ VOICE_OFF = "off"
 CHAT_POLICIES = tuple(policy for policy in BusyPolicy if policy is not BusyPolicy.ROLLBACK)
 """The busy policies that a chat can choose.
 
-Rollback is excluded: nobody in a chat would notice that later runs do not see the output of an interrupted
-run.
+Rollback is excluded, because people in a chat would not notice that later runs do not see the output of an
+interrupted run.
 """
 
 DEFAULT_AGENT = "default"
@@ -36,7 +36,7 @@ DEFAULT_AGENT = "default"
 PERSON = "human:"
 """The prefix of a person's name in agent addresses, for people who answer in place of an agent."""
 CONDITIONS = ("platform", "chat", "thread", "type", "sender", "mention", "pattern")
-"""The conditions of a route: first the chat and the sender, then the words."""
+"""The names of a route's conditions: first those on the chat and the sender, then those on the text."""
 _PLACE = ("platform", "chat", "thread", "type", "sender")
 _WORDS = ("mention", "pattern")
 _MINUTE = timedelta(minutes=1)
@@ -103,7 +103,7 @@ FileKind = Annotated[
 
 
 class ResetMode(StrEnum):
-    """When a session starts a new thread automatically; with `both`, at the earlier of the two times."""
+    """When a session automatically starts a new thread. `both` means the earlier of the two times."""
 
     NONE = "none"
     DAILY = "daily"
@@ -112,7 +112,7 @@ class ResetMode(StrEnum):
 
 
 class SessionResetPolicy(Table, frozen=True, kw_only=True):
-    """When a session starts a new conversation: daily at this hour of local time, or after idle time."""
+    """When a session starts a new conversation: daily at `at_hour`, or after an idle time."""
 
     mode: ResetMode = ResetMode.NONE
     at_hour: Annotated[int, Meta(ge=0, le=23)] = 4
@@ -121,7 +121,7 @@ class SessionResetPolicy(Table, frozen=True, kw_only=True):
 
 
 class HomeChannel(Table, frozen=True, kw_only=True):
-    """The chat of a platform that receives messages which answer nobody."""
+    """The chat of a platform that receives messages that are not answers to a person."""
 
     chat_id: Line
     name: Line = "Home"
@@ -140,7 +140,7 @@ class ChatRules(Table, frozen=True, kw_only=True):
         Annotated[str, Meta(max_length=100_000, extra={"write": "a text of at most 100,000 characters"})]
         | None
     ) = None
-    """Instructions for the agent in addition to its own."""
+    """Instructions for the agent, which are added to its usual instructions."""
     show_cost: bool | None = None
     """Whether each answer ends with a line that shows its token count and its cost."""
 
@@ -149,7 +149,7 @@ AS_EVERYWHERE = ChatRules()
 
 
 class PlatformConfig(Table, frozen=True, kw_only=True):
-    """The table of one platform. The adapter's module adds the settings that only this platform has."""
+    """The table of one platform. A subclass in the adapter's module adds the settings of that platform."""
 
     enabled: bool = True
     token: Secret | None = None
@@ -158,11 +158,11 @@ class PlatformConfig(Table, frozen=True, kw_only=True):
     allow: Mapping[Line, PersonRole] = {}
     """The roles of the people who may write, keyed by the platform's stable user id; `*` means everybody."""
     reactions: bool | None = None
-    """Whether messages that will be answered get a "seen" reaction; None: only in groups."""
+    """Whether messages that will be answered get a "seen" reaction. If None, only those in groups get it."""
     busy: Mode | None = None
-    """The policy of a busy session for another message; None: as in [gateway]. A chat's own rule wins."""
+    """What a busy session does with another message. None means as in [gateway]. A chat's own rule wins."""
     reset: SessionResetPolicy | None = None
-    """The reset policy of a session; None: as in [gateway]. A chat's own rule wins."""
+    """The reset policy of the platform's sessions. None means as in [gateway]. A chat's own rule wins."""
     chats: Mapping[Line, ChatRules] = {}
     """The rules of individual chats, keyed by the platform's chat id."""
 
@@ -180,9 +180,9 @@ class StreamingConfig(Table, frozen=True, kw_only=True):
 
 
 class BusyConfig(Table, frozen=True, kw_only=True):
-    """What a busy session does with a further message.
+    """What a busy session does with another message.
 
-    The most specific setting applies: that of the session, then of the chat, then of the platform, then this
+    The most specific setting applies: that of the session, else of the chat, else of the platform, else this
     one.
     """
 
@@ -209,14 +209,17 @@ class DeliveryConfig(Table, frozen=True, kw_only=True):
 class Route(Table, frozen=True, kw_only=True):
     """The agent for messages that match all conditions.
 
-    One matching value is enough; an empty condition matches all.
+    A condition matches if one of its values matches, or if it has no values.
     """
 
     agent: (
         Annotated[str, Meta(min_length=1, max_length=200, extra={"write": "a text of 1 to 200 characters"})]
         | None
     ) = None
-    """`name@project`, a model of the gateway, or a person as `human:name`; None: the agent in `[agent]`."""
+    """`name@project`, a model of the gateway, or a person as `human:name`.
+
+    None for the agent of `[agent]`.
+    """
     platform: Annotated[tuple[Platform, ...], Meta(extra={"read": _several})] = ()
     chat: Lines = ()
     thread: Lines = ()
@@ -229,14 +232,14 @@ class Route(Table, frozen=True, kw_only=True):
 
     @property
     def reads_words(self) -> bool:
-        """Whether the route has conditions on words.
+        """Whether the route has conditions on the text of messages.
 
         If so, it also matches messages that are not addressed to the bot.
         """
         return bool(self.mention or self.pattern)
 
     def covers(self, source: SessionSource) -> bool:
-        """Return whether messages from this place and sender can match."""
+        """Return whether messages from this chat and sender can match, depending on their text."""
         found = {
             "platform": source.platform.value,
             "chat": source.chat_id,
@@ -247,7 +250,7 @@ class Route(Table, frozen=True, kw_only=True):
         return all(found[name] in wanted for name in _PLACE if (wanted := getattr(self, name)))
 
     def found_in(self, text: str) -> bool:
-        """Return whether a text satisfies the route's conditions on words."""
+        """Return whether a text satisfies the route's conditions on the text."""
         is_mentioned = not self.mention or any(_naming(name).search(text) for name in self.mention)
         return is_mentioned and (not self.pattern or any(_like(one).match(text) for one in self.pattern))
 
@@ -274,27 +277,33 @@ class GatewayRules(Table, frozen=True, kw_only=True):
     delivery: DeliveryConfig = DeliveryConfig()
     pairing: PairingRules = PairingRules()
     command_roles: Mapping[str, PersonRole] = {}
-    """The required role of each command for which it differs from the default."""
+    """The role that a command requires, for each command whose role differs from the default."""
     unauthorized_dm_behavior: Literal["pair", "ignore"] = "pair"
-    """The reaction to a stranger's direct message: `pair` replies with a pairing code, or `ignore`."""
+    """The reaction to a stranger's direct message:
+
+    `pair` replies with a pairing code, `ignore` does nothing.
+    """
     group_context: Annotated[int, Meta(ge=0, le=MOST_EARLIER)] = 0
-    """How many earlier messages of a group, addressed to no agent, an agent gets with its next message."""
+    """How many of a group's earlier messages that no agent received are added to the agent's next message."""
     group_sessions_per_user: bool = True
     thread_sessions_per_user: bool = True
     max_message_age: Duration = timedelta(hours=1)
-    """The age from which a message that a crash left behind is no longer answered.
+    """The age above which a message that a crash left behind is no longer answered.
 
     Its sender gets a notice.
     """
     keep_messages: Duration = timedelta(days=7)
-    """How long an answered message is remembered. If its platform sends it again, it is recognised."""
+    """How long an answered message is kept.
+
+    If the platform sends the message again within this time, it is recognised.
+    """
     max_media_bytes: MediaLimit = 20_000_000
     max_media_bytes_by_kind: Mapping[FileKind, MediaLimit] = {}
-    """The largest file of each kind, keyed by the first half of the MIME type; 0: such files are refused."""
+    """Maximum bytes of each kind of file, keyed by the first half of the MIME type; 0 refuses such files."""
     scan_command: Annotated[tuple[Line, ...], Meta(max_length=50)] = ()
     """A program that scans each received or sent file. The file is refused if the exit code is not 0."""
     drain: Duration = timedelta(seconds=30)
-    """How long a stop waits for active runs and outgoing answers."""
+    """How long a shutdown waits for active runs and outgoing answers."""
     show_cost: bool = False
     """Whether each answer ends with its token count and cost, unless the chat's own rules decide this."""
 
@@ -340,19 +349,19 @@ class GatewayConfig(GatewayRules, frozen=True, kw_only=True):
     def get_reset_policy(
         self, platform: Platform, session_type: str, chat_id: str = ""
     ) -> SessionResetPolicy:
-        """Return the reset policy of a session: the chat's, else the platform's, else the general one."""
+        """Return the reset policy of the chat, else of the platform, else the general one."""
         config = self.platforms.get(platform)
         own = self.rules_of(platform, chat_id).reset or (config and config.reset)
         return own or self.reset_by_type.get(session_type, self.default_reset_policy)
 
     def get_busy_mode(self, platform: Platform, chat_id: str) -> BusyPolicy:
-        """Return a busy session's policy: the chat's, otherwise the platform's, otherwise the general one."""
+        """Return the busy policy of the chat, else of the platform, else the general one."""
         config = self.platforms.get(platform)
         return self.rules_of(platform, chat_id).busy or (config and config.busy) or self.busy.mode
 
 
 def reachable(routes: Sequence[Route], source: SessionSource) -> tuple[str | None, ...]:
-    """Return the agents that a sender can reach in a chat with these words; None stands for `[agent]`."""
+    """Return the agents that a sender can reach in a chat with some text; None stands for `[agent]`."""
     found: dict[str | None, None] = {}
     for rule in routes:
         if rule.covers(source):
@@ -370,7 +379,7 @@ def short_name(agent: str) -> str:
 def chat_names(agents: Iterable[str]) -> dict[str, str]:
     """Return the display name of each agent in a chat.
 
-    It is the short name, or the whole name if two agents share the short one.
+    The display name is the short name, or the whole name if two agents share the short one.
     """
     names = list(agents)
     shared = Counter(map(short_name, names))
@@ -388,7 +397,7 @@ def label(agent: str) -> str:
 
 
 def is_one_of_several(routes: Sequence[Route], source: SessionSource) -> bool:
-    """Return whether people in this group must see which agent speaks."""
+    """Return whether several agents may answer in this group, so that answers must name their agent."""
     return source.agent is not None and source.chat_type != "dm" and len(reachable(routes, source)) > 1
 
 

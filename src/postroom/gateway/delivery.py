@@ -1,8 +1,8 @@
-"""Delivers outgoing messages: the relay's handler for chats.
+"""Delivers outgoing messages: the outbox relay's handler for chats.
 
-    address ─▶ sent, part by part ─▶ its inbound messages are done, in the change that ends the row
+    address ─▶ sent, part by part ─▶ the change that ends the row also closes the answered messages
                  │ temporary failure: retried later, with growing pauses
-                 │ permanent failure, or too old: dead letter, its messages have failed
+                 │ permanent failure, or too old: dead letter, and the answered messages have failed
                  └ the answer was lost: retried, and marked as a possible duplicate
 
 A row is delivered at least once. After a crash before the end of a delivery, the repeated message is marked
@@ -47,14 +47,14 @@ from postroom.stores.store import Joined, Transaction
 _CANNOT_EDIT = (SendErrorKind.NOT_FOUND, SendErrorKind.BAD_FORMAT, SendErrorKind.FORBIDDEN)
 _TRIES_TO_FIT = 4
 _TEXT = 1
-"""A reply is sent in steps: first its text, then each of its files."""
+"""The number of the first step. A reply is sent in steps: first its text, then each of its files."""
 _LOOKED_AGAIN_MS = 300_000
 """How often quiet hours are checked for changes."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplyAddress:
-    """Where a message is sent, and which messages of the platform it answers or were read before it.
+    """The chat to which a message is sent, and the messages that it answers or that its run has read.
 
     `files` are the files of the run, which are sent after the reply.
     """
@@ -73,21 +73,21 @@ class OutgoingMessage:
     """
 
     key: str
-    """The permanent key of the text; the dedupe key of each part is derived from it."""
+    """The permanent key of the text, from which the dedupe key of each part is derived."""
     address: ReplyAddress
     parts: list[str] = field(default_factory=list)
     sent: int = 0
     draft_id: str | None = None
     stale_id: str | None = None
-    """A draft that could not be turned into the text. It is deleted after the text has arrived."""
+    """A shown draft that could not be edited into the text. It is deleted after the text has arrived."""
     opening: str = ""
     """The text that the first card shows above its question."""
     steps_sent: int = 0
     """How many of the files or cards that follow the text have certainly arrived."""
     marks_step: bool = False
-    """Whether an earlier attempt may have delivered the next file or card already."""
+    """Whether an earlier attempt may already have delivered the next file or card."""
     details: dict[str, Json] = field(default_factory=dict)
-    """Details that the channel gets together with the last part."""
+    """The details that the channel gets together with the last part; see `Metadata`."""
     is_under_way: bool = False
     """Whether a part is being sent.
 
@@ -165,7 +165,7 @@ class _Closes:
 
     inbound_ids: tuple[int, ...] = ()
     chats: tuple[str, ...] = ()
-    """The locks of the chats to which the messages belong."""
+    """The locks of the chats to which these messages belong."""
     is_done: bool = False
     """Whether all of these messages were already closed when they were read."""
 
@@ -217,11 +217,12 @@ class Delivery:
         """Returns the voice message that follows a reply, if the chat wants spoken answers."""
 
     def speak_for(self, adapters: Sequence[BasePlatformAdapter]) -> None:
-        """From now on, deliver messages only for these bots."""
-        # A server that has not connected a bot does not know its account, and leaves messages for it.
+        """Deliver messages only for these bots from now on."""
+        # A server that has not connected a bot does not know the bot's account, so it leaves the bot's
+        # messages to others.
         self._adapters = {target_name(one.platform.value, UNKNOWN_ACCOUNT): one for one in adapters}
         self._adapters |= {target_name(one.platform.value, one.account): one for one in adapters}
-        # Another server finishes what this one began for a bot that it no longer has.
+        # If this server has lost a bot, another server finishes the deliveries that this one began.
         self._outgoing = {key: one for key, one in self._outgoing.items() if self._is_said_here(one)}
 
     def _is_said_here(self, outgoing: OutgoingMessage) -> bool:
@@ -229,12 +230,12 @@ class Delivery:
         return target_name(source.platform.value, source.account) in self._adapters
 
     def serves(self, target: str) -> bool:
-        """Return whether this bot is connected here."""
+        """Return whether the bot of this outbox target is connected in this process."""
         adapter = self._adapters.get(target)
         return adapter is not None and adapter.is_ours()
 
     async def perform(self, rows: Sequence[OutboxMessage]) -> Outcome:
-        """Deliver a row, or return when to retry, or that it has failed.
+        """Deliver a row; otherwise return when to retry, or that the delivery has failed.
 
         Raises:
             StoreError, ChannelError: The outcome could not be stored; the row is delivered again.
@@ -249,8 +250,9 @@ class Delivery:
             return NotPerformed(error=reply.error or "an update could not be processed", final=True)
         address, closes = await self._answered(row, reply)
         if closes.is_done and row.may_have_arrived:
-            return Performed()  # an earlier version died between its messages and its acknowledgement
-        # After the first attempt it counts from its creation; before, it may have waited for its turn.
+            # an earlier release died after it had closed the messages, and before it acknowledged the row
+            return Performed()
+        # After the first attempt, the age counts from the row's creation. Before, it may have waited.
         since = row.created_at if row.attempt_count > 1 else max(row.created_at, row.available_at)
         if self._clock.now() - since > milliseconds(self._config.max_age):
             return await self._given_up(row, reply, closes, "it is too old to be sent")
@@ -258,12 +260,12 @@ class Delivery:
             return await self._given_up(row, reply, closes, "its target is unknown")
         if reply.keeps_quiet and (left := await self._quiet_ms(address.source)):
             return NotPerformed(error=wording.QUIET, untried=True, not_before_ms=min(left, _LOOKED_AGAIN_MS))
-        # Looked up before the text is sent: a failing store must not have the text sent again.
+        # Read before the text is sent, because if the store fails later, the text would be sent again.
         voice = None if self.voice_of is None else await self.voice_of(row, reply, address.source)
         result = await self._sent(row, reply, address)
         is_served = self.serves(row.target)
         if result is _NO_CHANNEL and (not is_served or self._target(row, address.source) in self._adapters):
-            # This server was frozen, or is stopping, and has lost the channel since the row was claimed.
+            # After claiming the row, this server lost the channel: it was frozen, or is stopping.
             rest = UNTOLD_MS if is_served else 0
             return NotPerformed(error="another server has its channel", untried=True, not_before_ms=rest)
         if not result.success:
@@ -290,7 +292,7 @@ class Delivery:
             place = None if found is None else found[1]
         if place is not None:
             address = ReplyAddress(place, reply.answers or (() if asks else read), read, files)
-        if asks:  # it closes none
+        if asks:  # a question closes no messages
             return address, _Closes()
         chats = tuple(sorted({chat_lock(message.key) for message in inbound}))
         is_done = bool(inbound) and not any(message.status.is_open for message in inbound)
@@ -309,7 +311,7 @@ class Delivery:
             return _NO_CHANNEL if adapter is None else await self._send(adapter, row, reply, address)
         except PostroomError:
             raise
-        except Exception as error:  # an adapter broke its promise: its tries are counted like any other's
+        except Exception as error:  # the adapter raised, which it must not: this counts as a failed attempt
             _LOG.exception("reply.adapter_broke", outbox_id=row.outbox_id)
             return SendResult.failed(SendErrorKind.UNKNOWN, type(error).__name__)
 
@@ -350,7 +352,7 @@ class Delivery:
         if reply.questions:
             return await self._ask(adapter, reply, outgoing)
         files = outgoing.address.files
-        if not files:  # of a mail message
+        if not files:  # the files of a mail message
             for position, file in enumerate(reply.files):
                 files += (await attached(file, reply.thread_id, position, self._stores.files),)
         return await self._send_files(adapter, outgoing, files) if files else result
@@ -358,7 +360,7 @@ class Delivery:
     async def _send_files(
         self, adapter: BasePlatformAdapter, outgoing: OutgoingMessage, files: tuple[ChatFile, ...]
     ) -> SendResult:
-        """Send the files after a text; the chat gets a notice about a refused file.
+        """Send the files that follow a text; the chat gets a notice about each refused file.
 
         Progress is stored before the next file is sent, so a process that dies here repeats at most one file.
         """
@@ -397,7 +399,7 @@ class Delivery:
     async def _begin(
         self, adapter: BasePlatformAdapter, row: OutboxMessage, reply: Reply, address: ReplyAddress
     ) -> OutgoingMessage:
-        """Return the text to send. It replaces the draft if this adapter shows one.
+        """Prepare the text of a reply for sending. It replaces the draft if this adapter shows one.
 
         If the channel can edit messages, the text before a question is a separate message and stays.
         Otherwise the question's first card begins with that text. A text that is already shown above an
@@ -405,7 +407,7 @@ class Delivery:
         """
         outgoing = OutgoingMessage(row.outbox_id, address)
         asks, capabilities = bool(reply.questions), adapter.capabilities
-        if row.steps_done:  # a process that died has sent the text
+        if row.steps_done:  # a process that died had sent the text
             outgoing.steps_sent, outgoing.marks_step = row.steps_done - _TEXT, row.may_have_arrived
             return outgoing
         cards = await self._cards(reply.thread_id) if asks else {}
@@ -435,8 +437,8 @@ class Delivery:
     ) -> None:
         """Replace the draft of the run with a text if a draft is shown.
 
-        If the text precedes a question, the draft's message keeps it, and the later answer becomes a new
-        message.
+        If the text precedes a question, the draft's message keeps this text, and the later answer becomes a
+        new message.
         """
         if not reply.run_id:
             return
@@ -457,7 +459,7 @@ class Delivery:
             await presenter.leave_to_question(adapter, found[0], reply.run_id, message_id, asked_by)
 
     def _text_of(self, reply: Reply, source: SessionSource, adapter: BasePlatformAdapter) -> str:
-        """Return the text of a reply with its agent's name; if costs are shown, the answer's cost follows."""
+        """Return the text of a reply with its agent's name and, if costs are shown, the answer's cost."""
         text = reply.text.strip() or wording.NO_ANSWER
         if reply.kind not in (ReplyKind.ANSWER, ReplyKind.QUESTION):
             return text
@@ -470,7 +472,8 @@ class Delivery:
     async def _ask(self, adapter: BasePlatformAdapter, reply: Reply, outgoing: OutgoingMessage) -> SendResult:
         """Send a card for each question after the text, and store the ids of the cards.
 
-        If a run gets one of several answers, it waits again for the others, whose cards are still shown.
+        If a run has received one of several answers, it waits for the others again, whose cards are still
+        shown.
         """
         source, result = outgoing.address.source, SendResult.sent()
         cards = await self._cards(reply.thread_id)
@@ -508,7 +511,10 @@ class Delivery:
         return result
 
     async def _update_card(self, row: OutboxMessage, reply: Reply) -> SendResult:
-        """Show the answer or the choice on its card. Do nothing if there is no card."""
+        """Update the card of a question or notice to show what was answered or chosen.
+
+        Do nothing without a card.
+        """
         if reply.card is not None and reply.source is not None:
             return await self._change_card(row, SessionSource.from_dict(reply.source), reply.card, reply.text)
         cards = await self._cards(reply.thread_id)
@@ -555,16 +561,16 @@ class Delivery:
         self._outgoing.pop(row.outbox_id, None)
         self._metrics.delivered(self._clock.now() - row.created_at)
         self._presenter.seen.clear(inbound_ids)
-        if reply.run_id and not reply.questions:  # a run that asked may have another draft by now
+        if reply.run_id and not reply.questions:  # a run that asked a question may have a new draft by now
             self._presenter.drafts.pop(reply.run_id, None)
         return Performed(also=change)
 
     async def _failed(
         self, row: OutboxMessage, reply: Reply, closes: _Closes, result: SendResult
     ) -> NotPerformed:
-        """Decide whether a failed row is retried later or not at all.
+        """Decide whether a failed row is retried or given up.
 
-        Later rows of the same thread wait for this row.
+        While the row is retried, later rows of the same thread wait.
         """
         kind = result.error_kind or SendErrorKind.UNKNOWN
         why = f"{kind}: {result.error}"
@@ -586,7 +592,7 @@ class Delivery:
     async def _given_up(
         self, row: OutboxMessage, reply: Reply | None, closes: _Closes, why: str
     ) -> NotPerformed:
-        """Make a row a dead letter, and store with its inbound messages why they get no answer."""
+        """Make a row a dead letter, and store the reason with the inbound messages that get no answer."""
         self._outgoing.pop(row.outbox_id, None)
         if reply is not None and reply.mail_key is not None and self._mail is not None:
             await self._mail.lost(reply.mail_key, f"the chat rejected it: {why}")
@@ -596,7 +602,7 @@ class Delivery:
 
 
 def _said(reply: Reply) -> str:
-    """Return a name for the text above questions, by which its repetition is recognized."""
+    """Return a digest of the text above questions, by which a repeated text is recognized."""
     return sha256(reply.text.strip().encode()).hexdigest()[:16]
 
 
@@ -626,9 +632,10 @@ class MailOutbox:
         *,
         keeps_quiet: bool,
     ) -> None:
-        """Store a message for a chat in an open transaction. It is delivered, or its loss is reported.
+        """Store a message for a chat in an open transaction. It will be delivered, or its loss reported.
 
-        Its files are sent after it. The chat gets a notice about each file that cannot be sent there.
+        The message's files are sent after it. The chat gets a notice about each file that cannot be sent
+        there.
 
         A repeated call does not deliver it again. With `keeps_quiet`, delivery waits for the end of the
         chat's quiet hours.
@@ -637,8 +644,9 @@ class MailOutbox:
             IdempotencyConflict: Another text has this key.
         """
         adapter = self._adapters[address.platform]
-        # A key counts for one target. The bot's account is not known before it has connected, nor to a server
-        # that has not connected it: named after it, a message would be taken once before that and once after.
+        # A key is unique within one target. The target must not contain the bot's account, which is unknown
+        # until this server has connected the bot. Otherwise, the same message could be stored once before and
+        # once after that.
         source = SessionSource(platform=adapter.platform, chat_id=address.chat_id, account=UNKNOWN_ACCOUNT)
         reply = Reply(
             kind=ReplyKind.NOTICE,
@@ -649,5 +657,5 @@ class MailOutbox:
             keeps_quiet=keeps_quiet,
             files=tuple(files),
         )
-        # The key of an earlier version: what it took and did not note is not delivered again.
+        # The key in earlier releases, so that a message that one of them has stored is not delivered again.
         outbox.enqueue((reply.draft(f"letter/{key}"),))

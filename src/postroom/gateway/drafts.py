@@ -8,9 +8,9 @@
 A returned step is in progress until `done` or `failed` reports its outcome. Until then, no further step is
 returned.
 
-A draft shows the beginning of the text received so far. It only grows, it never contains an unclosed fence or
-an incomplete fence line, and it stops growing when one message is full. The rest is sent with the final
-answer, whose first part may be split at a better position than the draft.
+A draft shows the beginning of the text received so far. A draft only grows. It never contains an unclosed
+fence or an incomplete fence line. It stops growing when one message is full. The remaining text is sent with
+the final answer. The first part of the answer may be cut at a better position than the draft.
 """
 
 import re
@@ -30,7 +30,7 @@ _BLANK_LINES = re.compile(r"(?:[^\S\n]*\n)*")
 class Look:
     """A draft as the chat shows it.
 
-    The other fields say how much of the answer it contains, and whether more text would fit.
+    The other fields contain the length of the shown part of the answer, and whether more text would fit.
     """
 
     text: str
@@ -51,7 +51,7 @@ class Draft:
     """
 
     def __init__(self, capabilities: ChannelCapabilities, *, least_new: int, interval_ms: int) -> None:
-        """A new version is shown after `least_new` new characters and `interval_ms` since the last."""
+        """A new version needs `least_new` new characters, and `interval_ms` since the last version."""
         self._capabilities = capabilities
         self._least_new = least_new
         self._interval_ms = interval_ms
@@ -59,7 +59,7 @@ class Draft:
         self._thoughts: list[str] = []
         self._length = 0
         self._looked_at = 0
-        """The length of the answer at the last version."""
+        """The length of the answer when the last version was drawn."""
         self._shown: Look | None = None
         self._under_way: Look | None = None
         self._next_look = 0
@@ -126,7 +126,7 @@ class Draft:
         return stands
 
     def left_ms(self, now: int) -> int | None:
-        """Return the time until new text may be shown; None if too little is new or none can be shown."""
+        """Return the milliseconds until new text may be shown; None if too little is new, or none fits."""
         is_full = self._shown is not None and self._shown.is_full
         few = self._length - self._looked_at < self._least_new
         if self._is_over or self._under_way is not None or is_full or few:
@@ -164,7 +164,7 @@ class Draft:
     def _draw(self) -> Look | None:
         """Return the first part of the received text; None if the text is blank and there is no reasoning.
 
-        It reads only as much of the answer as one part can need.
+        This function reads only as much of the answer as one part can need.
         """
         text = "".join(self._deltas)
         self._deltas = [text]
@@ -184,7 +184,7 @@ class Draft:
 def settled(draft: str) -> str:
     """Return the part of a draft that later versions will not change.
 
-    It omits white space at the end, and a closing fence that was added only for display.
+    This omits white space at the end, and a closing fence that was added only for display.
     """
     text = draft.rstrip()
     found = _CLOSING_FENCE.search(text)

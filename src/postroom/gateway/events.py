@@ -1,4 +1,4 @@
-"""Incoming and outgoing chat messages, as plain values that are the same for every platform."""
+"""Incoming and outgoing chat messages, as plain values in the same form for every platform."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -23,7 +23,7 @@ class MessageType(StrEnum):
 
     @classmethod
     def of_file(cls, mime: str | None) -> "MessageType":
-        """Return the kind of a file, from the first half of its MIME type."""
+        """Return the kind of a file according to the first half of its MIME type."""
         return _BY_MIME.get((mime or "").partition("/")[0], cls.DOCUMENT)
 
 
@@ -67,7 +67,9 @@ class Forwarded:
 
 @dataclass(eq=False, kw_only=True)
 class MessageEvent:
-    """A message as its adapter read it. Events are compared by identity, not by content.
+    """An incoming message, as its adapter has parsed it.
+
+    Events are compared by identity, not by content.
 
     `timestamp` is the platform's time in milliseconds since the epoch.
     """
@@ -86,16 +88,19 @@ class MessageEvent:
     reply_to_author: str | None = None
     """The author of the answered message, for display."""
     forwarded: tuple[Forwarded, ...] = ()
-    """The texts that the sender forwards and did not write."""
+    """The texts by other people that the sender forwards."""
     unread: tuple[str, ...] = ()
-    """Descriptions of the parts that no agent gets, such as `a game`. The sender gets a notice about them."""
+    """Descriptions of the parts that agents cannot read, such as `a game`.
+
+    The sender gets a notice about them.
+    """
     timestamp: int | None = None
     addressed: bool = True
     """Whether the message is addressed to the bot: a direct message, a mention, or a reply to the bot."""
     inbound_id: int | None = None
     """Set after the message has been stored."""
     revision: int = 1
-    """How often the sender had edited the message when this event was read."""
+    """How many times the sender had edited the message when this event was read."""
     handed_over: bool = False
     """Whether the message has been handed over to an agent."""
     metadata: dict[str, Json] = field(default_factory=dict)
@@ -113,7 +118,7 @@ class MessageEvent:
     def get_command(self) -> str | None:
         """Return the command's name in lower case, without the slash and without `@bot`.
 
-        Return None if it is no command.
+        Return None if the message is not a command.
 
         `/etc/passwd` is a path, not a command.
         """
@@ -162,7 +167,7 @@ class MessageEvent:
             ValueError, KeyError, TypeError: The body is invalid.
         """
         source = body["source"]
-        foreign = body.get("foreign_files", ())  # an older release does not write it
+        foreign = body.get("foreign_files", ())  # older releases do not store this field
         media = [Attachment(**{**one, "kind": MessageType(one["kind"])}) for one in body["media"]]
         return cls(
             text=body["text"],
@@ -172,7 +177,7 @@ class MessageEvent:
             media=tuple(replace(one, is_foreign=n in foreign) for n, one in enumerate(media)),
             reply_to_message_id=body["reply_to"],
             reply_to_text=body["reply_to_text"],
-            # The release before does not write these three.
+            # The previous release does not store these three fields.
             reply_to_author=body.get("reply_to_author"),
             forwarded=tuple(Forwarded(**one) for one in body.get("forwarded", ())),
             unread=tuple(body.get("unread", ())),
@@ -185,9 +190,10 @@ class MessageEvent:
 
 
 class SendErrorKind(StrEnum):
-    """The reason why sending failed, which decides about a retry.
+    """The reason why sending failed, which decides whether it is retried.
 
-    Temporary failures are retried. Only after `unknown` may the platform have accepted the message.
+    Temporary failures are retried. After `unknown`, the platform may nevertheless have accepted the message;
+    after all others, it has not.
     """
 
     TOO_LONG = "too_long"
@@ -205,7 +211,7 @@ class SendErrorKind(StrEnum):
 
     @property
     def may_have_arrived(self) -> bool:
-        """Whether it is unknown if the platform accepted the message, because its response was lost."""
+        """Whether the platform may have accepted the message, because its response was lost."""
         return self is SendErrorKind.UNKNOWN
 
 
@@ -218,7 +224,7 @@ class SendResult:
     error: str | None = None
     error_kind: SendErrorKind | None = None
     retry_after_ms: int | None = None
-    """How long the platform asks us to wait."""
+    """The pause that the platform asks for, in milliseconds."""
 
     @classmethod
     def sent(cls, message_id: str | None = None) -> "SendResult":

@@ -1,7 +1,7 @@
-"""Fetches and stores chat files when a run first needs them. The message itself has been stored before.
+"""Fetches and stores chat files when a run first needs them. The message itself is already stored by then.
 
-    fetched, up to the limit ─▶ a private file ─▶ its type, by its bytes ─▶ scanned ─▶ stored once by hash
-       │ temporary failure: the run is retried, a few times
+    fetched, up to the limit ─▶ private file ─▶ type detected from its bytes ─▶ scanned ─▶ stored by its hash
+       │ temporary failure: the run is retried a few times
        └ permanent failure: its record contains the reason, and its sender gets a notice
 
 Archives are not unpacked, and names that a sender chose are never used as paths.
@@ -52,11 +52,14 @@ _LOG = get_logger(__name__)
 MOST_TRANSCRIPT = 100_000
 """Maximum characters of a transcript."""
 _TRIES = 3
-"""Number of executions of a run that wait for a file that is temporarily unavailable."""
-_TRIES_UNCONNECTED = 12
-"""The same if the channel is not connected.
+"""The attempt of a run that no longer waits for an unavailable file.
 
-The run then gets one more attempt, which continues without the file.
+Earlier attempts fail and are retried.
+"""
+_TRIES_UNCONNECTED = 12
+"""The same number if the channel of the file is not connected now.
+
+This attempt continues without the file.
 """
 _CONNECTED_SECONDS = 20.0
 """How long an execution waits for its channel, because a run may start before the channel has connected."""
@@ -86,7 +89,7 @@ class ChatFiles:
         self._adapters = {adapter.platform.value: adapter for adapter in adapters}
 
     def of_run(self, activation: RunActivation) -> RunFiles:
-        """Return the files of a run, for its executor."""
+        """Return the object through which the executor of a run reads and sends files."""
         return FilesOfRun(self, activation)
 
     def adapter_of(self, thread_id: str) -> BasePlatformAdapter | None:
@@ -99,7 +102,10 @@ class ChatFiles:
         return min(most, self._config.max_media_bytes_by_kind.get(kind, most))
 
     async def scan(self, path: Path) -> str | None:
-        """Return why the scanner refuses a file, or None. A file that cannot be scanned is refused."""
+        """Return why the scanner refuses a file; None if it accepts the file.
+
+        A file that cannot be scanned is refused.
+        """
         if not self._config.scan_command:
             return None
         try:
@@ -236,7 +242,8 @@ class FilesOfRun(RunFiles):
             if error.retryable and self._attempt < self._tries():
                 raise
             why = f"it could not be downloaded: {error.message}"
-        except Exception as error:  # an adapter broke its contract: the message is processed without its file
+        except Exception as error:
+            # the adapter raised, which it must not: the message is processed without its file
             _LOG.exception("file.adapter_broke", message_id=message_id)
             why = f"it could not be downloaded: {type(error).__name__}"
         known = replace(file, missing=why)
@@ -244,7 +251,7 @@ class FilesOfRun(RunFiles):
         return known
 
     def _tries(self) -> int:
-        """Return how many executions wait for a file that cannot be fetched now."""
+        """Return the attempt that continues without a file that cannot be fetched now; see `_TRIES`."""
         adapter = self._files.adapter_of(self._thread_id)
         is_away = adapter is not None and adapter.liveness.may_come_back
         return _TRIES_UNCONNECTED if is_away else _TRIES
@@ -299,7 +306,7 @@ class FilesOfRun(RunFiles):
         return known
 
     async def _written_down(self, path: Path, file: ChatFile) -> tuple[str | None, str | None]:
-        """Return the transcript of a file, or why it failed; both are None without transcription."""
+        """Return a file's transcript, and the reason if it failed; both are None without transcription."""
         if self._files.transcribe is None or not file.media_type.startswith("audio/"):
             return None, None
         try:
@@ -317,7 +324,8 @@ class FilesOfRun(RunFiles):
 
     async def _keep(self, file: ChatFile, notice: str | None) -> None:
         adapter = self._files.adapter_of(self._thread_id)
-        holds = adapter is not None and adapter.capabilities.holds_requests  # it gets only one answer
+        # a held request gets only one answer, so it gets no notice
+        holds = adapter is not None and adapter.capabilities.holds_requests
         if notice is None or holds:
             return await self._store.put(file)
         reply = Reply(kind=ReplyKind.NOTICE, thread_id=self._thread_id, text=notice)
@@ -330,7 +338,7 @@ async def _connected(adapter: BasePlatformAdapter) -> None:
     """Wait for a channel that is about to be connected.
 
     Raises:
-        ServerUnavailable: The channel is not connected in time, or will never be connected.
+        ServerUnavailable: The channel was not connected in time, or will never be connected.
     """
     liveness = adapter.liveness
     try:
@@ -353,7 +361,7 @@ async def attached(one: MailAttachment, thread_id: str, position: int, store: Fi
     )
     head = b""
     try:
-        async for piece in store.content(one.sha256):  # one piece
+        async for piece in store.content(one.sha256):  # only the first bytes are needed
             head = head or piece[:SNIFFED_BYTES]
     except UnknownMessage:
         return replace(file, missing="its message was deleted")
@@ -361,9 +369,9 @@ async def attached(one: MailAttachment, thread_id: str, position: int, store: Fi
 
 
 def attachment_of(file: ChatFile) -> Attachment:
-    """Return a stored file in the form in which channels send it."""
+    """Convert a stored file to an attachment that channels can send."""
     kind = MessageType.of_file(file.media_type)
-    if file.media_type == "image/svg+xml":  # a page that shows it runs the scripts in it
+    if file.media_type == "image/svg+xml":  # a page that displays this file would run the scripts in it
         kind = MessageType.DOCUMENT
     return Attachment(kind=kind, ref=file.sha256 or "", mime=file.media_type, name=file.name, size=file.size)
 

@@ -76,8 +76,8 @@ class Gateway:
     ) -> None:
         """Create the parts without starting them. Without a `store`, people cannot schedule messages.
 
-        With `leases` several servers share the channels: each channel is connected at the holder of its
-        lease. With `speak`, answers are also spoken in the chats that request it.
+        With `leases`, several servers share the channels: each channel is connected by the server that holds
+        its lease. With `speak`, answers are also spoken in the chats that request it.
         """
         self.config, self.stores, self.outbox = config, stores, outbox
         self._run_queue, self._presenter, self._relay = run_queue, presenter, relay
@@ -88,9 +88,9 @@ class Gateway:
         self._connecting = asyncio.Lock()
         self._writing_status = asyncio.Lock()
         self._ends_at = 0.0
-        """The event loop's time at which a stop ends its wait."""
+        """The event loop's time at which `stop` ends its wait for answers."""
         self._flushing: asyncio.Timeout | None = None
-        """Limits the time that a stop waits for answers to be delivered."""
+        """The timeout after which `stop` no longer waits for answers to be delivered."""
         self._leases = leases
         self._locks = ScopedLocks(config.state_dir if leases is None else None)
         self.people = People(stores.people, stores.links, config, clock)
@@ -147,7 +147,7 @@ class Gateway:
         """The channels that are connected or will be reconnected."""
         return self.runner.adapters
 
-    # Its life.
+    # Starting and stopping.
 
     async def start(self) -> None:
         """Hand over unfinished messages, connect every channel and start the delivery.
@@ -214,7 +214,7 @@ class Gateway:
         """Stop the gateway."""
         await self.stop()
 
-    # How it stands.
+    # The gateway's state.
 
     async def counts(self) -> InboundCounts:
         """Count the accepted messages that are still stored, by their state."""
@@ -243,7 +243,7 @@ class Gateway:
         """Notify the relay that there may be messages to deliver."""
         self._relay.hint()
 
-    # Its rounds.
+    # Regular work.
 
     async def _watch(self, adapter: BasePlatformAdapter) -> None:
         """Reconnect a failed channel if it can recover; keep trying while the store is unavailable."""
@@ -287,14 +287,17 @@ class Gateway:
             except PostroomError as error:
                 _LOG.warning("gateway.sweep_failed", reason=error.describe())
 
-    # Parts of these.
+    # Helpers.
 
     def _is_ours(self, adapter: BasePlatformAdapter) -> bool:
-        """Return whether this server, among all servers that share the channel, holds its lease."""
+        """Return whether this server holds the lease of a channel that several servers may share."""
         return self._leases is None or adapter.lease is None or self._leases.holds(adapter.lease)
 
     async def _take_over(self, adapter: BasePlatformAdapter) -> None:
-        """Deliver at once what another server was sending when it ended, marked as a possible duplicate."""
+        """Deliver at once the messages that another server was sending when it ended.
+
+        They are marked as possible duplicates.
+        """
         if self._leases is not None and adapter.lease is not None and self._is_ours(adapter):
             for account in {adapter.account, UNKNOWN_ACCOUNT}:
                 for kind in (CHAT_KIND, VOICE_KIND):
@@ -317,7 +320,7 @@ class Gateway:
         self._relay.hint()
 
     async def _place_of(self, source: SessionSource) -> tuple[str, Json] | None:
-        """Return the thread of a session and the chat's requirements for the agent, for a scheduled message.
+        """Return, for a scheduled message, a session's thread, and the model and instructions of the chat.
 
         Return None if the person of the session may no longer write.
         """
@@ -328,7 +331,7 @@ class Gateway:
         return session.thread_id, self.runner.services.handover.asked(session, source)
 
     async def hurry(self) -> None:
-        """Shorten a stop: it no longer waits for runs, and it waits `_LEAST_FLUSH` for answers."""
+        """Make `stop` end sooner: it no longer waits for runs, and only `_LEAST_FLUSH` for answers."""
         self._ends_at = asyncio.get_running_loop().time()
         if self._flushing is not None:
             self._flushing.reschedule(self._ends_at + _LEAST_FLUSH.total_seconds())
@@ -378,7 +381,7 @@ class Gateway:
                 raise
             _LOG.warning("channel.not_connected", platform=adapter.platform.value, reason=error.describe())
             return
-        except Exception as error:  # an adapter broke its promise: the other channels go on
+        except Exception as error:  # the adapter raised, which it must not: the other channels continue
             liveness.state, liveness.retryable = AdapterState.FAILED, True
             liveness.error_code, liveness.error = "internal_error", type(error).__name__
             _LOG.exception("channel.not_connected", platform=adapter.platform.value)
@@ -388,7 +391,7 @@ class Gateway:
         liveness.error_code = liveness.error = None
 
     async def _remind(self, adapter: BasePlatformAdapter) -> None:
-        """Tell an adapter the newest stored message of each of its chats."""
+        """Pass the newest stored message of each chat to the adapter."""
         known: set[tuple[str, str | None]] = set()
         for message in await self.stores.intake_log.newest(adapter.platform.value):
             kept = message.body.get("source")
@@ -403,7 +406,7 @@ class Gateway:
             await asyncio.to_thread(self._locks.acquire, adapter.platform.value, identity)
 
     async def _write_status(self, word: str) -> None:
-        async with self._writing_status:  # channels come back at one moment, and the newest word is to stay
+        async with self._writing_status:  # one at a time, so that the newest status is the last written
             await asyncio.to_thread(
                 status.write_runtime_status,
                 self.config.state_dir,

@@ -1,4 +1,4 @@
-"""Remembers group messages that were not meant for the agent, and quotes them with its next message.
+"""Remembers group messages that were addressed to no agent, and adds them to an agent's next message.
 
 Only a few messages of each group are kept, in memory, so they are lost at a restart. Messages from people
 without access are not kept.

@@ -48,12 +48,12 @@ _LOG = get_logger(__name__)
 MOST_TEXT = 1_000_000
 """Maximum characters of one message."""
 _FORGOTTEN = "forgotten_answers"
-"""The setting of a session in which earlier versions listed messages whose answers are not shown."""
+"""The session setting in which earlier releases listed the messages whose answers must not be shown."""
 _CANCELLED = "cancelled by its caller"
 """The reason stored with a message whose caller hung up or cancelled it."""
 _CANCEL = InboundMove(status=InboundStatus.RETRACTED, reason=_CANCELLED)
 _LEFT_BEHIND_MS = 60_000
-"""The age at which a waiting message counts as left behind by a process that died."""
+"""The age at which a waiting message is assumed to be left behind by a process that died."""
 _MOST_ALBUMS = 1_000
 _MOST_THREADS = 10_000
 
@@ -82,14 +82,14 @@ class Intake:
         self._albums_for_us: OrderedDict[tuple[str, SessionSource], SessionSource] = OrderedDict()
         """The newest albums, keyed by id and sender.
 
-        Only the first message of an album names the addressee of all.
+        Only the first message of an album names the addressee, which applies to all its messages.
         """
         self._threads_answered: OrderedDict[tuple[str, ...], bool] = OrderedDict()
-        """Whether the bot answers in a thread, for the newest threads by place."""
+        """For the newest threads, keyed by their place: whether the bot answers in the thread."""
         self._open = asyncio.Event()
         self.tasks = services.tasks
 
-    # What adapters call.
+    # Called by adapters.
 
     async def accept(self, event: MessageEvent) -> None:
         """Store a message; it is durable when this returns. A message that is already known is ignored.
@@ -116,7 +116,7 @@ class Intake:
         known = None if album_of(event) is None else self._albums_for_us.get(_sent_album(event, source))
         event.addressed = event.addressed or await self._follows(event, source)
         if not (event.addressed or known or self._config.routes or self._config.group_context):
-            return  # said among others, and not to us
+            return  # people are talking to each other, not to the bot
         source = await self._people.learn(source)
         routed = known or await self._routed(event, source)
         if routed is None:
@@ -148,7 +148,7 @@ class Intake:
             await self._resume(received.message)
 
     async def _follows(self, event: MessageEvent, source: SessionSource) -> bool:
-        """Return whether a message continues a thread in which the bot answers: it then needs no mention."""
+        """Return whether a message continues a thread in which the bot answers, and so needs no mention."""
         root = event.metadata.get("thread_root")
         if root is None or source.is_bot:
             return False
@@ -210,12 +210,13 @@ class Intake:
             await self._take_back(event, known, is_new=told != before.text)
             return
         if not event.media and not event.forwarded and not event.get_command_args().strip():
-            return  # nothing readable is left, but the message was not deleted
-        # An edit changes neither the agent nor the earlier words of the group.
+            return  # no text or file is left, but the message was not deleted
+        # An edit changes neither the agent that answers nor the earlier messages of the group in `metadata`.
         was = before.source or source
         event.source = replace(source, agent=was.agent, person=was.person)
         event.metadata = {**known.body.get("metadata", {}), **event.metadata}
-        if album_of(event) is not None:  # an edit contains one file, the message also those of the others
+        if album_of(event) is not None:
+            # an edit contains one file, the stored message those of the whole album
             event.media = before.media
         try:
             kept = await self._log.edit(key, event.to_body())
@@ -230,7 +231,7 @@ class Intake:
             await self._tell_of_edit(event, told, _too_late(known))
 
     async def _take_back(self, event: MessageEvent, known: InboundMessage, *, is_new: bool) -> None:
-        """Withdraw a message that was edited into a command, which is not performed."""
+        """Withdraw a message that an edit has turned into a command. The command is not performed."""
         if not is_new:
             return
         in_time = known.status.is_open and await self._handover.follow_deletion(
@@ -293,7 +294,7 @@ class Intake:
     async def cards_of(self, source: SessionSource, message_id: str) -> Sequence[Card]:
         """Return the questions that the run of an unanswered message has asked, with the text above them.
 
-        A run that has asked several times returns those that it asked last.
+        If the run has asked several times, only the questions that it asked last are returned.
 
         Raises:
             StoreError: The run could not be read.
@@ -365,7 +366,7 @@ class Intake:
         is_answer = message.status is InboundStatus.DONE and message.reason is not None
         return text, {} if is_answer else {"error": text}
 
-    # Leftovers.
+    # Messages that were left behind.
 
     async def recover(self) -> int:
         """Hand over the messages that a crash left behind, in order, then accept new ones.
@@ -430,11 +431,11 @@ class Intake:
         try:
             await self._log.move([inbound_id], InboundMove(status=InboundStatus.REJECTED, reason=why))
         except IllegalTransition:
-            return  # another process was faster
+            return  # another process handed it over first
         self._metrics.message("rejected")
 
     def _note_album(self, event: MessageEvent, source: SessionSource) -> None:
-        """Record that all messages of an album are addressed to the bot, however late they arrive."""
+        """Record that an album is addressed to the bot, so that later messages of it are accepted."""
         self._albums_for_us[_sent_album(event, source)] = source
         while len(self._albums_for_us) > _MOST_ALBUMS:
             self._albums_for_us.popitem(last=False)
@@ -443,7 +444,7 @@ class Intake:
         source = event.source
         if source is None or not event.message_id or not (source.chat_id or source.user_id):
             raise InvalidRecord("a message needs a source, a chat and a unique id", value=event.message_id)
-        if event.metadata.get("verified") is False:  # its sender address may be forged
+        if event.metadata.get("verified") is False:  # the sender's address may be forged
             source = event.source = replace(source, user_id=None)
         if len(event.text) > MOST_TEXT:
             raise TooLarge(f"the message has {len(event.text)} characters", value=len(event.text))
@@ -456,7 +457,7 @@ def _is_cancelled(message: InboundMessage) -> bool:
 
 
 def _too_late(known: InboundMessage) -> str:
-    """Return the reason why an edit of a message has no effect."""
+    """Return the notice that tells the sender why an edit of the message has no effect."""
     unread = known.status in (InboundStatus.RETRACTED, InboundStatus.REJECTED)
     return wording.EDITED_UNREAD if unread else wording.EDITED_TOO_LATE
 

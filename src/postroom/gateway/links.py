@@ -21,15 +21,15 @@ from postroom.gateway.sessions import Sessions
 from postroom.stores.chats.links import ChatLinks
 
 _SCOPE = "link"
-"""The prefix with which link codes are hashed.
+"""The prefix that is hashed together with each link code.
 
-Pairing codes are hashed with their platform's name instead.
+Pairing codes are hashed together with the name of their platform instead.
 """
 _APART, _TOGETHER = "apart", "together"
 
 
 class Links:
-    """Links the direct chats of a person, and knows which chats are linked."""
+    """Links the direct chats of a person, and returns the chats that are linked."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class Links:
         return wording.linked(giver.address.name)
 
     async def _tell(self, giver: LinkedChat, source: SessionSource) -> None:
-        """Notify the chat in which the code was given.
+        """Notify the chat in which the code was created that the code was used.
 
         A person who was tricked into giving the code away must see that it was used.
         """

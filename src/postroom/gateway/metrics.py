@@ -20,12 +20,12 @@ class InboundCounts:
 
     @property
     def adds_up(self) -> bool:
-        """Whether the states add up to the number of accepted messages, so that none is lost."""
+        """Whether the states add up to the number of accepted messages, which shows that none is lost."""
         return self.accepted == self.finished + self.queued + self.running + self.rejected
 
 
 class GatewayMetrics:
-    """Counters, gauges and times, in the given registry or a new one."""
+    """The gateway's counters, gauges and histograms, in the given registry or in a new one."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         registry = CollectorRegistry() if registry is None else registry
@@ -63,7 +63,7 @@ class GatewayMetrics:
     def message(self, outcome: str) -> None:
         """Count a message.
 
-        It is accepted, duplicate, refused, started, queued, steered, collected, rejected or passed_on.
+        `outcome` is accepted, duplicate, refused, started, queued, steered, collected, rejected or passed_on.
         """
         counter = self._counted.get(outcome)
         if counter is None:
@@ -71,7 +71,7 @@ class GatewayMetrics:
         counter.inc()
 
     def show_open(self, waiting: int, handed_over: int) -> None:
-        """Set the gauges of messages that have no answer yet."""
+        """Set the gauges that count the messages without an answer."""
         self._open.labels("waiting").set(waiting)
         self._open.labels("handed_over").set(handed_over)
 

@@ -1,4 +1,4 @@
-"""Notices by the gateway itself, which are stored and delivered like answers."""
+"""Notices that the gateway itself sends. They are stored and delivered like answers."""
 
 from postroom.contracts.errors import IdempotencyConflict, SubmissionRejected
 from postroom.gateway.events import Button, ButtonPress, Card, MessageEvent
@@ -69,9 +69,9 @@ class Notices:
             await self.tell(event.source, card.text, key=key, answers=answers, choices=card.buttons)
 
     async def waits(self, event: MessageEvent, source: SessionSource, text: str, *, key: str) -> None:
-        """Tell a chat, once per `key`, how an inbound message waits.
+        """Tell a chat, once per `key`, that an inbound message is waiting, and until when.
 
-        The notice is removed when an agent begins with the message.
+        The notice is removed when an agent begins to process the message.
 
         Raises:
             StoreError: The notice could not be stored.
@@ -88,7 +88,7 @@ class Notices:
     async def show_answered(self, thread_id: str, number: str, text: str) -> None:
         """Update a question's card to show its answer.
 
-        The update is delivered after the card, however late that is.
+        The update is delivered after the card, however late the card is delivered.
 
         Raises:
             StoreError: The row could not be stored.
@@ -97,7 +97,7 @@ class Notices:
         await self._enqueue(reply, f"card/{number}")
 
     async def show_chosen(self, press: ButtonPress, text: str) -> None:
-        """Replace a notice's card with this text and without buttons, because one of them was pressed.
+        """Replace a notice's card by this text without buttons, because one of its buttons was pressed.
 
         Raises:
             StoreError: The row could not be stored.
@@ -134,4 +134,4 @@ class Notices:
 
 def notice_key(what: str, inbound_id: int | None) -> str:
     """Return the key of a notice that the sender of an inbound message gets only once."""
-    return f"{what}/line/{inbound_id}"  # the word of the first build, whose notices are not told again
+    return f"{what}/line/{inbound_id}"  # the name in the first build, so that its notices are not sent again

@@ -1,8 +1,8 @@
-"""Paces a bot's calls: respects the platform's published rate limits, and pauses when it asks for it.
+"""Paces a bot's calls: respects the platform's published rate limits, and pauses when the platform asks.
 
     turn? ─▶ every scope of the call (bot, chat, group, method) has room ─▶ now
-              │ soon: waits                       │ later: returns how long; its place in the line is kept
-    refused for its rate ─▶ the scope pauses for the requested time
+              │ soon: waits                       │ later: returns the time; its place in the queue is kept
+    refused because of its rate ─▶ the scope pauses for the requested time
 
 A call counts towards a limit from its beginning until one period after its end, because the platform may
 count it at any time in between. Calls of low priority (drafts, typing) get a turn only if no other call waits
@@ -19,11 +19,11 @@ from postroom.contracts.clock import Clock, Timer
 from postroom.gateway.capabilities import Rate, RateLimits
 
 PATIENCE_MS = 2_000
-"""The longest wait for a turn. If the turn comes later, the caller is told to ask again then."""
+"""The longest wait for a turn. If the turn comes later, the caller gets the time after which to ask again."""
 KEPT_MS = 5_000
-"""How long a caller that was postponed keeps its place in the queue after its turn was due."""
+"""How long a caller that was told to ask again keeps its place in the queue after its turn is due."""
 UNTOLD_MS = 5_000
-"""The pause after a refusal in which the platform names no duration."""
+"""The pause after a refusal that does not tell how long to wait."""
 _MOST_SCOPES = 10_000
 
 
@@ -36,7 +36,7 @@ class Turn:
     quiet_ms: int | None = None
 
     def refused(self, retry_after_ms: int | None) -> None:
-        """Record that the platform refused the call for its rate, and how long the pause should last."""
+        """Record that a rate limit refused the call, and the pause that the platform asks for."""
         self.was_refused, self.quiet_ms = True, retry_after_ms
 
 
@@ -48,7 +48,7 @@ class _Scope:
     is_method: bool = False
     under_way: int = 0
     ended: deque[int] = field(default_factory=deque)
-    """When the calls that still count ended, oldest first."""
+    """The times at which the calls that still count ended, oldest first."""
     line: dict[Hashable, int] = field(default_factory=dict)
     """The waiting callers in order, each with the time until which its place is kept."""
     quiet: tuple[int, int] = (0, 0)
@@ -87,13 +87,13 @@ class _Scope:
             self.line = {who: until for who, until in self.line.items() if until >= now}
 
     def is_idle(self, now: int) -> bool:
-        """Return whether the scope has no state that must be remembered."""
+        """Return whether the scope can be dropped, because it has no state."""
         self._drop_places(now)
         return not self.under_way and not self.used(now) and not self.line and self.quiet[1] <= now
 
 
 class Pacing:
-    """Gives the calls of one bot their turns."""
+    """Decides when each call of one bot may be made."""
 
     def __init__(self, limits: RateLimits, clock: Clock, timer: Timer) -> None:
         self._limits = limits
@@ -113,8 +113,8 @@ class Pacing:
     ) -> AsyncIterator[Turn]:
         """Wait for a turn if it comes soon. Make the call within the block if `wait_ms` is 0.
 
-        With `chat_id` the call sends a message there. A caller that returns with the same key keeps its place
-        in the queue.
+        With `chat_id`, the call sends a message to that chat. A caller that comes back with the same key
+        keeps its place in the queue.
         """
         scopes = self._of(method, chat_id, is_group=is_group, is_alone=gives_way and chat_id is None)
         wait = await self._waited(scopes, key, gives_way=gives_way)
@@ -136,7 +136,10 @@ class Pacing:
                 self._quieten(scopes, now, UNTOLD_MS if turn.quiet_ms is None else turn.quiet_ms)
 
     async def _waited(self, scopes: "Sequence[_Scope]", key: Hashable, *, gives_way: bool) -> int:
-        """Return 0 if it is the caller's turn, otherwise the time until then."""
+        """Wait up to `PATIENCE_MS` for the caller's turn.
+
+        Return 0 if it has come, else the time until then.
+        """
         patience = self._clock.now() + PATIENCE_MS
         who = object() if key is None else key
         while True:
@@ -148,7 +151,8 @@ class Pacing:
             if gives_way:
                 return wait or (0 if all(one.has_half(now) for one in scopes) else KEPT_MS)
             comes_back = now + wait > patience
-            for one in scopes:  # it has a place in one line only: in others it would block those behind it
+            for one in scopes:
+                # a caller has a place in one queue only: elsewhere, it would block later callers
                 if one is not scope or not wait or (comes_back and key is None):
                     one.line.pop(who, None)
                 else:
@@ -158,10 +162,11 @@ class Pacing:
             await self._timer.sleep(wait)
 
     def _quieten(self, scopes: "Sequence[_Scope]", now: int, quiet_ms: int) -> None:
-        """Pause the narrowest scope; if two scopes pause at the same time, the platform meant the bot.
+        """Pause the narrowest scope of a refused call.
 
-        If two chats pause, the shorter pause applies to the whole bot, because one of the chats may have its
-        own limit. A chat and a method share only the bot.
+        If another scope is pausing already, the limit is assumed to be that of the bot, which then pauses,
+        too. Two chats (or two methods) may each have a limit of their own, so the bot takes the shorter
+        pause. A chat and a method have only the bot in common, so the bot takes this pause.
         """
         narrow, bot, until = scopes[0], scopes[-1], now + quiet_ms
         narrow.quiet = (now, max(until, narrow.quiet[1]))
@@ -172,7 +177,7 @@ class Pacing:
             bot.quiet = (now, max(until, bot.quiet[1]))
 
     def _of(self, method: str, chat_id: str | None, *, is_group: bool, is_alone: bool) -> "list[_Scope]":
-        """Return the scopes of a call, from the narrowest to the bot."""
+        """Return the scopes that a call counts against, from the narrowest to that of the bot."""
         limits, found = self._limits, []
         if is_alone or method in limits.methods:
             found.append(self._scope("method", method, limits.methods.get(method)))

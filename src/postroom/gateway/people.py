@@ -1,4 +1,4 @@
-"""The people who may write. Each must have been admitted, and is identified by the platform's permanent id.
+"""The people who may write. Each has been admitted, and is identified by the platform's permanent id.
 
 config: allow ──┐
 admitted, kept ─┼─▶ a role ─▶ may write, may use a command, may answer a question
@@ -50,7 +50,8 @@ class People:
     async def learn(self, source: SessionSource) -> SessionSource:
         """Read the sender's role, so that `role_of` can return it without waiting.
 
-        Return the source. If the chat is linked, `person` is the one whose chats share the conversation.
+        Return the source. If the chat is linked, its `person` is set to the person whose chats share the
+        conversation.
 
         Raises:
             StoreError: The person could not be read.
@@ -75,7 +76,7 @@ class People:
         self._linked.clear()
 
     def role_of(self, source: SessionSource) -> PersonRole | None:
-        """Return the sender's role here; None if the sender has no role, or if it was not read yet.
+        """Return the sender's role in this chat; None if the sender has none, or if it was not read yet.
 
         Never waits.
         """
@@ -91,12 +92,12 @@ class People:
         return kept or ROLES_OF_HOLDERS.get(source.platform) or allow.get("*")
 
     def may(self, source: SessionSource, role: PersonRole) -> bool:
-        """Return whether the sender's role includes the permissions of this role."""
+        """Return whether the sender's role permits at least as much as this role."""
         has = self.role_of(source)
         return has is not None and has.reaches(role)
 
     def may_write(self, source: SessionSource) -> bool:
-        """Return whether the sender's messages reach an agent."""
+        """Return whether the sender may write to an agent."""
         return self.may(source, PersonRole.MEMBER)
 
     async def code_for(self, source: SessionSource) -> str | None:
@@ -122,7 +123,7 @@ class People:
         return code
 
     async def pair(self, platform: str, code: str, role: PersonRole = PersonRole.MEMBER) -> Person | None:
-        """Admit the holder of this code; return None if it is unknown, or has expired.
+        """Admit the person who got this code; return None if the code is unknown, or has expired.
 
         Raises:
             QueueFull: Too many wrong codes were tried.

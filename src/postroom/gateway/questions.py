@@ -1,4 +1,4 @@
-"""Agents' questions to people: finds the questions of waiting runs, and accepts the first answer to each."""
+"""Finds the questions that waiting runs ask people, and accepts the first answer to each question."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ ANSWERED_ALREADY = "This question was already answered."
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """The reply to a decision, and the question that the decision answers, or that was answered before."""
+    """The result of a decision: the reply, and the question, which this or an earlier decision answered."""
 
     note: str
     question: Question | None = None
@@ -48,7 +48,10 @@ class Questions:
         return [question_of(run, ticket) for run in runs for ticket in run.open_tickets]
 
     async def everywhere(self) -> list[tuple[str, Question]]:
-        """Return the open questions of all agents, each with its thread, those of the oldest run first."""
+        """Return the open questions of all agents, each with its thread.
+
+        Those of the oldest run come first.
+        """
         found, after = list[RunRecord](), ""
         while page := await self._threads.list_runs(RunQuery(statuses=(RunStatus.WAITING,), after=after)):
             after = page[-1].run_id
@@ -65,13 +68,15 @@ class Questions:
         approved: bool | None,
         everywhere: bool = False,
     ) -> Decided:
-        """Answer the question on these threads whose number is the first of the given words.
+        """Answer the question on these threads whose number is the first word of `words`.
 
-        If `approved` is None, the other words are the answer; else they are a comment. With `everywhere`, a
-        number that no question on these threads has may be that of another agent's question.
+        If `approved` is None, the remaining words are the answer; otherwise they are a comment. With
+        `everywhere`, a number that does not belong to a question on these threads may name a question of
+        another agent.
 
-        Without a number nothing is answered, because the question that the person saw may have been answered
-        already, and another one may be open. The reply then lists the open questions with their numbers.
+        Without a number, no question is answered, because the question that the person saw may have been
+        answered already while another one is open. The reply then lists the open questions with their
+        numbers.
 
         Raises:
             StoreError: The answer could not be stored; the question stays open.
@@ -105,10 +110,10 @@ class Questions:
     async def _answered_before(
         self, thread_ids: Sequence[str], number: str | None, note: str, given: Given
     ) -> Decided:
-        """Return this reply and the answered question, because its card may not show the answer yet.
+        """Return this reply and the answered question, whose card may not show the answer yet.
 
-        A person who repeats an answer gets the first reply again, because the page sends a button again if it
-        did not get the first reply.
+        A person who repeats an answer gets the first reply again. For example, the page sends a button press
+        again if it did not receive the first reply.
         """
         for thread_id in thread_ids if number else ():
             for run in await self._threads.latest_runs(thread_id):
@@ -125,7 +130,7 @@ class Questions:
         return Decided(note)
 
     def _repeats(self, question: Question, decision: ToolCallResume, given: Given) -> bool:
-        """Return whether an answer is the one that was already given, by the same person in the same chat."""
+        """Return whether the same person already gave this answer in the same chat."""
         try:
             return question.decision(given, self._clock.now()).decision_id == decision.decision_id
         except (NotPermitted, InvalidArgument):
@@ -135,7 +140,7 @@ class Questions:
 async def answer_run(
     run_queue: Mailbox, thread_id: str, question: Question, decision: ToolCallResume, *, delay_ms: int = 0
 ) -> bool:
-    """Pass an answer to the run that waits for it; return False if another answer arrived first.
+    """Pass an answer to the run that is waiting for it; return False if another answer arrived first.
 
     The run resumes with the answer after `delay_ms` milliseconds.
 
@@ -155,7 +160,7 @@ async def answer_run(
 
 
 def answer_note(question: Question, decision: ToolCallResume, where: str = "") -> str:
-    """Return the line on a question's card that tells its answer, who gave it and where."""
+    """Return the line for a question's card that states the answer, and who gave it where."""
     word = {True: "Approved", False: "Denied"}.get(decision.approved)  # type: ignore[arg-type]
     by = decision.by or ("" if where else "an unknown person")
     said = word or f"Answered: {one_line(decision.reason or '')[:_SHOWN]}"
@@ -163,7 +168,7 @@ def answer_note(question: Question, decision: ToolCallResume, where: str = "") -
 
 
 def inbox_text(found: Sequence[tuple[str, Question]]) -> str:
-    """Return the list of open questions for a chat, with the command that answers each of them."""
+    """Format the open questions for a chat, each with the command that answers it."""
     lines = list[str]()
     for _, one in found[:_MOST_LISTED]:
         who = f"From {one.asked.who}." if one.asked.to else ""

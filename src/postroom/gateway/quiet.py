@@ -13,9 +13,11 @@ _DAY = 24 * 60
 
 @dataclass(frozen=True, slots=True)
 class QuietHours:
-    """A daily period in minutes of the day. It spans midnight if the end is earlier.
+    """A daily period in minutes of the day.
 
-    Zone None: the local zone.
+    The period spans midnight if its end is earlier than its beginning.
+
+    If the zone is None, the times are in the local time zone.
     """
 
     begin: int

@@ -1,9 +1,9 @@
 """Scheduled messages in a chat: one-time reminders, and repeated messages to the agent.
 
     /remind ─▶ a schedule ─▶ at its first tick, in one change: the reminder is queued, the schedule ends
-    /every  ─▶ a schedule ─▶ at each tick, in one change: the words are a message to the agent of the chat
+    /every  ─▶ a schedule ─▶ at each tick, in one change: the text is sent to the agent of the chat
 
-They use the same schedules as runs, so that each tick happens exactly once, even with restarts and several
+They use the same schedules as runs. So each tick happens exactly once, even after restarts and with several
 processes. If a person may no longer write, their schedules are removed when they are next due.
 """
 
@@ -36,7 +36,7 @@ from postroom.schedules.firing import Firing, Schedules, new_schedule
 from postroom.stores.store import SqlStore, Transaction
 
 CHAT: Final = "chat"
-"""The kind of these schedules."""
+"""The `kind` of the schedules of chats."""
 MOST_SCHEDULES: Final = 20
 """Maximum number of schedules in one session."""
 _DAYS: Final = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
@@ -55,7 +55,7 @@ _LONGEST: Final = timedelta(days=366)
 
 
 class When(Record, frozen=True, kw_only=True):
-    """When a scheduled message is sent: after a time span, repeatedly at an interval, or at a time of day."""
+    """When a message is sent: once after a time span, repeatedly at an interval, or at a time of day."""
 
     words: str
     """The time as a text for people, such as `every mon, wed at 18:30 Europe/Berlin`."""
@@ -73,9 +73,9 @@ class Reminders:
         run_queue: Mailbox,
         place_of: Callable[[SessionSource], Awaitable[tuple[str, Json] | None]],
     ) -> None:
-        """`place_of` returns the current thread of a session, and the chat's requirements for the agent.
+        """`place_of` returns a session's current thread, and the model and instructions that the chat sets.
 
-        It returns None if the person may no longer write.
+        `place_of` returns None if the person may no longer write.
         """
         self._run_queue = run_queue
         self._place_of = place_of
@@ -87,7 +87,7 @@ class Reminders:
     ) -> Schedule:
         """Store a reminder or a message to the agent, and return its schedule.
 
-        A repeated `key` changes nothing.
+        If a schedule with this `key` already exists, nothing changes.
 
         Raises:
             InvalidSchedule: The text is empty, the time is invalid, or the session has too many schedules.
@@ -155,14 +155,14 @@ class Reminders:
         return await self._run_queue.accepting([thread_id] if thread_id else [], change, key=firing.lock)
 
     def is_open(self, tx: Transaction, made: str) -> bool:
-        """Return False so that no tick is skipped. Messages of later ticks wait on the thread."""
+        """Always return False, so that no tick is skipped. Messages of later ticks wait on the thread."""
         return False
 
 
 def span_of(words: str) -> tuple[timedelta | None, str]:
     """Return the time span at the beginning of words such as `2h Look` or `10 minutes`, and the other words.
 
-    Return None and the words if there is none, if it is 0, or if it is longer than 36,500 days.
+    Return None and all words if there is no time span, if it is 0, or if it is longer than 36,500 days.
     """
     span, rest = leading_duration(words)
     return (span, rest) if span and span <= LONGEST else (None, words)
@@ -184,7 +184,7 @@ def read_every(words: str, zone: str) -> tuple[When, str]:
     """Parse a repeated message to the agent; return its time and its text.
 
     Examples: `1d Look`, `mon,wed at 18:30 Europe/Berlin Look`. `zone` applies to a time without a zone. Zone
-    names are not case-sensitive. Blocks, because it reads the names of the zones.
+    names are not case-sensitive. This call blocks, because it reads the names of the time zones.
 
     Raises:
         InvalidSchedule: The words begin neither with a time span nor with days and a time of day.
@@ -205,10 +205,10 @@ def read_every(words: str, zone: str) -> tuple[When, str]:
 
 
 def _zone_named(told: str) -> str | None:
-    """Return the name of a time zone as the database spells it; None for other words, such as `and/or`.
+    """Return the name of a time zone as the zone database spells it; None for other words, such as `and/or`.
 
-    An unknown name that begins with a capital letter, or with a known area such as `europe/`, is returned
-    unchanged, so that the schedule refuses it and names it.
+    If an unknown name begins with a capital letter, or with a known area such as `europe/`, it is returned
+    unchanged. The schedule then refuses it with an error that names it.
     """
     zones = {name.casefold(): name for name in available_timezones()}
     areas = {name.partition("/")[0] for name in zones if "/" in name}
@@ -247,7 +247,7 @@ def _days_of(days: Sequence[str]) -> str:
 def in_words(schedule: Schedule, *, shows_next: bool = False) -> str:
     """Return a schedule in one line.
 
-    With `shows_next`, it ends with the next time; this blocks to read the zone.
+    With `shows_next`, the line ends with the next time. The call then blocks, because it reads the time zone.
     """
     span = span_in_words(timedelta(milliseconds=schedule.every_ms or 0))
     when = schedule.payload.get("when") or f"{'in' if schedule.payload['once'] else 'every'} {span}"
@@ -256,7 +256,10 @@ def in_words(schedule: Schedule, *, shows_next: bool = False) -> str:
 
 
 def next_time(schedule: Schedule) -> str:
-    """Return the next time of a schedule, such as `Mon 2026-11-30 18:30 CET`. Blocks to read the zone."""
+    """Return the next time of a schedule, such as `Mon 2026-11-30 18:30 CET`.
+
+    This call blocks, because it reads the time zone.
+    """
     moment = datetime.fromtimestamp((schedule.next_at or 0) / 1_000, ZoneInfo(schedule.zone))
     return f"{_DAYS[moment.isoweekday() % 7].title()} {moment:%Y-%m-%d %H:%M %Z}"
 

@@ -1,4 +1,4 @@
-"""The effects of a chat run that ends or waits: an answer to deliver, or a question to ask.
+"""The outbox rows for a chat run that ends or waits: an answer to deliver, or a question to ask.
 
 The outbox rows are stored in the commit that ends the run. The thread's name identifies the bot that delivers
 a row. The row of an answer contains its address, and the address of any other row is looked up on delivery.
@@ -42,7 +42,7 @@ _AGENT = 3
 
 
 class ReplyKind(StrEnum):
-    """What a reply does in the chat."""
+    """What a reply does in its chat."""
 
     ANSWER = "answer"
     NOTICE = "notice"
@@ -63,11 +63,11 @@ class Question(Record, frozen=True, kw_only=True):
     asked: Asked = YES_OR_NO
 
     def decision(self, given: Given, now: int) -> ToolCallResume:
-        """Return the decision that an answer makes.
+        """Convert an answer to the decision with which the run resumes.
 
         Raises:
             NotPermitted: This person may not answer the question.
-            InvalidArgument, TooLarge: The question does not take such an answer.
+            InvalidArgument, TooLarge: The question does not accept such an answer.
         """
         return decision_on(self.asked, self.number, self.text, given, now)
 
@@ -90,20 +90,20 @@ class Reply(Record, frozen=True, kw_only=True):
     tool_calls: tuple[ToolCall, ...] = ()
     """The tools that the caller should call. The answer is not complete without their results."""
     usage: tuple[int, int] = (0, 0)
-    """The numbers of tokens that its run has read and written."""
+    """The numbers of tokens that the reply's run has read and written."""
     cost_micros: int = 0
-    """The cost of its run, in millionths of a US dollar."""
+    """The cost of the reply's run, in millionths of a US dollar."""
     choices: tuple[Button, ...] = ()
     """Buttons below a notice."""
     output: str | None = None
-    """The agent's own words, if postroom has changed or extended them in `text`."""
+    """The agent's own text, if `text` differs from it because postroom has changed or extended it."""
     is_cut: bool = False
     """Whether the model's limit of tokens cut the answer off."""
     questions: tuple[Question, ...] = ()
     source: dict[str, Json] | None = None
     """The destination.
 
-    If it is None, it is looked up by the inbound messages, or else by the thread's session.
+    If None, it is looked up through the inbound messages, or else through the thread's session.
     """
     answers: tuple[str, ...] = ()
     """The platform's ids of the answered messages.
@@ -115,18 +115,18 @@ class Reply(Record, frozen=True, kw_only=True):
     question: str | None = None
     """The number of the question that was answered."""
     waits_for: str | None = None
-    """For a notice that is true until an agent begins with a message: the platform's id of that message."""
+    """For a notice that is shown until an agent begins with a message: the platform's id of that message."""
     card: str | None = None
     """The platform's id of the notice's card whose button was pressed.
 
-    Return None if the card belongs to a question.
+    None if the card belongs to a question.
     """
     mail_key: str | None = None
-    """The key of its mail message, if mail must be notified of the result."""
+    """The key of the mail message that this reply delivers, if mail must be notified of the result."""
     keeps_quiet: bool = False
-    """Whether it waits for the end of the chat's quiet hours."""
+    """Whether the reply waits for the end of the chat's quiet hours."""
     files: tuple[Attachment, ...] = ()
-    """Files to send after it, in addition to the files of its run."""
+    """Files to send after the reply, in addition to the files of its run."""
 
     @property
     def is_whole_answer(self) -> bool:
@@ -154,7 +154,9 @@ class Reply(Record, frozen=True, kw_only=True):
 
     @property
     def _order_key(self) -> str | None:
-        """The order key: the messages of one thread are sent in order, and so are all notices of one chat.
+        """The order key of the outbox row.
+
+        Messages of one thread are sent in order, and so are notices of one chat.
 
         Messages that wait for the end of quiet hours delay only one another.
         """
@@ -187,10 +189,10 @@ class Reply(Record, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, row: OutboxMessage) -> "Reply":
-        """Return the reply that a row stores.
+        """Return the reply that is stored in a row.
 
         Raises:
-            ValidationError: The row stores something else.
+            ValidationError: The row does not contain a reply.
         """
         return msgspec.convert(row.payload, cls)
 
@@ -227,12 +229,12 @@ def is_chat(thread_id: str) -> bool:
 
 
 def has_waiting_caller(target: str) -> bool:
-    """Return whether messages to this target reach only a caller who is still waiting."""
+    """Return whether each message to this target answers a caller who may be waiting for it."""
     return target.startswith(f"{Platform.API_SERVER.value}/")
 
 
 def question_of(run: RunRecord, ticket: RunWaitingTicket) -> Question:
-    """Return a question to a person. Its number is short, and always the same for the same question."""
+    """Return the question of a run to a person. Equal questions always have the same short number."""
     return Question(
         number=number_of(run.run_id, ticket),
         run_id=run.run_id,
@@ -243,10 +245,10 @@ def question_of(run: RunRecord, ticket: RunWaitingTicket) -> Question:
 
 
 def number_of(run_id: str, ticket: RunWaitingTicket) -> str:
-    """Return the six characters that name a question in a chat, 24 bits of a hash.
+    """Return the number of a question in a chat: six characters that encode 24 bits of a hash.
 
-    Two open questions of a chat have the same number in one of 16 million cases; the number then answers
-    neither. A question from `ask_person` keeps its number.
+    Two open questions of a chat have the same number with a probability of one in 16 million. The number then
+    answers neither of them. A question from `ask_person` already has a number, which is returned unchanged.
     """
     if ticket.ticket_id == ticket.tool_call_id and QUESTION_NUMBER.fullmatch(ticket.ticket_id):
         return ticket.ticket_id
@@ -298,7 +300,7 @@ def cards_of(run: RunRecord) -> list[Card]:
 
 
 def answer_of(run: RunRecord) -> Reply:
-    """Return the message with which a chat learns the end of a run."""
+    """Return the message that tells a chat how a run has ended."""
     reason = run.termination
     failed = reason is not None and reason.type is TerminationKind.ERROR
     calls: tuple[ToolCall, ...] = ()
@@ -324,10 +326,10 @@ def answer_of(run: RunRecord) -> Reply:
 
 
 class ChatEffects(RunEffects):
-    """Reports the ends of chat runs in their chats. Runs of other threads have no effects here."""
+    """Reports in its chat how each chat run ends. Runs of other threads have no effects here."""
 
     def __init__(self, attempts: int = DEFAULT_MAX_ATTEMPTS) -> None:
-        """`attempts` is the mailbox's `default_max_attempts`: later retries are minutes apart."""
+        """`attempts` is the mailbox's `default_max_attempts`, after which retries are minutes apart."""
         self._attempts = attempts
 
     def put_back(self, tx: Transaction, row: RunDispatch) -> None:
@@ -352,7 +354,7 @@ class ChatEffects(RunEffects):
             return ()
         if run.status is RunStatus.WAITING:
             reply = self._question(run)
-        else:  # it names its place, so that delivery does not look it up
+        else:  # the reply contains its destination, so that delivery need not look it up
             reply = answer_of(run)
             read, files = tx.chats.answered(reply.inbound_ids[:MAX_INBOUND], run.thread_id, run.run_id)
             reply = replace(

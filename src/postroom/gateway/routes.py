@@ -18,14 +18,14 @@ from postroom.gateway.events import MessageEvent
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The agent that answers a message (None: `[agent]`), and why."""
+    """The agent that answers a message, where None stands for `[agent]`, and the reason."""
 
     agent: str | None
     why: str
 
 
 def decide(routes: Sequence[Route], event: MessageEvent, chosen: str | None = None) -> Decision | None:
-    """Return the agent that answers a message, or None.
+    """Return the agent that answers a message; None if no agent does.
 
     `chosen` is the agent chosen with /agent in this chat.
     """

@@ -1,16 +1,16 @@
 """The runner: processes the messages of each chat, one at a time.
 
     accept ─▶ stored ─▶ queue of the chat's worker ─▶ its turn:
-        stranger ─▶ a pairing code, or nothing      command ─▶ performed; of some, an agent reads the words
+        stranger ─▶ a pairing code, or nothing      command ─▶ performed; an agent reads the text of some
         message ─▶ handed over to its session's thread; the mailbox knows whether the thread is busy
 
 Each chat has one worker, which processes the stored messages of the chat in order. A message that arrives
 while its chat is idle is stored and handed over in one transaction. The store contains every message of a
-queue, so a process that dies loses none. A message that cannot be handed over leaves the queue and is picked
-up from the store later.
+queue, so a process that dies loses none. A message that cannot be handed over leaves the queue, and is read
+from the store again later.
 
 `/stop` does not wait for its turn: it is performed at once. `/agent`, `/link` and `/unlink` change the
-session of later messages in the queue, so such a message is stored only after the command has been performed.
+session of the messages after them. So such a message is stored only after the command has been performed.
 Every other message is stored at once, so that its platform does not wait.
 """
 
@@ -81,7 +81,7 @@ class ChatWorker:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no message waits and none is being handled."""
+        """Whether no message is waiting or being handled."""
         return not (self.queue or self.is_active)
 
     def has(self, inbound_id: int) -> bool:
@@ -101,7 +101,7 @@ class ChatWorker:
             self.decided.set()
 
     def stop(self) -> None:
-        """Stop the worker. The messages of the queue remain in the store and are found there later."""
+        """Stop the worker. The messages in its queue remain in the store, from which they are read later."""
         self.is_active = False
         self.queue.clear()
         self.decided.set()
@@ -109,7 +109,7 @@ class ChatWorker:
     async def whole_album(self, timer: Timer) -> list[MessageEvent]:
         """Wait until the album of the first message is complete, and return its messages.
 
-        The first one stays in the queue.
+        The first message stays in the queue.
         """
         first, found = self.queue[0], list[MessageEvent]()
         sent = album_of(first), first.source and first.source.user_id
@@ -132,7 +132,7 @@ class ChatWorkers:
     def __init__(self) -> None:
         self.by_chat: WeakValueDictionary[tuple[object, ...], ChatWorker] = WeakValueDictionary()
         self.stop_requested: set[str] = set()
-        """Sessions whose current message must not start a run."""
+        """The sessions whose current message must not start a run, because a `/stop` has arrived."""
 
     def of(self, source: SessionSource) -> ChatWorker:
         """Return the worker of a chat."""
@@ -157,7 +157,7 @@ def album_of(event: MessageEvent) -> str | None:
 async def merge_album(log: IntakeLog, first: MessageEvent, others: Sequence[MessageEvent]) -> None:
     """Merge the files and texts of an album into its first message, and close the other messages.
 
-    Repeating this after a crash adds nothing twice.
+    If the call is repeated after a crash, nothing is added twice.
 
     Raises:
         StoreError: The change could not be stored.
@@ -168,7 +168,7 @@ async def merge_album(log: IntakeLog, first: MessageEvent, others: Sequence[Mess
     given = first.metadata.get("album", [])
     new = [event for event in others if event.message_id not in given]
     texts = dict.fromkeys(event.text for event in (first, *new) if event.text.strip())
-    # Each message of an album answers the same message: its files are given once, with the first.
+    # All messages of an album reply to the same message, whose files are added only once, with the first.
     own = (event.media[: len(event.media) - event.metadata.get("answered_files", 0)] for event in new)
     first.media += tuple(file for files in own for file in files)
     first.forwarded = tuple(dict.fromkeys(words for event in (first, *new) for words in event.forwarded))
@@ -178,18 +178,18 @@ async def merge_album(log: IntakeLog, first: MessageEvent, others: Sequence[Mess
     try:
         kept = await log.edit(inbound_key(source, first.message_id), first.to_body())
     except (AlreadyConsumed, UnknownMessage):
-        return  # it was deleted meanwhile, or another process was faster
+        return  # the message was deleted meanwhile, or another process merged it
     first.revision = kept.revision
     done = InboundMove(status=InboundStatus.DONE, reason=f"one with message {first.inbound_id}")
     for event in others:
         try:
             await log.move([event.inbound_id or 0], done)
         except IllegalTransition:
-            continue  # as above
+            continue  # the message was deleted meanwhile, or another process closed it
 
 
 class Acknowledgements:
-    """Limits the notices in a busy session to one in half a minute."""
+    """Limits the notices in a busy session to one every half minute."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -223,16 +223,18 @@ class Services:
     """Waits for active runs to end and for their answers to be delivered."""
     timer: Timer
     tasks: Tasks
-    """The background tasks that hand messages over."""
+    """The background tasks in which messages are handed over."""
     metrics: GatewayMetrics
     acknowledgements: Acknowledgements
     to_people: ToPeople
 
 
 class GatewayRunner:
-    """Processes the events of all platforms: each is performed as a command, refused, or handed to an agent.
+    """Processes the messages of all platforms.
 
-    Other programs also use the names with an underscore, even on a runner that was created without
+    Each is performed as a command, refused, or handed to an agent.
+
+    Other programs also use the methods with an underscore, even on a runner that was created without
     `__init__`.
     """
 
@@ -292,7 +294,7 @@ class GatewayRunner:
             await self.drain(worker)
         return None
 
-    # Turns.
+    # Processing the queues.
 
     def go_on(self, worker: ChatWorker) -> None:
         """Start a task that handles the queue of a chat, unless one is running."""
@@ -318,7 +320,7 @@ class GatewayRunner:
                     await self._take_turn(event)
                 except PostroomError as error:
                     _LOG.warning("message.left_waiting", inbound_id=event.inbound_id, reason=error.describe())
-                except Exception:  # whatever one message meets, those behind it have their turns
+                except Exception:  # whatever error one message causes, later messages are handled
                     _LOG.exception("message.left_waiting", inbound_id=event.inbound_id)
                 worker.end_turn()
         finally:
@@ -332,7 +334,7 @@ class GatewayRunner:
         source, key, services = event.source, draft.session_key, self.services
         if event.is_command() or event.is_empty or album_of(event) or "automatic" in event.metadata:
             return False
-        if event.reply_to_message_id is not None:  # it may answer a question
+        if event.reply_to_message_id is not None:  # the message may answer a question
             return False
         if source is None or not worker.is_idle or key in services.presenter.runs:
             return False
@@ -448,7 +450,7 @@ class GatewayRunner:
             services.sessions.note(activity)
         services.metrics.message(admission.kind.value)
         if admission.kind is not AdmissionKind.REJECTED:
-            if admission.kind is not AdmissionKind.STARTED:  # a run shows this itself
+            if admission.kind is not AdmissionKind.STARTED:  # the run itself shows this
                 services.presenter.show_typing(source)
             services.presenter.seen.show(event)
         await self._acknowledge(event, source, key, admission)
@@ -479,7 +481,7 @@ class GatewayRunner:
     async def _wait_for_earlier(self, event: MessageEvent, key: str) -> None:
         """Wait until other processes have handed over the earlier messages of this session.
 
-        The wait for a dead process is short.
+        The wait is short if the other process has died.
         """
         services = self.services
         for pause_ms in _PATIENCE_MS:
@@ -520,7 +522,7 @@ class GatewayRunner:
         except IllegalTransition as error:
             _LOG.info("message.closed_before", inbound_id=event.inbound_id, reason=error.message)
 
-    # Who, and where.
+    # Senders and sessions.
 
     def _is_user_authorized(self, source: SessionSource) -> bool:
         return self._services is not None and self._services.people.may_write(source)
@@ -554,9 +556,9 @@ class GatewayRunner:
     # Commands.
 
     async def _obey(self, event: MessageEvent, source: SessionSource, key: str) -> Answer:
-        """Perform a command, without waiting for a run.
+        """Perform a command without waiting for active runs.
 
-        An agent reads only the words of `gives_words` commands.
+        An agent reads the words after a command only if its `gives_words` is true.
         """
         name = event.get_command() or ""
         command = BY_NAME.get(name)
@@ -587,7 +589,7 @@ class GatewayRunner:
         )
 
     async def pressed(self, press: ButtonPress) -> str:
-        """Handle a pressed button like the command in its value, sent by the person who pressed it."""
+        """Handle a pressed button as if the person had sent the command in the button's value."""
         event = MessageEvent(text=f"/{press.value}", source=press.source)
         if not self._knows(press.source):
             return wording.NOT_ALLOWED
@@ -599,7 +601,7 @@ class GatewayRunner:
             await self.services.notices.show_chosen(press, note)
         return note
 
-    # Its end.
+    # Stopping.
 
     async def stop(self) -> None:
         """Stop the runner, once.
@@ -632,7 +634,7 @@ class GatewayRunner:
         for adapter in self.adapters.values():
             try:
                 await adapter.disconnect()
-            except Exception as error:  # whatever one channel does, the others are disconnected as well
+            except Exception as error:  # whatever error one channel causes, the others are disconnected, too
                 _LOG.exception("channel.not_disconnected", reason=type(error).__name__)
         self.adapters = {}
         for shown in (self._running_agents, self._pending_messages, self._pending_approvals):

@@ -1,4 +1,4 @@
-"""The source of a message, and the key of the session to which it belongs."""
+"""The source of a message, and the key of the session to which the message belongs."""
 
 import re
 from enum import StrEnum
@@ -15,13 +15,13 @@ PREFIX = "agent"
 _PLAIN = re.compile(r"[\w./@:-]*", re.ASCII)
 """Matches a part of a session key that needs no escaping, because it contains no colon."""
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
-"""The names of platforms: 1 to 32 characters."""
+"""Matches the name of a platform, of 1 to 32 characters."""
 _MAIN = "main"
 """The name of `[agent]` in session keys."""
 
 
 class Platform(StrEnum):
-    """A chat platform: a built-in one, or that of a plug-in, given by name as in `Platform("zulip")`.
+    """A chat platform: a built-in one, or that of a plug-in, as in `Platform("zulip")`.
 
     The plug-in need not be installed. `gateway.toml` decides which platforms are connected, and stored
     messages keep their platform if the plug-in is removed.
@@ -39,7 +39,10 @@ class Platform(StrEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> "Platform | None":
-        """Return the platform with a plug-in's name, always the same object; None for an invalid name."""
+        """Return the platform with a plug-in's name; None for an invalid name.
+
+        Equal names always give the same object.
+        """
         if not isinstance(value, str) or not _NAME.fullmatch(value):
             return None
         member = str.__new__(cls, value)
@@ -48,11 +51,11 @@ class Platform(StrEnum):
 
 
 ANSWER_ONLY = frozenset({Platform.API_SERVER, Platform.WEBHOOK})
-"""Platforms where each message is a request with exactly one answer, so no other message can be sent."""
+"""Platforms where each message is a request that gets exactly one answer, so no other message can be sent."""
 
 
 class SessionSource(Record, frozen=True, kw_only=True):
-    """A place in a chat, and the sender. Names are only for display; no decision depends on them."""
+    """The chat and thread of a message, and its sender. Names are only displayed; no decision uses them."""
 
     platform: Platform
     chat_id: str = ""
@@ -68,9 +71,9 @@ class SessionSource(Record, frozen=True, kw_only=True):
     """The bot, or other identity, to which the message was sent."""
     is_bot: bool = False
     agent: str | None = None
-    """The agent that answers according to the routes; None: `[agent]`."""
+    """The agent that answers according to the routes. None stands for `[agent]`."""
     person: str | None = None
-    """The owner of the conversation, if a direct chat shares it with the person's other chats."""
+    """The person whose linked direct chats, including this one, share a conversation; otherwise None."""
 
     @property
     def description(self) -> str:
@@ -90,7 +93,7 @@ class SessionSource(Record, frozen=True, kw_only=True):
 
     @classmethod
     def from_dict(cls, data: dict[str, Json]) -> "SessionSource":
-        """Return the source from the data of `to_dict`; unknown names are ignored.
+        """Return the source from the data that `to_dict` returned; unknown names are ignored.
 
         Raises:
             ValueError: The platform's name is invalid.
@@ -105,8 +108,8 @@ def build_session_key(
     """Return the session key of a source, such as `agent:main:telegram:dm:12345`.
 
     Different agents have separate sessions. Direct messages have one session for each chat and thread, but
-    all linked chats of a person share one. In other chats, each participant has a separate session, unless
-    this is switched off, separately for threads. A colon within a part is escaped as `%3A`.
+    all linked chats of a person share one. In other chats, each participant has a separate session. This can
+    be switched off, separately for groups and for threads. A colon within a part is escaped as `%3A`.
     """
     chat_id = source.chat_id or None
     if source.person is not None:

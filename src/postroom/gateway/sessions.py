@@ -26,19 +26,22 @@ _TOUCH_AFTER_MS = 30_000
 _MOST_ADDRESSES = 10_000
 _TRIES = 16
 QUIET_OFF = "off"
-"""The stored choice that a chat has no quiet hours, even if the file sets some."""
+"""The stored value with which a chat has no quiet hours, even if the configuration file sets some."""
 MOST_HIDDEN = 200
 """Maximum number of runs of one thread that can be undone."""
 _HIDDEN = "hidden"
-"""The setting with the undone runs: by run id for a thread, by thread for a session of earlier releases."""
+"""The setting that stores undone runs.
+
+For a thread they are keyed by run id; earlier releases stored them in the session, keyed by thread.
+"""
 _HIDES = "hides"
-"""The setting that marks a session in which a run was undone."""
+"""The setting that marks a session that has undone runs."""
 _CHOSEN = "agent"
-"""The setting of a session that contains the agent chosen there."""
+"""The setting of a session that stores the agent that was chosen in the chat."""
 
 
 class Sessions:
-    """The sessions of all chats."""
+    """Loads, changes and resets the sessions of all chats."""
 
     def __init__(
         self,
@@ -55,7 +58,7 @@ class Sessions:
         self._new_id = new_id
         self._addresses: OrderedDict[str, tuple[str, SessionSource]] = OrderedDict()
         self._known: OrderedDict[str, ChatSession] = OrderedDict()
-        """A cache of stored sessions. It is empty if other processes change sessions too."""
+        """A cache of stored sessions. It stays empty if other processes change sessions, too."""
 
     async def of(self, key: str, source: SessionSource) -> tuple[ChatSession, bool]:
         """Return the session of a message, and whether its reset policy has just reset it."""
@@ -67,7 +70,7 @@ class Sessions:
         return session, began_anew
 
     async def current(self, key: str, source: SessionSource) -> tuple[ChatSession, bool]:
-        """Return the same as `of`, but leave it to the caller to store the session's activity."""
+        """Do the same as `of`, except that the caller must store the session's activity."""
         now = self._clock.now()
         session = await self.load(key)
         if session is None:
@@ -79,9 +82,12 @@ class Sessions:
         return session, False
 
     def activity(self, session: ChatSession, source: SessionSource) -> "Activity | None":
-        """Return the activity to store for a session that receives a message now; None if nothing is due."""
+        """Return the activity to store for a session that receives a message now.
+
+        Return None if the stored activity is recent enough.
+        """
         now, there = self._clock.now(), (session.source.get("platform"), session.source.get("chat_id"))
-        # The session of linked chats may have been active elsewhere.
+        # A session of linked chats may have been active in another chat.
         is_here = source.person is None or there == (source.platform.value, source.chat_id)
         if is_here and now - session.active_at < _TOUCH_AFTER_MS:
             return None
@@ -100,7 +106,10 @@ class Sessions:
         return str(chosen) if chosen else None
 
     async def choose_agent(self, source: SessionSource, agent: str | None) -> None:
-        """Choose the agent that answers in this chat, if the routes allow it; None follows the routes."""
+        """Choose the agent that answers in this chat, if the routes allow it.
+
+        With None, the routes decide again.
+        """
         key, place = self._key_of_choice(source), replace(source, agent=None)
 
         def choosing(session: ChatSession) -> ChatSession:
@@ -111,7 +120,7 @@ class Sessions:
         await self.changed(key, choosing)
 
     def label(self, source: SessionSource) -> str:
-        """Return the prefix of an answer, if people must see which of several agents wrote it."""
+        """Return the prefix that names an answer's agent; "" if only one agent answers in the chat."""
         is_needed = is_one_of_several(self._config.routes, source)
         return label(source.agent) if source.agent is not None and is_needed else ""
 
@@ -126,7 +135,7 @@ class Sessions:
         return None if known is None else self._kept(known)
 
     async def begin_anew(self, key: str, source: SessionSource) -> ChatSession:
-        """Bind the session to a new thread; the old thread can be resumed."""
+        """Bind the session to a new thread. The old thread can be resumed later."""
         self._kept(await self._store.open(self._fresh(key, source, self._clock.now())))
         thread_id = self._new_thread(source)
         return await self.bind(key, thread_id, title=None)
@@ -156,8 +165,9 @@ class Sessions:
 
         Return False if the thread has too many hidden runs.
 
-        `runs` maps each run to the messages that it has read. They are stored separately from the session,
-        which is written with each message, and a thread can have at most `MOST_HIDDEN`.
+        `runs` maps each run to the messages that it has read. Hidden runs are stored separately from the
+        session, because the session is written with each message. A thread can have at most `MOST_HIDDEN` of
+        them.
         """
         thread_id, source = session.thread_id, SessionSource.from_dict(session.source)
         if len({*await self.hidden(thread_id), *runs}) > MOST_HIDDEN:
@@ -185,7 +195,7 @@ class Sessions:
             after = change(session)
             if after == session:
                 return session
-            self._known.pop(key, None)  # when this fails, it may have been stored all the same
+            self._known.pop(key, None)  # if this fails, the change may have been stored nevertheless
             try:
                 return self._kept(await self._store.put(after))
             except VersionConflict:
@@ -218,9 +228,12 @@ class Sessions:
         return moved
 
     async def join(self, address: ChatAddress, person: str) -> None:
-        """Make a direct chat's conversations those of its person, unless the person already has such a one.
+        """Move a direct chat's conversations to its person.
 
-        The chat keeps its other conversations, and returns to them after an unlink.
+        With each agent, the person's chats share one conversation. If the person already has a conversation
+        with an agent, the chat's conversation with that agent is not moved.
+
+        Conversations that are not moved stay with the chat, which returns to them after an unlink.
         """
         agents = dict.fromkeys((None, *(rule.agent for rule in self._config.routes)))
         for agent in agents:
@@ -247,7 +260,7 @@ class Sessions:
     async def place_of(self, thread_id: str, messages: Sequence[Message]) -> tuple[str, SessionSource] | None:
         """Return the session of a run's thread, and the chat in which the run is answered.
 
-        For linked chats that is the chat of its last message.
+        For linked chats, this is the chat of the last message that the run answers.
         """
         found = await self.address(thread_id)
         if found is None or found[1].person is None:
@@ -293,14 +306,14 @@ class Sessions:
         return thread_name(source.platform.value, source.account, self._new_id(), source.agent)
 
     def reset_policy(self, session: ChatSession, source: SessionSource) -> SessionResetPolicy:
-        """Return a session's reset policy: the one chosen in the session, otherwise the one in the file."""
+        """Return the reset policy that was chosen in a session, otherwise that of the configuration file."""
         chosen = session.settings.get("reset")
         if chosen:
             return SessionResetPolicy(**{**chosen, "mode": ResetMode(chosen["mode"])})
         return self._config.get_reset_policy(source.platform, source.chat_type, source.chat_id)
 
     async def quiet_hours(self, address: ChatAddress) -> QuietHours | None:
-        """Return the quiet hours of a chat: those chosen in the chat, otherwise those in the file."""
+        """Return the quiet hours that were chosen in a chat, otherwise those of the configuration file."""
         session = await self.load(_quiet_key(address))
         chosen = None if session is None else session.settings.get("quiet")
         if chosen is not None:
@@ -320,14 +333,14 @@ class Sessions:
     def _is_delivered(self, thread_id: str) -> bool:
         """Return whether the channel that delivers a thread's answers is connected.
 
-        The thread's name contains it.
+        The thread's name contains the channel.
         """
         platform = unquote(target_of(thread_id).partition("/")[0])
         return any(one.value == platform for one in self._config.get_connected_platforms())
 
 
 def _quiet_key(address: ChatAddress) -> str:
-    """Return the key of a chat's quiet hours. Everyone who writes in the chat shares the same key."""
+    """Return the key of a chat's quiet hours. All people who write in the chat share this key."""
     return f"quiet:{address.name}"
 
 
@@ -337,7 +350,10 @@ def _hidden_key(thread_id: str) -> str:
 
 
 def ends_session(policy: SessionResetPolicy, *, active_at: int, now: int) -> bool:
-    """Return whether a session with this last activity must be reset now. Days are in local time."""
+    """Return whether a session that was last active at `active_at` must be reset now.
+
+    Days are in local time.
+    """
     idle = policy.mode in (ResetMode.IDLE, ResetMode.BOTH)
     if idle and now - active_at >= milliseconds(timedelta(minutes=policy.idle_minutes)):
         return True

@@ -5,12 +5,10 @@
                                 b = 2                   a = 1                       ```
                                 ```                     ```
 
-What a cut must not do, and the exceptions:
-
-    never            exceed the limit, lie in the line that opens or closes a fence, divide a surrogate pair
-    for want of room divide a grapheme or inline code, begin a part with text that only looks like a fence
-    preferably not   lie elsewhere than after a blank line, then a newline, then a space: of each the last one
-                     that leaves a part at least half full
+No part exceeds the limit. No cut lies in the line that opens or closes a fence, or divides a surrogate pair.
+Only if there is no other possible cut, it may divide a grapheme or inline code, or the next part may begin
+with text that only looks like a fence. A cut lies after a blank line if possible, otherwise after a newline,
+otherwise after a space. Of each kind, the last one is chosen, provided that the part is at least half full.
 
 White space at a cut is dropped, except for the indentation of the next line. Within a code fence, white space
 is kept. An info string that would fill half of a part is not repeated. If the markers of a fence would fill a
@@ -29,11 +27,11 @@ _FENCE_LINE = re.compile(r"^( {0,3})(`{3,}|~{3,})([^\n]*)$", re.MULTILINE)
 _FENCE_HEAD = re.compile(r" {0,3}(?:```|~~~)")
 _FENCE_MARKS = ("```", "~~~")
 _WHITE = re.compile(r"[^\S\u00a0\u2007\u202f]+")
-# A code span ends with its block at the latest: a blank line, an item, a quote, a heading, a row of a table.
+# A code span ends at the latest with its block: at a blank line, item, quote, heading or table row.
 _TICKS = re.compile(r"`+|\n(?=[^\S\n]*(?:\n|[-*+]\s|>|\||#{1,6}\s|\d{1,9}[.)]\s))")
 _JOINERS = frozenset("\u200c\u200d\uff9e\uff9f")
 _LEAST_ROOM = 8
-# Kinds of cuts, the best last.
+# The kinds of cuts, from the worst to the best.
 _NOTHING, _CODE_SPACE, _SPACE, _CODE_NEWLINE, _NEWLINE, _CODE_BLANK, _BLANK = range(7)
 
 
@@ -70,7 +68,7 @@ class _Fence:
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """A cut: one part ends at `end`, and the next begins at `after`."""
+    """A cut between two parts: the first ends at `end`, and the next begins at `after`."""
 
     kind: int
     end: int
@@ -104,7 +102,7 @@ def cut(text: str, *, limit: int, unit: LengthUnit) -> tuple[Piece, ...]:
 
 
 class _Splitter:
-    """Cuts one text, from start to end."""
+    """Cuts one text into parts, from its start to its end."""
 
     def __init__(self, text: str, room: int, unit: LengthUnit) -> None:
         self._text = text
@@ -170,7 +168,7 @@ class _Splitter:
         return self._fences[index] if index >= 0 and place < self._fences[index].end else None
 
     def _after_white(self, place: int) -> int:
-        """Return where the next part begins: after this white space, but before an indentation."""
+        """Return where the next part begins: after the white space, but before the indentation of a line."""
         white = _WHITE.match(self._text, place)
         if white is None:
             return place
@@ -233,7 +231,10 @@ class _Splitter:
         return _Cut((_CODE_SPACE, _CODE_NEWLINE, _CODE_BLANK)[min(lines, 2)], place, place)
 
     def _closes_in_time(self, fence: _Fence, place: int, end: int) -> bool:
-        """Return whether a fence can be closed at `place`; `end` ensures it for the fence around `end`."""
+        """Return whether a fence can be closed at `place`.
+
+        For the fence around `end`, the choice of `end` has ensured this.
+        """
         return fence.end > end or fence.end - place > len(fence.closing)
 
     def _span_around(self, place: int) -> tuple[int, int] | None:
@@ -250,13 +251,13 @@ class _Splitter:
         return self._text[place - 1] != "\n" and _FENCE_HEAD.match(self._text, place) is not None
 
     def _line_start(self, start: int, place: int) -> int:
-        """Return where the line that contains a position begins within the part."""
+        """Return the start of the line that contains a position, but at least the start of the part."""
         return max(start, self._text.rfind("\n", start, place) + 1)
 
     def _within_a_line(self, start: int, end: int) -> _Cut:
         """Return the last cut that divides neither a grapheme nor a code span.
 
-        If there is none, the last cut that does.
+        If there is no such cut, return the last cut that divides one.
         """
         text = self._text
         fence = self._fence_at(end)
@@ -326,7 +327,10 @@ def _spans(text: str, fences: list[_Fence]) -> Iterator[tuple[int, int]]:
 
 
 def _paired(text: str, runs: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Yield the spans between runs of backticks in a block: each ends at the next run of the same length."""
+    """Yield the code spans of a block.
+
+    Each begins at a run of backticks, and ends at the next equally long run.
+    """
     closers: dict[int, int] = {}
     ends: list[tuple[int, int | None]] = []
     for index in range(len(runs) - 1, -1, -1):
@@ -361,7 +365,7 @@ def _is_boundary(text: str, start: int, place: int) -> bool:
         or _is_pair(text, place)
     ):
         return False
-    if "\u1160" <= after <= "\u11ff":  # the second or third sign of a Korean syllable
+    if "\u1160" <= after <= "\u11ff":  # the second or third letter of a Korean syllable
         return not ("\u1100" <= before <= "\u11ff" or "\uac00" <= before <= "\ud7a3")
     if unicodedata.combining(before) == 9:  # a virama ties two consonants together
         return not after.isalpha()
@@ -372,5 +376,5 @@ def _is_boundary(text: str, start: int, place: int) -> bool:
 
 
 def _is_pair(text: str, place: int) -> bool:
-    """Return whether a cut divides a pair of surrogates that the text contains as two characters."""
+    """Return whether a cut divides a surrogate pair that the text contains as two characters."""
     return "\ud800" <= text[place - 1] < "\udc00" <= text[place : place + 1] < "\ue000"

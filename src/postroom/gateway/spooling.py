@@ -18,7 +18,7 @@ _BATCH = 256 * 1024
 
 @asynccontextmanager
 async def spooled(pieces: AsyncIterator[bytes], *, most: int) -> AsyncIterator[SpooledFile]:
-    """Write the pieces to a private file that is removed after the block. Little memory is needed.
+    """Write the pieces, one at a time, to a private file that is removed at the end of the block.
 
     Raises:
         TooLarge: There were more than `most` bytes.

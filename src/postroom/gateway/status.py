@@ -1,4 +1,4 @@
-"""The state of a gateway on disk: its status file, its process file, and its locks on bot tokens.
+"""The files of a gateway: its status file, its process file, and its locks on bot tokens.
 
 All files are in one folder, which the caller names. If the caller passes None, nothing is stored. Files are
 written atomically and are readable only by their owner. The operating system holds the locks, so a lock ends
@@ -25,7 +25,7 @@ LOCKS = "gateway-locks"
 
 
 def write_pid_file(folder: Path | None) -> None:
-    """Write the process file of the gateway."""
+    """Write the gateway's process file, which contains the process id."""
     if folder is not None:
         _write(folder / PID_FILE, {"pid": os.getpid(), "kind": "postroom-gateway"})
 
@@ -45,7 +45,7 @@ def write_runtime_status(
     platforms: Mapping[str, Mapping[str, Json]] | None = None,
     now: int = 0,
 ) -> None:
-    """Write the state (starting, running, draining, degraded or stopped), and the state of each platform.
+    """Write the gateway's state (starting, running, draining, degraded or stopped) and each platform's state.
 
     The file is only information for other processes, so a failed write is logged and has no other effect.
     """
@@ -67,7 +67,7 @@ def write_runtime_status(
 class ScopedLocks:
     """Locks on tokens: only one process on this machine, or the servers of one database, may use each token.
 
-    Only a hash of a token is used here; file names and messages show nothing else of it.
+    File names and messages contain only a hash of a token.
     """
 
     def __init__(self, folder: Path | None) -> None:
@@ -77,8 +77,8 @@ class ScopedLocks:
     def acquire(self, scope: str, identity: str, *, store_id: str = "", server: str = "") -> None:
         """Acquire a lock. A lock that this process already holds is unchanged.
 
-        With a `store_id`, all servers of that store may hold the lock, each with its own file, named after
-        `server`.
+        With a `store_id`, all servers of that store may hold the lock. Each has a file of its own, which is
+        named after `server`.
 
         Raises:
             ConfigError: Another process holds it.
@@ -94,7 +94,7 @@ class ScopedLocks:
             lock.acquire()
             for other in sorted(folder.glob(f"{name}.*lock")):
                 if not other.name.startswith(ours):
-                    with _lock_of(other):  # free: who held it has gone
+                    with _lock_of(other):  # the lock is free, because its process has ended
                         pass
         except Timeout as error:
             lock.release()

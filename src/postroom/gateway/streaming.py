@@ -1,7 +1,8 @@
 """Shows active runs in their chats: a typing indicator, and drafts of the answer.
 
-It wraps the executor, so that every execution is shown in whichever process it runs, including retries and
-recovered runs. The draft is temporary. The final answer is delivered through the outbox and replaces it.
+`ChatExecutor` wraps the executor of each process, so every execution is shown, including retries and
+recovered runs. The draft is temporary. The final answer is delivered through the outbox, and replaces the
+draft.
 """
 
 import asyncio
@@ -58,7 +59,10 @@ class Shown:
     draft: Draft
     message_id: str | None = None
     step: "asyncio.Task[Step] | None" = None
-    """The current or last update of the draft. It may outlive its run, because it cannot be cancelled."""
+    """The current or last update of the draft.
+
+    The update may last longer than its run, because it cannot be cancelled.
+    """
     is_open: bool = False
     """Whether the model's current answer has text and has not ended."""
 
@@ -87,7 +91,10 @@ class RunInChat:
 
 _MOST_MARKS = 1_000
 _TURNS = 12
-"""How often the removal of a reaction or a notice requests a turn, which takes about a minute in all."""
+"""How many times the removal of a reaction or a notice asks for its turn.
+
+This takes about a minute in total.
+"""
 _REFUSED = (SendErrorKind.FORBIDDEN, SendErrorKind.BAD_FORMAT)
 
 
@@ -102,7 +109,10 @@ class _SeenReaction:
 
 
 class SeenMarks:
-    """The "seen" reactions by this process. A chat that refuses one gets no others until the next start."""
+    """The "seen" reactions by this process.
+
+    A chat that refuses a reaction gets no others until the next start.
+    """
 
     def __init__(self, adapters: Mapping[Platform, BasePlatformAdapter], timer: Timer) -> None:
         self._adapters = adapters
@@ -120,7 +130,7 @@ class SeenMarks:
         if adapter is None or self._tasks.closed or (source.platform, source.chat_id) in self._refusing:
             return
         setting = adapter.config.reactions
-        # By default where typing does not show whose message is read.
+        # By default, only in groups, where a typing indicator does not show whose message is being read.
         is_on = source.chat_type != "dm" if setting is None else setting
         if not (is_on and adapter.capabilities.reactions and adapter.may_react):
             return
@@ -158,7 +168,7 @@ class SeenMarks:
             self._refusing.popitem(last=False)
 
     async def _take_away(self, marking: "asyncio.Task[_SeenReaction | None]") -> None:
-        """Remove a reaction when its turn comes. The platform's response does not matter."""
+        """Remove a reaction as soon as the rate limits allow it. The platform's response does not matter."""
         await asyncio.wait({marking})
         mark = None if marking.cancelled() or marking.exception() else marking.result()
         if mark is None:
@@ -203,7 +213,7 @@ class StreamingPresenter:
         """For each run, the part of its undelivered answer that the chat shows."""
         self._tasks = Tasks("chat presenter")
         self.waiting: OrderedDict[tuple[Platform, str, str], str] = OrderedDict()
-        """The ids of sent notices that are true until an agent begins with a message, by that message."""
+        """The ids of notices that are shown until an agent begins with a message, keyed by that message."""
         self.seen = SeenMarks(self.adapters, timer)
 
     def show_typing(self, source: SessionSource) -> None:
@@ -217,13 +227,13 @@ class StreamingPresenter:
         return any(message_id in run.answers for run in self.runs.values())
 
     def keep_waiting(self, source: SessionSource, message_id: str, notice_id: str) -> None:
-        """Keep the id of a notice that is removed when an agent begins with a message."""
+        """Remember the id of a notice that must be removed when an agent begins with a message."""
         self.waiting[source.platform, source.chat_id, message_id] = notice_id
         if len(self.waiting) > _MOST_MARKS:
             self.waiting.popitem(last=False)
 
     def end_waiting(self, source: SessionSource, message_ids: Iterable[str]) -> None:
-        """Remove the notices that these messages wait."""
+        """Remove the notices which say that these messages are waiting."""
         adapter = self.adapters.get(source.platform)
         for message_id in message_ids:
             notice_id = self.waiting.pop((source.platform, source.chat_id, message_id), None)
@@ -330,7 +340,7 @@ class StreamingPresenter:
                 step = await asyncio.shield(shown.step)
 
     async def _begin_again(self, adapter: BasePlatformAdapter, chat_id: str, shown: Shown) -> None:
-        """Restart the draft. Notify a channel that cannot take back text which it has already sent."""
+        """Restart the draft. Notify a channel that cannot recall text that it has already sent."""
         shown.draft.begin_again()
         if shown.is_open and shown.message_id is not None and adapter.capabilities.holds_requests:
             await adapter.edit_message(chat_id, shown.message_id, "", {"begins_again": True, "draft": True})
@@ -343,7 +353,7 @@ class StreamingPresenter:
             await self._begin_again(adapter, chat_id, shown)
             return shown
         capabilities, interval = adapter.capabilities, milliseconds(self._config.edit_interval)
-        if capabilities.streams:  # its edits are the stream
+        if capabilities.streams:  # each edit extends the stream, so edits are not delayed
             interval = 0
         interval = max(interval, capabilities.min_edit_interval_ms)
         shown = Shown(Draft(capabilities, least_new=self._config.buffer_threshold, interval_ms=interval))
@@ -451,7 +461,7 @@ def shows_drafts(capabilities: ChannelCapabilities) -> bool:
 
 
 class _DeltaSink:
-    """Forwards events, passes those of the answer to its presentation, too, and keeps the answer's text."""
+    """Forwards events, passes those of the answer also to the draft, and collects the answer's text."""
 
     def __init__(self, sink: EventSink, deltas: "asyncio.Queue[AgentEvent | None] | None") -> None:
         self._sink = sink
@@ -488,7 +498,7 @@ class ChatExecutor(ExecutorAround):
         self._files = files
 
     def waits_for_outages(self, thread_id: str) -> bool:
-        """Return whether runs of the thread are retried for minutes after a failure that may be an outage."""
+        """Return whether runs of the thread are retried for some minutes if a failure may be an outage."""
         return not self._presenter.holds_requests(thread_id)
 
     async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
@@ -511,5 +521,5 @@ class ChatExecutor(ExecutorAround):
             seen = _DeltaSink(sink, deltas)
             result = await self._within.run(activation, seen)
         if result.termination.type is TerminationKind.CANCELLED and not result.response:
-            return replace(result, response=seen.text)  # a program keeps no partial answer itself
+            return replace(result, response=seen.text)  # programs do not keep partial answers themselves
         return result

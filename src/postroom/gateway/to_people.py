@@ -1,4 +1,4 @@
-"""Routes to people: a chat message becomes mail to the person who answers, without starting a run.
+"""Routes chat messages to people: each message becomes mail to the person who answers, without a run.
 
 message ─▶ stored ─▶ mail to the person, once ─▶ closed
                        │ to their inbox, and to the chat that they prefer
@@ -23,7 +23,7 @@ _DIGITS: Final = 24
 
 
 class ToPeople:
-    """Sends chat messages to the people who answer there."""
+    """Sends chat messages to the people who answer instead of an agent."""
 
     def __init__(self, intake_log: IntakeLog, mail: ChatDelivery | None) -> None:
         self._intake_log, self._mail = intake_log, mail
@@ -31,7 +31,7 @@ class ToPeople:
     async def pass_on(self, event: MessageEvent, source: SessionSource, session: ChatSession) -> str | None:
         """Send a message to the person who answers.
 
-        Return the reason if it was refused, or None if it was sent.
+        Return the reason if the mail was refused, or None if it was sent.
 
         A repeated call for the same message does not send it again.
 
@@ -58,7 +58,7 @@ class ToPeople:
             await self._mail.pass_on(said)
         except StoreError:
             raise
-        except IdempotencyConflict:  # it was written before it was edited
+        except IdempotencyConflict:  # the mail was stored before the message was edited
             return None
         except PostroomError as error:
             return wording.not_passed_on(short_name(person), error.message)
@@ -66,6 +66,6 @@ class ToPeople:
 
 
 def _where(source: SessionSource) -> str:
-    """Return the name of the sender, or of the group."""
+    """Return the name of the group, or of the sender in a direct chat."""
     who = source.user_name or source.user_id or source.chat_id
     return who if source.chat_type == "dm" else source.chat_name or source.chat_id

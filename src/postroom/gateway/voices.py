@@ -1,7 +1,7 @@
 """Speaks answers: the relay's handler for voice messages.
 
-    the text has arrived ─▶ its row ends and stores the voice ─▶ spoken ─▶ stored as a file ─▶ sent
-                                                                   └ failed: one sentence to the chat
+    the text has arrived ─▶ its row ends and adds a row for the voice ─▶ spoken ─▶ stored as a file ─▶ sent
+                                                                         └ failed: one sentence to the chat
 
 A voice message has its own outbox row, after the row of its text. So a slow or failing endpoint neither
 delays nor repeats the text, and a repeated text has only one voice message.
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 _LOG = get_logger(__name__)
 VOICE_KIND: Final = "voice"
 _SPEAK_SECONDS = 60.0
-"""How long the endpoint may take for one answer, retries included."""
+"""The time limit of the endpoint for one answer, in seconds, including retries."""
 _BEING_SENT = 1
 """The step that is stored in the row before the voice message is sent."""
 _CODE = re.compile(r"^ {0,3}(```|~~~).*?(?:^ {0,3}\1|\Z)", re.MULTILINE | re.DOTALL)
@@ -56,12 +56,12 @@ Speak = Callable[[str, str], AsyncIterator[bytes]]
 
 
 def spoken_words(text: str) -> str:
-    """Return the text of a Markdown document to speak, without code blocks and link addresses."""
+    """Return the text that is spoken for a Markdown answer, without code blocks and link addresses."""
     return _MARKS.sub("", _LINK.sub(r"\1", _CODE.sub("", text))).strip()
 
 
 class Voices:
-    """Speaks answers in chats that want this, and sends the audio after the text."""
+    """Speaks answers in chats that have chosen this, and sends the audio after the text."""
 
     at_once = 4
     together = False
@@ -82,7 +82,7 @@ class Voices:
         self._speaking = Tasks("voices")
 
     def serves(self, target: str) -> bool:
-        """Return whether this bot is connected here."""
+        """Return whether the bot of this outbox target is connected in this process."""
         return self._delivery.serves(target)
 
     async def close(self) -> None:
@@ -93,7 +93,7 @@ class Voices:
         """Return the outbox row for a spoken reply; None if this reply is not spoken in its chat.
 
         Raises:
-            StoreError: The choice of the chat could not be read.
+            StoreError: The chat's setting could not be read.
         """
         if not reply.is_whole_answer or len(reply.text) > MOST_SPOKEN:
             return None
@@ -108,7 +108,9 @@ class Voices:
         return replace(voice.draft(f"voice/{row.outbox_id}"), kind=VOICE_KIND)
 
     async def perform(self, rows: Sequence[OutboxMessage]) -> Outcome:
-        """Speak and send one answer, or return when to retry. A failed one does not become a dead letter.
+        """Speak and send one answer, or return when to retry.
+
+        A failed voice message does not become a dead letter.
 
         Raises:
             StoreError: The audio or its state could not be stored; the row is performed again.

@@ -88,7 +88,7 @@ NOTHING_TO_READ = "I cannot read this message: please write it as text."
 
 
 def not_read(parts: Sequence[str]) -> str:
-    """Return the notice about the parts of a message that no agent gets."""
+    """Return the notice about the parts of a message that agents cannot read."""
     return f"I cannot read {', '.join(parts)}. The agent gets the rest of your message."
 
 
@@ -107,7 +107,7 @@ _MODEL_TROUBLE = {
     Unauthorized: "the model provider rejected the server's key, or the quota is used up",
     ModelNotFound: "the model provider has no such model",
     NoModelEndpoint: "the model's address answered with a web page or other data: check base_url",
-    # LangChain recognises the failure by the first half of these words, LiteLLM by the second half.
+    # LangChain recognises the failure by the first half of this text, LiteLLM by the second half.
     ContextOverflow: "this exceeds the context window: it is longer than the model's context length",
     RequestRefused: "the model rejected this message",
     ContentFiltered: "the model provider withheld the answer",
@@ -122,15 +122,15 @@ _BY_CODE = {kind.code: reason for kind, reason in _MODEL_TROUBLE.items()}
 
 
 def _plain(error: str | None) -> str:
-    """Return the reason for a failure without the provider's own text."""
+    """Return the reason for a failure without the text of the model's provider."""
     branch = (error or "").partition(": ")[0]
     return _BY_BRANCH.get(branch) or _short(error)
 
 
 def failure_for_caller(run: RunRecord, most: int = 1_000) -> str:
-    """Return the reason for a failure for a caller of the API, without the provider's own text.
+    """Return the reason for a failure, for a caller of the API, without the text of the model's provider.
 
-    The reason names the run, with which operators can find the provider's text.
+    The reason contains the run id, with which operators can find the provider's text.
     """
     reason = run.termination
     if reason is None or reason.type is not TerminationKind.ERROR:
@@ -187,7 +187,7 @@ def end_of(run: RunRecord) -> str:
 
 
 def _mark(reason: TerminationReason | None) -> str:
-    """Return the sentence that marks an incomplete answer; "" for a complete one."""
+    """Return the sentence that marks an answer as incomplete; "" if the answer is complete."""
     match reason:
         case TerminationReason(type=TerminationKind.CANCELLED):
             return STOPPED
@@ -199,7 +199,7 @@ def _mark(reason: TerminationReason | None) -> str:
 
 
 def _failed(reason: TerminationReason) -> str:
-    """Return one sentence with the reason for a missing answer, and the remedy."""
+    """Return a sentence that gives the reason for a missing answer, and the remedy."""
     why = _plain(reason.value)
     match reason.detail:
         case ContextOverflow.code:
@@ -287,7 +287,7 @@ def unknown_command(name: str) -> str:
 
 
 def not_read_by(command: str, takes: str, words: str) -> str:
-    """Return the notice about the words that a command accepts, after it got others."""
+    """Return the notice that a command does not accept these words, with those that it accepts."""
     return f"Not done: /{command} takes {takes}, and you wrote {_short(words, 60)!r}."
 
 
@@ -302,12 +302,12 @@ def reminder(text: str) -> str:
 
 
 def too_many_schedules(most: int) -> str:
-    """Return the refusal of a further schedule."""
+    """Return the refusal of another schedule, because the session has too many."""
     return f"Rejected: {most} are already saved here; /every stop <number> removes one."
 
 
 def too_much_forgotten(most: int) -> str:
-    """Return the refusal to forget more of a conversation."""
+    """Return the refusal to undo more runs of a conversation, because too many are undone."""
     return (
         f"Not done: {most} exchanges of this conversation were already removed. /new starts a new "
         "conversation."
@@ -331,7 +331,7 @@ BEGAN_ANEW = "Started a new conversation; /resume resumes an earlier one."
 
 
 def file_missing(name: str, why: str) -> str:
-    """Return the notice that the agent has a message without its file."""
+    """Return the notice that the agent got a message without its file."""
     return f"I could not receive {name}: {_short(why)}. The agent gets your message without it."
 
 
@@ -356,6 +356,6 @@ NO_MODELS = "No models are offered here; the operator lists models in [agent.mod
 
 
 def used_up(read: int, written: int, cost_micros: int) -> str:
-    """Return the tokens of an answer, and its cost if the prices are known."""
+    """Return the line with the tokens of an answer and, if the prices are known, its cost."""
     cost = f", cost {cost_micros / 1_000_000:.4f} USD" if cost_micros else ""
     return f"{read:,} tokens read, {written:,} written{cost}"

@@ -1,4 +1,4 @@
-"""The routes of administration, made from the table of operations."""
+"""The administration routes, generated from the table of operations."""
 
 import inspect
 from collections.abc import Iterable, Mapping
@@ -19,13 +19,13 @@ from postroom.http_api.words import note_operation
 D = TypeVar("D")
 S = TypeVar("S", bound=msgspec.Struct)
 _YES = {"yes": "true", "": "false"}
-"""How query parameters express booleans; JSON's `true` and `false` are accepted, too."""
+"""How query parameters express booleans; the JSON values `true` and `false` are accepted, too."""
 
 
 def administration_routes(operations: Iterable[Operation], services: Mapping[type[Any], Any]) -> list[Route]:
-    """Return a route for each address of the operations whose service is among `services`.
+    """Return a route for each address of the operations that one of `services` implements.
 
-    If there is a service `LongWork`, it reports the progress of long requests.
+    If `services` includes `LongWork`, it tracks the progress of long requests.
     """
     by_path: dict[str, dict[str, Operation]] = {}
     for operation in operations:

@@ -1,4 +1,4 @@
-"""Converts failures to HTTP responses, all in the form of RFC 9457."""
+"""Converts errors to HTTP responses, all in the form of RFC 9457 (problem JSON)."""
 
 import json
 from collections.abc import Mapping
@@ -17,12 +17,15 @@ from postroom.services.statuses import status_of
 _LOG = get_logger(__name__)
 
 CHALLENGE: Final = {"WWW-Authenticate": 'Bearer realm="postroom"'}
-"""It names no metadata, because a client that found some would start OAuth, which is not supported."""
+"""It names no OAuth metadata.
+
+A client that finds metadata would start OAuth, which is not supported.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """A refusal that has not been turned into a response yet."""
+    """An error that has not been turned into a response yet."""
 
     status: int
     code: str
@@ -34,7 +37,7 @@ class Problem:
     headers: Mapping[str, str] = field(default_factory=dict)
 
     def response(self, request_id: str) -> Response:
-        """Return the refusal as problem JSON."""
+        """Return the error response as problem JSON."""
         document = {
             "type": f"urn:postroom:problem:{self.code}",
             "title": self.code.replace("_", " ").capitalize(),
@@ -56,13 +59,13 @@ class Problem:
 
 
 def problem_of(error: errors.PostroomError, operation: Operation | None = None) -> Problem:
-    """Convert a failure to a refusal in HTTP terms. The value of an access failure is omitted.
+    """Convert an error to its HTTP form. For access errors, the rejected value is omitted.
 
     `operation` is the operation that failed, if the request has reached one.
     """
     status, details = status_of(error), error.details
     refused = details.get("recipients")
-    if isinstance(refused, list):  # each with the message and the remedy of its own error
+    if isinstance(refused, list):  # each with its own message and remedy
         told = [
             {
                 key: over_http(text, operation) if key in ("message", "remedy") else text
@@ -92,7 +95,7 @@ def problem_of(error: errors.PostroomError, operation: Operation | None = None) 
 
 
 def reported(error: errors.PostroomError, operation: Operation | None = None) -> Problem:
-    """Convert a failure to a refusal, and log it if the operator must act."""
+    """Convert an error to its HTTP form, and log it if the operator must act."""
     problem = problem_of(error, operation)
     if problem.status >= 500:
         _LOG.error("http.failed", code=error.code, reason=error.message, remedy=error.remedy)
@@ -100,7 +103,7 @@ def reported(error: errors.PostroomError, operation: Operation | None = None) ->
 
 
 def internal_error() -> Problem:
-    """Return the refusal for an unexpected error. The log has the details under the request's id."""
+    """Return the error response for an unexpected error; the log has the details under the request's id."""
     return Problem(
         status=500,
         code="internal_error",

@@ -1,9 +1,10 @@
 """The access check of the HTTP interface: a middleware in front of all routes.
 
-It checks in this order whether the request is well formed (400), is meant for this server (Host, 421), does
-not come from another site's page (Origin, 403), has a known caller (401, or the login page), and is small
-enough (413). Accepted requests are marked with their caller, and `permissions` decides which callers an
-address accepts. Exceptions from inner layers become one clean response. This module knows nothing about mail.
+It checks, in this order, whether the request is well formed (400), names this server in its Host header
+(421), does not come from a page of another site (Origin, 403), has a known caller (401, or the login page),
+and is small enough (413). Accepted requests are marked with their caller. `permissions` then decides which
+callers an address accepts. An exception from an inner layer becomes a single well-formed error response. This
+module knows nothing about mail.
 """
 
 import asyncio
@@ -28,34 +29,36 @@ from postroom.mcp_server.callers import AGENT_TOKEN_SCOPE, GRANT_SCOPE, OPERATOR
 from postroom.services.login_codes import Sessions
 
 Caller = Literal["anyone", "operator", "person", "agent", "token"]
-"""The kinds of callers. "Public" is anybody, on public paths.
+"""The kinds of callers; `anyone` is any caller, on a public path.
 
 The others are the holder of the server's token, a person who is logged in to the pages, an agent, and the
 holder of a named token.
 """
 
 CHANNEL_SCOPE: Final = "postroom.channel"
-"""The key of the ASGI scope for the `OpenPath` of a channel's request; None for other requests."""
+"""The ASGI scope's key for the `OpenPath` of a request to a channel; None for other requests."""
 REST: Final = "/v1"
 """The prefix of the mail room's addresses, and of those of a channel with the OpenAI protocol."""
 HOOKS: Final = "/hooks"
 LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 SMALL_BODY: Final = 16 * 1024
-"""Maximum bytes of a body from a caller without a token. A login form needs far less."""
+"""Maximum number of bytes in a body from a caller without a token; a login form needs far less."""
 READ_ON_BYTES: Final = 256 * 1024 * 1024
-"""Bytes of a body that are still read and dropped after the response, for a caller who may send large bodies.
+"""Number of bytes of a body that are still read and dropped after the response.
+
+This applies to a caller who may send large bodies.
 
 If the connection were closed earlier, the system would reset it, and a client that is still sending would
 lose the response.
 """
 READ_ON_SECONDS: Final = 20
 READ_ON_UNKNOWN_SECONDS: Final = 1
-"""The same limit for a caller without a token, whose body may have at most `SMALL_BODY` bytes."""
+"""Number of seconds for which a body is still read and dropped after the response, for other callers."""
 
 _LOG = get_logger(__name__)
 _HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
-    # Not `no-referrer`: with it browsers send `Origin: null` with our own forms, which must be refused.
+    # Not `no-referrer`: browsers would send `Origin: null` with our own forms, and that must be rejected.
     "Referrer-Policy": "same-origin",
     "X-Frame-Options": "DENY",
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -78,22 +81,24 @@ _DISCOVERY: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenPath:
-    """An address, and all addresses below it, whose handler authenticates the caller itself.
+    """An address, with all addresses below it, whose handler authenticates the caller itself.
 
-    The path is the address of a channel, or the address for results.
+    It belongs to a channel, or it accepts the results of runs.
     """
 
     path: str
     limit: int
     """Maximum bytes of a request's body."""
     refuse: Callable[[int, str, str, Mapping[str, str]], Response] | None = field(default=None, compare=False)
-    """Converts a status, a code, a message and headers to a refusal in the form that its callers expect.
+    """Returns an error response in the form that the callers expect.
 
-    None: problem JSON.
+    Its arguments are a status, a code, a message and headers.
+
+    If the function is None, the response is problem JSON.
     """
 
     def too_large(self, limit: int) -> "Problem | Response":
-        """Return the refusal of a request with a body over the limit, in bytes."""
+        """Return the error response for a request whose body exceeds the limit, in bytes."""
         if self.refuse is None:
             return _too_large(limit)
         return self.refuse(413, "too_large", f"the body exceeds {limit} bytes", {})
@@ -127,23 +132,23 @@ class Credentials:
     grant_of: Callable[[str], Awaitable[Grant]] | None = None
     """If set, a named token gives access to the MCP endpoint and REST according to its scopes.
 
-    With the scope `admin`, it also opens the operator's addresses. A run's token also opens the addresses for
-    hooks. Raises `WrongToken` for an invalid token.
+    A token with the scope `admin` also gives access to the operator's addresses, and a run's token to the
+    addresses for hooks. The function raises `WrongToken` for an invalid token.
     """
     others: OtherServers | None = None
-    """If set, a request with the token of another server's run is passed on to that server."""
+    """If set, a request that has the token of another server's run is forwarded to that server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Admitted:
-    """An accepted caller."""
+    """The caller of an accepted request."""
 
     caller: Caller
     grant: Grant | None = None
 
 
 class Guard:
-    """Refuses forbidden requests, passes the others on, and completes their responses."""
+    """Rejects forbidden requests, passes on the others, and completes the headers of their responses."""
 
     def __init__(self, app: ASGIApp, rules: GuardRules, credentials: Credentials) -> None:
         self._app = app
@@ -155,9 +160,9 @@ class Guard:
         self._public = _below(*_DISCOVERY, f"{mcp_path}/.well-known")
         self._channels = _below(*(one.path for one in rules.channels))
         self._interfaces = _below(mcp_path, *_INTERFACES)
-        """The addresses for programs, to which a session of the pages gives no access."""
+        """The addresses for programs; a person's login session gives no access to them."""
         self._programs = (*self._interfaces, *_below(REST))
-        """The addresses where a login page would be no useful response.
+        """The addresses at which a login page would not help the caller.
 
         These addresses include REST, which accepts sessions for reading.
         """
@@ -187,18 +192,18 @@ class Guard:
             _LOG.debug("http.client_left", path=scope["path"])
         except PostroomError as error:
             await exchange.answer(reported(error))
-        except Exception:  # the edge around one request (style: three places)
+        except Exception:  # any error becomes a response here
             _LOG.exception("http.failed", method=scope["method"], path=scope["path"])
             await exchange.answer(internal_error())
 
     async def _look(self, exchange: "_Exchange") -> Problem | Response | None:
-        """Return the refusal of a request. If it is accepted, mark it with its caller and return None."""
+        """Return the error response for a request, or mark it with its caller and return None."""
         try:
             head = Head.read(exchange.scope)
         except Malformed as error:
             return replace(
                 _refusal(400, "malformed_request", str(error), "send a well-formed HTTP request"),
-                headers={"Connection": "close"},  # later data on the connection may be meant otherwise, too
+                headers={"Connection": "close"},  # later data on the connection may be ambiguous, too
             )
         refusal = self._foreign(head)
         if refusal is not None:
@@ -232,9 +237,10 @@ class Guard:
         return None
 
     def _foreign(self, head: Head) -> Problem | None:
-        """Refuse cross-site requests.
+        """Reject cross-site requests.
 
-        A foreign page can make a browser call this server under a name it controls.
+        A page of another site can make a browser call this server, even under a host name that the site
+        controls.
         """
         if head.host is None or head.host.name not in self._names:
             return _refusal(
@@ -257,7 +263,7 @@ class Guard:
 
         Raises:
             WrongToken: The request has a bearer token that is not valid for this path.
-            StoreError: It could not be read whether the session was logged out.
+            StoreError: The store could not tell whether the session was logged out.
         """
         if head.bearer is not None:
             return await self._bearer(head.path, head.bearer)
@@ -277,7 +283,7 @@ class Guard:
         return _Admitted(caller="token", grant=grant)
 
     async def _grant(self, path: str, token: str) -> Grant | None:
-        """Return the grant of a named token; None for other tokens, and on paths for people."""
+        """Return the permissions of a named token; None for other tokens, and on paths for people."""
         grant_of = self._credentials.grant_of
         if (
             grant_of is None
@@ -297,15 +303,15 @@ class Guard:
 
     def _ask_for_token(self, head: Head) -> Problem | Response:
         if head.wants_page and not f"{head.path}/".startswith(self._programs):
-            # The redirect keeps the form, so that typed text is shown and not lost; nothing else is done with
-            # it.
+            # The redirect keeps the form, so that the typed text is shown and not lost. Nothing else happens
+            # with it.
             status = 307 if head.method == "POST" else 303
             return RedirectResponse(login_address(head.target), status_code=status)
         return problem_of(TokenRequired("this server requires a bearer token", remedy=_HOW_TO_PROVE))
 
 
 class _Exchange:
-    """One request and its response: counts the body, completes the headers, and never responds twice."""
+    """One request and its response: limits the body, completes the headers, and never responds twice."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
         state = {**scope.get("state", {}), "request_id": request_id, "caller": "anyone"}
@@ -317,7 +323,7 @@ class _Exchange:
         self._too_large: Callable[[int], Problem | Response] = _too_large
         self._received = 0
         given = dict(scope["headers"])
-        # The client sends the body unasked; a client with "Expect" sees the refusal first.
+        # The client sends the body at once; a client that sends "Expect" sees the error response first.
         self._is_body_due = b"expect" not in given and (
             b"transfer-encoding" in given or given.get(b"content-length", b"0") != b"0"
         )
@@ -342,7 +348,7 @@ class _Exchange:
             self.scope[GRANT_SCOPE] = admitted.grant
 
     async def receive(self) -> Message:
-        """Pass on the body. If it becomes too large, refuse the request and end it for the reader."""
+        """Pass on the body; if it becomes too large, send an error and end the body for the reader."""
         if self._overrun:
             return {"type": "http.disconnect"}
         message = await self._next()
@@ -355,12 +361,12 @@ class _Exchange:
         return message
 
     async def send(self, message: Message) -> None:
-        """Pass on the application's response, unless the guard has already responded."""
+        """Pass on the application's response, unless the guard has already sent one."""
         if not self._ours:
             await self._pass(message)
 
     async def answer(self, found: Problem | Response) -> None:
-        """Send an error. If a response has already begun, close the connection instead."""
+        """Send an error response; if a response has already begun, close the connection instead."""
         if self._begun:
             return
         self._ours = True
@@ -386,7 +392,7 @@ class _Exchange:
     async def _read_on(self) -> None:
         """Read and drop the rest of the body, up to a limit.
 
-        If the body is longer, the connection is closed.
+        If the body is longer than the limit, the connection is closed.
         """
         dropped = 0
         is_unknown = self._limit == SMALL_BODY

@@ -1,4 +1,4 @@
-"""The progress of long requests to the operator's routes."""
+"""The progress of the operator's requests that take long."""
 
 from collections.abc import Awaitable, Callable
 
@@ -33,6 +33,6 @@ class LongWork:
         return answer
 
     async def progress(self, of: str) -> ProgressView:
-        """Return the progress of the request for the path `of`."""
+        """Return the progress of the request that was sent to the path `of`."""
         doing, done, total = self._far.get(of, ("", 0, 0))
         return {"doing": doing, "done": done, "total": total}

@@ -1,7 +1,7 @@
 """Forwards requests to the server of the same database that does the work, and returns its response.
 
     request ─▶ is it done here? ─▶ the route
-                └ no ─▶ the server that does it, by its leases ─▶ its answer, as it comes
+                └ no ─▶ the server whose lease covers it ─▶ its response, as it arrives
 
 A request is forwarded only once. Servers use plain HTTP among themselves, at their listening addresses.
 """
@@ -56,12 +56,12 @@ Doing = Callable[[], Awaitable[Lease | None]]
 
 
 class OtherServers:
-    """The servers that share the database with this one."""
+    """The other servers that share the database with this one."""
 
     def __init__(self, leases: Leases, clock: Clock) -> None:
-        """`leases` knows the servers.
+        """Keep the arguments; `leases` knows the servers of the database.
 
-        Their names, including that of this server, begin with their machine's name.
+        The name of each server, including this one, begins with the name of its machine.
         """
         self._leases, self._this, self._clock = leases, leases.holder, clock
         self._secret = ""
@@ -69,13 +69,13 @@ class OtherServers:
         self._reading = Tasks("other servers")
 
     def know(self, secret: str) -> None:
-        """Set the secret shared by all servers of the database, which authenticates forwarded callers."""
+        """Set the secret that all servers of the database share; it proves the forwarded callers."""
         self._secret = secret
 
     def believe(self, scope: Scope) -> None:
-        """Adopt the caller and the scheme of a request that another server forwarded.
+        """Use the caller and the scheme that another server has stated in a forwarded request.
 
-        Other requests are unchanged.
+        Requests that were not forwarded stay unchanged.
         """
         told = Headers(scope=scope)
         timestamp, _, proof = told.get(PASSED_ON, "").partition(" ")
@@ -86,7 +86,7 @@ class OtherServers:
             scope["client"], scope["scheme"] = (client, 0), scheme
 
     def headers_for(self, request: Request) -> list[tuple[bytes, bytes]]:
-        """Return the headers of a forwarded request: they name the caller, with proof."""
+        """Return the headers of a forwarded request, which state the caller and prove it by a signature."""
         kept = [(name, value) for name, value in request.headers.raw if _kept(name, _HOP)]
         client = request.client.host if request.client else ""
         scheme = request.url.scheme
@@ -106,7 +106,7 @@ class OtherServers:
         """Return the server that has a lease.
 
         Raises:
-            ServerUnavailable: No server has the lease at the moment, or this server has just acquired it.
+            ServerUnavailable: No server has the lease now, or this server has just acquired it.
             StoreError: The lease could not be read.
         """
         found = [one for one in await self._leases.servers(name) if one.holder != self._this]
@@ -117,7 +117,7 @@ class OtherServers:
     async def of_run(self, token: str) -> Lease | None:
         """Return the other server that issued a run's token.
 
-        Return None if this server issued it, or the other has ended.
+        Return None if this server issued the token, or if the other server has ended.
         """
         tag = server_of(token)
         if tag is None or tag == tag_of(self._this):
@@ -128,8 +128,8 @@ class OtherServers:
         """Forward a request to another server, and stream its response.
 
         Raises:
-            ServerUnavailable: The server does not answer, or this request was already forwarded; it may have
-                been performed.
+            ServerUnavailable: The request was already forwarded once, or the other server does not answer. In
+                the latter case, the request may still have been performed.
             ClientDisconnect: The client has disconnected.
         """
         if PASSED_ON in request.headers:
@@ -137,9 +137,9 @@ class OtherServers:
         return self._told(*await self._answered(request, server))
 
     async def first(self, request: Request, *, unless: int) -> Response | None:
-        """Ask the other servers in turn.
+        """Ask the other servers one after the other.
 
-        Return the first response whose status differs from `unless`, or None.
+        Return the first response whose status is not `unless`; None if there is no such response.
         """
         if PASSED_ON in request.headers:
             return None
@@ -148,7 +148,7 @@ class OtherServers:
                 continue
             try:
                 client, answer = await self._answered(request, server)
-            except ServerUnavailable as error:  # it may have ended, and its lease not yet
+            except ServerUnavailable as error:  # it may have ended before its lease
                 _LOG.info("server.not_asked", server=server.holder, reason=error.describe())
                 continue
             if answer.status_code != unless:
@@ -165,7 +165,7 @@ class OtherServers:
         """
         url = f"{self._address(server)}{request.scope['raw_path'].decode('ascii').partition('?')[0]}"
         query = request.scope["query_string"].decode("ascii")
-        client = await asyncio.to_thread(_client)  # the first time the library is loaded
+        client = await asyncio.to_thread(_client)  # in a thread, because the first call loads the library
         asked = client.build_request(
             request.method,
             f"{url}?{query}" if query else url,
@@ -189,10 +189,11 @@ class OtherServers:
         return told
 
     async def _content(self, client: "httpx2.AsyncClient", answer: "httpx2.Response") -> AsyncIterator[bytes]:
-        """Yield a response's bytes unchanged. If an event stream breaks off, end it normally.
+        """Yield a response's bytes unchanged; if an event stream breaks off, end it normally.
 
         Raises:
-            ClientDisconnect: A response of another kind broke off, so it must break off for the client too.
+            ClientDisconnect: A response that is not an event stream broke off, so it must break off for the
+                client, too.
         """
         pieces = answer.aiter_raw()
         try:
@@ -233,7 +234,7 @@ class OtherServers:
 
 
 class Believing:
-    """A middleware that restores the caller of requests forwarded by other servers."""
+    """Middleware that restores the original caller of requests forwarded by other servers."""
 
     def __init__(self, app: ASGIApp, others: OtherServers) -> None:
         self._app, self._others = app, others
@@ -246,7 +247,7 @@ class Believing:
 
 
 class PassedOn:
-    """A route whose requests are answered by another server whenever `doing` names one."""
+    """A route that forwards its requests if `doing` returns another server."""
 
     def __init__(self, app: ASGIApp, others: OtherServers, doing: Doing) -> None:
         self._app, self._others, self._doing = app, others, doing
@@ -285,7 +286,7 @@ def _kept(name: bytes, without: frozenset[str]) -> bool:
 
 
 async def _next(pieces: AsyncIterator[bytes]) -> "bytes | httpx2.RequestError | None":
-    """Return the next piece, None after the last one, or the error that interrupted the response."""
+    """Return the next piece of a response, None after the last one, or the error that interrupted it."""
     import httpx2
 
     try:

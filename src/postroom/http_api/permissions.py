@@ -1,9 +1,11 @@
-"""The permissions of callers: a table, and the only function that reads it. Everything else is forbidden.
+"""The permissions of callers: a table, and the only function that reads it.
 
-`application` puts `check` in front of every route, so that a new route answers nobody until it has a row
-here. The rows of operations come from their own table (`postroom.app.operations`), which also lists the
-scopes that a mail operation needs; its address accepts callers with these scopes. The rows of channels come
-from the routes of their adapters. `Guard`, in front of this, has identified the caller.
+Everything that the table does not permit is forbidden.
+
+`application` puts `check` in front of every route, so a new route answers nobody until the table has a row
+for it. The rows of operations come from their own table (`postroom.app.operations`). It also lists the scopes
+that a mail operation needs, and the operation's address accepts callers that have these scopes. The rows of
+channels come from the routes of their adapters. `Guard` has identified the caller before `check` runs.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,7 +34,7 @@ _LET_IN: Final[Mapping[Who, frozenset[str]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Permission:
-    """One address with its methods."""
+    """One address and its methods, with the callers that it accepts."""
 
     path: str
     methods: frozenset[str]
@@ -53,10 +55,10 @@ _DISCOVERY: Final = ("oauth-authorization-server", "oauth-protected-resource", "
 def table(
     operations: Sequence[Operation], mcp_path: str = "/mcp", channels: Sequence[BaseRoute] = ()
 ) -> tuple[Permission, ...]:
-    """Return every address, with the callers that it answers, over all operations and the channels' routes.
+    """Return every address with the callers that it accepts: operations and the channels' routes.
 
-    The rows of channels come first, and a later row of the same address replaces them. A channel of a plug-in
-    therefore opens no address of postroom.
+    The rows of channels come first, and a later row for the same address replaces them. So a channel from a
+    plug-in cannot give access to an address of postroom.
     """
     mail = [one for one in operations if one.service is None]
     administration: dict[tuple[str, Who], set[str]] = {}
@@ -68,7 +70,7 @@ def table(
         *_rows(Who.PROVED_THERE, "POST /callbacks/{dispatch_id}"),
         *_rows(Who.ANYONE, "GET /healthz", "GET /readyz", "GET POST /login", "GET /static/{name}"),
         *_rows(
-            Who.ANYONE,  # the refusals of OAuth
+            Who.ANYONE,  # the routes that report that there is no OAuth
             *(f"{_EVERY_METHOD} /{name}" for name in ("authorize", "oauth/token", "register", "token")),
             *(f"{_EVERY_METHOD} /.well-known/{name}" for name in _DISCOVERY),
             *(f"{_EVERY_METHOD} /.well-known/{name}/{{rest:path}}" for name in _DISCOVERY),
@@ -134,7 +136,7 @@ _PAGES: Final = tuple(
 
 
 def _of_channels(routes: Sequence[BaseRoute]) -> list[Permission]:
-    """Return the rows of channels' routes: each handler of such a route authenticates its callers."""
+    """Return the rows for the channels' routes, whose handlers authenticate their callers themselves."""
     found: dict[str, frozenset[str]] = {}
     for path, methods in _addresses(routes):
         found[path] = found.get(path, frozenset()) | methods
@@ -154,7 +156,7 @@ def check(who: Who | None, scope: Scope) -> None:
 
     Raises:
         InsufficientScope: A named token lacks `admin`.
-        NotPermitted: The address accepts other callers, or no row names it (None).
+        NotPermitted: The address accepts only other callers, or it has no row (`who` is None).
     """
     if who in (Who.ANYONE, Who.PROVED_THERE):
         return
@@ -178,7 +180,7 @@ _REMEDIES: Final = {
 
 
 def close(routes: Sequence[BaseRoute], permissions: Sequence[Permission], below: str = "") -> None:
-    """Put `check` in front of every route. A route or method without a row accepts nobody."""
+    """Put `check` in front of every route; a route or method without a row accepts nobody."""
     for route in routes:
         if isinstance(route, Mount):
             close(route.routes or (), permissions, below + route.path)
@@ -191,7 +193,7 @@ def close(routes: Sequence[BaseRoute], permissions: Sequence[Permission], below:
 
 
 class _Checked:
-    """The endpoint of a route, wrapped by the check."""
+    """The endpoint of a route, called only after `check` has accepted the caller."""
 
     def __init__(self, app: ASGIApp, who: Mapping[str, Who]) -> None:
         self._app = app

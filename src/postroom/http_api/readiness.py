@@ -1,4 +1,4 @@
-"""The checks of `/readyz`, and the lag of the event loop."""
+"""The checks behind `/readyz`, and the measurement of event-loop lag."""
 
 import asyncio
 import time
@@ -19,14 +19,14 @@ CheckState = Literal["ok", "failed", "unknown"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """The check of one part. An unreadable state is `unknown`, never `ok`."""
+    """The result of checking one part. A state that cannot be read is `unknown`, never `ok`."""
 
     name: str
     state: CheckState
     required: bool = True
     """Whether the server cannot work without this part."""
     facts: Mapping[str, object] = field(default_factory=dict)
-    """Numbers and codes, but no paths or names, because anybody may read them."""
+    """Numbers and codes without paths or names, because anybody may read them."""
 
 
 class ReadinessView(TypedDict):
@@ -57,12 +57,15 @@ class Readiness:
 
 EVERY: Final = timedelta(milliseconds=250)
 FIRST: Final = timedelta(milliseconds=10)
-"""The first measurement comes sooner, because the server does not report itself ready without one."""
+"""The delay before the first measurement.
+
+It is short, because the server does not report itself ready without a measurement.
+"""
 WINDOW: Final = timedelta(seconds=10)
 
 
 class LagMeter:
-    """Keeps the event-loop lags of the last ten seconds."""
+    """Keeps the measured event-loop lags of the last ten seconds."""
 
     def __init__(self) -> None:
         self._stopping = asyncio.Event()
@@ -78,11 +81,11 @@ class LagMeter:
         return max((lag for at, lag in self._seen if since < at <= now), default=None)
 
     def stop(self) -> None:
-        """Stop measuring; does nothing before the start or if already stopped."""
+        """Stop measuring; no effect before the start or after a stop."""
         self._stopping.set()
 
     async def wait(self, duration: timedelta) -> bool:
-        """Return whether the meter was stopped within this time."""
+        """Wait for this duration; return whether the meter was stopped in the meantime."""
         try:
             async with asyncio.timeout(duration.total_seconds()):
                 await self._stopping.wait()
@@ -94,9 +97,9 @@ class LagMeter:
 async def measure_lag(
     meter: LagMeter, clock: Clock, *, every: timedelta = EVERY, seconds: Callable[[], float] = time.monotonic
 ) -> None:
-    """Measure four times a second until the meter is stopped or the task is cancelled.
+    """Measure the lag four times a second, until the meter is stopped or the task is cancelled.
 
-    `seconds` is a monotonic clock, because the wall clock would show a lag whenever it is set.
+    `seconds` is a monotonic clock, because the wall clock would show a false lag whenever it is changed.
     """
     pause = min(FIRST, every)
     due = seconds() + pause.total_seconds()
@@ -108,14 +111,14 @@ async def measure_lag(
 
 
 PATIENCE: Final = timedelta(seconds=2)
-"""The time limit of a check. A write that takes longer counts as failed."""
+"""The time limit of a check; for example, a write that takes longer counts as failed."""
 OLDEST_BACKLOG: Final = timedelta(minutes=15)
 LONGEST_LAG: Final = timedelta(seconds=2)
 FRESH: Final = timedelta(seconds=1)
 
 
 async def store_check(probe: Callable[[], Awaitable[None]], *, patience: timedelta = PATIENCE) -> Check:
-    """Write and read back one row."""
+    """Check the store by writing one row and reading it back."""
     started = time.monotonic()
     try:
         async with asyncio.timeout(patience.total_seconds()):
@@ -150,7 +153,7 @@ async def archive_check(
 
 
 def channels_check(states: Sequence[str], *, is_running: bool, is_served: bool) -> Check:
-    """Check how many chat channels are connected. Everything else works without them.
+    """Check how many chat channels are connected; everything else works without them.
 
     While the gateway starts, the check is required until the routes of the channels accept requests.
     """
@@ -165,7 +168,7 @@ def channels_check(states: Sequence[str], *, is_running: bool, is_served: bool) 
 
 
 def backups_check(*, age_ms: int | None, code: str | None, is_on: bool, is_overdue: bool) -> Check:
-    """Check the age of the newest backup and the result of the last attempt. Nothing else depends on them."""
+    """Check the age of the newest backup and the result of the last attempt; nothing else depends on them."""
     state: CheckState = "ok" if is_on and age_ms is not None else "unknown"
     return Check(
         name="backups",
@@ -176,7 +179,7 @@ def backups_check(*, age_ms: int | None, code: str | None, is_on: bool, is_overd
 
 
 def log_check(failure: OSError | None) -> Check:
-    """Check whether the last log line could be written. Everything else works without the log."""
+    """Check whether the last log line could be written; everything else works without the log."""
     return Check(
         name="log",
         state="ok" if failure is None else "failed",
@@ -207,7 +210,7 @@ class FreshReadiness:
 
     async def __call__(self) -> Readiness:
         """Return the result if it is less than a second old; otherwise run the checks."""
-        async with self._one_at_a_time:  # held while looking, so that all who wait share its answer
+        async with self._one_at_a_time:  # waiting callers share the result
             age = self._clock.now() - self._looked_at
             if self._last is None or not 0 <= age < milliseconds(FRESH):
                 self._last = await self._look()

@@ -1,4 +1,4 @@
-"""The guard's parser for the head of a request. No decisions, no I/O."""
+"""Parses the head of a request for the guard; makes no decisions and does no I/O."""
 
 import ipaddress
 import re
@@ -11,7 +11,10 @@ from urllib.parse import quote, unquote_to_bytes
 from starlette.types import Scope
 
 LONGEST_PATH: Final = 4096
-"""This is also below the 4,300 digits at which Python refuses to parse a number, so no route gets one."""
+"""Maximum number of characters in a path.
+
+It is below the 4,300 digits at which Python refuses to parse a number, so no route gets such a number.
+"""
 LONGEST_QUERY: Final = 8192
 
 _AUTHORITY: Final = re.compile(r"(\[[0-9a-f:.]{2,45}\]|[a-z0-9][a-z0-9._-]{0,254})(?::([0-9]{1,5}))?", re.I)
@@ -20,14 +23,14 @@ _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _BROKEN_ESCAPE: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 _BAD_IN_PATH: Final = re.compile(r"[\x00-\x1f\x7f\\\ud800-\udfff]|(^|/)\.\.?(/|$)")
 _SINGLE: Final = (b"idempotency-key", b"host", b"origin", b"content-length", b"authorization")
-"""Headers that may occur only once, because inner layers might use the first or the last value."""
+"""Headers that may occur only once, because otherwise layers could disagree on which value counts."""
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
 Headers = Iterable[tuple[bytes, bytes]]
 
 
 class Malformed(Exception):
-    """The request is malformed. The text gives the reason and quotes nothing of the request."""
+    """The request is malformed; the text gives the reason and never quotes the request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +43,7 @@ class Authority:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """The parts of a request that decide whether it may come in."""
+    """The parts of a request that decide whether it is accepted."""
 
     method: str
     path: str
@@ -52,7 +55,7 @@ class Head:
     content_length: int = 0
     wants_page: bool = False
     target: str = "/"
-    """The path and query of a reading request, as sent; `/` for a request that changes something."""
+    """The path and query of a reading request, as they were sent; `/` for a request that changes data."""
 
     @classmethod
     def read(cls, scope: Scope) -> Self:
@@ -122,9 +125,9 @@ def read_authority(text: str) -> Authority | None:
 def is_own_origin(origin: str, host: Authority, trusted: frozenset[str]) -> bool:
     """Return whether a page of this origin belongs to this server.
 
-    The origin must have the host and port of the request, or a host name that the operator trusts, with the
-    same port or the default port (as behind an https proxy). Another port of the same machine is a foreign
-    origin.
+    The origin must have the host and port of the request, or a host name that the operator trusts. In the
+    latter case, its port must be that of the request or the default port, as behind an https proxy. Another
+    port on the same machine is a foreign origin.
     """
     found = _ORIGIN.fullmatch(origin)
     author = read_authority(found[2]) if found else None
@@ -134,7 +137,7 @@ def is_own_origin(origin: str, host: Authority, trusted: frozenset[str]) -> bool
     port = author.port or usual
     asked = host.port or usual
     if author.name == host.name and author.name not in trusted:
-        return found[1].lower() == "http" and port == asked  # only proxies speak https
+        return found[1].lower() == "http" and port == asked  # only proxies use https
     if author.name == host.name:
         return port == asked
     return author.name in trusted and port in (usual, asked)
@@ -144,7 +147,7 @@ def _values(headers: Headers) -> dict[bytes, list[str]]:
     """Return the values of each header.
 
     Raises:
-        Malformed: A header that may occur once occurs more often.
+        Malformed: A header that may occur only once occurs several times.
     """
     found: dict[bytes, list[str]] = {}
     for name, value in headers:

@@ -1,4 +1,4 @@
-"""All routes of the HTTP interface, and the application that returns every refusal as problem JSON."""
+"""All routes of the HTTP interface, and the application that returns every error as problem JSON."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
@@ -52,11 +52,12 @@ def routes(  # noqa: PLR0913 - the parts behind the routes, by name
     calls: Calls | None = None,
     events: EventFollowing | None = None,
 ) -> list[Route]:
-    """Return all routes: health, metrics, login, administration, REST, and clean refusals of OAuth.
+    """Return all routes: health, metrics, login, administration, REST, and clear errors for OAuth requests.
 
-    `permissions` says which callers each answers, as `Guard` marked them. `ready` checks whether the server
-    can work, and `refresh` updates the gauges of the registry before they are shown. An operation of
-    administration has a route if its service is among `services`; REST has routes with `calls` and `events`.
+    `permissions` lists the callers that each route accepts, as `Guard` marks them. `ready` checks whether the
+    server can work. `refresh` updates the gauges of the registry before they are shown. An administration
+    operation has a route if its service is among `services`. The REST routes exist if `calls` and `events`
+    are given.
     """
     own = {LongWork: LongWork(), LoginService: login}
     return [
@@ -75,7 +76,7 @@ def routes(  # noqa: PLR0913 - the parts behind the routes, by name
 
 
 def hook_routes(hooks: Hooks, following: Following) -> list[Route]:
-    """Return the routes for hooks of clients and of Git, and for `postroom watch`."""
+    """Return the routes for hooks of client programs and of Git, and for `postroom watch`."""
 
     async def hook(request: Request) -> Response:
         token, grant = request.headers.get(_AGENT_TOKEN), request.scope.get(GRANT_SCOPE)
@@ -106,7 +107,7 @@ def application(
     lifespan: Lifespan[Starlette] | None = None,
     permissions: Sequence[Permission],
 ) -> Starlette:
-    """Return an application that returns every refusal as problem JSON, including unknown paths and methods.
+    """Return an application that returns every error as problem JSON, even for unknown paths and methods.
 
     A route accepts the callers in its row of `permissions`; without a row, it accepts nobody.
     """
@@ -142,9 +143,9 @@ def _health_routes(
 
 
 def callback_routes(path: str, results: RemoteExecutor, others: OtherServers | None = None) -> list[Route]:
-    """Return the routes for results from servers that run agents.
+    """Return the routes that accept the results of runs from servers that execute agents.
 
-    They need no login, because results are signed.
+    The routes need no login, because results are signed.
 
     `others` are the servers of the same database: a result is accepted by the server that waits for it.
     """
@@ -165,7 +166,7 @@ def callback_routes(path: str, results: RemoteExecutor, others: OtherServers | N
 
 
 def _no_oauth(mcp_path: str) -> list[Route]:
-    """Return routes that report at once that there is no OAuth; an HTML page would mislead clients."""
+    """Return routes that report at once that there is no OAuth; an HTML page would confuse clients."""
     paths = [f"/.well-known/{name}" for name in _DISCOVERY]
     paths += [f"{path}/{{rest:path}}" for path in paths]
     paths += [f"{mcp_path}/.well-known/{{rest:path}}", *_OAUTH]
@@ -180,7 +181,7 @@ async def _oauth_is_off(_: Request) -> Response:
 
 
 def _told(request: Request, problem: Problem) -> Response:
-    """Return a refusal in the form that callers of this address expect."""
+    """Return an error response in the form that callers of this address expect."""
     channel = request.scope.get(CHANNEL_SCOPE)
     if not isinstance(channel, OpenPath) or channel.refuse is None:
         return problem.response(str(request.scope.get("state", {}).get("request_id", "")))
@@ -212,7 +213,7 @@ async def _http_refusal(request: Request, error: Exception) -> Response:
 
 
 async def _failure(request: Request, _: Exception) -> Response:
-    """Respond to an unexpected error. The error is then raised again, and `Guard` logs it."""
+    """Respond to an unexpected error; the error is then raised again, and `Guard` logs it."""
     return _told(request, internal_error())
 
 
@@ -220,7 +221,7 @@ _NO_PAGE: Final = (
     '<!doctype html><html lang="en"><meta charset="utf-8"><title>Not found</title>\n<p>There is no page '
     'at this address. <a href="{pages}">Open the pages</a></html>\n'
 )
-"""The not-found page for browsers. Programs get JSON."""
+"""The not-found page for browsers; programs get JSON."""
 _HTTP_CODES: Final[dict[int, tuple[str, str]]] = {
     404: ("not_found", "this path does not exist"),
     405: ("method_not_allowed", "use a method from the Allow header"),

@@ -1,9 +1,9 @@
-"""Logs people in to the pages with the server's token or a one-time code, and then a signed cookie.
+"""Logs people in to the pages with the server's token or a one-time code, and issues a signed cookie.
 
-The cookie can be verified without the store. It therefore survives a restart, and people can log in even
-while nothing can be written. It expires after thirty days, when the server's token changes, or at logout. A
-logout is stored, so that no server accepts the cookie again. Codes are in the store; failed attempts are kept
-only in memory.
+The cookie's signature is verified without the store. The cookie therefore survives a restart, and people can
+log in even while nothing can be written. It is valid for thirty days, or until the server's token changes or
+the person logs out. A logout is stored, so that no server accepts the cookie again. Codes are in the store;
+failed attempts are kept only in memory.
 """
 
 import html
@@ -32,12 +32,12 @@ FAILURE_WINDOW: Final = timedelta(minutes=1)
 _MOST_CALLERS: Final = 1024
 _FORM_TYPE: Final = "application/x-www-form-urlencoded"
 _OWN: Final = re.compile(r"/(?![/\\])[\x21-\x5b\x5d-\x7e]{0,2000}")
-"""Matches a path of this server with its query. A second slash would refer to another server."""
+"""Matches a path on this server, with its query. Two slashes at the start would refer to another server."""
 _LOG = get_logger(__name__)
 
 
 class Attempts:
-    """Counts failed logins by address. After ten failures within a minute, the address must wait."""
+    """Counts failed logins by network address; after ten failures within a minute, the address must wait."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -79,14 +79,14 @@ class LoginService:
         return self._sessions.cookie_name
 
     def routes(self) -> list[Route]:
-        """Return `/login` and `/logout`."""
+        """Return the routes `/login` and `/logout`."""
         return [
             Route("/login", self._come, methods=["GET", "POST"]),
             Route("/logout", self._log_out, methods=["POST"]),
         ]
 
     async def make_link(self, request: Request, path: str) -> LinkView:
-        """Return an address that logs in once, within 10 minutes, and leads to a page of this server.
+        """Return an address that logs in once, within 10 minutes, and redirects to a page of this server.
 
         Raises:
             InvalidArgument: The path is not that of a page.
@@ -100,7 +100,7 @@ class LoginService:
                 remedy="use a path such as /p/shop/runs",
             )
         leads_on = "" if path == "/" else f"&next={quote(path, safe='/')}"
-        base = f"{request.url.scheme}://{request.headers['host']}"  # the name by which the caller reaches us
+        base = f"{request.url.scheme}://{request.headers['host']}"  # the host as the caller names it
         return {"url": f"{base}/login?code={await self.codes.make()}{leads_on}"}
 
     async def _come(self, request: Request) -> Response:
@@ -108,7 +108,7 @@ class LoginService:
 
     async def _show(self, request: Request) -> Response:
         code = request.query_params.get("code")
-        if code is None or request.method == "HEAD":  # a preview of the link must not use it up
+        if code is None or request.method == "HEAD":  # previewing a link must not use up the code
             return _page("", status=200, then=own_address(request.query_params.get("next", "")))
         return await self._decide(
             request,
@@ -195,18 +195,18 @@ def login_address(then: str) -> str:
 
 
 def own_address(address: str) -> str:
-    """Return the address of a page of this server unchanged; for any other text, return the first page."""
+    """Return the address unchanged if it is a page of this server; otherwise return the first page."""
     return address if _OWN.fullmatch(address) else "/"
 
 
 def _page_before(request: Request) -> str:
-    """Return the page of a form that the guard redirected here because the session had ended."""
+    """Return the page whose form submission the guard redirected here because the session had expired."""
     found = urlsplit(request.headers.get("referer", ""))
     return own_address(f"{found.path}?{found.query}" if found.query else found.path)
 
 
 def _nothing_sent(form: Mapping[str, Sequence[str]], *, then: str) -> HTMLResponse:
-    """Return the login page with the texts typed in an expired session, which would otherwise be lost."""
+    """Return the login page with the texts that were typed in an expired session, so they are not lost."""
     shown = "".join(f'<pre tabindex="0">{html.escape(text)}</pre>' for text in typed_in(form))
     notice = "you were logged out, so nothing was sent"
     page = _page(notice + ("; copy what you typed:" if shown else ""), status=401, then=then, below=shown)

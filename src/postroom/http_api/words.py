@@ -1,4 +1,4 @@
-"""Converts errors, which are written in terms of the tools, to the terms of HTTP.
+"""Rewrites errors, which mention tools and their arguments, for callers over HTTP.
 
 A tool becomes its address: `list_agents` becomes `GET /v1/list_agents`. An argument becomes a field of the
 body or a query parameter: `every` becomes `every_seconds` if the operation has only that.
@@ -22,18 +22,18 @@ _OPERATION: Final = "postroom.operation"
 
 
 def note_operation(request: Request, operation: Operation) -> None:
-    """Store the operation of a request, so that errors name the operation's fields."""
+    """Store the operation of a request, so that error messages can name the operation's fields."""
     request.scope[_OPERATION] = operation
 
 
 def operation_of(scope: Any) -> Operation | None:
-    """Return the operation of a request; None if the request has reached no operation."""
+    """Return the operation of a request; None if the request did not get as far as an operation."""
     found: Operation | None = scope.get(_OPERATION)
     return found
 
 
 def over_http(text: str, operation: Operation | None) -> str:
-    """Return a message or a remedy in the terms of a caller over HTTP."""
+    """Rewrite a message or a remedy for a caller over HTTP."""
     noun = "parameter" if operation is not None and not operation.changes else "field"
     fields = () if operation is None else operation.command.__struct_fields__
 

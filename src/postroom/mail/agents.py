@@ -1,4 +1,4 @@
-"""Operations on projects and agents."""
+"""Operations on projects and agents: register, describe, list and retire agents; start a session."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TypedDict
@@ -55,7 +55,7 @@ class WayView(TypedDict):
 
 
 def ways(context: ReadContext, project: Project, agent: Agent) -> list[WayView]:
-    """Return the ways to reach an agent in the order in which they are tried, up to the first one used."""
+    """Return the ways to reach an agent, in the order in which they are tried; stop at the first one used."""
     if agent.retired_at is not None:
         return [WayView(way=INBOX, taken=False, why="it is retired and receives no messages")]
     found = list[WayView]()
@@ -185,7 +185,7 @@ def _project_of(context: WriteContext, human_key: str, git_identity: str = "") -
         None if read is None else read.folder,
         identity
         if git_identity or is_of_git(identity)
-        else "",  # a renamed folder has moved its project before
+        else "",  # if the folder was renamed, its project has already been moved to it
         is_said=bool(git_identity),
     )
     if known is not None:
@@ -219,7 +219,7 @@ def _note_names(context: WriteContext, project: Project, folders: Iterable[str])
 
 
 def _note_identities(context: WriteContext, identities: Mapping[int, str]) -> None:
-    """Store the repository identities of projects that had none so far."""
+    """Store the repository identities of projects that did not have one."""
     for project_id, identity in identities.items():
         if identity:
             context.tx.set_git_identity(project_id, identity)
@@ -251,7 +251,7 @@ def _registered(context: WriteContext, project: Project, asked: RegisterAgent | 
         raise AgentRetired(f"agent {known.name} is retired", value=known.name)
     context.tx.touch_agent(
         known.id, context.now
-    )  # what follows notes the activity and leaves the reservations
+    )  # the code below records the activity and does not change the reservations
     updated = context.tx.update_agent(
         known.id,
         program=asked.program,
@@ -348,7 +348,7 @@ def start_session(context: WriteContext, asked: StartSession) -> SessionView:
 
 
 def whois(context: ReadContext, asked: Whois) -> WhoisView:
-    """Return an agent's identity, its reservations, and the ways by which a new message would reach it."""
+    """Return an agent's identity, its reservations, and the ways in which a new message would reach it."""
     home = find_project(context.projects, asked.project_key)
     project, agent = find_address(context, home, asked.agent_name)
     held = context.tx.live_reservations(project.id, now=context.now, agent_id=agent.id, limit=200)
@@ -398,7 +398,7 @@ def unretire_agent(context: WriteContext, asked: UnretireAgent) -> AgentView:
 
 
 def set_contact_policy(context: WriteContext, asked: SetContactPolicy) -> AgentView:
-    """Set from whom the agent accepts mail."""
+    """Set which agents may send mail to this agent."""
     project, agent = acting(context, asked.project_key, asked.agent_name)
     context.tx.set_contact_policy(agent.id, asked.policy, now=context.now)
     to_archive(context, "agent", agent.id, project.id)
@@ -406,9 +406,9 @@ def set_contact_policy(context: WriteContext, asked: SetContactPolicy) -> AgentV
 
 
 def health_check(context: ReadContext, asked: HealthCheck) -> HealthView:
-    """Return that the database answers, with the number of its records."""
+    """Read the database and return how many records it has, which shows that it answers."""
     del asked
-    counts = context.projects.counts(unread=False)  # may be asked often
+    counts = context.projects.counts(unread=False)  # a health check may run often, so it must be cheap
     return {
         "status": "ok",
         "projects": counts["projects"],
@@ -419,7 +419,7 @@ def health_check(context: ReadContext, asked: HealthCheck) -> HealthView:
 
 
 def rotated_elsewhere(context: WriteContext, asked: object) -> RotatedToken:
-    """A placeholder in the table for an operation that the service performs, because it also needs a file."""
+    """Fill the place of an operation in the table; the service performs it, because it also writes a file."""
     raise StateError(
         "tokens are rotated by the service", value=type(asked).__name__, remedy="call Mail.perform"
     )

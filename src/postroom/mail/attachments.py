@@ -1,4 +1,4 @@
-"""Reads and checks attachments before a message is stored; no file outside the project's folder is read.
+"""Reads and checks attachments before a message is stored; reads no file outside the project's folder.
 
 This runs in a worker thread before the transaction, because files and images are slow to read and may be
 malicious.
@@ -21,7 +21,7 @@ from postroom.mail.context import LoadedAttachment, Rules
 
 PREVIEW_PIXELS = 512
 PREVIEWED = ("PNG", "JPEG", "GIF", "WEBP", "BMP")
-"""The image formats that are decoded; decoders of some other formats start another program."""
+"""The image formats that are decoded. Other formats are not, because some decoders start another program."""
 MAX_IMAGE_PIXELS = 40_000_000
 """Maximum number of pixels of a decoded image; a larger image is stored without a preview."""
 
@@ -68,7 +68,7 @@ def _content(one: AttachmentIn, root: str, rules: Rules) -> tuple[str, bytes]:
 
 
 def _decoded(name: str, text: str, rules: Rules) -> bytes:
-    text = "".join(text.split())  # many encoders break lines
+    text = "".join(text.split())  # many encoders insert line breaks
     if len(text) > rules.max_attachment_bytes * 4 // 3 + 4:
         raise _too_large(name, len(text) * 3 // 4, rules)
     try:
@@ -97,7 +97,7 @@ def _read_inside(root: Path, asked: str, rules: Rules) -> bytes:
         raise _unreadable(asked, "is not a file that the server can read") from error
     facts = os.fstat(handle)
     if not stat.S_ISREG(facts.st_mode):
-        os.close(handle)  # a folder, which no file object takes, or something that may never answer
+        os.close(handle)  # a folder cannot be opened as a file, and a device or pipe may block forever
         raise _unreadable(asked, "is not a regular file")
     with os.fdopen(handle, "rb") as file:
         if facts.st_size > rules.max_attachment_bytes:
@@ -145,7 +145,7 @@ def _loaded(name: str, content: bytes, rules: Rules) -> LoadedAttachment:
 
 def preview_of(content: bytes) -> bytes | None:
     """Return a WebP of at most 512 x 512 pixels, or None if the content cannot be shown as an image."""
-    from PIL import Image  # imported here, because start-up and mail without pictures do not need it
+    from PIL import Image  # imported here, because neither start-up nor mail without images needs it
 
     try:
         with Image.open(io.BytesIO(content), formats=PREVIEWED) as image:
@@ -157,6 +157,6 @@ def preview_of(content: bytes) -> bytes | None:
             shown.save(out, format="WEBP", quality=80)
             return out.getvalue()
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError, Warning):
-        # Not a picture, or a damaged one: it is kept unchanged, without a preview. A warning gets here only
+        # Not an image, or a damaged one: it is stored unchanged, without a preview. Warnings are raised only
         # if the interpreter is configured to raise warnings.
         return None

@@ -20,9 +20,9 @@ from postroom.mail.projects import find_project
 MOST: Final = 2_000
 """Maximum number of log entries that one summary reads."""
 LISTED: Final = 10
-"""Maximum number of threads, questions, failed runs and paths in a summary; the newest are listed first."""
+"""Maximum number of threads, questions, failed runs and paths that a summary lists, newest first."""
 _SENDERS_OF: Final = 20
-"""Maximum number of messages per thread that are read to find the senders."""
+"""Maximum number of messages per thread that are read to find out who sent them."""
 _HOUR: Final = 3_600_000
 _STATE_AFTER: Final = {
     "run.began": "active",
@@ -118,7 +118,7 @@ def catch_up(context: ReadContext, asked: CatchUp) -> CaughtUpView:
 
 
 def summary(context: ReadContext, project: Project, *, after: int | None, begin: int) -> CaughtUpView:
-    """Return what happened in a project after a cursor or, without a cursor, since an instant.
+    """Return what happened in a project after a cursor or, without a cursor, since the time `begin`.
 
     Raises:
         CursorExpired, CursorAhead: As for `catch_up`.
@@ -198,7 +198,7 @@ def _newest(found: Mapping[K, Happening]) -> list[tuple[K, Happening]]:
 
 
 def _threads(context: ReadContext, sent: Sequence[Happening]) -> list[CaughtThread]:
-    """Return the threads with the newest messages, each with its new messages and their senders."""
+    """Return the threads that have the newest messages, each with its new messages and their senders."""
     by_thread: dict[object, list[int]] = {}
     for one in reversed(sent):
         if one.message_id is not None:

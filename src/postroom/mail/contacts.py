@@ -78,7 +78,7 @@ def list_contacts(context: ReadContext, asked: ListContacts) -> ContactsView:
 
 
 def _addresses(home: Project, *agents: tuple[Project, Agent]) -> dict[int, str]:
-    """Return, for each agent, the address under which the agents of `home` reach it."""
+    """Return, for each of these agents, the address that the agents of `home` use to reach it."""
     return {one.id: address_of(one.name, place.slug, home.slug) for place, one in agents}
 
 

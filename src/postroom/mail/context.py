@@ -42,20 +42,20 @@ class Rules:
     note_tokens: int = 1_000
     """The budget of tokens for the notes that a session or a run is given at once."""
     note_ttl: timedelta = timedelta(days=90)
-    """How long a note is active if its author names no time."""
+    """How long a note stays active if its author gives no end time."""
     enforced_by: tuple[str, ...] = ()
-    """The hooks that enforce reservations in the clients that have installed them."""
+    """The hooks that enforce reservations, each in the client in which it is installed."""
     guard_mode: Literal["warn", "block", "off"] = "warn"
-    """What happens to an edit or a commit if reservations cannot be checked; `off` disables the check."""
+    """The reaction to an edit or a commit if reservations cannot be checked; `off` disables the check."""
     stale_write_mode: Literal["warn", "block", "off"] = "block"
-    """What happens to a write of a whole file that was changed after the agent last read it."""
+    """The reaction if an agent writes a whole file that was changed after the agent last read it."""
     stale_edit_mode: Literal["warn", "block", "off"] = "warn"
-    """What happens to other writes of such a file: an edit of a part, a patch, a shell command."""
+    """The reaction if an agent changes such a file in another way: by an edit, a patch or a shell command."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """The caller, as far as the HTTP or MCP layer has identified it."""
+    """The caller of an operation, as far as the HTTP or MCP layer has identified it."""
 
     agent_token: str | None = None
     operator: bool = False
@@ -66,7 +66,7 @@ class Caller:
     It is never set for a request from outside.
     """
     agent_id: int | None = None
-    """The agent whose run the server executes.
+    """The agent on whose behalf the server executes the run that makes this call.
 
     The call can act only as this agent, whatever name it gives.
     """
@@ -75,7 +75,7 @@ class Caller:
     grant: Grant | None = None
     """The permissions of the named token of the call.
 
-    Without a grant, the caller is not restricted by scopes.
+    If it is None, no scopes restrict the caller.
     """
     trace: str | None = None
     """The trace context of the call; no decision depends on it."""
@@ -83,7 +83,7 @@ class Caller:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedAttachment:
-    """A file that was read and checked before the transaction started."""
+    """A file that was read and checked before the transaction started, ready to be stored."""
 
     attachment: Attachment
     content: bytes
@@ -103,11 +103,11 @@ class OperationContext(Generic[Records, Projects]):
     dice: random.Random
     loaded: Sequence[LoadedAttachment] = ()
     recognition: Recognition | None = None
-    """Facts read from the folder that the command names as a project's folder."""
+    """Facts about the folder that the command gives as its project; they were read before the transaction."""
     is_traced: bool = False
     """Whether calls and runs are traced; if not, trace positions are not looked up."""
     waking: "OpenChange | None" = None
-    """Wakes recipients within this change; without it, they are found later."""
+    """Wakes the recipients within this transaction; if it is None, the waker finds them later."""
     active: set[int] = field(default_factory=set)
     """The agents as which this call acts: each operation that checks an agent's identity adds the agent."""
 

@@ -11,13 +11,14 @@ from postroom.mail.projects import PEOPLE_KEY
 from postroom.stores.mail.access import MailReads, ProjectReads, RecordReads
 
 FEW = 20
-"""Maximum number of other projects whose messages on a thread are read, and of own messages used to find
-them.
+"""Maximum number of other projects whose messages on a thread are read.
+
+It is also the number of the project's own messages that are searched to find those projects.
 """
 COUNTED = 200
 """Maximum number of messages of each other project that are counted on a thread."""
 _LOOKS = 10
-"""Maximum number of pages of other projects' messages that are searched for received ones."""
+"""Maximum number of pages of other projects' messages that are searched for messages to this project."""
 
 
 def here(reads: RecordReads, project: Project, messages: Sequence[Message]) -> list[Message]:
@@ -35,7 +36,7 @@ def here(reads: RecordReads, project: Project, messages: Sequence[Message]) -> l
 
 
 def awaited(message: Message, recipients: Sequence[Recipient]) -> int:
-    """Return how many of these recipients have not yet acknowledged the message although it asks for that."""
+    """Return how many of these recipients still have to acknowledge the message, if it asks for that."""
     if not message.ack_required or message.recalled_at is not None:
         return 0
     return sum(one.acked_at is None for one in recipients)
@@ -50,10 +51,10 @@ def from_people(reads: MailReads, project: Project, newest: Callable[[int], list
 
 
 class Conversation:
-    """A thread as a project sees it, within one view of the store."""
+    """A thread as a project sees it, read from one view of the store."""
 
     def __init__(self, reads: RecordReads, projects: ProjectReads, project: Project, thread_id: str) -> None:
-        """`projects` finds the other projects of received messages, as far as the caller may see them."""
+        """Keep the arguments; `projects` finds the other projects whose messages the caller may see."""
         self._reads = reads
         self._project = project
         self._thread_id = thread_id
@@ -85,13 +86,13 @@ class Conversation:
         return sorted(found.values(), key=lambda one: -one.wrote)
 
     def messages(self, *, limit: int, after: int = 0) -> list[Message]:
-        """Return its messages in order, after the message `after`."""
+        """Return the thread's messages in order, starting after the message `after`."""
         for _ in range(_LOOKS):
             windows = [
                 self._reads.thread(one.id, self._thread_id, limit=limit, after=after)
                 for one in (self._project, *self._others)
             ]
-            # Behind the end of a full window there may be more of its project: look so far and no farther.
+            # A full window may end before its project's last message, so return nothing beyond that end.
             known_to = min((found[-1].id for found in windows if len(found) == limit), default=None)
             found = [one for window in windows for one in window if known_to is None or one.id <= known_to]
             seen = self._here(found)
@@ -101,7 +102,7 @@ class Conversation:
         return []
 
     def newest(self, *, limit: int) -> list[Message]:
-        """Return its newest messages, in order."""
+        """Return the thread's newest messages, in order."""
         windows = [self._tail_of(one, limit) for one in (self._project, *self._others)]
         known_from = max((found[0].id for found in windows if len(found) == limit), default=0)
         return self._here([one for window in windows for one in window if one.id >= known_from])[-limit:]
@@ -116,7 +117,7 @@ class Conversation:
 def _others(reads: RecordReads, projects: ProjectReads, project: Project, thread_id: str) -> list[Project]:
     """Return the other projects whose messages may be on a thread.
 
-    These are the project of people, and the projects of the recipients.
+    These are the project to which people belong, and the projects of the recipients.
     """
     people = projects.project(PEOPLE_KEY)
     found = {} if people is None else {people.id: people}

@@ -72,9 +72,9 @@ def newest_of(context: ReadContext, project_key: str) -> EventsView:
 
 
 def _reader(context: ReadContext) -> Agent | None:
-    """Return the agent that calls, identified by its token or its run.
+    """Return the agent that makes the call, identified by its token or its run.
 
-    None for the operator and for people.
+    Return None if the operator or a person makes the call.
     """
     token, own_id = context.caller.agent_token, context.caller.agent_id
     if own_id is not None:
@@ -83,7 +83,7 @@ def _reader(context: ReadContext) -> Agent | None:
 
 
 def check_cursor(after: int, bounds: LogBounds) -> None:
-    """Raise if the log has no entries from which this cursor could continue.
+    """Raise unless the log still has the entries that follow this cursor.
 
     Raises:
         CursorExpired: Entries after the cursor were deleted.
@@ -137,7 +137,7 @@ def _is_open(event: ProjectEvent) -> bool:
 
 
 def agent_addresses(tx: RecordReads, home: Project, events: Sequence[ProjectEvent]) -> dict[int | None, str]:
-    """Return the addresses of the agents in these entries, as agents of the project `home` write them."""
+    """Return the addresses of the agents in these entries, in the form that agents of `home` use."""
     ids = sorted({one.happening.agent_id for one in events if one.happening.agent_id is not None})
     agents = tx.agents_by_id(ids) if ids else {}
     homes = {one.project_id: tx.project_by_id(one.project_id) for one in agents.values()}

@@ -1,8 +1,8 @@
 """The identity of a folder's repository, independent of its location: its remote and its first commit.
 
-A repository's worktrees, clones, subfolders and symbolic links to it all have the same identity. Parts that
-are unknown are empty: a shallow clone lacks the first commit, and a copy may have no remote. A folder without
-a repository is identified by its inode and birth time, which survive a rename.
+The worktrees, clones and subfolders of a repository, and symbolic links to it, all have the same identity. An
+unknown part of the identity is empty: a shallow clone lacks the first commit, and a copy may have no remote.
+A folder without a repository is identified by its inode and birth time, which survive a rename.
 """
 
 import ctypes
@@ -25,13 +25,13 @@ from postroom.log import get_logger
 _LOG = get_logger(__name__)
 
 QUICK_SECONDS: Final = 3
-"""Seconds in which Git must read a few files; a repository may contain files that block forever."""
+"""Time limit in seconds for Git to read a few files, because some files may block forever."""
 WALK_SECONDS: Final = 15
 """Time limit in seconds for Git to find the first of a million commits, which takes about 8 s."""
 LONGEST_REMOTE: Final = 500
 """Maximum number of characters of a remote that are stored; a longer remote is identified by its hash."""
 _LOCAL_ORIGINS: Final = 3
-"""Maximum number of local clones that are followed to find the remote of the first one."""
+"""Maximum number of local clones that are followed, each to the one it was cloned from, to find a remote."""
 _FOLDER: Final = "#folder:"
 """Prefix of the identity of a folder that is not in a repository."""
 _STATX: Final = (32, 80, 256)
@@ -51,7 +51,7 @@ class RepositoryFolder:
     top: str
     """The root of its working tree, spelled like the folder; the folder itself if there is none."""
     home: str = ""
-    """The main working tree if the folder is in a linked one, because the linked one may be removed first.
+    """The main working tree, if the folder is in a linked one, which may be removed earlier.
 
     Empty otherwise.
     """
@@ -66,7 +66,7 @@ class RepositoryFolder:
 
     @property
     def lasting(self) -> str:
-        """The folder that a project of this repository should use."""
+        """The folder to use as the folder of this repository's project."""
         return self.home or self.top
 
 
@@ -80,7 +80,7 @@ class Recognition:
 
 
 def recognise(path: str, unread: Sequence[Project]) -> Recognition:
-    """Read a folder, and missing facts about the folders of known projects. Blocks."""
+    """Read the facts about a folder, and those that are missing for the folders of known projects. Blocks."""
     folder = read_folder(path)
     known = (
         ((one.id, read_folder(one.human_key).identity) for one in unread)
@@ -91,7 +91,7 @@ def recognise(path: str, unread: Sequence[Project]) -> Recognition:
 
 
 def read_folder(path: str) -> RepositoryFolder:
-    """Read the facts about a folder; for a missing folder, only the path is known. Blocks: runs Git."""
+    """Read the facts about a folder; for a missing folder, return only its path. Blocks: runs Git."""
     plain = RepositoryFolder(top=path)
     if not S_ISDIR(_mode(path)):
         return plain
@@ -132,8 +132,8 @@ def is_folder(path: str) -> bool:
 def same_repository(identity: str, known: Iterable[tuple[K, str]]) -> K | None:
     """Return the key of the known identity that belongs to the same repository.
 
-    An equal identity is preferred. Otherwise, exactly one known identity must be compatible with it, so that
-    two forks stay separate and a copy that is compatible with both belongs to neither. Identities with the
+    An equal identity is preferred. Otherwise exactly one known identity must be compatible with this one. So
+    two forks stay separate, and a copy that is compatible with both belongs to neither. Identities with the
     same remote take precedence over those that share only the first commit, as forks do.
     """
     listed = list(known)
@@ -147,7 +147,7 @@ def same_repository(identity: str, known: Iterable[tuple[K, str]]) -> K | None:
 
 
 def is_of_git(identity: str) -> bool:
-    """Return whether an identity is that of a Git repository, not of an unknown folder or one without Git."""
+    """Return whether an identity is that of a Git repository; False if there is none or it is unknown."""
     return bool(identity) and not identity.startswith(_FOLDER)
 
 
@@ -160,7 +160,7 @@ def parts_of(identity: str) -> tuple[str, str]:
 def completed(known: str, read: str) -> str:
     """Return a known identity, with missing parts added from another identity of the same repository.
 
-    The identity of a repository replaces that of a folder without one.
+    If the known identity is that of a folder without a repository, the other identity replaces it.
     """
     if read and not is_of_git(known):
         return read
@@ -204,7 +204,7 @@ def _folder_identity(folder: str) -> str:
 
 
 def _without(path: str, inner: str) -> str:
-    """Return `path` without the trailing `inner`, or the target of the link `path` without it."""
+    """Return `path`, or the target of the link `path`, without the trailing part `inner`."""
     native = inner.replace("/", os.sep)
     for one in (path, os.path.realpath(path)):
         if not native or one.endswith(f"{os.sep}{native}"):
@@ -258,10 +258,10 @@ def _root(git: str, folder: str) -> str:
 
 
 def environment_of(git: str) -> dict[str, str]:
-    """Return the environment in which Git only reads the folders of others, and asks nobody."""
+    """Return an environment in which Git may read the folders of other users and never prompts for input."""
     return {
         "PATH": f"{Path(git).parent}{os.pathsep}{os.defpath}",
-        "HOME": str(Path.home()),  # holds which folders of others the person trusts
+        "HOME": str(Path.home()),  # lists the folders of other users that this user trusts
         "LC_ALL": "C",
         "GIT_NO_LAZY_FETCH": "1",
         "GIT_OPTIONAL_LOCKS": "0",
@@ -270,7 +270,7 @@ def environment_of(git: str) -> dict[str, str]:
 
 
 def _ask(git: str, path: str, *words: str, timeout: int = QUICK_SECONDS) -> str:
-    """Return Git's output; settings of the folder that could run programs or fetch data are disabled."""
+    """Run Git and return its output; disable settings of the folder that could run programs or fetch data."""
     try:
         done = subprocess.run(  # noqa: S603 - fixed words; the path is an argument, not a command
             [git, "-c", "protocol.allow=never", "-c", "core.fsmonitor=false", "-C", path, *words],

@@ -1,20 +1,20 @@
 """Reads reservation patterns and decides whether two of them overlap.
 
-This module defines the meaning of a pattern. It knows nothing of agents, leases, stores or the file system.
+This module defines the meaning of a pattern. It does not depend on agents, leases, stores or the file system.
 
 A path is relative to the project root: names joined by single slashes. A pattern is anchored at the root:
 
-    src/app.py     no wildcard: that path and, should it be a folder, everything below it
+    src/app.py     no wildcard: that path and, if it is a folder, everything below it
     src/           everything below src (kept as src/**)
-    ?  *           one character; any run of characters; inside one name, a leading dot included
+    ?  *           one character; any number of characters; both inside one name, even a leading dot
     [ab] [a-z]     one character of the set; [!a] and [^a] one that is not in it; never a slash
-    [[]  [*]       a set of one character is that character, so it also takes the meaning from [ * ? ~
-    a/**/b  **/b   ** as a whole name stands for any number of names, none included
+    [[]  [*]       a set of one character is that character, so [ * ? ~ lose their special meaning
+    a/**/b  **/b   ** as a whole name stands for any number of names, even none
     a/**           everything inside a, but not a itself
-    a**b           two stars inside a name are one star
+    a**b           two stars inside a name count as one star
     #a             plain text: there are no comments
-    port:8080      a resource, no file: a scheme of two or more characters, a colon, then no slash.
-                   It matches the same text only. A file of that name is written ./port:8080
+    port:8080      a resource, not a file: a scheme of two or more characters, a colon, then no slash.
+                   It matches only the same text. A file of that name is written ./port:8080
 
 A pattern with wildcards (a glob) matches only the paths that it describes, not the trees below them. Any text
 without a slash counts as a name. `spelled` also accepts other notations that callers use, such as {a,b}. If
@@ -68,8 +68,8 @@ _Ranges: TypeAlias = tuple[tuple[int, int], ...]
 Character: TypeAlias = str | _Ranges
 
 _LAST_CHARACTER = 0x10FFFF
-_LAST_CASED = 0x1FFFF  # no character above this one has another case; a test watches it
-_NEVER = 1 << 30  # above every length
+_LAST_CASED = 0x1FFFF  # no character above this one has another case; a test checks this
+_NEVER = 1 << 30  # greater than every possible length
 _LEXEME = re.compile(r"\*+|\?|\[[!^]?+\]?+[^\]/]*\]|\[|[^*?\[]+")
 _SET_ITEM = re.compile(r"(.)-(.)|(.)")
 
@@ -79,9 +79,9 @@ class Glob:
     """A name with wildcards.
 
     `pieces` are the parts between its stars. `start` is the text before the first wildcard, and `end` the
-    text after the last. `head` is the length of `start` if a star follows it, and `tail` the length of `end`
-    if a star precedes it; otherwise they exceed every possible length. `is_text` is true if it has no
-    wildcards except stars.
+    text after the last. `head` is the length of `start` if a star follows it, and `tail` is the length of
+    `end` if a star precedes it. Without such a star, they are greater than every possible length. `is_text`
+    is true if it has no wildcards except stars.
     """
 
     pieces: tuple[Sequence[Character], ...]
@@ -97,7 +97,7 @@ Name: TypeAlias = str | Glob
 
 @lru_cache(maxsize=16_384)
 def read_name(written: str, case_sensitive: bool) -> Name:
-    """Return what a written name means: text (case-folded if case is ignored) or a set of names."""
+    """Return the meaning of a written name: text (case-folded if case is ignored) or a set of names."""
     if "[" not in written and "?" not in written:
         text = written if case_sensitive else folded(written)
         if "*" not in text:
@@ -127,7 +127,7 @@ def read_name(written: str, case_sensitive: bool) -> Name:
 
 
 def lexemes(written: str) -> list[str]:
-    """Return the parts of names: plain text, `?`, stars, character classes, and any `[` without an end."""
+    """Split a name into its parts: plain text, `?`, stars, character classes, and any `[` without an end."""
     return _LEXEME.findall(written)
 
 
@@ -179,7 +179,7 @@ def _set(written: str, case_sensitive: bool) -> str | _Ranges:
 
 
 def _holds(ranges: _Ranges, code: int) -> bool:
-    """Return whether a character class contains a character."""
+    """Return whether a character class contains the character with this code."""
     index = bisect_right(ranges, (code, _LAST_CHARACTER)) - 1
     return index >= 0 and ranges[index][1] >= code
 
@@ -221,7 +221,7 @@ def _inverted(ranges: _Ranges) -> _Ranges:
 
 @lru_cache(maxsize=4096)
 def _folded_character(character: str) -> str:
-    # The full folding of some characters is longer (one ß, two s): they keep a form of one character.
+    # Full case folding makes some texts longer (ß becomes ss): such characters keep a form of one character.
     for form in (character.casefold(), character.lower()):
         if len(form) == 1:
             return form
@@ -249,8 +249,8 @@ _ANY = _inverted(())
 
 
 MAX_LENGTH = 1024
-# One comparison costs at most about the wildcards of one side times the length of the other: with these two
-# limits the slowest pair known (benchmarks/globs.py) takes 3 ms, the usual pair under 1 us.
+# The cost of one comparison is at most about the number of wildcards in one pattern times the length of the
+# other. With these limits, the slowest known pair (benchmarks/globs.py) takes 3 ms, a usual pair under 1 us.
 MAX_WILDCARDS = 32
 
 MAX_ALTERNATIVES = 100
@@ -270,7 +270,7 @@ _QUOTED = re.compile(r"([\"'`])(?P<text>(?:(?!\1).)*)\1", re.DOTALL)
 _AROUND = "\"'` "
 _EXCLUDES = re.compile(r"(?:\A|[{,])!")
 
-_SHORT = 16  # up to here plain trying is faster, and what nearly fits costs little
+_SHORT = 16  # up to this length, trying each position is faster, and partial matches cost little
 _Unit = TypeVar("_Unit", bound="Character | Name")
 _Agree: TypeAlias = Callable[[_Unit, _Unit], bool]
 
@@ -294,8 +294,8 @@ class Pattern:
 
     Parsing `text` again returns the same pattern. `prefix` has the leading names without wildcards (for a
     resource, its text), case-folded if case is ignored. Two patterns can overlap only if one prefix consists
-    of the first names of the other. The other fields are private to this module: `start` is the text before
-    the first wildcard, where the path is written as `/path/`, so that each name ends with a slash.
+    of the first names of the other. The other fields are private to this module. `start` is the text before
+    the first wildcard; in it, the path is written as `/path/`, so that each name ends with a slash.
     """
 
     text: str
@@ -421,7 +421,7 @@ def _listed(paths: Sequence[str]) -> str:
 
 
 def _alternatives(text: str) -> Iterator[str]:
-    """Yield the texts to which the braces expand; more than 100 groups yield over 100 equal texts.
+    """Yield the texts to which the braces expand; if there are over 100 groups, yield over 100 equal texts.
 
     The number of steps is proportional to the length of the text, not to its square.
     """
@@ -447,13 +447,15 @@ def _alternatives(text: str) -> Iterator[str]:
 
 
 def prefixes_of(prefix: str) -> tuple[str, ...]:
-    """Return every prefix of `prefix` that ends with a whole name, shortest first, with '' and itself."""
+    """Return all prefixes of `prefix` that end with a whole name, shortest first, with '' and itself."""
     names = prefix.split("/") if prefix else []
     return tuple("/".join(names[:count]) for count in range(len(names) + 1))
 
 
 def matches(pattern: Pattern, path: str) -> bool:
-    """Return whether `pattern` covers `path`, relative to the project root, without `.`, `..` or empty names.
+    """Return whether `pattern` covers `path`, given relative to the project root.
+
+    The path must not contain `.`, `..` or empty names.
 
     A literal covers itself and, if it is a folder, everything below it.
     """
@@ -469,10 +471,10 @@ def matches(pattern: Pattern, path: str) -> bool:
 
 
 def covers(pattern: Pattern, held: Pattern) -> bool:
-    """Return whether `pattern` covers everything that `held` names: src, or src/**, covers src/*.py.
+    """Return whether `pattern` covers every path that `held` matches: src, or src/**, covers src/*.py.
 
-    A literal `held` is covered as a file or as a folder. Patterns with character classes cover, and are
-    covered by, an equal pattern only.
+    A literal `held` may stand for a file or a folder, and both count as covered. A pattern with character
+    classes covers only an equal pattern, and only an equal pattern covers it.
     """
     if (
         pattern.text == held.text
@@ -491,7 +493,7 @@ _NOBODYS: Final = "\ue000"
 
 
 def _samples(text: str) -> Iterator[str]:
-    """Yield a shallow path with short names and a deep one with long names; the pattern matches both."""
+    """Yield two paths that match the pattern: a shallow one with short names, a deep one with long names."""
     *above, last = text.split("/")
     for gap, run in (([], 3), ([_NOBODYS] * 3, 41)):
         names = [part for name in above for part in (gap if name == "**" else [name])]
@@ -522,7 +524,7 @@ def overlapping(new: Pattern, live: Sequence[Pattern]) -> list[int]:
 
 
 def _meet(new: Pattern, other: Pattern, decided: dict[_Folders, bool]) -> bool:
-    """Return whether two patterns with compatible starts overlap; `decided` caches results for folders."""
+    """Return whether two patterns with compatible starts overlap; `decided` caches results per folder."""
     if new.is_literal and other.start.startswith(new.start):
         return True
     if other.is_literal and new.start.startswith(other.start):
@@ -591,8 +593,9 @@ def _fits(chain: Sequence[Sequence[_Unit]], row: Sequence[_Unit], agree: _Agree[
 def _follow(pieces: Sequence[Sequence[_Unit]], row: Sequence[_Unit], agree: _Agree[_Unit]) -> bool:
     """Return whether the pieces can be placed along `row`, one after the other.
 
-    In a short row, each position is tried. For a long row, a set of positions is an integer with one bit per
-    position. A piece of n units is therefore placed in n steps, whatever the number of partial matches is.
+    In a short row, each position is tried. For a long row, an integer with one bit per position stands for a
+    set of positions. A piece of n units is therefore placed in n steps, however many partial matches there
+    are.
     """
     first = 0
     if len(row) <= _SHORT:
@@ -646,7 +649,7 @@ _REFUSED_TEXTS = (
     (re.compile(r"(?:\A|/)\.\.(?:/|\Z)"), "contains `..`", f"{_RELATIVE}, without `..`"),
     (re.compile(rf"\A{_SCHEME.pattern}(?:/|\Z)"), "is neither a path nor a resource", _NO_SLASH),
 )
-# A text in its one spelling, as stored ones are, with nothing to refuse but its wildcards; read in one pass.
+# A text in canonical spelling, like stored ones: only its wildcards can be invalid, so one pass is enough.
 _TIDY_RUN = r"[^\x00-\x1f\x7f-\x9f\ud800-\udfff\\:/*]++"
 _TIDY_NAME = rf"(?!\.\.?(?:/|\Z))(?:\*?+(?:{_TIDY_RUN}\*?+)++|\*\*?+)"
 _TIDY = re.compile(rf"(?![\s~]){_TIDY_NAME}(?:/{_TIDY_NAME})*+")
@@ -662,13 +665,13 @@ def _parse(raw: str, case_sensitive: bool) -> Pattern:
             return _resource(raw)
         text = path = "/".join(_written_names(raw))
         if raw.startswith("./") and (text.startswith("~") or _SCHEME.match(text)):
-            text = f"./{text}"  # without it the text would be read as a home folder or a resource
+            text = f"./{text}"  # without it, the text would be parsed as a home folder or a resource
         _check_length(raw, text)
     if "[" in path or path.count("*") + path.count("?") > MAX_WILDCARDS:
         _check_wildcards(raw, path, case_sensitive)
     above, _, written = path.rpartition("/")
     if written == "**":
-        above, written = path, "*"  # `a/**` takes at least one name: a itself is not inside a
+        above, written = path, "*"  # `a/**` needs at least one name below a, because a itself is not inside a
     folders, last = _folders(above, case_sensitive), read_name(written, case_sensitive)
     is_literal = folders.is_literal and isinstance(last, str)
     start = folders.start
@@ -679,13 +682,13 @@ def _parse(raw: str, case_sensitive: bool) -> Pattern:
 
 
 def _resource(raw: str) -> Pattern:
-    # NUL ends the text and no path begins with a colon: one such start begins another only if both are equal.
+    # NUL ends the text, and no path begins with a colon, so two such starts match only if they are equal.
     return Pattern(raw, raw, True, True, f":{raw}\0", _folders("", True), raw, False)
 
 
 def _invalid(raw: str, problem: str, remedy: str) -> InvalidPattern:
     value = raw if len(raw) <= 200 else f"{raw[:200]}..."
-    # half a surrogate pair is not valid JSON
+    # a lone surrogate is not valid JSON
     value = value.encode("utf-8", "backslashreplace").decode("utf-8")
     return InvalidPattern(f"the pattern {value!r} {problem}", value=value, remedy=remedy)
 

@@ -1,4 +1,4 @@
-"""Senders and recipients: the agent that a call acts as, checked against its token, and the addressees.
+"""Senders and recipients: the agent as which a call acts, checked against its token, and the addressees.
 
 People who send or receive messages belong to a separate project, in which only postroom itself acts for them.
 A person's address is `human:alice` and, if the person has a chat, also `chat:telegram/123`. A model can
@@ -32,7 +32,7 @@ ACTIVITY_INTERVAL = 30_000
 
 
 _EVERYBODY: Final = frozenset({"all", "everybody", "everyone", "*"})
-"""Words that models use to address all agents of a project."""
+"""Words that models use as an address for all agents of a project."""
 
 
 def find_agent(tx: RecordReads, project: Project, name: str) -> Agent:
@@ -114,7 +114,7 @@ def find_address(context: ReadContext, home: Project, address: str) -> tuple[Pro
     """
     if address.startswith(PERSONS):
         return find_person(context.tx, context.projects, address)
-    name, at, key = address.partition("@")  # the first: no name holds one, but the path of a folder may
+    name, at, key = address.partition("@")  # at the first `@`: a path may contain more
     if not at:
         return home, find_agent(context.tx, home, address)
     if not key:
@@ -124,7 +124,7 @@ def find_address(context: ReadContext, home: Project, address: str) -> tuple[Pro
 
 
 def check_token(context: ReadContext, agent: Agent) -> None:
-    """Raise unless the caller may act as `agent`.
+    """Raise unless the caller has proved that it may act as `agent`.
 
     If a token is given, it is always checked, but only an installation in verified mode requires one. An
     agent whose run the server executes needs no token.
@@ -149,7 +149,7 @@ def check_token(context: ReadContext, agent: Agent) -> None:
 
 
 def refuse_unknown_token(context: ReadContext) -> None:
-    """Raise `WrongToken` if the call has an unknown token, whatever operation it requests."""
+    """Raise `WrongToken` if the call has an unknown token, whichever operation it calls."""
     token = context.caller.agent_token
     if token is None:
         return
@@ -183,7 +183,7 @@ def refuse_to_speak_for(context: ReadContext, project: Project) -> None:
 
 
 def acting(context: ReadContext, project_key: str, name: str) -> tuple[Project, Agent]:
-    """Return the project and the agent that a call acts as, after checking the caller's identity."""
+    """Return the project and the agent as which a call acts, after checking the caller's identity."""
     project = find_project(context.projects, project_key)
     agent = find_agent(context.tx, project, name)
     refuse_to_speak_for(context, project)

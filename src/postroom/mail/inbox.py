@@ -1,4 +1,4 @@
-"""Operations on received messages: the inbox and its cursor, read marks, single messages, and delivery."""
+"""Operations on received messages: read the inbox with its cursor, mark and read messages, check delivery."""
 
 from collections.abc import Iterable, Sequence
 from typing import TypedDict
@@ -54,7 +54,7 @@ from postroom.mail.waking import open_questions
 from postroom.stores.mail.access import RecordReads
 
 _MOST_ON_THEIR_WAY = 500
-"""Number of the oldest messages waiting for chats among which a message is looked up."""
+"""How many of the oldest messages that wait for chats are searched for a message."""
 
 
 class InboxEvents(TypedDict):
@@ -121,7 +121,7 @@ class DeliveryView(TypedDict):
 def inbox_views(
     context: ReadContext, project: Project, reader: Agent, entries: Sequence[InboxEntry], *, bodies: bool
 ) -> list[InboxView]:
-    """Return messages as their recipient sees them, from the first, up to the size limit of a result."""
+    """Return messages as their recipient sees them, in order, up to the size limit of one result."""
     messages = [entry.message for entry in entries]
     views = shown_messages(context, project, messages, viewer=reader, bodies=bodies)
     return fit(list(map(inbox_view, entries, views)))
@@ -135,7 +135,7 @@ def shown_messages(
     viewer: Agent | None = None,
     bodies: bool = True,
 ) -> list[MessageView]:
-    """Return complete messages as a project sees them; two queries read all of them."""
+    """Return complete messages as a project sees them; all of them are read with two queries."""
     ids = [message.id for message in messages]
     recipients = context.tx.recipients(ids) if ids else {}
     attachments = context.tx.attachments(ids) if ids else {}
@@ -254,7 +254,7 @@ def _refuse_cursor_ahead(reader: Agent, after: int) -> None:
 
 
 def get_message(context: ReadContext, asked: GetMessage) -> MessageView:
-    """Return one message, with as much of its body from `offset` as fits into one result."""
+    """Return one message; its body starts at `offset` and is cut to what fits into one result."""
     project, agent = acting(context, asked.project_key, asked.agent_name)
     message, _ = visible_message(context, project, agent, asked.message_id)
     views = shown_messages(context, project, [message], viewer=agent)
@@ -263,7 +263,7 @@ def get_message(context: ReadContext, asked: GetMessage) -> MessageView:
 
 
 def get_attachment(context: ReadContext, asked: GetAttachment) -> AttachmentPart:
-    """Return an attached file from `offset`, up to the size of one result.
+    """Return a part of an attached file: from `offset`, up to the size limit of one result.
 
     Raises:
         UnknownMessage: The agent cannot see a message with this id, or the message has no such file.
@@ -414,7 +414,7 @@ def delivery_status(context: ReadContext, asked: DeliveryStatus) -> DeliveryView
 
 
 def _on_its_way(context: ReadContext, message: Message, readers: Sequence[Recipient]) -> dict[int, str]:
-    """Return why a message was not shown to people in their chats yet: quiet hours, or the last error."""
+    """Return, by person, why a chat does not show the message yet: quiet hours, or the last error."""
     people = [one for one in readers if one.project_slug == PEOPLE_SLUG and one.announced_at is None]
     keys = {wake_key(message.id, one.agent_id): one.agent_id for one in people}
     rows = context.tx.outbox.open(CHAT_KIND, limit=_MOST_ON_THEIR_WAY) if keys else ()

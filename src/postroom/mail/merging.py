@@ -1,4 +1,4 @@
-"""The merge of two projects: what prevents it, and its effects. Only the operator may merge.
+"""The merge of two projects: obstacles, effects and execution. Only the operator may merge.
 
 All records of the source move to the target and keep their ids. The source's path and slug become names of
 the target, so that agents in the source's folder can continue and existing addresses still work.
@@ -21,7 +21,7 @@ from postroom.mail.waking.prompts import agent_thread
 from postroom.stores.mail.access import MailReads, MailWrites
 
 _RECORDS_A_ROW: Final = 20
-"""Maximum number of records that an outbox row names; the archive writes about 200 rows per commit."""
+"""Maximum number of records that one outbox row names; the archive writes about 200 rows per commit."""
 _LIVE: Final = 1_000
 """Maximum number of active reservations of each project that are compared."""
 _NAMED: Final = 20
@@ -39,7 +39,7 @@ class MergePlan:
     threads: tuple[str, ...]
     """Threads that exist in both projects; each such pair becomes one thread."""
     conflicts: tuple[Overlap, ...]
-    """Overlapping reservations of the two projects, whose holders did not learn of each other."""
+    """Overlapping reservations of the two projects; their holders were not told of each other."""
     renames: tuple[tuple[Agent, str], ...]
     """Agents of the source that must be renamed, each with its new name."""
     refusals: tuple[str, ...]
@@ -115,7 +115,7 @@ def _free_name(tx: MailReads, source: Project, target: Project, name: str, taken
 
 
 def _equal_names(tx: MailReads, source: Project, target: Project, names: Sequence[str]) -> str:
-    """Return the error for agents whose names exist in both projects, with the options to use."""
+    """Return the error for agents whose names exist in both projects; it names the options to use."""
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     example = f"{names[0]}={_free_name(tx, source, target, names[0], set())}"
     return (
@@ -193,7 +193,7 @@ def _refusals(tx: MailReads, source: Project, target: Project) -> Iterator[str]:
 
 
 def _to_archive(tx: MailWrites, plan: MergePlan, records: Mapping[int, Sequence[str]]) -> None:
-    """Queue the moved and renamed records for the archive; the source's archive records the new project."""
+    """Queue the moved and renamed records for the archive; the source's archive then names the target."""
     source, target = plan.source, plan.target
     for home, of_home in records.items():
         for at in range(0, len(of_home), _RECORDS_A_ROW):

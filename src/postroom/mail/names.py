@@ -65,7 +65,10 @@ RECIPIENTS = frozenset({"all", "chat", "everybody", "everyone", "me", "thread"})
 """Names that a model could confuse with other recipients; new agents and people cannot use them."""
 _DIGITS = str.maketrans({"0": "o", "1": "l", "3": "e", "4": "a", "5": "s", ".": None, "_": None, "-": None})
 _ALIKE = _DIGITS | str.maketrans({"i": "l"})
-"""Characters that count as equal in names; names must differ by more than dots and hyphens."""
+"""Characters that count as equal when names are compared.
+
+Two names must also differ in more than dots and hyphens.
+"""
 _SIGNS = re.compile(r"(?<!\d)[._-]+|[._-]+(?!\d)")
 ADJECTIVES = tuple(_ADJECTIVES.split())
 NOUNS = tuple(_NOUNS.split())
@@ -113,12 +116,14 @@ def check_new_name(name: str) -> str:
 
 
 def _is_reserved(name: str) -> bool:
-    # `i` counts as `l` in the names of speakers alone: Ali is a name.
+    # Only reserved names of roles are compared with `i` counted as `l`, because Ali is a valid name.
     return _look(name) in _LOOKS or name.casefold().translate(_DIGITS) in RECIPIENTS
 
 
 def look_alike(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name that differs only in case, punctuation, 0 for o, or 1 for l; otherwise None.
+    """Return the known name that looks like `name`, or None.
+
+    Names look alike if they differ only in case, punctuation, 0 for o, or 1 for l.
 
     Punctuation between two digits is significant: `worker-1-12` differs from `worker-11-2`.
     """

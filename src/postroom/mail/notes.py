@@ -1,7 +1,8 @@
-"""Operations on notes: add, find, end; and the choice of the notes that a session or a run is given.
+"""Operations on notes: add, find, end; and select the notes that a session or a run receives.
 
 A note never overwrites another note. If an active note on the same subject and files says something else, the
-new note is refused with the text of the old one, until its author names the old note in `replaces`.
+new note is refused, and the error shows the text of the old one. The author can then name the old note in
+`replaces`.
 """
 
 import re
@@ -28,7 +29,7 @@ from postroom.mail.tasks import find_task
 from postroom.stores.mail.access import RecordReads, RecordWrites
 
 GIVEN_KEPT: Final = 30 * 24 * 3_600_000
-"""Milliseconds after which postroom forgets which notes a session or a run was given."""
+"""How many milliseconds postroom remembers which notes a session or a run was given."""
 _PURGED_AT_ONCE: Final = 100
 _BYTES_OF_TOKEN: Final = 4
 _DAY: Final = 24 * 3_600_000
@@ -66,13 +67,13 @@ class NotesView(TypedDict):
 
 
 def add_note(context: WriteContext, asked: AddNote) -> NoteView:
-    """Store a note, and end the notes that it replaces. An equal note is prolonged instead.
+    """Store a note, and end the notes that it replaces. If an equal note is active, extend it instead.
 
     Raises:
         NoteContradicts: An active note on the same subject and files says something else, or a note that the
             new one replaces was itself replaced.
         UnknownNote, UnknownTask, InvalidPattern: A number or a path is not valid.
-        TooLarge: The project has as many active notes as it may have.
+        TooLarge: The project already has the maximum number of active notes.
     """
     project, agent = acting_active(context, asked.project_key, asked.agent_name)
     if CONTROL.search(asked.subject) or not asked.subject.strip() or not asked.text.strip():
@@ -193,7 +194,7 @@ def note_views(tx: RecordReads, notes: Sequence[Note]) -> list[NoteView]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenNotes:
-    """The notes that a session or a run is given now, as text."""
+    """The notes to give to a session or a run now, as text."""
 
     text: str
     place: str
@@ -216,12 +217,13 @@ def notes_to_give(  # noqa: PLR0913 - whose notes, and which of them, by name
     with_own: bool = True,
     mail_thread: str = "",
 ) -> GivenNotes | None:
-    """Return the notes for an agent's files and tasks that were not given in this place, if there are any.
+    """Return the notes for an agent's files and tasks that it was not given in this place yet; None if none.
 
-    These are the notes of the tasks that the agent holds, of the files that it has reserved or that these
-    tasks touch, and the notes without files and task. On the mail thread of a task, only that task counts.
-    With `again`, notes that were given in this place count, too. Notes for a task come first, then those for
-    files; among these, the newest. Notes beyond the budget of tokens are only counted.
+    These are the notes on the tasks that the agent holds, and on the files that it has reserved or that these
+    tasks touch. Notes that name neither a file nor a task are included as well. On the mail thread of a task,
+    only that task counts. With `again`, notes that were already given in this place are included. Notes on a
+    task come first, then notes on files, each newest first. Notes that exceed the token budget are only
+    counted.
     """
     notes = tx.active_notes(project.id, now=tx.now())
     if notes and not again:
@@ -251,7 +253,7 @@ def notes_to_give(  # noqa: PLR0913 - whose notes, and which of them, by name
 
 
 def _within_budget(tx: RecordReads, notes: Sequence[Note], tokens: int, place: str) -> GivenNotes | None:
-    """Return the first notes that fit the budget, with the number of the others."""
+    """Return the first notes that fit into the token budget, with the number of the others."""
     names = _authors(tx, notes)
     left = tokens * _BYTES_OF_TOKEN - len(_HEAD) - len(_MORE) - 10
     lines, ids = [_HEAD], list[int]()
@@ -294,7 +296,7 @@ def _known(context: ReadContext, project: Project, note_id: int) -> Note:
 
 
 def _refuse_ended(context: WriteContext, project: Project, note: Note, active: set[int]) -> None:
-    """Raise if a note that the new one replaces is unknown, has ended, or was replaced."""
+    """Raise if a note that the new note would replace is unknown, has ended, or was already replaced."""
     for number in note.replaces:
         if number in active:
             continue
@@ -310,7 +312,7 @@ def _refuse_ended(context: WriteContext, project: Project, note: Note, active: s
 
 
 def _contradiction(context: WriteContext, note: Note, others: Sequence[Note]) -> NoteContradicts:
-    """Return the error that shows what the other notes say, and how to decide between them."""
+    """Return the error that shows the text of the other notes, and how to decide between them."""
     names = _authors(context.tx, others)
     said = "; ".join(
         f"note {one.id} of {names.get(one.author_id, '?')} ({iso(one.created_at)[:10]}) says "
@@ -331,7 +333,7 @@ def _contradiction(context: WriteContext, note: Note, others: Sequence[Note]) ->
 
 
 def _same_subject(rules: Rules, old: Note, new: Note) -> bool:
-    """Return whether two notes speak of the same subject, and of files or tasks in common."""
+    """Return whether two notes have the same subject, and at least one file or task in common."""
     if _subject(old.subject) != _subject(new.subject):
         return False
     if old.task_id is not None and new.task_id is not None and old.task_id != new.task_id:
@@ -349,7 +351,7 @@ def _plain(text: str) -> str:
 
 
 def _meet(rules: Rules, some: Sequence[str], others: Sequence[str]) -> bool:
-    """Return whether any pattern of one list overlaps any of the other."""
+    """Return whether any pattern of one list overlaps any pattern of the other."""
     sensitive = rules.case_sensitive_paths
     read = [parse_pattern(one, case_sensitive=sensitive) for one in others]
     return any(overlapping(parse_pattern(one, case_sensitive=sensitive), read) for one in some)

@@ -25,7 +25,7 @@ from postroom.mail.context import OperationContext
 from postroom.mail.waking import asking
 
 READ: Final[frozenset[Scope]] = frozenset({"mail:read"})
-"""The scope to read all mail; no operation that changes anything requires only this scope."""
+"""The scope to read all mail; every operation that changes anything requires another scope, too."""
 SEND: Final[frozenset[Scope]] = frozenset({"mail:send"})
 """The scope to act in mail: write, mark, reply, request contacts, and register agents and projects."""
 RESERVE: Final[frozenset[Scope]] = frozenset({"reserve"})

@@ -1,4 +1,4 @@
-"""Side effects of a change: outbox rows that are stored with the change and performed by the relay."""
+"""Side effects of a change: outbox rows that are stored in its transaction and performed by the relay."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
@@ -10,7 +10,10 @@ from postroom.mail.context import WriteContext
 from postroom.stores.mail.access import MailWrites
 
 ARCHIVE = "archive"
-"""The kind of archive effects, one target per project; the payload names the record as `<kind>:<id>`."""
+"""The kind of effects for the archive.
+
+Each project is one target, and the payload names the record as `<kind>:<id>`.
+"""
 
 ArchiveKind = Literal["agent", "message", "reservation"]
 
@@ -23,13 +26,13 @@ def to_archive(context: WriteContext, kind: ArchiveKind, record_id: int, project
 
 
 DELETION: Final = "deletion"
-"""The record kind that names files to remove."""
+"""The record kind for deleted messages, whose files the archive must remove."""
 
 
 RECORDS: Final = "records"
 """The kind of a record that stands for several records, each of which is written like a single one."""
 MOVED: Final = "moved"
-"""The record kind for a merged project and the project that it was merged into."""
+"""The record kind for a merged project; the record names the project that it was merged into."""
 
 
 def records_of(payload: Mapping[str, Any]) -> list[str]:
@@ -71,6 +74,6 @@ def wake_key(message_id: int, agent_id: int) -> str:
 
 
 def woken_by(key: str) -> tuple[int, int]:
-    """Return the message and the person from a key made by `wake_key`."""
+    """Return the message and the person that a key made by `wake_key` refers to."""
     message_id, _, agent_id = key.partition("/")
     return int(message_id), int(agent_id)

@@ -1,4 +1,7 @@
-"""People, added by the operator or, as visitors, by a chat, and the delivery of messages to their chats."""
+"""People: adding them, and delivering messages to their chats.
+
+The operator adds people. A person who writes from a chat without being added is stored as a visitor.
+"""
 
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
@@ -79,7 +82,7 @@ class StoredChatDelivery:
         """Record that a message is shown in its chat; repeated calls have no effect.
 
         Raises:
-            StoreError: It could not be stored.
+            StoreError: The delivery could not be recorded.
         """
         message_id, agent_id = woken_by(key)
 
@@ -95,7 +98,7 @@ class StoredChatDelivery:
         """Tell a message's sender that the chat will not show it; repeated calls have no effect.
 
         Raises:
-            StoreError: It could not be stored.
+            StoreError: The message to the sender could not be stored.
         """
         message_id, agent_id = woken_by(key)
 
@@ -115,13 +118,13 @@ class StoredChatDelivery:
         await self._mail.store.write(change)
 
     async def prefer(self, chats: Sequence[ChatAddress]) -> str:
-        """Make the first of these chats the address of the person who already has one of them as address.
+        """Make the first of these chats the address of the person whose address is one of them.
 
         Return the person's address.
 
         Raises:
-            UnknownAgent: None of these chats is an address, or several persons have one.
-            StoreError: It could not be stored.
+            UnknownAgent: No person has one of these chats as address, or several persons do.
+            StoreError: The new address could not be stored.
         """
 
         def change(tx: MailWrites) -> str:
@@ -157,20 +160,20 @@ class StoredChatDelivery:
             begin = tx.now() - 24 * 3_600_000
             try:
                 told = summary(context, one, after=after.get(one.slug), begin=begin)
-            except (CursorAhead, CursorExpired):  # the log was cut, or another database is there
+            except (CursorAhead, CursorExpired):  # the log was cut, or the database was replaced
                 told = summary(context, one, after=None, begin=begin)
             return one.slug, "\n".join(summary_lines(told, mark="- ")), told["next"]
 
         return await self._mail.store.read(look)
 
     async def reply(self, chats: Sequence[ChatAddress], message: int, text: str, *, key: str) -> str:
-        """Reply to a message as the person who owns all these chats, one of which is the person's address.
+        """Reply to a message as the person who owns all these chats; one of them is the person's address.
 
         Return the person's address. If the call is repeated with the same key, only one reply is sent.
 
         Raises:
             UnknownMessage: No person with one of these chats received this message.
-            PostroomError: The operation refused the answer.
+            PostroomError: The reply was rejected and not stored.
         """
         person = await self._mail.store.read(lambda tx: _reader_at(tx, chats, message))
         if person is None:
@@ -192,8 +195,8 @@ class StoredChatDelivery:
         chat.
 
         Raises:
-            StoreError: It is unknown whether it was stored.
-            PostroomError: The operation refused it.
+            StoreError: It is unknown whether the message was stored.
+            PostroomError: The message was rejected and not stored.
         """
         sender = await self._mail.store.read(lambda tx: _reached_at(tx, said.chat))
         if sender is None:

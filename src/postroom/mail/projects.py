@@ -1,7 +1,7 @@
 """Projects: valid paths, slugs, and the projects that a caller may name.
 
-A token that is bound to a project is enforced in one place, where names are resolved to projects. Therefore
-no operation has to check it, and for such a caller other projects do not exist.
+If a token is bound to a project, this is enforced in one place: where names are resolved to projects.
+Therefore no operation has to check it, and other projects do not exist for such a caller.
 """
 
 import hashlib
@@ -61,14 +61,14 @@ def _tidied(path: str) -> str:
     windows = not path.startswith("/")
     separator = "\\" if windows else "/"
     parts = re.split(r"[\\/]+" if windows else "/+", path)
-    if ".." in re.split(r"[\\/]", path):  # by either separator: a server elsewhere may read it the other way
+    if ".." in re.split(r"[\\/]", path):  # both separators: other servers may split at either
         raise _invalid(path, "contains '..'")
     lead = "\\\\" if path.startswith("\\\\") else ("" if windows else "/")
     named = separator.join(part for part in parts if part not in ("", "."))
     if windows and not named:
         raise _invalid(path, "is not an absolute path")
     if not lead and _BARE_DRIVE.fullmatch(named):
-        return f"{named}{separator}"  # without it, a drive is not an absolute path
+        return f"{named}{separator}"  # a drive without a slash is not an absolute path
     return lead + named
 
 
@@ -81,7 +81,7 @@ def _invalid(path: str, why: str) -> InvalidPath:
 
 
 def spelling(path: str) -> str:
-    """Return a normalized path, equal for the Windows (`C:`), UNC and WSL spellings of a folder."""
+    """Return a normalized path; the Windows (`C:`), UNC and WSL spellings of a folder give the same one."""
     plain = path.replace("\\", "/") if not path.startswith("/") else path
     if share := _WSL_SHARE.match(plain):
         plain = share[1]
@@ -138,7 +138,7 @@ def address_of(name: str, slug: str, home_slug: str) -> str:
 
 
 def full_address(project: Project, agent: Agent) -> str:
-    """Return the address of an agent or a person that holds in every project."""
+    """Return an address of an agent or a person that is valid in every project."""
     return address_of(agent.name, project.slug, "")
 
 

@@ -1,4 +1,4 @@
-"""Reads the query of a search box; text that is not an operator is taken literally.
+"""Parses the query of a search box; text that is not an operator is taken literally.
 
     query   := any ("OR" any)*          any  := all ("AND"? all)* ("NOT" all)*
     all     := "(" query ")" | field ":" atom | atom
@@ -55,7 +55,7 @@ def _rest_of_word(text: str, start: int) -> str:
 
 
 def _is_indexed(text: str) -> bool:
-    """Return whether the index stores any part of a text, that is, letters, digits or symbols."""
+    """Return whether the index stores any part of a text; it stores letters, digits and symbols."""
     return any(
         character.isalnum() or (not character.isascii() and unicodedata.category(character)[0] == "S")
         for character in text
@@ -63,14 +63,14 @@ def _is_indexed(text: str) -> bool:
 
 
 class _Reader:
-    """Recursive descent over tokens; parts without a word are dropped."""
+    """A recursive-descent parser over tokens; it drops parts that contain no word."""
 
     def __init__(self, tokens: list[tuple[str, str]]) -> None:
         self._tokens = tokens
         self._at = 0
 
     def query(self) -> Query | None:
-        """Read the whole text; a surplus closing parenthesis is ignored."""
+        """Parse the whole text; ignore a surplus closing parenthesis."""
         parts = []
         while self._at < len(self._tokens):
             if part := self._any(0):
@@ -83,7 +83,7 @@ class _Reader:
         return self._tokens[self._at] if self._at < len(self._tokens) else None
 
     def _operator(self, word: str) -> bool:
-        """Accept an operator if anything follows it."""
+        """Consume an operator, but only if anything follows it."""
         if self._peek() != ("word", word) or self._at + 1 >= len(self._tokens):
             return False
         if self._tokens[self._at + 1][0] == "close":

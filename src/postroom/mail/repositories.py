@@ -1,4 +1,4 @@
-"""Finds the project of a folder, and the new folder of a project whose own folder is gone."""
+"""Finds the project of a folder, and the new folder of a project whose own folder no longer exists."""
 
 import asyncio
 import os.path
@@ -37,7 +37,7 @@ class Location:
 
 
 def locations_of(path: str, base: str) -> tuple[Location, ...]:
-    """Return what a path written in the folder `base` may refer to, nearest first.
+    """Return the locations to which a path, as written in the folder `base`, may refer; nearest first.
 
     Reads the disk, so it must not run on the event loop or in a transaction.
     """
@@ -68,7 +68,7 @@ def locate(projects: ProjectReads, locations: Sequence[Location]) -> tuple[Proje
 
 
 def _root(projects: ProjectReads, project: Project, folder: str, location: Location) -> str:
-    """Return the root of a project's paths, which is the working tree if the folder is inside one."""
+    """Return the root of a project's paths: the working tree if the folder is inside one, else the folder."""
     around = projects.project(location.top) if location.top and folder != project.human_key else None
     is_within = around is not None and around.id == project.id and folder.startswith(location.top)
     return location.top if is_within else folder
@@ -115,9 +115,9 @@ def _pointed_at(file: Path, lead: str, base: Path) -> str | None:
 
 _LOG = get_logger(__name__)
 _UNREAD = 100
-"""Maximum number of projects with unidentified repositories that are read before a new project is created."""
+"""Maximum number of projects whose repositories are identified before a new project is created."""
 _READ_AT_ONCE = 2
-"""Maximum number of folders read at once, because Git may take long and other work needs threads, too."""
+"""Maximum number of folders read at once; Git may take long, and other work needs threads, too."""
 _PAGE = 500
 
 
@@ -132,7 +132,7 @@ class Repositories:
     async def recognised(self, key: str, *, may_move: bool) -> Recognition | None:
         """Read a folder that does not belong to a project yet, or whose project has no known repository.
 
-        If `may_move` is set, a project whose own folder is gone moves to this folder.
+        With `may_move`, a project whose own folder no longer exists is moved to this folder.
         """
         path, known, unread = await self._store.read(lambda tx: self._look(tx, key))
         if known is not None and is_of_git(known.git_identity):
@@ -147,7 +147,7 @@ class Repositories:
         return read
 
     def _look(self, tx: MailReads, key: str) -> tuple[str, Project | None, list[Project]]:
-        """Return the folder to read, its project if it has one, and other candidate projects."""
+        """Return the folder to read, its project if it has one, and the other projects it may belong to."""
         known = tx.project(key)
         path = checked_path(key) if known is None else key
         known = known or tx.project(path)
@@ -178,8 +178,9 @@ def project_of(
 ) -> Project | None:
     """Return the project of a folder or of its repository; an identity given by the caller must match.
 
-    A folder belongs to the project of a folder that contains it, of the target if it is a symbolic link, and
-    of the main working tree if it is a worktree. A renamed folder without a repository keeps its project.
+    A folder belongs to the same project as the folder that contains it. A symbolic link belongs to the
+    project of its target, and a worktree to the project of the main working tree. A renamed folder without a
+    repository keeps its project.
     """
     folders = () if folder is None else (folder.top, *folder.others)
     by_folder = next(filter(None, map(projects.project, folders)), None)
@@ -192,9 +193,10 @@ def project_of(
 
 
 def move_project(tx: MailWrites, known: Project, home: str) -> bool:
-    """Move a project to another folder, where its runners then work; the former folder remains an alias.
+    """Move a project to another folder, in which its runners then work; the former folder remains an alias.
 
-    Return False if another call has moved the project meanwhile, or if the folder belongs to another project.
+    Return False if another call moved the project in the meantime, or if the folder belongs to another
+    project.
     """
     tx.lock_projects([known.id])
     if tx.project_by_id(known.id) != known or tx.project(home) not in (None, known):

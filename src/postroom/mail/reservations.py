@@ -44,7 +44,7 @@ class Overlap:
 
 
 class Numbered(Protocol):
-    """A record with a number."""
+    """A record that has a number as its id."""
 
     @property
     def id(self) -> int:
@@ -56,7 +56,7 @@ N = TypeVar("N", bound=Numbered)
 
 
 def together(pairs: Iterable[tuple[N, N]]) -> list[list[N]]:
-    """Return groups of records that are linked, directly or indirectly, by the pairs; oldest group first."""
+    """Group the records that pairs link directly or indirectly, and return the groups, oldest first."""
     groups: dict[int, list[N]] = {}
     for first, second in pairs:
         one, other = groups.get(first.id, [first]), groups.get(second.id, [second])
@@ -89,7 +89,7 @@ class Held:
 
 
 def held_by_others(context: ReadContext, project: Project, agent: Agent, paths: Sequence[str]) -> list[Held]:
-    """Return the files that others reserve exclusively, each with one reservation that covers it.
+    """Return the files that other agents have reserved exclusively, each with one reservation that covers it.
 
     Paths are relative to the project's folder. The agent's own reservations and shared ones are ignored.
     """
@@ -112,7 +112,7 @@ def held_by_others(context: ReadContext, project: Project, agent: Agent, paths: 
 
 
 def _covering(path: str, compared: str, by_prefix: dict[str, list[tuple[int, Pattern]]]) -> Iterator[int]:
-    """Yield the oldest reservation that covers a path, if there is any."""
+    """Yield the oldest reservation that covers a path, if any reservation does."""
     numbers = [
         number
         for prefix in prefixes_of(compared)
@@ -278,19 +278,19 @@ def reserve_all(  # noqa: PLR0913 - the terms of a reservation
 
 
 def in_run(run_id: str) -> str:
-    """Return the `place` value that stands for a run."""
+    """Return the `place` value for reservations that belong to a run."""
     return f"run {run_id}"
 
 
 def release_reserved_in(context: WriteContext, place: str, *, reason: str) -> None:
-    """Release the reservations that were made for a run, a session or a task, and no others."""
+    """Release only the reservations that were made for this run, session or task."""
     for one in context.tx.reserved_in(place, now=context.now):
         context.tx.release_reservation(one.id, now=context.now, by=one.holder, reason=reason)
         to_archive(context, "reservation", one.id, one.project_id)
 
 
 def check_file_reservations(context: ReadContext, asked: CheckReservations) -> CheckAnswer:
-    """Return the conflicts that reserving these paths would have."""
+    """Return the conflicts that would arise if these paths were reserved."""
     project, agent = acting(context, asked.project_key, asked.agent_name)
     found = [
         _conflict(pattern.text, holders)
@@ -305,8 +305,8 @@ def holder_of(
 ) -> str:
     """Return the name of an agent that holds one of these paths; "" if no agent does.
 
-    The agent's own reservations are ignored, except those with the patterns `own`, which belong to its other
-    tasks.
+    The agent's own reservations are ignored, except those with the patterns `own`, because they belong to its
+    other tasks.
     """
     sensitive = context.rules.case_sensitive_paths
     taken = [parse_pattern(text, case_sensitive=sensitive) for text in own]
@@ -328,7 +328,7 @@ def normal_paths(context: ReadContext, project: Project, paths: Sequence[str]) -
 
 
 def _parsed(context: ReadContext, project: Project, paths: Sequence[str]) -> list[Pattern]:
-    """Parse all patterns before anything changes; a repeated pattern counts only once.
+    """Parse all patterns before anything is changed; drop repeated patterns.
 
     An absolute path inside the project's folder becomes relative to that folder.
     """
@@ -360,7 +360,7 @@ def _conflict(path: str, holders: Sequence[Reservation]) -> Conflict:
 
 
 def checked_ttl(context: WriteContext, seconds: int | None) -> int:
-    """Return a reservation's duration in milliseconds; the default is a setting of the installation."""
+    """Return a reservation's duration in milliseconds; without `seconds`, the installation's default."""
     if seconds is None:
         return milliseconds(min(context.rules.default_reservation_ttl, context.rules.max_reservation_ttl))
     longest = context.rules.max_reservation_ttl
@@ -387,7 +387,7 @@ def release_file_reservations(context: WriteContext, asked: ReleaseReservations)
 
 
 def renew_file_reservations(context: WriteContext, asked: RenewReservations) -> RenewAnswer:
-    """Extend the agent's reservations to the requested time from now; none is shortened."""
+    """Extend the agent's reservations so that they last for the requested time from now; shorten none."""
     ttl = checked_ttl(context, asked.ttl_seconds)
     project, agent = acting_active(context, asked.project_key, asked.agent_name)
     chosen, missing = _own(context, project, agent, asked.paths, asked.ids)
@@ -416,8 +416,8 @@ def _own(
 ) -> tuple[list[Reservation], list[str | int]]:
     """Return the agent's active reservations that these paths cover or that have these ids, or all of them.
 
-    Return also the paths and ids that name none of them. A path in the form of an answer names that
-    reservation, even if a new pattern could not be written so.
+    Return also the paths and ids that name none of them. A path may be written as an earlier result showed
+    it, even if that form is not allowed for a new pattern.
 
     Raises:
         UnknownReservation, NotHolder: An id names no reservation of the project, or another agent's.
@@ -515,7 +515,7 @@ def live_reservation(context: WriteContext, project: Project, reservation_id: in
 def _tell_holder(
     context: WriteContext, project: Project, known: Reservation, reason: str, *, home: Project, by: Agent
 ) -> None:
-    """Notify a holder other than the actor; if the holder refuses the message, record the reason."""
+    """Notify the holder of an ended reservation, unless the holder ended it or would refuse the message."""
     holder = context.tx.agents_by_id([known.agent_id])[known.agent_id]
     addressees = [Addressee(project=project, agent=holder, kind="to")]
     reach = context.tx.reach(by.id, [holder.id])

@@ -20,7 +20,7 @@ Verdict = Literal["goes", "young", "held", "unread", "at_work", "no_rule"]
 STEP: Final = 10
 """Number of messages that one change deletes.
 
-It takes a few milliseconds, during which no caller is answered.
+Such a change takes a few milliseconds, during which the server answers no caller.
 """
 
 
@@ -45,7 +45,7 @@ class ProjectRules:
         return "unread" if message.is_awaited and rule.unread_stays else "goes"
 
     def sought(self, now: int) -> OldMessages | None:
-        """Return a filter for messages that may be deleted; None if no message can be."""
+        """Return a filter that finds messages that may be deleted; None if no message can be deleted."""
         deleting = [(rule, rule.keep) for rule in self.rules if rule.keep is not None]
         if not deleting:
             return None
@@ -77,7 +77,8 @@ def delete_some(tx: MailWrites, *, project_id: int, ids: Sequence[int], rules: P
     """Delete those of the given messages that are due, in one change; return how many were deleted.
 
     Each message is checked again while the lock is held, because a run may have received it in the meantime.
-    Its trace positions are deleted, too, and the archive removes its files from the newest tree.
+    The trace positions of a deleted message are deleted, too, and the archive removes its files from the
+    newest tree.
     """
     tx.lock_readers(project_id, ids)
     now = tx.now()
@@ -95,7 +96,7 @@ def going_of(
 ) -> tuple[list[int], int | None]:
     """Check a page of a project's messages; return those to delete, and where the next page begins.
 
-    The store skips messages that cannot be deleted, so that a million kept messages are not returned one by
+    The store itself skips messages that cannot be deleted, so a million kept messages are not returned one by
     one.
     """
     sought = rules.sought(tx.now())

@@ -1,6 +1,6 @@
 """Operations that write messages (send, reply, recall), and the rules for who may write to whom.
 
-A message is sent only if all its recipients are valid. Nothing bypasses the rules.
+A message is sent only if all its recipients are valid. No option of a message bypasses the rules.
 """
 
 import re
@@ -45,22 +45,25 @@ _ID_DIGITS = 15
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 MAX_BROADCAST = 10_000
 MAX_THREAD = 1_000
-"""Number of a thread's newest messages in which the address `thread:` looks for recipients."""
+"""How many of a thread's newest messages the address `thread:` searches for recipients."""
 THREAD = "thread:"
 LIVE = "live"
-"""The thread's active run reads the message at its next step or, if it ends first, another run reads it.
-"""
+"""The thread's active run will read the message at its next step; if the run ends first, another run will."""
 RUNNER = "wake by runner"
 WAITS = "waits"
-"""Prefix of the reason; another run reads the message after the run that waits for a person has ended."""
+"""Prefix of the reason why the message waits.
+
+Another run reads the message after the run that waits for a person has ended.
+"""
 CHAT = "message in a chat"
 HOOK = "hook at next step"
 INBOX = "inbox only"
 MAX_NAMED = 32
-"""Maximum number of recipients for which the needed threads are cached by the recipients' names."""
+"""Maximum number of recipients for which the threads to lock are cached by the recipients' names."""
 MAX_PROBLEMS = 20
-"""Number of invalid recipients at which the check stops, because each invalid name is compared with all
-names.
+"""Number of invalid recipients after which the check stops.
+
+The limit exists because each invalid name is compared with all names.
 """
 
 
@@ -83,10 +86,10 @@ class ContactFacts:
 
 
 def refusal(facts: ContactFacts) -> type[PostroomError] | None:
-    """Return why the message is refused, or None if it is permitted.
+    """Return the kind of error if the recipient does not accept the message; None if it does.
 
-    The policy `closed` and a block always apply: neither importance nor acknowledgement requests, broadcasts,
-    threads or approvals bypass them.
+    The policy `closed` and a block always apply: the importance of a message, a requested acknowledgement, a
+    broadcast, a thread or an approval does not bypass them.
     """
     if facts.retired:
         return AgentRetired
@@ -119,9 +122,9 @@ def refusals(
     reach: Mapping[int, Reach],
     answered: int | None = None,
 ) -> dict[int, PostroomError]:
-    """Return the agents that refuse the message, each with its reason.
+    """Return the errors for the agents that do not accept the message, keyed by agent id.
 
-    If the message replies to a message that was sent to `sender`, `answered` is the sender of that message.
+    `answered` is the sender of the message to which this one replies, if that message was sent to `sender`.
     """
     found: dict[int, PostroomError] = {}
     for one in addressees:
@@ -194,7 +197,7 @@ class NewMessage:
     trace: str | None = None
     """The trace position at which it was written; by default, that of the call."""
     answering_run: str | None = None
-    """The run whose answer the message is."""
+    """The run whose answer this message contains."""
 
 
 def send_message(context: WriteContext, asked: SendMessage) -> Sent:
@@ -227,7 +230,7 @@ def send_message(context: WriteContext, asked: SendMessage) -> Sent:
 
 
 def named_readers(command: object) -> Hashable:
-    """Return the recipients that a send command names; None if it names none or more than 32."""
+    """Return the recipients that a send command names; None if it names none or more than `MAX_NAMED`."""
     if (
         not isinstance(command, SendMessage)
         or len(command.to) + len(command.cc) + len(command.bcc) > MAX_NAMED
@@ -237,11 +240,11 @@ def named_readers(command: object) -> Hashable:
 
 
 def _thread_of(context: WriteContext, asked: SendMessage) -> str | None:
-    """Return the thread of a message, which the message either names or is addressed to.
+    """Return the thread of a message: the thread that it names, or the one to which it is addressed.
 
     Raises:
         InvalidArgument: The message names one thread and is addressed to another.
-        UnknownThread: The name is reserved for the thread of a later message.
+        UnknownThread: The name is reserved for the thread that a later message will start.
     """
     named = set[str]() if asked.thread_id is None else {asked.thread_id}
     for one in asked.to:
@@ -284,7 +287,7 @@ def _everybody_else(
 
 
 def reply_message(context: WriteContext, asked: ReplyMessage) -> Sent:
-    """Reply to a message: to its sender or, if the sender itself replies, to its first recipients.
+    """Reply to the sender of a message or, if the agent sent the message itself, to its first recipients.
 
     A reply to a blind copy goes only to the sender, because a reply to all would reveal the copy; `skipped`
     lists the other recipients.
@@ -384,7 +387,7 @@ def _participants(
         )
         for message in sorted(messages, key=lambda message: message.id)
     ]
-    opening = entries if len(entries) < MAX_THREAD else []  # nobody knows the opener of a thread that is cut
+    opening = entries if len(entries) < MAX_THREAD else []  # if the thread is cut, its start is unknown
     opener = next((one.sender for one in opening if one.open_readers - {one.sender}), sender.id)
     met = _met(entries, {opener, sender.id}) - {sender.id}
     if not met and (first := next((one.sender for one in entries if one.is_shared), None)) is not None:
@@ -408,11 +411,11 @@ class _Entry:
     sender: int
     open_readers: set[int]
     is_shared: bool
-    """Whether the sender wrote or received it."""
+    """Whether the sender of the new message wrote or received this one."""
 
 
 def _met(entries: Iterable[_Entry], participants: set[int]) -> set[int]:
-    """Return the agents in the participants' messages.
+    """Return the agents that occur in the participants' messages.
 
     The recipients of these messages become participants.
     """
@@ -427,14 +430,14 @@ def _met(entries: Iterable[_Entry], participants: set[int]) -> set[int]:
 def post(context: WriteContext, new: NewMessage, *, bad: list[PostroomError], skipped: list[str]) -> Sent:
     """Store a message, its recipients and its outbox row, and wake the recipients.
 
-    Everything or nothing is stored.
+    Either all of this is stored or nothing.
     """
     _check_size(context, new)
     tx = context.tx
     reach = tx.reach(new.sender.id, [one.agent.id for one in new.addressees])
     answered: int | None = None
     if (before := new.reply_to) is not None:
-        # Agents read all messages of their project, but only a recipient may answer past a closed contact.
+        # Agents can read all messages of their project, but only a recipient may reply to a closed agent.
         was_sent = any(one.agent_id == new.sender.id for one in tx.recipients([before.id])[before.id])
         answered = before.sender_id if was_sent else None
     refused = refusals(context, new.project, new.sender, new.addressees, reach=reach, answered=answered)
@@ -445,7 +448,7 @@ def post(context: WriteContext, new: NewMessage, *, bad: list[PostroomError], sk
             "the message has no recipient", value=[], remedy="give at least one agent in `to`, `cc` or `bcc`"
         )
     message, woken = store_message(context, new, reach)
-    sent = _sent(context, new, message, reach)  # before a run starts with the message
+    sent = _sent(context, new, message, reach)  # must precede the start of a run with the message
     wake_readers(context, new, message, woken)
     return {**sent, "skipped": skipped}
 
@@ -497,7 +500,7 @@ def store_message(
 def wake_readers(
     context: WriteContext, new: NewMessage, message: Message, woken: Sequence[tuple[Project, Agent]]
 ) -> None:
-    """Wake the recipients of a message stored by this change, or leave that to the time after the commit."""
+    """Wake the recipients of a message that this change stored, or leave that until after the commit."""
     if not woken:
         return
     if context.waking is None:
@@ -508,7 +511,7 @@ def wake_readers(
 
 
 def _sent(context: WriteContext, new: NewMessage, message: Message, reach: Mapping[int, Reach]) -> Sent:
-    """Return the message as shown in the result for its sender."""
+    """Return the view of the message that its sender gets as the result."""
     recipients = [
         Recipient(
             message_id=message.id,
@@ -535,7 +538,7 @@ def _sent(context: WriteContext, new: NewMessage, message: Message, reach: Mappi
 
 
 def how_seen(tx: RecordReads, message: Message, readers: Sequence[Recipient]) -> dict[int, str]:
-    """Return how each recipient sees the message, keyed by recipient id, if it is already determined."""
+    """Return how each recipient sees the message, by recipient id, as far as that is already determined."""
     ids = [one.agent_id for one in readers]
     return _seen_by(tx, message, readers, tx.reach(message.sender_id, ids), tx.agents_by_id(ids))
 
@@ -549,7 +552,10 @@ def _seen_by(
     *,
     starts_thread: bool = False,
 ) -> dict[int, str]:
-    """Return how each recipient will see the message; no run can have messages of a thread that it starts."""
+    """Return how each recipient will see the message.
+
+    No run can have received a message that starts a new thread.
+    """
     woken = {agent_id for agent_id, one in reach.items() if one.is_woken}
     at_work = set[int]()
     if woken and not starts_thread:
@@ -607,9 +613,9 @@ def _check_number(recipients: int, limit: int) -> None:
 def _addressees(
     context: WriteContext, home: Project, sender: Agent, asked: SendMessage
 ) -> tuple[list[Addressee], list[PostroomError]]:
-    """Look up all names at once.
+    """Return the recipients that a send command names, and an error for each name that is invalid.
 
-    An agent that is named twice gets one message, by its most visible mention.
+    An agent that is named several times gets one message, with the most visible of its roles (to, cc, bcc).
     """
     kinds: dict[str, RecipientKind] = {}
     mentions: tuple[tuple[RecipientKind, list[str]], ...] = (
@@ -633,7 +639,7 @@ def _addressees(
             else:
                 named = _elsewhere(context, home, sender, name, kind)
         except PostroomError as error:
-            error.value = name  # in the given form, with its project
+            error.value = name  # in the form in which it was given, with its project
             bad.append(error)
             if len(bad) == MAX_PROBLEMS:
                 break

@@ -1,6 +1,6 @@
 """Executes operations: parses commands, prepares transactions, and stores results under idempotency keys.
 
-Before a command's change reads anything, it locks the projects of the command.
+The change of a command first locks the projects of the command, before it reads anything.
 """
 
 import asyncio
@@ -77,9 +77,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 TOGETHER: Final = 0.05
-"""Seconds to wait after a hint, so that many changes in a row cause only one read."""
+"""Seconds to wait after a hint, so that many changes in quick succession cause only one read."""
 LOOK_AGAIN: Final = timedelta(seconds=5)
-"""Maximum time for which a change can go unnoticed if its hint is lost."""
+"""Maximum time until a change is noticed if its hint was lost."""
 _LOG = get_logger(__name__)
 
 
@@ -91,7 +91,7 @@ class MailChanges:
         self.is_stopped = False
 
     def ring(self) -> None:
-        """Let all waiters check now."""
+        """Make all waiting callers check for news now."""
         self._changes.tell((MAIL,))
 
     def stop(self) -> None:
@@ -102,7 +102,7 @@ class MailChanges:
     async def awaited(
         self, look: Callable[[], Awaitable[T]], is_news: Callable[[T], bool], *, until: float
     ) -> T:
-        """Read now and after each change; return the first result that is new, or else the last result.
+        """Call `look` now and after each change; return the first result that is news, or else the last one.
 
         The last read happens before `until`, in event loop time, or before the stop.
         """
@@ -118,12 +118,12 @@ class MailChanges:
 
 
 _LISTS_ON = 60_000
-"""Milliseconds for which a token that was used to replace itself can still list tools."""
+"""How many milliseconds a token that was used to replace itself can still list tools."""
 _ENCODER = msgspec.json.Encoder(order="deterministic")
 
 
 _TO_BE_MADE = 0
-"""Stands for all projects that do not exist yet."""
+"""A project id that stands for all projects that do not exist yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,13 +136,13 @@ class _AnswerKey:
 
 
 def _nobody() -> None:
-    """Wake nobody; recipients are found later."""
+    """Wake no recipients; the waker finds them later."""
 
 
 class Mail:
     """Agent mail on a store.
 
-    A change is durable when its call returns, and a call can be repeated with its key.
+    A change is durable when its call returns. A call that has an idempotency key can be repeated safely.
     """
 
     def __init__(  # noqa: PLR0913 - every port by name
@@ -160,8 +160,8 @@ class Mail:
 
         `keep_token` creates a token for an agent of a project, stores it in a private file, and returns the
         token and the path. `tracing` traces calls and runs for external monitoring. `waker` returns an object
-        that wakes recipients in the same change that stores their messages. Without it, recipients are found
-        later.
+        that wakes recipients in the same change that stores their messages. Without it, the waker finds the
+        recipients later.
         """
         self.store = store
         self.clock = clock
@@ -176,14 +176,14 @@ class Mail:
         self._folders = Repositories(store)
         """Reads the folders of projects."""
         self._replaced: dict[str, int] = {}
-        """The time until which a token that was used to replace itself can still list tools, by hash."""
+        """By hash, the time until which a token that was used to replace itself can still list tools."""
 
     async def call(self, name: str, arguments: dict[str, Any], *, caller: Caller | None = None) -> Any:
         """Perform the operation of this name on plain arguments and return its plain result.
 
         Raises:
             KeyError: The operation does not exist.
-            PostroomError: The operation was refused; nothing changed.
+            PostroomError: The operation failed; nothing was changed.
         """
         operation = OPERATIONS[name]
         return await self.perform(
@@ -193,7 +193,8 @@ class Mail:
     async def perform(self, operation: Operation, command: Command, *, caller: Caller) -> Any:
         """Perform an operation.
 
-        A change with a key is made only once, and repeated calls get the same result.
+        If the command has an idempotency key, the change is made only once, and repeated calls get the same
+        result.
 
         Raises:
             InsufficientScope, NotPermitted: The caller's named token lacks a permission.
@@ -208,15 +209,15 @@ class Mail:
             return await self._read(operation, command, caller)
         answer = await self._changed(operation, command, caller)
         if isinstance(command, ReplyMessage) and caller.grant is not None and not caller.grant.scopes & READ:
-            for delivery in answer["deliveries"]:  # what the first message says is not the answer's to tell
+            for delivery in answer["deliveries"]:  # it may not read the first message
                 delivery["payload"] |= {"subject": "", "topic": ""}
         return answer
 
     async def _read(self, operation: Operation, command: Command, caller: Caller) -> Any:
         """Perform an operation that only reads, and renew the claims of the agent that makes the call.
 
-        A claim is renewed if a quarter of its lease has passed. If the renewal fails, it is logged, and the
-        answer is given.
+        A claim is renewed once a quarter of its lease has passed. If the renewal fails, the failure is
+        logged, and the caller still gets its result.
         """
         may_renew = caller.grant is None or bool(caller.grant.scopes & RESERVE)
 
@@ -241,7 +242,9 @@ class Mail:
         return answer
 
     async def issue_token(self, project_key: str, agent_name: str, hashed: str | None) -> None:
-        """Store the hash of an agent's new token, or revoke its token with None; for the operator only.
+        """Store the hash of an agent's new token, or revoke its token if `hashed` is None.
+
+        Only the operator may call this.
 
         Raises:
             UnknownProject, UnknownAgent: The project or agent does not exist.
@@ -254,7 +257,7 @@ class Mail:
         await self.store.write(change)
 
     async def _rotate(self, command: RotateAgentToken, caller: Caller) -> RotatedToken:
-        """Give the agent a new token in a file on the server, so that the calling model never sees it."""
+        """Write a new token for the agent to a file on the server, so the calling model never sees it."""
         if self._keep_token is None:
             raise NotPermitted(
                 "this server stores no token files",
@@ -265,7 +268,7 @@ class Mail:
             project, agent = acting(self.context(tx, caller), command.project_key, command.agent_name)
             return project.slug, agent.name, agent.token_hash is not None
 
-        async with self._rotating:  # the file and the database must end with the same one of two tokens
+        async with self._rotating:  # the file and the database must get the same token
             slug, name, has_token = await self.store.read(look)
             if has_token and caller.agent_token is None and not caller.operator:
                 raise TokenRequired(
@@ -293,15 +296,15 @@ class Mail:
         return await self.store.read(lambda tx: find_project(tx, project_key).slug)
 
     async def trace_of(self, message_id: int | str) -> str | None:
-        """Return a message's position in a trace; None if it was not traced."""
+        """Return the trace position at which a message was written; None if it was not traced."""
         name = message_trace(message_id)
         return await self.store.read(lambda tx: tx.traces([name]).get(name))
 
     async def knows_token(self, token: str) -> bool:
         """Return whether a token belongs to an agent.
 
-        A token that was replaced moments ago is also accepted, because clients list the tools before they
-        show the result that names the file of the new token. No operation accepts such a token.
+        A token that was replaced moments ago is also accepted. Clients list the tools before they show the
+        result that names the file of the new token. No operation accepts such a token.
         """
         hashed = token_hash(token)
         if self._replaced.get(hashed, 0) > self.clock.now():
@@ -328,7 +331,7 @@ class Mail:
         declared_by: RunnerSource = "operator",
         claims_tasks: bool = False,
     ) -> RunnerChange:
-        """Set the runner of an agent, or remove it with None; for the operator only.
+        """Set the runner of an agent, or remove it if `runner` is None; for the operator only.
 
         Only servers at `place` execute its runs; '' means all servers. Up to `runs_at_once` runs execute at
         once, each on a different mail thread. With `claims_tasks`, the server claims tasks for the agent.
@@ -357,7 +360,7 @@ class Mail:
         return await self.store.write(change)
 
     async def set_chat_address(self, project_key: str, person: str, address: ChatAddress | None) -> bool:
-        """Set a person's chat address, or remove it with None; for the operator only.
+        """Set a person's chat address, or remove it if `address` is None; for the operator only.
 
         Return whether the person had an address before.
 
@@ -403,14 +406,14 @@ class Mail:
     async def _changed(self, operation: Operation, command: Command, caller: Caller) -> Any:
         """Make a change.
 
-        With a key, the change is made only once, and each call gets the result of the first.
+        With an idempotency key, the change is made only once, and each call gets the result of the first.
         """
         keyed = isinstance(command, Change) and command.idempotency_key is not None
         place = _place_of(operation, command) if keyed else None
         attached = isinstance(command, SendMessage | ReplyMessage) and command.attachments
         is_slow = bool(attached) or isinstance(command, EnsureProject | StartSession)
         if place is not None and is_slow:
-            # Files that the first call read may be gone by now; its answer is stored.
+            # Files that the first call read may be gone by now, so look for its stored result before.
             before = await self.store.read(lambda tx: self._answer_before(tx, place, command, caller))
             if before is not None:
                 return before
@@ -442,9 +445,9 @@ class Mail:
         return answer
 
     def _answer_before(self, tx: MailReads, place: _AnswerKey, command: Command, caller: Caller) -> Any:
-        """Return the result that was stored under a key, but only to the caller who got it first.
+        """Return the stored result of an earlier call; refuse callers that may not act as its agent.
 
-        Otherwise None.
+        Return None if there is no stored result.
         """
         stored = tx.answer(place.scope, place.key)
         if stored is None:
@@ -469,23 +472,23 @@ class Mail:
             acting(context, project, actor)
 
     async def _prepared(self, command: Command, caller: Caller) -> Sequence[LoadedAttachment]:
-        """Perform slow reads that must not happen inside a transaction."""
+        """Read the files that a command needs, because slow reads must not happen inside a transaction."""
         if isinstance(command, SendMessage | ReplyMessage) and command.attachments:
             root = await self._root_for(command, caller)
             return await asyncio.to_thread(load_attachments, command.attachments, root=root, rules=self.rules)
         return ()
 
     async def _recognition(self, command: Command, caller: Caller) -> Recognition | None:
-        """Read the folder that names a project, if projects are identified by their folders."""
+        """Read the folder that the command names as its project, if repositories identify projects."""
         is_looked_at = isinstance(command, StartSession | EnsureProject) and not (
             isinstance(command, EnsureProject) and command.git_identity
         )
         if not is_looked_at or _is_bound(caller) or self.rules.projects_by != "repository":
-            return None  # who is bound to a project makes none, and no names for it
+            return None  # a caller that is bound to a project cannot create projects or aliases
         return await self._folders.recognised(home_of(command), may_move=caller.agent_id is None)
 
     async def _root_for(self, command: SendMessage | ReplyMessage, caller: Caller) -> str:
-        """Return the project's folder if the caller may act there; for other callers, no files are read."""
+        """Return the folder of the sender's project, after checking that the caller may act as the sender."""
 
         def look(tx: MailReads) -> str:
             project, _ = acting(self.context(tx, caller), command.project_key, command.sender_name)
@@ -499,14 +502,14 @@ def _is_bound(caller: Caller) -> bool:
 
 
 def named_in(command: Command) -> tuple[str, str]:
-    """Return the project and the agent for which a command acts; '' for each one that it does not name."""
+    """Return the project and the agent for which a command acts; '' for a part that it does not name."""
     fields: Mapping[str, Any] = msgspec.structs.asdict(command)
     project = fields.get("project_key") or fields.get("human_key") or ""
     return project, fields.get("sender_name") or fields.get("agent_name") or fields.get("name") or ""
 
 
 def _place_of(operation: Operation, command: Command) -> _AnswerKey | None:
-    """Return the key under which a command's result is stored; projects and agents have distinct keys."""
+    """Return the key under which a command's result is stored, distinct for each project and agent."""
     key = command.idempotency_key if isinstance(command, Change) else None
     if key is None:
         return None
@@ -520,7 +523,7 @@ def _place_of(operation: Operation, command: Command) -> _AnswerKey | None:
 
 
 def home_of(command: Command) -> str:
-    """Return the key of the project in which a command takes effect."""
+    """Return the key of the project in which a command makes its changes."""
     named: str = getattr(command, "project_key", "") or getattr(command, "human_key", "")
     return named
 
@@ -535,7 +538,7 @@ def lock_projects_of(tx: MailWrites, command: Command) -> None:
         names = [fields.get("sender_name"), *[one for one in addresses if "@" not in one and ":" not in one]]
         expected = [(home.id, name) for name in dict.fromkeys(names) if name]
     tx.lock_projects(named, expected)
-    if _TO_BE_MADE in named:  # another change may have created it before this one had the lock
+    if _TO_BE_MADE in named:  # another change may have created it before this one got the lock
         tx.lock_projects(projects_of(tx, command))
 
 
@@ -553,7 +556,7 @@ def projects_of(tx: MailReads, command: Command) -> set[int]:
     for key in keys:
         project = tx.project(key)
         if project is None:
-            with suppress(InvalidPath):  # then nobody has it
+            with suppress(InvalidPath):  # then the message does not exist
                 project = tx.project(checked_path(key))
         found.add(_TO_BE_MADE if project is None else project.id)
     message_id, task_id = fields.get("message_id"), fields.get("task_id")
@@ -563,7 +566,7 @@ def projects_of(tx: MailReads, command: Command) -> set[int]:
 
 
 def _projects_of_message(tx: MailReads, command: Command, message_id: int) -> set[int]:
-    """Return the projects that a command's message concerns; for a reply, also those of its recipients."""
+    """Return the projects that a command's message concerns; for a reply, also its recipients' projects."""
     message = tx.message(message_id)
     if message is None:
         return set()

@@ -1,4 +1,4 @@
-"""Operations on subscriptions, and the choice of the log entries that become messages."""
+"""Operations on subscriptions, and the selection of the log entries that become messages."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final, TypedDict
@@ -22,9 +22,9 @@ KINDS_OF: Final[Mapping[Watched, Sequence[EventKind]]] = {
     "task_ready": ("task.ready",),
     "file_changed": ("file.changed",),
 }
-"""The kinds of log entries that a subscription of each kind considers."""
+"""By kind of subscription, the kinds of log entries that it considers."""
 _LISTED: Final = 50
-"""Maximum number of lines of one message; the others are counted."""
+"""Maximum number of lines in one message; further lines are only counted."""
 
 
 class SubscriptionView(TypedDict):
@@ -50,12 +50,12 @@ class SubscriptionsView(TypedDict):
 
 
 def subscribe(context: WriteContext, asked: Subscribe) -> SubscribedView:
-    """Store a subscription to later events; an equal one is returned instead.
+    """Store a subscription to later events; if an equal one exists, return that one instead.
 
     Raises:
-        EventNotReported: Nothing reports such events.
+        EventNotReported: No part of postroom reports such events.
         InvalidArgument, InvalidPattern, UnknownAgent, UnknownTask: `about` does not fit the kind.
-        TooLarge: The agent has as many subscriptions as it may have.
+        TooLarge: The agent already has the maximum number of subscriptions.
     """
     project, agent = acting_active(context, asked.project_key, asked.agent_name)
     if asked.kind not in KINDS_OF:
@@ -91,7 +91,7 @@ def subscribe(context: WriteContext, asked: Subscribe) -> SubscribedView:
 
 
 def _state(context: ReadContext, project: Project, subscription: Subscription) -> str:
-    """Return the present state in words if it is the one that the subscription waits for."""
+    """Return the current state as text if it is already the state for which the subscription waits."""
     if subscription.kind == "task_ready" and subscription.about:
         task = context.tx.task(int(subscription.about))
         return f"task {subscription.about} is ready" if task is not None and task.state == "ready" else ""
@@ -110,7 +110,7 @@ def list_subscriptions(context: ReadContext, asked: ListSubscriptions) -> Subscr
 
 
 def end_subscription(context: WriteContext, asked: EndSubscription) -> SubscriptionsView:
-    """End a subscription of the agent; return those that are left.
+    """End a subscription of the agent; return its remaining subscriptions.
 
     Raises:
         UnknownSubscription: The agent has no such subscription.
@@ -135,7 +135,7 @@ def news_for(
 ) -> list[str]:
     """Return the sentences about the log entries that a subscription matches, oldest first.
 
-    An agent is not told of its own changes. If several entries say the same, the sentence occurs once.
+    An agent is not told of its own changes. If several entries lead to the same sentence, it occurs once.
     """
     kinds, about = KINDS_OF[subscription.kind], subscription.about
     found = [
@@ -153,7 +153,7 @@ def news_for(
         ends = [one for one in found if str(one.agent_id) == about]
         agent = tx.agents_by_id([int(about)]).get(int(about)) if ends else None
         if agent is None or (ends[-1].kind != "agent.idle" and tx.is_working(_threads(project, agent))):
-            return []  # a later entry reports the end of the run that is still open
+            return []  # the run is still open, so a later entry will report its end
         return [f"{agent.name} is idle since {iso(ends[-1].at)}."]
     pattern = parse_pattern(about, case_sensitive=case_sensitive)
     changed = [one for one in found if matches(pattern, str(one.detail["path"]))]
@@ -183,7 +183,7 @@ def message_about(subscription: Subscription, sentences: Sequence[str]) -> tuple
 
 
 def is_watched_file(context: ReadContext, project_id: int, agent: Agent, path: str) -> bool:
-    """Return whether another agent wants to know of changes of this file."""
+    """Return whether another agent has subscribed to changes of this file."""
     sensitive = context.rules.case_sensitive_paths
     return any(
         one.agent_id != agent.id and matches(parse_pattern(one.about, case_sensitive=sensitive), path)
@@ -192,7 +192,7 @@ def is_watched_file(context: ReadContext, project_id: int, agent: Agent, path: s
 
 
 def is_watched(context: ReadContext, agent: Agent) -> bool:
-    """Return whether another agent wants to know when this one is idle."""
+    """Return whether another agent has subscribed to this agent becoming idle."""
     found = context.tx.subscriptions_in(agent.project_id, "agent_idle")
     return any(one.about == str(agent.id) for one in found)
 

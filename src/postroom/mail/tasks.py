@@ -1,8 +1,8 @@
-"""Operations on tasks: list, claim, add, update, done.
+"""Operations on tasks: list, claim, add, update and finish.
 
-A claim is a lease with an epoch. The same change reserves the files of the task, and each activity of the
-holder renews both. Each write by a holder names the epoch, so a holder that has lost its claim in the
-meantime is refused.
+A claim is a lease with an epoch. The change that stores a claim also reserves the files of the task, and each
+activity of the holder renews both. Each write by a holder gives the epoch of its claim. If the claim was lost
+in the meantime, the write is refused.
 """
 
 import re
@@ -52,10 +52,10 @@ AT_ONCE: Final = 50
 MOST_LOOKED_AT: Final = 500
 """Maximum number of ready tasks that a claim examines.
 
-If others hold files of all these, it finds no task.
+If other agents hold files of all of these, the claim finds no task.
 """
 _MOST_OUTPUT: Final = 2_000
-"""Maximum characters of the acceptance command's output in the message.
+"""Maximum number of characters of an acceptance command's output that a message shows.
 
 `list_tasks` shows the complete output.
 """
@@ -138,7 +138,7 @@ def list_tasks(context: ReadContext, asked: ListTasks) -> TasksView:
 def tasks_page(
     tx: RecordReads, project: Project, state: TaskState | None, *, limit: int, after: str = ""
 ) -> list[Task]:
-    """Return tasks of one state, or all open tasks ordered by state with claimable tasks first.
+    """Return the tasks in one state, or all open tasks, ordered by state with claimable tasks first.
 
     Raises:
         InvalidArgument: `after` is not a cursor of such a list.
@@ -240,7 +240,7 @@ def claim_task(context: WriteContext, asked: ClaimTask) -> ClaimAnswer:
     If a task id is given, only that task is claimed. A dry run changes nothing.
 
     Raises:
-        TaskNotReady: The named task is not ready, is assigned to others, or others hold its files.
+        TaskNotReady: The given task is not ready, is assigned to others, or has files that others hold.
     """
     lease_ms = checked_ttl(context, asked.ttl_seconds)
     roles = [_checked_role(role) for role in asked.roles]
@@ -266,7 +266,7 @@ def claim_task(context: WriteContext, asked: ClaimTask) -> ClaimAnswer:
 def take(
     context: WriteContext, project: Project, agent: Agent, task: Task, *, lease_ms: int, place: str
 ) -> Task:
-    """Claim a ready task for an agent and reserve its files; the claim ends when the run `place` ends."""
+    """Claim a ready task for an agent and reserve its files; the claim ends when the run in `place` ends."""
     claimed = context.tx.claim_task(task, agent.id, lease_ms=lease_ms, run_id=place, now=context.now)
     if claimed.paths:
         reserve_all(
@@ -282,16 +282,16 @@ def take(
 
 
 def place_in_message(message_id: int) -> str:
-    """Return the `place` of a claim for the run that a message starts."""
+    """Return the `place` of a claim that belongs to the run that this message starts."""
     return f"message {message_id}"
 
 
 def next_ready(
     context: WriteContext, project: Project, agent: Agent, mine: Sequence[str], own: Sequence[str]
 ) -> tuple[Task | None, str]:
-    """Return the first ready task for these assignees whose files are free.
+    """Return the first ready task that is assigned to one of `mine` and whose files are free.
 
-    Otherwise return why there is none.
+    If there is none, return None and the reason.
     """
     after, looked_at, holders = _START, 0, dict[str, None]()
     while looked_at < MOST_LOOKED_AT:
@@ -314,7 +314,7 @@ def next_ready(
 def _refuse_unready(
     context: WriteContext, project: Project, agent: Agent, task: Task, mine: Sequence[str], own: Sequence[str]
 ) -> None:
-    """Raise TaskNotReady, naming who changed the task and when, unless the task can be claimed."""
+    """Raise TaskNotReady unless the task can be claimed; the error says who changed the task and when."""
     if task.state != "ready":
         raise TaskNotReady(
             f"task {task.id} {_story(context, project, task)}", value=task.id, details=_details(task)
@@ -376,7 +376,7 @@ def update_task(context: WriteContext, asked: UpdateTask) -> TaskView:
     Raises:
         TaskNotHeld: The task is claimed, and the caller does not hold it under this epoch.
         TaskNotReady: The task has ended, or its attributes cannot change while it is claimed.
-        TaskCircle: Its new dependencies themselves depend on the task.
+        TaskCircle: One of its new dependencies depends on the task itself.
     """
     project, agent = acting_active(context, asked.project_key, asked.agent_name)
     end_leases(context, project)
@@ -412,7 +412,7 @@ def update_task(context: WriteContext, asked: UpdateTask) -> TaskView:
 
 
 def _edited(context: WriteContext, project: Project, agent: Agent, task: Task, asked: UpdateTask) -> Task:
-    """Store new attributes of a task, if any are given."""
+    """Store the attributes of a task that the command changes, if it changes any."""
     changes: dict[str, object] = {}
     if asked.title is not None:
         changes["title"] = _checked_title(asked.title)
@@ -491,7 +491,7 @@ def _cancel(context: WriteContext, project: Project, agent: Agent, task: Task, r
 def _cancelled(
     context: WriteContext, project: Project, by: Agent, task: Task, reason: str, home: Project | None = None
 ) -> Task:
-    """Cancel a task, and notify its author and its holder."""
+    """Cancel a task, and notify its author and the agent that holds it."""
     cancelled = _left(context, task, "cancelled", by=by.id, reason=reason)
     waiting = [one.id for one in context.tx.dependents(task.id) if one.state == "waiting"]
     note = f"\n\nTasks that wait for it: {', '.join(map(str, waiting))}." if waiting else ""
@@ -505,8 +505,8 @@ def done_task(context: WriteContext, asked: DoneTask) -> DoneAnswer:
 
     Store the evidence, release its files, notify its author, and wake agents that waited for it.
 
-    A task that a person must accept goes to review, and its dependents wait until it is accepted. The holder
-    that finished the task may repeat the call.
+    If a person must accept the task, its state becomes `review`, and tasks that depend on it wait until it is
+    accepted. The holder that finished the task may repeat the call.
 
     Raises:
         TaskNotHeld: The caller does not hold the task under this epoch.
@@ -517,7 +517,7 @@ def done_task(context: WriteContext, asked: DoneTask) -> DoneAnswer:
     task = find_task(context, project, asked.task_id)
     if task.state in ("done", "review") and (task.holder_id, task.epoch) == (agent.id, asked.epoch):
         [view] = views(context.tx, project, [task], now=context.now, whole=True)
-        return {"task": view, "ready": [], "message_id": None}  # the answer of the first call was lost
+        return {"task": view, "ready": [], "message_id": None}  # the result of the first call was lost
     _refuse_lost(context, project, agent, task, asked.epoch)
     is_checked = task.acceptance == BY_PERSON
     if task.acceptance and not is_checked and not asked.output.strip():
@@ -605,20 +605,20 @@ def decide_task(  # noqa: PLR0913 - the terms of a decision
 
 
 def end_leases(context: WriteContext, project: Project) -> None:
-    """Make tasks ready again whose lease has expired, a limited number per call."""
+    """End claims whose lease has expired, a limited number per call; their tasks become ready again."""
     for task in context.tx.leases_ended(project.id, context.now):
         give_back(context, task, by=None, reason=f"its lease ended at {maybe_iso(task.lease_ends_at)}")
 
 
 def give_back(context: WriteContext, task: Task, *, by: int | None, reason: str) -> None:
-    """End the claim on a task, so that the task can be claimed again; without `by`, its lease has expired."""
+    """End the claim on a task, so that it can be claimed again; `by` is None if the lease has expired."""
     _left(context, task, "ready", by=by, reason=reason)
 
 
 def block_unfinished(
     context: WriteContext, project: Project, agent: Agent, message_id: int, why: str
 ) -> None:
-    """Block a task that an agent received in a message and did not finish in the run for that message."""
+    """Block a task that an agent received in a message and did not finish in the run of that message."""
     for task in context.tx.tasks_claimed_in(place_in_message(message_id)):
         _left(context, task, "blocked", by=agent.id, reason=why)
         _tell(context, project, task, agent, f"Blocked: {task.title}", why)
@@ -651,11 +651,12 @@ def _free_dependents(context: WriteContext, task: Task, by: Agent) -> list[Task]
 def _refuse_lost(
     context: WriteContext, project: Project, agent: Agent, task: Task, epoch: int | None
 ) -> None:
-    """Raise unless the agent holds the task under this epoch.
+    """Raise unless the agent holds the task with this epoch.
 
     Raises:
         InvalidArgument: No epoch is given.
-        TaskNotHeld: The task was claimed again or changed its state; the error says by whom, and when.
+        TaskNotHeld: Since then, the task was claimed again or its state changed; the error says by whom and
+            when.
     """
     is_holder = task.state == "claimed" and task.holder_id == agent.id
     if is_holder and epoch is None:
@@ -710,7 +711,7 @@ def _open_among(context: WriteContext, project: Project, task_ids: Iterable[int]
     """Return how many of these tasks are not done.
 
     Raises:
-        UnknownTask: The project has no such task.
+        UnknownTask: The project has no task with one of these ids.
         TaskNotReady: One of them was cancelled.
     """
     count = 0
@@ -751,7 +752,7 @@ def _checked_assignee(context: WriteContext, project: Project, assignee: str) ->
     """Return an assignee in its stored form.
 
     Raises:
-        UnknownAgent: The project has no agent with this name.
+        UnknownAgent: The assignee is an agent's name, and the project has no such agent.
     """
     if not assignee.strip():
         return ANYBODY
@@ -763,9 +764,9 @@ def _checked_assignee(context: WriteContext, project: Project, assignee: str) ->
 def _tell_assignees(
     context: WriteContext, project: Project, by: Agent, tasks: Sequence[Task], *, home: Project | None = None
 ) -> None:
-    """Send each of the tasks that is ready and assigned to one agent to that agent, except the caller.
+    """Send each task that is ready and assigned to one agent to that agent, unless that agent is `by`.
 
-    An agent for which the server claims tasks gets the task in another message, at its claim.
+    If the server claims tasks for the agent, the agent gets the task when it is claimed, in another message.
     """
     for task in tasks:
         if (
@@ -793,9 +794,12 @@ def _tell(  # noqa: PLR0913 - the parts of a message
     only: int | None = None,
     home: Project | None = None,
 ) -> int:
-    """Store a message in the task's thread, for its author and others who accept it; return its id.
+    """Store a message in the task's thread, and return its id.
 
-    If nobody accepts the message, it is in the thread but in no inbox.
+    Its recipients are `only`, or else the task's author and the agents in `also`; the actor `by` gets none.
+
+    Recipients that refuse messages are left out. If no recipient is left, the message is in the thread but in
+    no inbox.
     """
     named = [only] if only is not None else [task.author_id, *also]
     agents = context.tx.agents_by_id(

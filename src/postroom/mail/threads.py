@@ -1,4 +1,4 @@
-"""Operations over many messages: search, and the summary of a thread without a model."""
+"""Operations on many messages: search, and the summary of a thread, which needs no model."""
 
 import re
 from collections.abc import Sequence
@@ -28,15 +28,15 @@ from postroom.mail.views import (
 _SENTENCE_END = re.compile(r"(?<=[.!?])[\"')\]]*\s+|\n")
 _QUESTION_END = re.compile(r"\?[?!\"')\]*_]*$")
 _CODE = re.compile(r"```.*?(```|\Z)|`[^`\n]*`", re.DOTALL)
-"""Code, matched as a whole, because a question mark in it is not a question and a period ends no sentence."""
+"""Matches code as a whole: a question mark in code asks nothing, and a period in code ends no sentence."""
 
 _AROUND = " \t\r>*-#"
-"""Markdown characters around a sentence."""
+"""Markdown characters that may surround a sentence."""
 
 _PARTLY_SEARCHED: Final = 20
-"""Maximum number of messages that a search result lists as possibly missed."""
+"""Maximum number of messages that a search result lists as only partly searched."""
 SUMMARY_MESSAGES = 1_000
-"""Number of the newest messages that a summary reads; the result counts the others."""
+"""Maximum number of messages that a summary reads, the newest ones; the result counts the others."""
 MAX_QUESTIONS = 50
 MAX_QUESTION_CHARS = 300
 
@@ -250,7 +250,7 @@ def _participants(messages: Sequence[Message]) -> list[ParticipantView]:
 
 
 def _open_questions(messages: Sequence[Message]) -> list[QuestionView]:
-    """Return the questions to which nobody but the asker has replied."""
+    """Return the questions to which nobody except their author has replied."""
     last = messages[-1]
     before = next((one.id for one in reversed(messages) if one.sender_id != last.sender_id), 0)
     found: list[QuestionView] = []
@@ -265,7 +265,7 @@ def _open_questions(messages: Sequence[Message]) -> list[QuestionView]:
 
 
 def _questions(body: str) -> list[str]:
-    """Return the questions in a text, in their original wording and including code in their sentences."""
+    """Return the questions in a text, in their original wording, including any code in them."""
     prose = _CODE.sub(_blanked, body)
     found, begin = [], 0
     for end in (*_SENTENCE_END.finditer(prose), None):
@@ -278,7 +278,7 @@ def _questions(body: str) -> list[str]:
 
 
 def _blanked(code: re.Match[str]) -> str:
-    """Return a same-length replacement for code, without question marks; a code block ends a sentence."""
+    """Return a replacement for code: the same length, no question marks; a code block ends a sentence."""
     return ("\n" if "\n" in code[0] else "x") * len(code[0])
 
 

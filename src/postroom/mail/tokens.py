@@ -1,9 +1,9 @@
 """Tokens: named tokens, which the operator creates, and a token for each active run.
 
 A named token is checked at each call. When a token is replaced, the old and the new token are both valid for
-a while. A revocation takes effect at once. The client generates the token and sends only its hash. If a
-result is lost and the call is repeated, this does not create a second token. Each check reads the store, so a
-token is invalid as soon as the call that revoked it has returned.
+a while. A revocation takes effect at once. The client generates the token and sends only its hash. A client
+that did not get the result can therefore repeat the call without creating a second token. Each check reads
+the store, so a token is invalid as soon as the call that revoked it has returned.
 
 A run's token gives one run of one agent access to the server while the run's program is active. These tokens
 are kept only in memory, so the tokens of a killed server are invalid after it restarts.
@@ -40,7 +40,7 @@ from postroom.stores.mail.store import MailStore
 WRITTEN_EVERY: Final = timedelta(minutes=1)
 """Interval at which the times of last use are stored.
 
-A server that crashes loses those since the last time.
+A server that crashes loses the times of use since the last interval.
 """
 LONGEST_LIFE: Final = timedelta(days=3650)
 LONGEST_OVERLAP: Final = timedelta(days=90)
@@ -80,14 +80,14 @@ class NamedTokens:
         timer: Timer | None = None,
         shared: SharedChanges | None = None,
     ) -> None:
-        """Keep the arguments; `shared` tells the other servers of the database about ended tokens."""
+        """Keep the arguments; `shared` tells the database's other servers which tokens have ended."""
         self._store = store
         self._clock = clock
         self._timer = timer or SystemTimer()
         self._used: dict[str, int] = {}
         self._ends: dict[str, int] = {}
         self._recognised: OrderedDict[str, None] = OrderedDict()
-        """Ids of the newest tokens that were used, for open streams."""
+        """Ids of the most recently used tokens, which open streams may still use."""
         self._shared = shared
         self._tasks = Tasks("tokens")
         self.runs = RunTokens()
@@ -103,7 +103,7 @@ class NamedTokens:
             return self.runs.recognise(token)
         form = TOKEN_FORM.fullmatch(token)
         kept, slug = await self._store.read(lambda tx: _found(tx, form[1])) if form else (None, None)
-        # Also where there is no such id, so that the time tells nothing.
+        # Compare even if there is no such id, so that the response time reveals nothing.
         same = hmac.compare_digest(token_hash(token) if form else "", _NOBODYS if kept is None else kept.hash)
         if kept is None or not same:
             raise WrongToken("this server does not know the token")
@@ -176,7 +176,7 @@ class NamedTokens:
         return await self._store.write(change)
 
     async def rotate(self, name: str, token_id: str, hashed: str, *, overlap: timedelta) -> TokenView:
-        """Replace the token of a name by a new one with the same scopes, project and lifetime.
+        """Replace the token of this name with a new one that has the same scopes, project and lifetime.
 
         Earlier tokens stay valid for `overlap`, but not beyond their expiry. Repeating the call returns the
         same result and changes nothing.
@@ -217,7 +217,7 @@ class NamedTokens:
         return answer
 
     async def revoke(self, name: str) -> int:
-        """Revoke all tokens of a name at once; return how many were valid. No effect if none was valid.
+        """Revoke all tokens of this name at once; return how many were valid, which may be 0.
 
         Raises:
             UnknownToken: No token has ever had this name.
@@ -242,7 +242,7 @@ class NamedTokens:
             self._shared.share((_TOKENS,))
 
     async def listed(self, *, ended: bool = False) -> Sequence[TokenView]:
-        """Return the valid tokens, and with `ended` also the others, ordered by name, oldest first."""
+        """Return the valid tokens ordered by name, oldest first; with `ended`, include the invalid ones."""
 
         def look(tx: MailReads) -> list[TokenView]:
             now = self._clock.now()
@@ -253,7 +253,7 @@ class NamedTokens:
         return await self._store.read(look)
 
     def start(self) -> None:
-        """Start to store times of last use at intervals."""
+        """Start to store the times of last use at intervals."""
         self._tasks.start(self._serve(), name="last uses")
         if self._shared is not None:
             self._tasks.start(self._follow(self._shared), name="ended tokens")
@@ -285,10 +285,10 @@ class NamedTokens:
                     _LOG.warning("tokens.not_looked_at", code=error.code, reason=error.message)
 
     async def look_again(self) -> None:
-        """Read again when the recently used tokens expire.
+        """Read again when each recently used token expires.
 
         Raises:
-            StoreError: They could not be read.
+            StoreError: The tokens could not be read.
         """
         ids = list(self._recognised)
         found = await self._store.read(lambda tx: {one: tx.token(one) for one in ids})
@@ -377,10 +377,10 @@ def _used_before(token_id: str) -> IdempotencyConflict:
 
 
 def _free_name(tx: MailWrites, name: str, now: int) -> None:
-    """Make a name available that belongs to an expired token.
+    """Make the name of an expired token available again.
 
     Raises:
-        NameTaken: The token that has it is valid.
+        NameTaken: The token that has this name is still valid.
     """
     current = next((one for one in tx.tokens_named(name) if one.is_current), None)
     if current is None:
@@ -398,7 +398,7 @@ def _living(tx: MailReads, name: str, now: int) -> list[KeptToken]:
     """Return the valid tokens of a name, with the current one last.
 
     Raises:
-        UnknownToken: No token is current and valid.
+        UnknownToken: The name has no current token that is valid.
     """
     living = sorted((one for one in tx.tokens_named(name) if one.lives(now)), key=lambda one: one.is_current)
     if not living or not living[-1].is_current:
@@ -422,7 +422,7 @@ def _all(tx: MailReads) -> list[KeptToken]:
 
 
 def _view(tx: MailReads, token: KeptToken, now: int, *, used: int | None = None) -> TokenView:
-    """Return the public fields of a token, that is, all except the token and its hash."""
+    """Return the public fields of a token, which exclude its text and its hash."""
     bound = None if token.project_id is None else tx.project_by_id(token.project_id)
     last = max((at for at in (token.last_used_at, used) if at is not None), default=None)
     return {
@@ -450,7 +450,7 @@ _SCOPES = frozenset(SCOPES) - {"admin"}
 
 
 class RunTokens:
-    """The tokens of active runs."""
+    """The tokens of active runs, kept in memory."""
 
     def __init__(self) -> None:
         self._grants: dict[str, Grant] = {}
@@ -470,7 +470,7 @@ class RunTokens:
         """Return the permissions of a token.
 
         Raises:
-            WrongToken: Its run has ended, or the token is unknown.
+            WrongToken: The token's run has ended, or the token is unknown.
         """
         grant = self._grants.get(token_hash(token))
         if grant is None:

@@ -119,7 +119,7 @@ _CONTROLS: Final = re.compile(r"[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f]")
 
 
 def maybe_iso(instant: int | None) -> str | None:
-    """Format an instant as ISO 8601; return None for None."""
+    """Format a time as ISO 8601; return None for None."""
     return None if instant is None else iso(instant)
 
 
@@ -208,13 +208,16 @@ def message_view(  # noqa: PLR0913 - what is shown, to whom, and how
 ANSWER_BYTES: Final = 40_000
 """Maximum size of the messages in one result as JSON, in bytes; about 10,000 tokens.
 
-A result contains the messages twice, as text and as structured content, because some clients read only the
-one and some only the other. Clients accept about 25,000 tokens.
+A result contains the messages twice, as text and as structured content, because each client reads only one of
+the two. Clients accept about 25,000 tokens.
 """
 _WHOLE_BYTES: Final = 1_000
-"""In lists, a body up to this size is complete, and at least this much of a longer body is shown."""
+"""Size up to which lists show a whole body; they also show at least this much of a longer body."""
 _MARK_BYTES: Final = 100
-"""Bytes reserved for the fields that are added to a shortened message or to the last message before more."""
+"""Bytes that are reserved for added fields.
+
+A shortened message has such fields, and so has the last message of an incomplete list.
+"""
 _LISTED_NAMES: Final = 20
 """Maximum number of recipients of each kind that a list names."""
 
@@ -302,7 +305,7 @@ class AttachmentPart(TypedDict):
 
 
 def attachment_part(attachment: Attachment, content: bytes, *, offset: int) -> AttachmentPart:
-    """Return as much of a file, from the byte `offset`, as fits into one result."""
+    """Return a part of a file: from the byte `offset`, as much as fits into one result."""
     view: AttachmentPart = {
         "name": attachment.name,
         "media_type": attachment.media_type,
@@ -311,7 +314,7 @@ def attachment_part(attachment: Attachment, content: bytes, *, offset: int) -> A
     }
     part = content[offset : offset + ANSWER_BYTES]
     if is_text(content):
-        text = part.decode(errors="ignore")  # the limit may cut the last character
+        text = part.decode(errors="ignore")  # the limit may fall inside the last character
         while (size := _json_bytes(text)) > ANSWER_BYTES:
             text = text[: len(text) * ANSWER_BYTES // size]
         view["text"] = text

@@ -16,13 +16,13 @@ from postroom.runtime.tools import Tool
 class AgentSpec:
     """The settings of an agent; durations in milliseconds.
 
-    `tools` names the tools that the agent may use, of those with which it is resolved; None means all.
-    `max_rounds` and `wall_timeout_ms` limit one execution; `token_budget` limits all executions of a run
-    together. A run that exceeds a limit is stopped, and its work is kept. `context_window` is the size of the
-    model's context in tokens, if it is known before the endpoint reports it. With `commits_calls`, the tool
-    calls of a step are committed before they are made. After a crash, they are then made again under the same
-    ids, and the model is not asked again. `prices` maps each model name to its prices in USD for a million
-    input tokens and a million output tokens.
+    `tools` names those tools of the resolved agent that it may use; None means all. `max_rounds` and
+    `wall_timeout_ms` limit one execution; `token_budget` limits all executions of a run together. A run that
+    exceeds a limit is stopped, and its work is kept. `context_window` is the size of the model's context in
+    tokens, if it is known before the endpoint reports it. With `commits_calls`, the tool calls of a step are
+    committed before they are made. After a crash, the calls are then made again under the same ids, without
+    asking the model again. `prices` maps each model name to its prices in USD for a million input tokens and
+    a million output tokens.
     """
 
     model: str

@@ -1,4 +1,6 @@
-"""Background work that a tool starts for a run; it outlives the step, and the run is told when it ends.
+"""Background work that a tool starts for a run.
+
+It continues after the step, and the run is notified of its end.
 
 running run ── spawn ──▶ task ── ends ──▶ the run still executes: its inbox, read at the next step
                                    └─────▶ it does not: a wake is submitted, so that it is executed again
@@ -32,25 +34,25 @@ _LOG = get_logger(__name__)
 RESERVED_NAMES = frozenset({"parent", "self", "all", "broadcast"})
 ORPHANED = "task orphaned: runtime restarted while running"
 WAKE_PAUSES_MS = (250, 1_000, 5_000, 30_000)
-"""Pauses between the attempts to submit a wake that was refused."""
+"""Pauses, in milliseconds, between the attempts to submit a wake that was refused."""
 
 
 class WakeSubmitter(Protocol):
-    """Resumes the run of a finished task, or starts another run if that is not possible."""
+    """Resumes the run of a task that has ended, or starts another run if the run cannot be resumed."""
 
     def __call__(self, activation: RunActivation, /) -> Awaitable[object]:
         """Submit the request durably.
 
         Raises:
-            RunNotOpen: The run cannot continue; the caller repeats the request without naming the run.
-            PostroomError: The request was not accepted; the caller repeats it.
+            RunNotOpen: The run cannot continue. The caller repeats the request without naming the run.
+            PostroomError: The request was not accepted. The caller repeats it.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackgroundTask:
-    """A running task. `owner` is the run that started it, if known."""
+    """A running task. `owner` is the run that started the task, if known."""
 
     task_id: str
     thread_id: str
@@ -62,7 +64,7 @@ class BackgroundTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackgroundEvent:
-    """An event of a task; `facts` are added to its kind and id."""
+    """An event of a task. `facts` are fields in addition to its kind and id."""
 
     kind: str
     task_id: str
@@ -71,7 +73,7 @@ class BackgroundEvent:
     def message(self, message_id: str) -> Message:
         """Return the event as a message from the runtime to the model.
 
-        Its text is escaped, so that it cannot close the enclosing element.
+        The text is escaped, so that it cannot close the element that encloses it.
         """
         body = json.dumps(
             {"kind": self.kind, "task_id": self.task_id, **self.facts},
@@ -175,7 +177,7 @@ class BackgroundTasks:
         ]
 
     def untold(self, thread_id: str) -> list[Message]:
-        """Return the messages that no run of the thread has received; each is returned only once."""
+        """Return the messages that no run of the thread has received. Each message is returned only once."""
         return self._untold.pop(thread_id, [])
 
     def abandon(self, run_id: str) -> None:
@@ -217,7 +219,8 @@ class BackgroundTasks:
                 await submit(wake_request(task, message, continued))
             except RunNotOpen:
                 refused += 1
-                continued = continued if refused == 1 else None  # it may just be ending: ask once more
+                # the run may just be ending, so ask once more
+                continued = continued if refused == 1 else None
             except PostroomError as error:
                 _LOG.warning("background.wake_failed", task_id=task.task_id, code=error.code)
             else:

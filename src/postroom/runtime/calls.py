@@ -2,7 +2,7 @@
 
 A failed call does not fail the run.
 
-A suspended call becomes a question of the run; the decision about the question determines how the call
+A suspended call becomes a question that the run asks. The decision about the question determines how the call
 continues.
 """
 
@@ -38,7 +38,7 @@ FRONTEND = "frontend_tool"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallRequest:
-    """A tool call to make, with the decision about it, if any."""
+    """A tool call to make, and the decision about it, if there is one."""
 
     call: ToolCall
     decision: ToolCallResume | None = None
@@ -46,7 +46,7 @@ class CallRequest:
 
 @dataclass(slots=True)
 class Answers:
-    """The answers so far, keyed by call, including the partial answer of an interrupted call."""
+    """The answers so far, keyed by tool call. They include the partial answer of an interrupted call."""
 
     results: dict[str, ToolResult] = field(default_factory=dict)
     message_ids: dict[str, str] = field(default_factory=dict)
@@ -140,7 +140,7 @@ class ToolCalls:
         return ToolResult.error(call.name, f"there is no tool {call.name!r}; tools: {names}")
 
     async def _contained(self, tool: Tool, arguments: dict[str, Json], context: ToolContext) -> ToolResult:
-        """Run a tool in a task of its own, so that even its cancellation only becomes the call's answer."""
+        """Run a tool in a separate task, so that even its cancellation only becomes the call's answer."""
         name = context.tool_name
         work = Tasks(f"tool {name}")
         try:
@@ -251,8 +251,8 @@ def settled_by(
 ) -> tuple[ToolCall, ToolResult | CallRequest]:
     """Return the effect of a decision on a call: the call's answer, or a request to execute the call.
 
-    A denial becomes the answer to the call, unless the decision itself is the answer or the tool evaluates
-    the decision. A cancelled question is always answered as cancelled.
+    A denial becomes the answer to the call, unless the decision itself is the answer, or the tool evaluates
+    decisions itself. A cancelled question is always answered as cancelled.
     """
     call = ToolCall(id=ticket.tool_call_id, name=ticket.tool_name, arguments=ticket.arguments)
     mode = ticket.resume_mode
@@ -268,7 +268,10 @@ def settled_by(
 def decided(
     tickets: Mapping[str, RunWaitingTicket], decisions: Mapping[str, ToolCallResume]
 ) -> list[tuple[RunWaitingTicket, ToolCallResume]]:
-    """Return the open questions with decisions; a decision names the call, or the ticket."""
+    """Return the open questions that have been decided, with their decisions.
+
+    A decision is keyed by the id of the call or of the ticket.
+    """
     found = []
     for ticket in tickets.values():
         decision = decisions.get(ticket.tool_call_id) or decisions.get(ticket.ticket_id)

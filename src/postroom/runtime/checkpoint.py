@@ -30,7 +30,7 @@ from postroom.ports import RunControl
 
 @dataclass(slots=True)
 class _Turn:
-    """A message as the model sees it, with the answers to its calls."""
+    """A message in the form that the model sees, with the answers to its tool calls."""
 
     message: Message
     answers: dict[str, Message] = field(default_factory=dict)
@@ -82,9 +82,9 @@ def _shown(turn: _Turn) -> tuple[Message, ...]:
 
 
 def foreign_result(messages: Sequence[Message]) -> str | None:
-    """Return the call of a result in the newest message that the model's last message does not request.
+    """Return the call id of a result in the newest message that does not belong to the last tool calls.
 
-    The model would not see such a result, and would get no new input. Return None if there is none.
+    The model would not see such a result, and would get no new input. Return None if there is no such result.
     """
     last_call_ids, newest, brought = set[str](), set[str](), tuple[Message, ...]()
     for message in messages:
@@ -108,7 +108,7 @@ def has_input_after(messages: Sequence[Message], call_id: str) -> bool:
 
 
 def calls_left(messages: Sequence[Message], run_id: str) -> tuple[ToolCall, ...]:
-    """Return those calls of the run's last step that have no answer."""
+    """Return the tool calls of the run's last step that have no answer."""
     answered: set[str | None] = set()
     for message in reversed(messages):
         if message.role is Role.TOOL:
@@ -127,7 +127,7 @@ def own_answer(messages: Sequence[Message], run_id: str) -> Message | None:
 
 
 def earlier_answers(messages: Sequence[Message], run_id: str) -> tuple[str, ...]:
-    """Return the run's earlier answers, after which new input made it continue."""
+    """Return the run's earlier answers: those after which new input made the run continue."""
     told: list[str] = []
     answer = ""
     for message in messages:
@@ -169,7 +169,7 @@ class RuntimeState:
 
 
 def state_of(record: RunRecord) -> RuntimeState:
-    """Return the stored state of the run; ignore state that was inherited from another run.
+    """Return the runtime's stored state for the run; ignore state that was inherited from another run.
 
     For a waiting run, the questions come from its record, regardless of which executor wrote the record.
     """
@@ -184,13 +184,13 @@ def _read(state: PersistedState) -> RuntimeState | None:
     try:
         return msgspec.convert(state.extensions[KEY], RuntimeState)
     except msgspec.ValidationError:
-        return None  # an older or newer runtime wrote it
+        return None  # an older or newer release wrote this state
 
 
 def with_state(record: RunRecord, state: RuntimeState) -> RunRecord:
     """Return the record with this state; entries of other executors stay unchanged."""
     before = record.state or PersistedState()
-    # Encode it as a store returns it, with lists for tuples; else every step would count as a change.
+    # Encode the state as stores return it, with lists for tuples. Otherwise, each step would be a change.
     entry = None if state.is_empty else msgspec.json.decode(msgspec.json.encode(state))
     if before.extensions.get(KEY) == entry:
         return record
@@ -222,8 +222,10 @@ class RunLog:
         self._unsent: list[Message] = []
         self._output: list[str] = []
         self.messages: tuple[Message, ...] = ()
-        """Committed and uncommitted messages, in order, without the output of an earlier attempt and without
-        messages that the summary covers."""
+        """Committed and uncommitted messages, in order.
+
+        They exclude the output before a restart, and messages that the summary covers.
+        """
         self.summary: Summary | None = None
         """The summary that the model reads before the messages."""
         self.asked: frozenset[str] = frozenset()
@@ -231,13 +233,13 @@ class RunLog:
         self._seen = Conversation(messages=())
         self._hidden: tuple[str, ...] = ()
         self.spent = Usage()
-        """Usage since the last checkpoint."""
+        """The usage since the last checkpoint."""
         self.counted = Usage()
-        """Usage of this execution up to the last checkpoint, which budgets have already counted."""
+        """The usage of this execution up to the last checkpoint, which budgets have already counted."""
         self.steps = 0
-        """Number of steps since the last checkpoint."""
+        """The number of steps since the last checkpoint."""
         self.record = fresh
-        """The run in its last written form."""
+        """The run as it was last written."""
         self.state = RuntimeState(run_id=fresh.run_id)
         """The state to write with the next checkpoint."""
 
@@ -302,7 +304,7 @@ class RunLog:
         self.asked |= {message.id for message in committed if message.id}
 
     async def sum_up(self, summary: Summary, older: Sequence[Message]) -> None:
-        """Replace older messages with a summary, and commit this.
+        """Replace older messages with a summary, and commit the summary.
 
         If a run sees only its own messages, the summary is not stored.
 
@@ -318,7 +320,7 @@ class RunLog:
         self.summary, self.messages = summary, kept
 
     def keep(self, messages: Sequence[Message], *, as_output: bool = False) -> None:
-        """Add messages for the next checkpoint; known ids are ignored."""
+        """Add messages for the next checkpoint. Messages with known ids are ignored."""
         known = {message.id for message in self.messages}
         new = tuple(message for message in messages if message.id not in known)
         self.messages += new
@@ -345,9 +347,10 @@ class RunLog:
         return self.record.usage + self.spent
 
     async def write(self, change: Change, summary: SummaryDraft | None = None) -> None:
-        """Commit new messages together with the run as `change` modifies it, and with a summary.
+        """Commit the new messages together with the run as modified by `change`, and with any summary.
 
-        The call can be repeated after a lost answer: messages of the earlier attempt are not committed twice.
+        If the result of the call is lost, the call can be repeated: messages of the earlier attempt are not
+        committed twice.
 
         Raises:
             StaleClaim: The worker has lost the run; nothing was written.
@@ -378,7 +381,7 @@ class RunLog:
         )
         record = with_state(change(base), self.state)
         messages = tuple(self._unsent)
-        # Do not require the end of the thread, because others may have added input for the next run.
+        # Do not require that the thread has not grown, because others may have added input for the next run.
         answer = self.answer() if record.status is RunStatus.DONE else None
         commit = ThreadCommit(
             thread_id=record.thread_id,
@@ -404,5 +407,5 @@ class RunLog:
 
 
 def running(record: RunRecord) -> RunRecord:
-    """Return the run in the state running."""
+    """Return the run in the state `running`."""
     return replace(record, status=RunStatus.RUNNING, waiting=None, termination=None, finished_at=None)

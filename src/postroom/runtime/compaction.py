@@ -1,4 +1,4 @@
-"""Summarizes the older messages of a conversation that is getting too long, with the model that reads it.
+"""Summarizes the older messages of a conversation that is getting too long, using the agent's own model.
 
 The summary, and the record of which messages it covers, are stored in one change; a crash before that changes
 nothing. The messages themselves stay unchanged. A later run reads the summary and the messages after it.
@@ -36,13 +36,13 @@ _PROMPT = (
     "most {words} words."
 )
 _SHARE_OF_REQUEST = 0.5
-"""Share of the window for a request that asks for a summary."""
+"""Share of the window that a request for a summary may take."""
 _SHARE_OF_SUMMARY = 0.25
 """Maximum share of the window for a summary."""
 _LONG_MESSAGES, _LONG_TOKENS = 20, 4_000
 """Minimum number of messages, and of estimated tokens, of a conversation that counts as long."""
 _WINDOW_UNKNOWN = 8_000
-"""Number of tokens that is assumed for an unknown window when a summary is requested."""
+"""The size in tokens that is assumed for an unknown window when a summary is requested."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,9 +50,9 @@ class Compacted:
     """The result of summarizing older messages."""
 
     messages: int
-    """Number of messages that a summary now replaces."""
+    """The number of messages that the summary replaces."""
     left_out: int = 0
-    """Number of messages that could not be summarized."""
+    """The number of messages that could not be summarized and were omitted."""
     usage: Usage
 
     @property
@@ -74,7 +74,7 @@ class _Silent:
 
 
 class Compaction:
-    """Keeps the requests of one execution within the model's window."""
+    """Keeps the requests of one execution within the model's context window."""
 
     def __init__(self, agent: ResolvedAgent, log: RunLog, windows: Windows, stop: Stop, clock: Clock) -> None:
         """Store the arguments; `stop` can end a request to the model."""
@@ -106,9 +106,9 @@ class Compaction:
     ) -> Compacted | None:
         """Summarize older messages because the endpoint has refused this request.
 
-        If the refusal gives another reason, it says nothing about the model's window. In that case only a
-        long conversation is summarized, because the endpoint may express "too long" in unknown words. Return
-        None if there is nothing to summarize.
+        If the refusal gives another reason, it tells nothing about the model's window. Then only a long
+        conversation is summarized, because the endpoint may have expressed "too long" in unknown words.
+        Return None if there is nothing to summarize.
 
         Raises:
             InferenceError: As for `when_full`.
@@ -118,7 +118,7 @@ class Compaction:
             is_long = len(self._log.messages) >= _LONG_MESSAGES or size >= _LONG_TOKENS
             return await self._sum_up(size // 4, _WINDOW_UNKNOWN) if is_long else None
         window = windows.refused(spec, request, error)
-        if window is None:  # as large a request has succeeded: only this conversation is shortened
+        if window is None:  # an equally large request has succeeded, so only this conversation is shortened
             return await self._sum_up(size // 4, _WINDOW_UNKNOWN)
         besides = windows.tokens(spec, tokens_of(request) - size)
         most = windows.estimated(spec, kept_whole(room_for_messages(window, besides)))
@@ -152,7 +152,7 @@ class Compaction:
         return compacted
 
     async def _summary_of(self, older: tuple[Message, ...], window: int) -> tuple[Summary, Compacted]:
-        """Return a summary of the earlier summary and these messages.
+        """Return a summary that covers the earlier summary and these messages.
 
         Messages that the model cannot summarize, or does not shorten, are omitted and counted.
         """

@@ -83,7 +83,7 @@ from postroom.runtime.step_context import StepContext
 _MOST_COMPACTIONS = 6
 """Maximum number of summaries in one step for a conversation that the model rejects as too long.
 
-Each one halves it.
+Each summary halves the conversation.
 """
 NOTHING_TO_COMPACT = "There is no earlier conversation to compact yet."
 
@@ -103,14 +103,14 @@ class Execution:
             context.agent, context.log, context.windows, context.active.stop, context.clock
         )
         self._told = ""
-        """A notice for the person, to be shown after the answer."""
+        """A notice that is shown to the person after the answer."""
         self._said = ""
         self._is_cut = False
         """Whether the model's last answer was cut off at its token limit."""
         self._since = context.clock.now()
 
     async def run(self) -> AgentRunResult:
-        """Execute the run and return its end, or the questions that it waits for.
+        """Execute the run and return its result, or the questions that it waits for.
 
         Raises:
             InferenceError: The model failed; the run remains in the state of its last checkpoint.
@@ -191,7 +191,7 @@ class Execution:
             raise
         self._steps += 1
         self._log.steps += 1
-        self._count(result.usage or Usage())  # its cost was added when the answer arrived
+        self._count(result.usage or Usage())  # the cost was added to the usage when the answer arrived
         self._is_cut = result.stop_reason is StopReason.MAX_TOKENS
         message = Message(
             role=Role.ASSISTANT,
@@ -238,7 +238,7 @@ class Execution:
             self._log.keep([replace(message, id=message_id, metadata=metadata)], as_output=True)
 
     async def _make_left(self) -> None:
-        """Make those committed tool calls that have no answer because of a crash."""
+        """Make the committed tool calls that have no answer because of a crash."""
         left = calls_left(self._log.messages, self._log.run_id)
         if calls := [call for call in left if call.id not in self._tickets]:
             await self._make_anew(calls)
@@ -333,7 +333,7 @@ class Execution:
         return result
 
     def _most_words(self) -> int:
-        """Return the maximum bytes of text files in a request: a quarter of the window, or a fixed limit."""
+        """Return the maximum bytes of text files in a request: a quarter of the window or `MOST_WORDS`."""
         window = self._with.windows.of(self._with.agent.spec, self._log.summary)
         return MOST_WORDS if window is None else min(window, MOST_WORDS)
 
@@ -347,7 +347,7 @@ class Execution:
     async def _make(
         self, calls: Sequence[ToolCall], requests: Sequence[CallRequest], answers: Answers
     ) -> None:
-        """Make tool calls and store their answers; suspended calls become questions."""
+        """Make tool calls and store their answers. Suspended calls become questions."""
         if not calls:
             return
         self._active.expect([*self._asked_ids(), *(call.id for call in calls)])
@@ -371,7 +371,10 @@ class Execution:
         return [id for ticket in self._tickets.values() for id in (ticket.tool_call_id, ticket.ticket_id)]
 
     async def _settle(self, given: Mapping[str, ToolCallResume]) -> AgentRunResult | None:
-        """Continue suspended calls; return None if none is left, else return that the run waits."""
+        """Continue suspended calls.
+
+        Return None if no call is left suspended. Otherwise, return the result with which the run waits.
+        """
         may_hold = self._with.hold_ms > 0
         decisions = dict(given)
         while self._tickets:
@@ -465,7 +468,8 @@ class Execution:
         self._log.state = RuntimeState(run_id=self._log.run_id)
         now = self._with.clock.now()
 
-        # An answer that is followed by input counts like the last answer; nothing else would deliver it.
+        # An answer that was followed by input is delivered together with the last answer, because nothing
+        # else delivers it.
         earlier = earlier_answers(self._log.messages, self._log.run_id)
         self._said = "\n\n".join(filter(None, (*earlier, self._said)))
 

@@ -1,7 +1,7 @@
 """Shows the files of a conversation to a model: images and documents as message parts, text files as text.
 
-The newest files are included first, up to a limit. Older files, such as an old image, are only named, so that
-they are not sent again with every question. The model sends files through a tool.
+The newest files are included first, up to a limit. Older files, such as an old image, are only mentioned by
+name, so that they are not sent with every request. The model sends files through a tool.
 """
 
 from base64 import b64encode
@@ -19,7 +19,7 @@ from postroom.runtime.tools import ToolContext
 SEND_FILE: Final = "send_file"
 MOST_PARTS = 8
 MOST_BYTES = 8_000_000
-"""Maximum total size in bytes, before encoding, of the file parts of one request."""
+"""Maximum total size of the file parts of one request, in bytes before encoding."""
 MOST_WORDS = 200_000
 """Maximum bytes of text files in one request."""
 _PICTURES = ("image/png", "image/jpeg", "image/gif", "image/webp")
@@ -41,10 +41,12 @@ class _Room:
 async def with_files(
     messages: Sequence[Message], files: RunFiles, *, most_words: int = MOST_WORDS, takes_parts: bool = True
 ) -> tuple[tuple[Message, ...], tuple[ChatFile, ...]]:
-    """Return the conversation with its files, and which files became parts of it; other files are only named.
+    """Add files to the conversation; return it, and the files that became parts of it.
+
+    Other files are only mentioned by name.
 
     Raises:
-        ServerUnavailable: A file could not be fetched now.
+        ServerUnavailable: A file could not be fetched at the moment.
     """
     room = _Room(takes_parts, most_words, most_words)
     shown = [await _shown(message, files, room) for message in reversed(messages)]
@@ -69,7 +71,7 @@ async def _shown(message: Message, files: RunFiles, room: _Room) -> Message:
 
 
 async def _block(file: ChatFile, files: RunFiles, room: _Room) -> ContentBlock:
-    """Return a file in the form for the model, or a note that it cannot be shown."""
+    """Return a file in the form that the model accepts, or a note that the file cannot be shown."""
     if file.transcript is not None:
         return ContentBlock(text=f"Transcript of {quoted(file.name)}:\n{in_code_fence(file.transcript)}")
     if file.missing is not None:
@@ -122,7 +124,7 @@ async def _whole(file: ChatFile, files: RunFiles) -> bytes:
 
 
 class SendFileTool:
-    """Sends a text file to the run's chat after its answer; offered if the chat accepts files."""
+    """Sends a text file to the run's chat after the answer. The tool is offered if the chat accepts files."""
 
     descriptor = ToolDescriptor(
         id=SEND_FILE,

@@ -1,7 +1,7 @@
 """Runs work that can be ended from outside, by a request with a reason or by a time limit.
 
-Both cancel the work at its current await, and turn only that cancellation into an exception of this module.
-If the task itself is cancelled from outside, it stays cancelled.
+Both cancel the work at its current `await`, and convert only this cancellation to an exception of this
+module. If the task itself is cancelled from outside, the cancellation is raised unchanged.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ class TimeUp(Exception):
 
 
 class Stop:
-    """A request that a run stop; the first reason counts."""
+    """A request to stop a run. The reason of the first request counts."""
 
     def __init__(self) -> None:
         self._reason: TerminationReason | None = None

@@ -1,4 +1,4 @@
-"""One request to the model, streamed to listeners; an answer that was cut off is requested again."""
+"""Sends a request to the model and streams the answer to listeners; repeats it if the answer was cut off."""
 
 from collections.abc import Callable, Iterable
 

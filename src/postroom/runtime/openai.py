@@ -1,4 +1,4 @@
-"""A model at any endpoint that supports the OpenAI chat protocol, streamed."""
+"""A model, a transcriber and a speaker that use an endpoint with the OpenAI protocol."""
 
 import asyncio
 import ssl
@@ -13,11 +13,11 @@ from postroom.runtime.openai_wire import Assembly, may_lack_opening_tag, request
 
 
 class OpenAICompatibleModel:
-    """Sends requests to an endpoint through the OpenAI SDK; create it off the event loop, and close it.
+    """Sends requests to a model's endpoint. Create it off the event loop, and close it after use.
 
-    It never retries; the caller decides by the kind of failure. `silence_ms` is the maximum time between two
-    pieces of output from the endpoint. `token_limit_field` is the request field in which the endpoint expects
-    the token limit of the answer.
+    It never retries. The caller decides about retries, depending on the kind of failure. `silence_ms` is the
+    maximum time between two pieces of output from the endpoint. `token_limit_field` is the request field in
+    which the endpoint expects the token limit of the answer.
 
     Raises:
         MissingExtra: The SDK is not installed.
@@ -43,7 +43,7 @@ class OpenAICompatibleModel:
         self._token_limit_field = token_limit_field
         self._clock = clock or SystemClock()
         self._lacks_opening_tag: dict[str, bool] = {}
-        """Whether the reasoning of a model was observed to contain `</think>` but no `<think>`, by model."""
+        """For each model, whether its reasoning was observed to contain `</think>` but no `<think>`."""
 
     def __repr__(self) -> str:
         return f"OpenAICompatibleModel({self.name!r}, {self._endpoint!r})"
@@ -87,7 +87,9 @@ class OpenAICompatibleModel:
 
 
 class OpenAITranscriber:
-    """Transcribes speech through an OpenAI-compatible endpoint; create it off the event loop, and close it.
+    """Transcribes speech through an OpenAI-compatible endpoint.
+
+    Create it off the event loop, and close it after use.
 
     Raises:
         MissingExtra: The SDK is not installed.
@@ -121,7 +123,9 @@ class OpenAITranscriber:
 
 
 class OpenAISpeaker:
-    """Converts text to speech through an OpenAI-compatible endpoint; create it off the event loop; close it.
+    """Converts text to speech through an OpenAI-compatible endpoint.
+
+    Create it off the event loop, and close it after use.
 
     Raises:
         MissingExtra: The SDK is not installed.

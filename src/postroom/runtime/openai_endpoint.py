@@ -1,8 +1,8 @@
 """Accesses one endpoint through the OpenAI SDK; the only module that imports the SDK and its HTTP client.
 
-The SDK handles the connection, the request headers and the server-sent events. This module adds the
-following: the SDK's retries do not multiply postroom's, an endless line does not fill the memory, environment
-variables cannot add a key, and every failure becomes an error of postroom whose text does not contain the
+The SDK handles the connection, the request headers and the server-sent events. This module adds four
+guarantees. The SDK's retries do not multiply postroom's. An endless line does not fill the memory.
+Environment variables cannot add a key. Every failure becomes a postroom error whose text does not contain the
 key.
 """
 
@@ -117,7 +117,7 @@ def _counted(error: dict[str, Any]) -> dict[str, int]:
 
 
 def failure_in_stream(said: object) -> InferenceError:
-    """Return the error for a failure within an answer; without a known code a retry may help."""
+    """Return the error for a failure within an answer. If its code is unknown, a retry may help."""
     error = _error(said)
     code = error.get("code")
     kind = _kind_by_code(error) or (_BY_STATUS.get(code) if isinstance(code, int) else None)
@@ -181,11 +181,12 @@ class Endpoint:
         self._client = openai.AsyncOpenAI(
             base_url=self._url,
             api_key=self._key or "none",
-            admin_api_key="",  # an empty text keeps the SDK from reading the environment
+            admin_api_key="",  # an empty string prevents the SDK from reading the environment
             max_retries=0,
             http_client=httpx2.AsyncClient(
                 timeout=httpx2.Timeout(silence_ms / 1000, connect=CONNECT_SECONDS),
-                headers={"Accept-Encoding": "identity"},  # limits apply to the bytes as read
+                # no compression, because limits apply to the bytes as they are read
+                headers={"Accept-Encoding": "identity"},
                 event_hooks={"response": [_bound]},
                 proxy=proxy,
                 verify=verify,
@@ -210,7 +211,7 @@ class Endpoint:
 
         Yield the chunks of the answer, and a function that tells whether `[DONE]` has arrived.
 
-        A complete chat completion in place of a stream becomes one chunk.
+        If the endpoint sends a complete chat completion instead of a stream, it becomes one chunk.
 
         Raises:
             NoModelEndpoint: The endpoint answered with a web page or with JSON that is not a chat completion.
@@ -246,7 +247,7 @@ class Endpoint:
             raise ProviderFailed("the model's endpoint sent invalid JSON") from error
 
     async def transcribe(self, sound: bytes, *, name: str, media_type: str, model: str, now: int) -> str:
-        """Return the transcript of a sound file; a temporary failure is retried twice, by the SDK.
+        """Return the transcript of a sound file. The SDK retries a temporary failure twice.
 
         Raises:
             InferenceError: The endpoint refused, could not be reached, or sent an invalid answer.
@@ -263,7 +264,7 @@ class Endpoint:
     async def speak(
         self, text: str, *, model: str, voice: str, sound_format: str, now: int
     ) -> AsyncGenerator[bytes]:
-        """Yield the audio of a spoken text; the SDK retries a request twice if the failure may be temporary.
+        """Yield the audio of a spoken text. The SDK retries the request twice if a failure may be temporary.
 
         Raises:
             InferenceError: The endpoint refused, could not be reached, or ended the stream early.
@@ -308,7 +309,7 @@ class Endpoint:
 
 
 def _completion(body: bytes, kind: str) -> ChatCompletionChunk:
-    """Return a complete chat completion as the one chunk of a stream.
+    """Convert a complete chat completion to the only chunk of a stream.
 
     Raises:
         InferenceError: The body is an error of the provider, or not a chat completion.
@@ -346,13 +347,14 @@ def _address(base_url: str) -> httpx2.URL:
 
 async def _bound(response: httpx2.Response) -> None:
     is_sound = response.request.url.path.endswith("/audio/speech") and response.is_success
-    if isinstance(response.stream, httpx2.AsyncByteStream) and not is_sound:  # its reader bounds the sound
+    if isinstance(response.stream, httpx2.AsyncByteStream) and not is_sound:
+        # the reader of the sound limits its length
         kind = _Events if response.status_code == httpx2.codes.OK else _Refusal
         response.stream = kind(response.stream)
 
 
 class _Bounded(httpx2.AsyncByteStream):
-    """Passes an endpoint's output on up to a limit, and closes its generator together with the answer.
+    """Passes on an endpoint's output up to a limit, and closes its generator together with the answer.
 
     The SDK abandons answers that are not read to their end. The garbage collector would then close the HTTP
     client's generators at unpredictable times and in an arbitrary order, which causes errors.
@@ -369,7 +371,7 @@ class _Bounded(httpx2.AsyncByteStream):
 
 
 class _Events(_Bounded):
-    """The server-sent events of an answer; the last event counts even if no blank line follows it."""
+    """The server-sent events of an answer. The last event counts even if no blank line follows it."""
 
     is_done = False
     """Whether `[DONE]` has arrived; the SDK does not report it."""

@@ -66,7 +66,7 @@ def request_body(request: InferenceRequest, *, token_limit_field: str) -> dict[s
 
 
 NO_ANSWER = "(no answer)"
-"""Stands in for the missing answer between the result of a tool and the next message of the user."""
+"""Replaces the missing answer between the result of a tool and the user's next message."""
 
 
 def _alternating(messages: Iterable[Message]) -> list[dict[str, Json]]:
@@ -130,7 +130,7 @@ def _assistant(message: Message) -> dict[str, Json] | None:
 
 
 def _content(message: Message) -> Json:
-    """Return text as a string, and images and documents with an address as parts."""
+    """Return a message's content: text as a string, and images and documents with an address as parts."""
     files = [_part(block) for block in message.content if isinstance(block.data.get("url"), str)]
     text = _text(message)
     if not files:
@@ -150,14 +150,14 @@ def _text(message: Message) -> str:
 
 
 class _Text:
-    """Assembles text from pieces; a surrogate pair that is split between pieces is held until complete."""
+    """Assembles text from pieces. Half of a surrogate pair is held back until the other half arrives."""
 
     def __init__(self) -> None:
         self._whole: list[str] = []
         self._held = ""
 
     def add(self, piece: str) -> str:
-        """Return the text that can be shown now."""
+        """Add a piece, and return the text that can be shown now."""
         piece = self._held + piece
         self._held = piece[-1] if piece and "\ud800" <= piece[-1] <= "\udbff" else ""
         shown = _mended(piece[: len(piece) - len(self._held)])
@@ -199,10 +199,16 @@ class _Thoughts:
         self._mark: str | None = _THINK
         """The tag that is expected next; None if only text follows."""
         self._is_blank = False
-        """Whether no text has followed the reasoning yet; leading white space of that text is dropped."""
+        """Whether no text has followed the reasoning yet.
+
+        White space at the beginning of that text is dropped.
+        """
 
     def add(self, piece: str) -> tuple[str, str]:
-        """Return the new reasoning and the new text; hold back the first part of a tag that is split."""
+        """Add a piece; return the new reasoning and text.
+
+        The beginning of a tag that may continue in the next piece is held back.
+        """
         if self._mark is None:
             text = piece.lstrip() if self._is_blank else piece
             self._is_blank = self._is_blank and not text
@@ -226,7 +232,7 @@ class _Thoughts:
         return thought, ""
 
     def _lone_end(self) -> tuple[str, str]:
-        """Split the held text at a line `</think>`; hold the text back until that line arrives."""
+        """Split the held text at a line `</think>`. Until that line arrives, hold the text back."""
         while (at := self._held.find(_END_OF_THOUGHT, self._looked)) >= 0:
             if (found := _LONE_END.match(self._held, at)) is not None:
                 self.ended_alone = True
@@ -243,7 +249,10 @@ class _Thoughts:
         return thought, text
 
     def release(self) -> str:
-        """Return the text that was held back for a line `</think>`; the reasoning is in a separate field."""
+        """Return the text that was held back for a line `</think>`.
+
+        Call this if reasoning arrives in a separate field.
+        """
         self._holds_beginning = False
         begun = "" if self._mark != _THINK or _THINK.startswith(self._held.lstrip()) else self.rest()
         self._is_blank = self._is_blank or self._mark == _THINK
@@ -260,7 +269,7 @@ class _Thoughts:
         return self.is_text and bool(self._held.strip())
 
     def rest(self) -> str:
-        """Return the held text; only text follows."""
+        """Return the held text. After this, all pieces are text."""
         held, self._held, self._mark = self._held.lstrip() if self._is_blank else self._held, "", None
         self._is_blank = self._is_blank and not held
         return held
@@ -280,7 +289,7 @@ class _Call:
     arguments: _Text = field(default_factory=_Text)
 
     def whole(self) -> ToolCall:
-        """Return the call; arguments that are not JSON stay text, so that their validation refuses them."""
+        """Return the call. Arguments that are not JSON stay a string, so that their validation fails."""
         text = self.arguments.whole()
         try:
             arguments = json.loads(text) if text.strip() else {}
@@ -293,9 +302,8 @@ class Assembly:
     """Assembles one answer from the chunks of a stream.
 
     The SDK's own accumulator requires the call's number in every fragment of a call, which some compatible
-    endpoints omit, and accepts an answer without a reason to stop as complete. With `holds_beginning`, no
-    text is shown until a line `</think>`, the tag `<think>`, the reasoning field or the end of the answer
-    arrives.
+    endpoints omit, and treats an answer without a finish reason as complete. With `holds_beginning`, no text
+    is shown until a line `</think>`, the tag `<think>`, the reasoning field or the end of the answer arrives.
     """
 
     def __init__(self, *, holds_beginning: bool = False) -> None:
@@ -321,7 +329,7 @@ class Assembly:
         """Add a chunk and return the new pieces.
 
         Raises:
-            ProviderFailed: The chunk is invalid; the SDK checks no types.
+            ProviderFailed: The chunk is invalid, which the SDK does not check.
         """
         try:
             return list(self._pieces(chunk))
@@ -382,7 +390,10 @@ class Assembly:
         return None if known is not None and id and known.id != id else known
 
     def end(self) -> None:
-        """End the answer at `[DONE]`; its text or calls are complete even though no finish reason arrived."""
+        """End the answer at `[DONE]`.
+
+        Its text or calls are complete, even though no finish reason arrived.
+        """
         if self._finish is None and self._calls:
             self._finish = "tool_calls"
         elif self._finish is None and (self._text.whole().strip() or self._thoughts.is_held):

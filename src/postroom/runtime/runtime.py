@@ -39,9 +39,9 @@ def _new_id(kind: str) -> str:
 class AgentRuntime(RunDispatchExecutor):
     """Runs agents in this process: a model in a loop with tools, each step committed.
 
-    `wake` submits a run again if its background tasks end after the run was released. It can be set later.
+    `wake` submits a run again if its background tasks end after the run was released. It may be set later.
     With `threads` and `coordinator`, the runtime also executes runs without a mailbox. A suspended run is
-    released; with `hold_ms`, it first stays active for that time, in case a decision comes quickly.
+    released. With `hold_ms`, it first stays active for that time, in case a decision comes quickly.
     """
 
     def __init__(  # noqa: PLR0913 - what it works with, by name
@@ -79,13 +79,13 @@ class AgentRuntime(RunDispatchExecutor):
     async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
         """Execute a run until it has ended or waits.
 
-        Repeated after a crash, it continues after the last committed step. If the run is done, it is not
-        executed again; its recorded end is returned, so that a caller that lost the answer can request it
-        again.
+        If the call is repeated after a crash, the run continues after its last committed step. If the run is
+        done, it is not executed again. Its recorded result is returned, so that a caller that lost the result
+        can request it again.
 
         Raises:
-            ThreadAlreadyRunning: The thread's run is executing here already.
-            AgentNotFound: No agent has the run's agent id.
+            ThreadAlreadyRunning: A run of the thread is already executing in this process.
+            AgentNotFound: There is no agent with the run's agent id.
             InvalidActivation: The thread store or the coordinator is missing.
             InvalidResume: The run is done, and was asked to continue.
             InferenceError: The model failed.
@@ -222,7 +222,7 @@ class AgentRuntime(RunDispatchExecutor):
         )
 
     def recovery(self, activation: RunActivation) -> Recovery:
-        """Return RESUME, because an interrupted run continues from its last checkpoint."""
+        """Return `RESUME`, because an interrupted run continues from its last checkpoint."""
         return Recovery.RESUME
 
     def cancel(self, id: str) -> bool:
@@ -260,7 +260,7 @@ class AgentRuntime(RunDispatchExecutor):
         return active is not None and active.wake()
 
     def listen_to(self, live: LiveChannels | None) -> None:
-        """Receive commands of other processes for active runs from this channel."""
+        """Receive the commands that other processes send to active runs through this channel."""
         self._live = live
 
     def commit_coordinator(self) -> CommitCoordinator | None:
@@ -276,7 +276,7 @@ class AgentRuntime(RunDispatchExecutor):
         return True
 
     async def close(self) -> None:
-        """End background tasks. The caller that started the runs must end them."""
+        """End the background tasks. Runs must be ended by the caller that started them."""
         await self.tasks.close()
 
     def owner_on(self, thread_id: str) -> RunIdentity | None:

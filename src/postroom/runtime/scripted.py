@@ -1,4 +1,4 @@
-"""A model that returns scripted answers; for tests, demos and the first steps with an agent."""
+"""A model that returns scripted answers, for tests, demos and the first steps with an agent."""
 
 from collections.abc import AsyncIterator, Iterable, Sequence
 
@@ -16,13 +16,13 @@ Line = InferenceResult | Exception | Sequence[InferencePiece | Exception]
 
 
 class ScriptedModel:
-    """Answers with the lines of a script, in order; after the last line, it answers "done"."""
+    """Answers with the lines of a script, in order. After the last line, it answers "done"."""
 
     def __init__(self, script: Iterable[Line] = (), *, name: str = "scripted") -> None:
         self._script = list(script)
         self.name = name
         self.requests: list[InferenceRequest] = []
-        """The requests that it got, in order."""
+        """The requests that the model has received, in order."""
 
     def add(self, *lines: Line) -> None:
         """Append to the script."""

@@ -1,4 +1,4 @@
-"""Keeps the active runs with their live input; at most one per thread, found by run, thread or dispatch."""
+"""Registers the active runs, at most one per thread, and holds their input until it is read."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
@@ -22,10 +22,10 @@ from postroom.runtime.interrupting import Stop, TimeUp, limited
 
 
 class ActiveRun:
-    """One execution as outside callers see it; their input waits here until the execution reads it.
+    """One execution, as its callers see it. Their input waits here until the execution reads it.
 
-    It accepts input while it is open. Accepted input is either used or, when the run ends, stored. It can be
-    cancelled even before it opens.
+    The run accepts input while it is open. Accepted input is either used or, when the run ends, stored. The
+    run can be cancelled even before it opens.
     """
 
     def __init__(self, identity: RunIdentity, *, reads_pending: bool, new_id: Callable[[], str]) -> None:
@@ -44,7 +44,7 @@ class ActiveRun:
 
     @property
     def ids(self) -> tuple[str | None, ...]:
-        """The ids by which it can be found."""
+        """The ids by which the run can be found."""
         return (self.identity.run_id, self.identity.thread_id, self.identity.dispatch_id)
 
     def open(self) -> None:
@@ -54,7 +54,7 @@ class ActiveRun:
     def accept(self, messages: Sequence[Message]) -> bool:
         """Accept messages for the next step; return False if the run is not open or cannot append them.
 
-        A message with a waiting id is ignored.
+        A message is ignored if a message with the same id is already waiting.
         """
         named = [message if message.id else message.with_id(self._new_id()) for message in messages]
         try:
@@ -68,7 +68,7 @@ class ActiveRun:
         return self._open
 
     def decide(self, decisions: Sequence[tuple[str, ToolCallResume]]) -> bool:
-        """Accept decisions; return False if the run is not open, or if a call is not open."""
+        """Accept decisions. Return False if the run is not open, or if one of the calls is not open."""
         if not self._open or any(call not in self._open_calls for call, _ in decisions):
             return False
         for call, decision in decisions:
@@ -77,14 +77,14 @@ class ActiveRun:
         return True
 
     def expect(self, ids: Iterable[str]) -> None:
-        """Accept only decisions about these calls or tickets, and drop earlier decisions about others."""
+        """Accept only decisions about these calls or tickets from now on; drop earlier ones about others."""
         self._open_calls = frozenset(ids)
         self._decisions = {id: one for id, one in self._decisions.items() if id in self._open_calls}
 
     def wake(self) -> bool:
-        """Accept the hint that messages are pending.
+        """Accept the notification that messages are pending.
 
-        Return False if the run is not open, or ignores hints.
+        Return False if the run is not open, or ignores such notifications.
         """
         if not (self._open and self._reads_pending):
             return False
@@ -101,7 +101,7 @@ class ActiveRun:
         return True
 
     def take_messages(self) -> list[Message]:
-        """Return the received messages, and clear the hint that others are pending.
+        """Return the received messages, and clear the notification that others are pending.
 
         The caller must read the pending messages, too.
         """
@@ -110,7 +110,7 @@ class ActiveRun:
         return taken
 
     def put_back(self, messages: Sequence[Message]) -> None:
-        """Put unused messages back, in front of those that have arrived since."""
+        """Put unused messages back, before those that have arrived in the meantime."""
         self._inbox[:0] = messages
 
     def take_decisions(self) -> dict[str, ToolCallResume]:
@@ -119,7 +119,7 @@ class ActiveRun:
         return taken
 
     def close(self) -> bool:
-        """Stop accepting input; if there is unused input, stay open instead and return False."""
+        """Stop accepting input. If there is unused input, stay open instead and return False."""
         if self.stop.requested or self._inbox or self._decisions or self._woken:
             return False
         self._open, self._ending = False, True
@@ -131,7 +131,7 @@ class ActiveRun:
         return self.take_messages()
 
     async def stir(self, timer: Timer, within_ms: int | None = None) -> None:
-        """Wait until input arrives or the time limit is reached; None means no limit."""
+        """Wait until input arrives, or until the time limit is reached; None means no limit."""
         self._stirred.clear()
         if self.stop.requested or self._inbox or self._decisions or self._woken:
             return
@@ -180,7 +180,10 @@ _LOG = get_logger(__name__)
 
 
 class Listener:
-    """Receives commands for one run. Without a listener, or if it fails, senders store their commands."""
+    """Receives commands for one run.
+
+    If there is no listener, or it fails, senders store their commands instead.
+    """
 
     def __init__(self, channels: LiveChannels | None, active: ActiveRun) -> None:
         self._channels = channels
@@ -204,7 +207,7 @@ class Listener:
         self._task.start(self._listen(self._subscription), name=identity.run_id)
 
     async def stop(self) -> None:
-        """Stop listening; input that was not accepted is dropped."""
+        """Stop listening. Input that has not been accepted is dropped."""
         if self._subscription is not None:
             self._subscription.close()
         await self._task.close()
@@ -223,6 +226,6 @@ def _taken(active: ActiveRun, command: LiveRunCommand) -> bool:
         case LiveCommandKind.PENDING_BOUNDARY_WAKE:
             return active.wake()
         case LiveCommandKind.CANCEL:
-            return command.gives_way or active.cancel()  # the mailbox stops a run that gives way
+            return command.gives_way or active.cancel()  # a run that must give way is stopped by the mailbox
         case LiveCommandKind.DECISION:
             return active.decide(command.decisions)

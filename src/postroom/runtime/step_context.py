@@ -1,4 +1,4 @@
-"""The context of one execution, which also accepts input while the run executes."""
+"""The objects that one execution works with. They also accept input while the run executes."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -43,7 +43,7 @@ class StepContext:
     new_id: Callable[[], str]
 
     async def read(self, boundary: Boundary) -> bool:
-        """Accept received and pending input for this boundary; return whether there was any.
+        """Accept the received and the pending input for this boundary; return whether there was any.
 
         Raises:
             Interrupted: The run was asked to stop.
@@ -80,7 +80,7 @@ class StepContext:
                 raise
 
     async def put_down_in_haste(self) -> None:
-        """Store unread input of a failing run, within a time limit and without raising another error."""
+        """Store the unread input of a failing run within a time limit, and raise no other error."""
         try:
             await limited(self._put_down_and_write, LEAVING_MS, self.timer)
         except (PostroomError, TimeUp) as error:

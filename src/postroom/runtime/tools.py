@@ -1,4 +1,4 @@
-"""Tools: their descriptions for the model, the check of arguments, and tools from plain functions."""
+"""Tools: their descriptions for the model, the validation of arguments, and tools from functions."""
 
 import inspect
 from collections.abc import Awaitable, Callable
@@ -50,7 +50,7 @@ class Tool(Protocol):
 
 
 class FunctionTool:
-    """A tool around an async function, which gets the arguments by name."""
+    """A tool that calls an async function with the arguments by name."""
 
     def __init__(
         self,
@@ -89,9 +89,9 @@ def function_tool(
 ) -> Callable[[Callable[..., Awaitable[Json]]], FunctionTool]:
     """Turn an async function into a tool: decorate it with the JSON schema of its arguments.
 
-    The name and the description default to the function's name and docstring. A parameter called `context`
-    gets the `ToolContext`. The function may return plain JSON data, or a `ToolResult`. With `needs_approval`
-    a person is asked before each call.
+    The tool's name and description default to the name and the docstring of the function. A parameter called
+    `context` gets the `ToolContext`. The function may return plain JSON data, or a `ToolResult`. With
+    `needs_approval`, a person is asked before each call.
     """
 
     def made(function: Callable[..., Awaitable[Json]]) -> FunctionTool:

@@ -20,8 +20,7 @@ _TOKENS_OF_FILE = 1_000
 _FULL = 0.75
 """Maximum share of the window for a request; the rest is for the answer and for estimation errors."""
 _KEPT = 0.5
-"""Share of the space for messages that is reserved for unsummarized messages when older ones are summarized.
-"""
+"""Share of the space for messages that unsummarized messages may take after older ones were summarized."""
 _LEAST_RATIO, _MOST_RATIO = 0.25, 4.0
 _LEAST_WINDOW = 256
 _LEAST_WINDOW_GUESSED = 4_000
@@ -49,22 +48,26 @@ class Windows:
         return int(estimated * self._ratios.get(_key(spec), 1.0))
 
     def estimated(self, spec: AgentSpec, tokens: float) -> int:
-        """Convert a number of tokens as the endpoint counts them to the number that is estimated here."""
+        """Convert a number of tokens that the endpoint would count to the number that is estimated here."""
         return int(tokens / self._ratios.get(_key(spec), 1.0))
 
     def count(self, spec: AgentSpec, request: InferenceRequest, usage: Usage | None) -> None:
-        """Learn from a successful request: its tokens fit; the endpoint may have reported their number."""
+        """Learn from a successful request how many tokens fit.
+
+        The endpoint may have reported the number.
+        """
         if usage is not None and usage.input_tokens > 0:
             self._correct(spec, request, usage.input_tokens)
         taken = self.tokens(spec, tokens_of(request))
         self._largest[_key(spec)] = max(taken, self._largest.get(_key(spec), 0))
 
     def refused(self, spec: AgentSpec, request: InferenceRequest, error: ContextOverflow) -> int | None:
-        """Learn the window from a refusal, and return its tokens.
+        """Learn the size of the window from a refusal, and return it in tokens.
 
         Without a number in the refusal, the window is estimated from the request. The estimate is at least
-        the largest request that succeeded, or 4,000 tokens if none has. If this request is no larger than a
-        request that fitted, return None and learn nothing, so that other conversations keep their messages.
+        the largest request that succeeded, or 4,000 tokens if none has. If the request is no larger than one
+        that has succeeded, return None and learn nothing. So the messages of other conversations are not
+        summarized because of it.
         """
         asked, window = error.details.get("asked"), error.details.get("window")
         taken = self.tokens(spec, tokens_of(request))
@@ -83,7 +86,7 @@ class Windows:
 
     def _correct(self, spec: AgentSpec, request: InferenceRequest, counted: int) -> None:
         ratio = counted / max(tokens_of(request), 1)
-        if ratio <= _MOST_RATIO:  # no text has more: something else was counted, such as files
+        if ratio <= _MOST_RATIO:  # no text has so many tokens, so something else was counted, such as files
             self._ratios[_key(spec)] = max(ratio, _LEAST_RATIO)
 
 
@@ -121,14 +124,14 @@ def room_for_messages(window: int, besides: int) -> int:
 
 
 def kept_whole(room: int) -> int:
-    """Return how many tokens of the newest messages stay unsummarized when the others are summarized."""
+    """Return how many tokens of the newest messages are kept as they are when older ones are summarized."""
     return int(room * _KEPT)
 
 
 def to_sum_up(
     messages: Sequence[Message], run_id: str, asked: Collection[str], most: int
 ) -> tuple[Message, ...]:
-    """Return the older messages to summarize, so that the remaining ones take at most `most` tokens.
+    """Return the older messages that must be summarized so that the others take at most `most` tokens.
 
     The run's own input is kept, and so is a call without an answer. The kept part of earlier runs starts with
     a message of a person.
@@ -170,9 +173,9 @@ def _is_kept(unit: Sequence[Message], run_id: str, asked: Collection[str]) -> bo
 
 
 def pieces(messages: Sequence[Message], most: int) -> Iterator[tuple[int, str]]:
-    """Yield messages as text in pieces of `most` tokens, each with its number of messages.
+    """Yield messages as text in pieces of at most `most` tokens, each with the number of its messages.
 
-    A message that is longer than a piece is shown by its start and its end.
+    Of a message that is longer than a piece, only the start and the end are included.
     """
     held: list[str] = []
     size = 0

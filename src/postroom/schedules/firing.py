@@ -1,10 +1,10 @@
-"""Stores schedules, and submits the work of due ticks; the fastest worker submits each tick once.
+"""Stores schedules, and submits the work of ticks that are due; only the fastest worker submits a tick.
 
-    hint, or the next instant ─▶ due schedules ─▶ each in one change: still due? submitted, advanced
-                                                  └─▶ skipped or failed: advanced, and the reason is stored
+    hint, or the time of a tick ─▶ due schedules ─▶ each in one change: still due? submitted, advanced
+                                                    └─▶ skipped or failed: advanced, and the reason is stored
 
-Any number of workers serve one database. No worker scans all schedules: each sleeps until the first schedule
-is due. It also checks again at intervals, because a hint may be lost and a clock may be set.
+Any number of workers may serve one database. No worker scans all schedules: each one sleeps until the first
+schedule is due. It also checks again at intervals, because a hint may be lost, or a clock may be changed.
 """
 
 import asyncio
@@ -37,11 +37,11 @@ from postroom.stores.store import Joined, SqlStore, Transaction
 _LOG = get_logger(__name__)
 
 LOOK_AGAIN: Final = timedelta(seconds=30)
-"""The maximum time for which a lost hint or a changed clock goes unnoticed."""
+"""Maximum time until a worker notices a change whose hint was lost, or a changed clock."""
 AFTER_FAILURE: Final = timedelta(milliseconds=500)
-"""The pause before the next request to a failing store."""
+"""Pause before the store is used again after a failure."""
 AT_ONCE: Final = 64
-"""Schedules that are read and submitted at the same time; the store commits them together."""
+"""Number of schedules that are read and submitted together; the store commits them together."""
 LONGEST_NAME: Final = 200
 MOST_LISTED: Final = 1_000
 _LONGEST_ERROR: Final = 500
@@ -50,28 +50,28 @@ C = TypeVar("C", bound=StrEnum)
 
 
 class NotDue(Exception):
-    """The schedule is no longer due: another worker was faster, or it was changed."""
+    """The schedule is no longer due, because another worker was faster or the schedule was changed."""
 
 
 class StillOpen(Exception):
-    """The run of the last tick is still open, and the overlap policy does not queue another one."""
+    """The run of the last tick is still open, and the overlap policy does not queue another run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Firing:
-    """A submission for a schedule; both of its steps run in the transaction that submits."""
+    """One submission for a schedule; both of its steps run in the transaction that submits the work."""
 
     schedule: Schedule
     key: str
-    """The key of this submission, which is the same for all workers that try the same tick."""
+    """The key of this submission; all workers that try to submit the same tick use the same key."""
     lock: str
     begin: Callable[[Transaction], None]
-    """Runs under the lock, before anything is written; raises if nothing must be submitted."""
+    """First step: runs under the lock, before anything is written; raises if nothing may be submitted."""
     done: Callable[[Transaction, str], None]
-    """Called with the id of the submission; advances the schedule to its next tick."""
+    """Second step: called with the submission's id; advances the schedule to its next tick."""
 
     def joined(self, made: str) -> Joined:
-        """Return both steps as one change, for a target that knows the submission's id in advance."""
+        """Combine both steps into one change, for a target that knows the submission's id in advance."""
 
         def change(tx: Transaction) -> None:
             self.begin(tx)
@@ -84,7 +84,7 @@ class Target(Protocol):
     """Submits the work of schedules of one kind."""
 
     async def submit(self, firing: Firing) -> str:
-        """Submit the work, with the firing's steps in the same transaction; return the submission's id."""
+        """Submit the work and run both steps of `firing` in one transaction; return the submission's id."""
         ...
 
     def is_open(self, tx: Transaction, made: str) -> bool:
@@ -104,7 +104,7 @@ def new_schedule(  # noqa: PLR0913 - what can be chosen, by name
     overlap: Overlap | str,
     jitter: Duration,
 ) -> Schedule:
-    """Return a schedule to add.
+    """Return a schedule with these properties, which is not stored yet.
 
     Raises:
         InvalidSchedule: An argument has the wrong type, or there is no policy of that name.
@@ -152,8 +152,8 @@ class Schedules:
     async def add(self, schedule: Schedule, *, replaces: bool = False) -> Schedule:
         """Store a schedule under its name; if an equal schedule has this name, it stays unchanged.
 
-        The first tick is the first one after the present time. With `replaces`, a different schedule with
-        this name is replaced.
+        Its first tick is the next one from now. With `replaces`, a different schedule that has this name is
+        replaced.
 
         Raises:
             InvalidSchedule: The schedule cannot be stored; nothing was written.
@@ -210,7 +210,7 @@ class Schedules:
         return await self._changed(kind, name, lambda tx, known: replace(known, next_at=None))
 
     async def resume(self, kind: str, name: str) -> Schedule:
-        """Resume with the next tick; ticks during the pause are not made up for.
+        """Resume a schedule at its next tick; ticks that were missed during the pause are not made up for.
 
         Has no effect on a schedule that is not paused.
 
@@ -245,7 +245,7 @@ class Schedules:
 
         Raises:
             UnknownSchedule: No schedule has this name.
-            PostroomError: The work was refused; nothing was submitted.
+            PostroomError: The work was rejected; nothing was submitted.
         """
         known = await self.named(kind, name)
 
@@ -282,7 +282,7 @@ class Schedules:
 
         now, due = await self._store.read(look)
         back_ms = self._clock.set_back_ms(now)
-        if back_ms is None or back_ms:  # the clock may also have been set back before the first check
+        if back_ms is None or back_ms:  # the clock may have been set back even before the first check
             await self._follow_clock(back_ms or 0)
         self._clock.remember(now)
         plans = await asyncio.to_thread(lambda: [_planned(one, now) for one in due])
@@ -295,7 +295,7 @@ class Schedules:
                 put_off.append(error)
 
         planned = sorted(zip(due, plans, strict=True), key=lambda one: one[0].next_at or 0)
-        for _, at_once in groupby(planned, key=lambda one: one[0].next_at):  # the earliest is submitted first
+        for _, at_once in groupby(planned, key=lambda one: one[0].next_at):  # submits the earliest first
             async with asyncio.TaskGroup() as group:
                 for one, plan in at_once:
                     group.create_task(move(one, plan), name=f"schedule {one.name}")
@@ -304,14 +304,14 @@ class Schedules:
         return sum(moved)
 
     async def _follow_clock(self, back_ms: int) -> None:
-        """Move the next ticks of schedules that would stay silent because the clock was set back."""
+        """Move the next ticks of schedules that would otherwise pause because the clock was set back."""
 
         def moved(page: list[Schedule], now: int) -> list[tuple[Schedule, int, int]]:
             changes = []
             for schedule in page:
                 try:
                     start, tick = after_set_back(schedule, now, back_ms)
-                except InvalidSchedule:  # its time zone is unknown now; it is paused when it is due
+                except InvalidSchedule:  # its time zone became unknown; it is paused when due
                     continue
                 if tick != schedule.tick_at:
                     changes.append((schedule, start, tick))
@@ -320,7 +320,7 @@ class Schedules:
         for kind in self._targets:
             page = await self.listed(kind)
             while page:
-                now = self._store.clock.now()  # read after the list: nothing in it was added later
+                now = self._store.clock.now()  # read after the list, so that nothing in the list is newer
                 due_later = [one for one in page if one.next_at is not None and one.next_at > now]
                 for schedule, start, tick in await asyncio.to_thread(moved, due_later, now):
                     move = partial(_started, start=start, tick=tick)
@@ -337,7 +337,7 @@ class Schedules:
 
     async def _moved_on(self, due: Schedule, plan: Plan | InvalidSchedule) -> bool:
         """Submit or skip a due tick; return False if another worker was faster."""
-        if isinstance(plan, InvalidSchedule):  # its time zone is unknown now, so it has no next tick
+        if isinstance(plan, InvalidSchedule):  # its time zone has become unknown, so it has no next tick
             unfit = plan.describe()
             return await self._written(due, lambda row: _failed(replace(row, next_at=None), unfit))
         then = plan.then
@@ -373,7 +373,7 @@ class Schedules:
         def done(tx: Transaction, made: str) -> None:
             tx.schedules.put(_submitted(tx, _at(_still_due(tx, due), then), made))
 
-        # After a clock was set back, the same instant may come again; that is another submission.
+        # After a clock was set back, the same time can come again. That is a separate submission.
         key = f"schedule-{due.schedule_id}-{due.submitted}-{tick}"
         return Firing(schedule=due, key=key, lock=due.lock, begin=begin, done=done)
 
@@ -404,7 +404,7 @@ class Schedules:
 
 
 def _nothing(_: Transaction) -> None:
-    """Refuse nothing."""
+    """Do nothing; the step of a firing that has no condition."""
 
 
 _SAID: Final = ("cron", "every_ms", "zone", "payload", "missed", "overlap", "jitter_ms")
@@ -458,7 +458,7 @@ def _known(tx: Transaction, kind: str, name: str) -> Schedule:
 
 
 def _still_due(tx: Transaction, due: Schedule) -> Schedule:
-    """Return the row of a due schedule if it has not changed since it was read.
+    """Return the stored schedule if it has not changed since `due` was read.
 
     Raises:
         NotDue: The schedule was advanced, changed, paused or removed.
@@ -479,7 +479,7 @@ def _refuse_name(name: str) -> None:
 
 
 def _chosen(policy: type[C], given: str, argument: str) -> C:
-    """Return the policy of this name.
+    """Return the policy that has this name.
 
     Raises:
         InvalidSchedule: No policy has this name.

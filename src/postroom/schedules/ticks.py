@@ -1,4 +1,4 @@
-"""Computes the ticks of a schedule, and decides about each tick. Time zones are read from files.
+"""Computes the ticks of a schedule, and decides what to do at each tick. Time zones are read from files.
 
 A cron expression is evaluated in its time zone, with the same rules as Debian's cron. If a clock change skips
 a local time, its tick is due at the first minute after the change. If a clock change repeats a local time,
@@ -21,18 +21,18 @@ from postroom.contracts.errors import InvalidSchedule
 from postroom.contracts.schedules import Missed, Schedule
 
 LATE: Final = timedelta(minutes=1)
-"""With the policy `skip`, a tick that would be submitted later than this counts as missed."""
+"""With the policy `skip`, a tick counts as missed if it would be submitted later than this."""
 MOST_MISSED: Final = 100
-"""With the policy `all`, at most this number of missed ticks, the latest ones, are made up for."""
+"""With the policy `all`, the maximum number of missed ticks, the latest ones, that are submitted later."""
 SHORTEST: Final = timedelta(seconds=1)
 """The shortest interval that a schedule may have."""
 KEPT_SILENT: Final = timedelta(hours=3)
-"""The largest set-back of the clock after which a fixed time of a cron expression is not repeated."""
+"""Largest set-back of the clock after which ticks at fixed times of a cron expression are not repeated."""
 _LONGEST: Final = timedelta(days=3660)
 _LONGEST_LINE: Final = 200
 _EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - of a local time
 _LOOKED_AT: Final = 50
-"""Number of ticks that are examined to verify that the jitter fits between them."""
+"""Number of ticks that are examined to check that the jitter fits between them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class Plan:
 
 
 def planned(schedule: Schedule, now: int) -> Plan:
-    """Decide about a due schedule, by its policy for missed ticks.
+    """Decide what to do about a due schedule, according to its policy for missed ticks.
 
     Raises:
         InvalidSchedule: The time zone of the schedule is no longer known.
@@ -69,7 +69,7 @@ def planned(schedule: Schedule, now: int) -> Plan:
 
 
 def next_tick(schedule: Schedule, after: int) -> int:
-    """Return the first tick after an instant.
+    """Return the first tick after a time.
 
     Raises:
         InvalidSchedule: No tick exists in the next 50 years, or the time zone is unknown.
@@ -78,7 +78,7 @@ def next_tick(schedule: Schedule, after: int) -> int:
         start, every = schedule.starts_at, schedule.every_ms
         return start + (max(after - start, 0) // every + 1) * every
     for tick in _cron(schedule, after):
-        if tick > after:  # local times repeat when clocks are set back
+        if tick > after:  # after clocks are set back, local times repeat
             return tick
     raise InvalidSchedule(
         f"{schedule.cron!r} never fires", value=schedule.cron, remedy="use a day that exists"
@@ -89,11 +89,11 @@ def after_set_back(schedule: Schedule, now: int, back_ms: int) -> tuple[int, int
     """Return a schedule's start and next tick, both unchanged unless the clock was set back.
 
     An interval schedule continues, with its next tick at most one interval away: its ticks move by `back_ms`.
-    If `back_ms` is 0 because the set-back was not measured, they move only as far as necessary, and
-    differences under `SET_BACK_MS` are ignored, because the clocks of two servers differ. A cron expression
-    with `*` as its minute or hour continues with its first tick after `now`. Any other cron expression keeps
-    its next tick and repeats none, unless that would leave out a tick more than 3 hours from now. In that
-    case it also continues with its first tick after `now`.
+    If the set-back was not measured, `back_ms` is 0 and the ticks move only as far as necessary. Differences
+    under `SET_BACK_MS` are then ignored, because the clocks of two servers always differ a little. A cron
+    expression with `*` as its minute or hour continues with its first tick after `now`. Any other cron
+    expression keeps its next tick and repeats no tick. If this would leave out a tick that is more than 3
+    hours away, it also continues with its first tick after `now`.
 
     Raises:
         InvalidSchedule: The time zone is unknown.
@@ -111,7 +111,7 @@ def after_set_back(schedule: Schedule, now: int, back_ms: int) -> tuple[int, int
 
 
 def due_at(schedule: Schedule, tick: int) -> int:
-    """Return when a tick is submitted: at its time plus its jitter, which is the same for each call."""
+    """Return when a tick is submitted: its time plus its jitter, which is the same in each call."""
     if not schedule.jitter_ms:
         return tick
     digest = hashlib.blake2b(f"{schedule.schedule_id}/{tick}".encode(), digest_size=8).digest()
@@ -119,7 +119,7 @@ def due_at(schedule: Schedule, tick: int) -> int:
 
 
 def refuse_unfit(schedule: Schedule) -> None:
-    """Refuse a schedule that cannot be stored.
+    """Raise if a schedule cannot be stored.
 
     Raises:
         InvalidSchedule: The error names the argument, its value and the allowed values.
@@ -152,7 +152,7 @@ def refuse_unfit(schedule: Schedule) -> None:
 
 
 def _closest(schedule: Schedule, first: int) -> int:
-    """Return the smallest time between the next ticks of a cron expression."""
+    """Return the shortest interval among the next ticks of a cron expression."""
     ticks = [first]
     while len(ticks) < _LOOKED_AT:
         try:
@@ -163,14 +163,14 @@ def _closest(schedule: Schedule, first: int) -> int:
 
 
 def _before(schedule: Schedule, now: int) -> Iterator[int]:
-    """Yield the ticks up to an instant, latest first; without end for an interval."""
+    """Yield the ticks up to a time, latest first; for an interval, they never end."""
     if schedule.every_ms is not None:
         tick = next_tick(schedule, now) - schedule.every_ms
         while True:
             yield tick
             tick -= schedule.every_ms
     last = now + 1
-    # Start two hours later, because local times repeat when clocks are set back.
+    # Start two hours later, because local times repeat after clocks are set back.
     for tick in _cron(schedule, now + milliseconds(timedelta(hours=2)), reverse=True):
         if tick < last:
             yield tick
@@ -178,7 +178,10 @@ def _before(schedule: Schedule, now: int) -> Iterator[int]:
 
 
 def _cron(schedule: Schedule, start: int, *, reverse: bool = False) -> Iterator[int]:
-    """Yield the ticks of a cron expression after or before an instant, and some within an hour of it."""
+    """Yield the ticks of a cron expression after or before a time.
+
+    Some of them may lie up to an hour on the other side of this time.
+    """
     line, zone = schedule.cron or "", _zone(schedule.zone)
     if len(line.split()) != 5 or len(line) > _LONGEST_LINE:
         raise InvalidSchedule(
@@ -199,7 +202,7 @@ def _by_wall(line: str, zone: ZoneInfo, start: int, reverse: bool) -> Iterator[i
     """Yield ticks according to the local clock, in seconds since the epoch."""
     for tick in _local_ticks(line, start + _offset(zone, start), reverse):
         first, second = (int(tick.replace(tzinfo=zone, fold=fold).timestamp()) for fold in (0, 1))
-        # Where clocks are set ahead, the later offset has the earlier instant, and the change is between.
+        # If clocks are set ahead, the later offset gives the earlier time, and the change lies in between.
         yield first if first <= second else _change(zone, second, first)
 
 
@@ -236,13 +239,13 @@ def _local_ticks(line: str, start: int, reverse: bool) -> Iterator[datetime]:
 
 
 def _offset(zone: ZoneInfo, moment: int) -> int:
-    """Return how many seconds local time is ahead of UTC at an instant."""
+    """Return how many seconds local time is ahead of UTC at a given moment."""
     shown = datetime.fromtimestamp(moment, tz=zone).utcoffset() or timedelta(0)
     return int(shown.total_seconds())
 
 
 def _change(zone: ZoneInfo, before: int, behind: int) -> int:
-    """Return the first instant after `before` at which the offset differs; at `behind` it must differ."""
+    """Return when the offset first differs from that at `before`; at `behind`, it must already differ."""
     offset = _offset(zone, before)
     while behind - before > 1:
         middle = (before + behind) // 2

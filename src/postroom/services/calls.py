@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _LOG = get_logger(__name__)
 _LISTENER: ContextVar[tuple[Grant | None, Sequence[str]]] = ContextVar("listener", default=(None, ()))
-"""The named token of the stream that is being opened, and the resources to which it listens."""
+"""The named token of the stream that is being opened, and the resources to which the stream listens."""
 _HEARD_AGAIN: Final = timedelta(hours=1)
 
 
@@ -43,15 +43,15 @@ def _topic(uri: str) -> str:
 class Subscriptions:
     """The listening clients of this process.
 
-    They are notified of changes in this process, and of changes that other servers report.
+    Clients are notified of changes in this process, and of changes that other servers report.
     """
 
     def __init__(
         self, *, holds: Callable[[Grant], bool] | None = None, shared: SharedChanges | None = None
     ) -> None:
-        """`holds` returns whether a named token is still valid.
+        """Keep the arguments; `holds` returns whether a named token is still valid.
 
-        Listeners with an invalid token get nothing.
+        Listeners whose token is no longer valid are not notified.
         """
         self._holds = holds or (lambda _: True)
         self._shared = shared
@@ -75,7 +75,7 @@ class Subscriptions:
             return
         try:
             listener(event)
-        except Exception:  # the edge around one listener (style: three places); logged, the rest go on
+        except Exception:  # a failing listener is logged; the others are still notified
             _LOG.exception("subscription.listener_failed")
 
     def subscribe(self, listener: Callable[["ServerEvent"], None]) -> Callable[[], None]:
@@ -94,7 +94,7 @@ class Subscriptions:
 
     async def _hear(self, ticket: object, uri: str) -> None:
         """Notify a listener whenever another server reports that a resource has changed."""
-        from mcp.server.subscriptions import ResourceUpdated  # loaded already where anybody listens
+        from mcp.server.subscriptions import ResourceUpdated  # if anybody listens, it is already loaded
 
         assert self._shared is not None  # noqa: S101 - who subscribes has asked
         with self._shared.changes.listen(_topic(uri)) as news:
@@ -105,7 +105,7 @@ class Subscriptions:
     @staticmethod
     @contextmanager
     def heard_by(grant: Grant | None, uris: Sequence[str] = ()) -> Iterator[None]:
-        """Make subscriptions in the block listen to these resources, with this token."""
+        """Let streams that are opened in this block listen to these resources, with this token."""
         before = _LISTENER.set((grant, uris))
         try:
             yield
@@ -118,14 +118,14 @@ class Subscriptions:
             self._shared.share([*map(_topic, uris)])
         if not self._listeners:
             return
-        from mcp.server.subscriptions import ResourceUpdated  # loaded already where anybody listens
+        from mcp.server.subscriptions import ResourceUpdated  # if anybody listens, it is already loaded
 
         for uri in uris:
             await self.publish(ResourceUpdated(uri=uri))
 
 
 def touched(operation: str, answer: Any, slug: str) -> list[str]:
-    """Return the resources of project `slug` that an operation has changed, according to its answer."""
+    """Return the resources of project `slug` that an operation has changed, according to its result."""
     match operation:
         case "send_message" | "reply_message":
             return _messages(answer, slug)
@@ -175,7 +175,7 @@ class Calls:
         observe: Observe | None = None,
         mcp_path: str = "/mcp",
     ) -> None:
-        """`mcp_path` is the path of the MCP endpoint. Below it, `/full` offers all operations."""
+        """Keep the arguments; the MCP endpoint at `mcp_path` offers all operations below `/full`."""
         self._mail = mail
         self._operations = {operation.name: operation for operation in operations}
         self._news = news or Subscriptions()
@@ -191,13 +191,13 @@ class Calls:
         follows: str | None = None,
         is_file_taken: bool = False,
     ) -> Any:
-        """Perform the named operation on plain arguments and return its plain answer.
+        """Perform the named operation on plain arguments and return its plain result.
 
         `follows` is the caller's traceparent; no decision depends on it. If `is_file_taken`, get_attachment
         returns the record and the bytes of the whole file.
 
         Raises:
-            PostroomError: The call was refused, or no such operation exists here; nothing changed.
+            PostroomError: The operation failed, or it does not exist here; nothing was changed.
         """
         began = time.perf_counter()
         known, outcome = "unknown", "internal_error"
@@ -235,7 +235,7 @@ class Calls:
         return answer
 
     async def _answered_trace(self, operation: Operation, arguments: dict[str, Any]) -> str | None:
-        """Return the traceparent with which the message being answered was written."""
+        """Return the traceparent of the message to which this call replies."""
         message = str(arguments.get("message_id"))
         if not self._mail.tracing.is_on or operation.command is not ReplyMessage or not message.isdecimal():
             return None

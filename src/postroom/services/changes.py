@@ -1,7 +1,7 @@
-"""What has changed in a run's working folder since the run started, as the folder's Git repository tells it.
+"""Determines what has changed in a run's working folder since the run started, by asking Git.
 
-Git only reads. Settings of the repository that could run programs (filters, hooks, external diffs, a file
-system monitor) are disabled, because agents can write them.
+Git only reads the repository. Settings of the repository that could run programs (filters, hooks, external
+diffs, a file system monitor) are disabled, because agents can change them.
 """
 
 import os
@@ -19,7 +19,7 @@ from postroom.mail.git_identity import environment_of
 
 _LOG = get_logger(__name__)
 SECONDS: Final = 3
-"""Time limit of each question to Git."""
+"""Time limit in seconds for each call of Git."""
 LONGEST: Final = 256 * 1024
 """Maximum bytes of a diff that are read."""
 FILES: Final = 40
@@ -43,27 +43,27 @@ class ChangedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """The differences between a folder now and its commit at an instant."""
+    """The differences between a folder as it is now and the commit that was checked out at a given time."""
 
     since: str
     """The short id of the commit."""
     files: Sequence[ChangedFile] = ()
     new_files: Sequence[str] = ()
-    """Files that the repository neither has nor ignores."""
+    """Files that the repository does not track and does not ignore."""
     is_cut: bool = False
-    """Whether there are more differences than these."""
+    """Whether some differences were left out."""
 
 
 def changes_since(folder: str, at: int) -> Changes | None:
-    """Return how a folder differs from the commit that was checked out at an instant. Blocks: runs Git.
+    """Return how a folder differs from the commit that was checked out at the time `at`. Blocks: runs Git.
 
-    Return None if the folder is missing on this machine, or is not in a Git repository with a commit.
-    Differences that existed at that instant without a commit are included.
+    Return None if the folder is missing on this machine, or is not in a Git repository with a commit. Changes
+    that already existed at that time but were not committed are included.
     """
     git = shutil.which("git")
     if git is None or not os.path.isdir(folder):  # noqa: PTH112 - a path that a person typed
         return None
-    # Programs that Git would run for the content of files, by the repository's own configuration.
+    # Disables programs that Git would run on file contents according to the repository's configuration.
     named, _ = _ask(git, folder, {}, "config", "--name-only", "-z", "--get-regexp", _FILTERS)
     off = {one: "false" if one.endswith("required") else "" for one in named.split("\0") if one}
     short = ("rev-parse", "--verify", "--quiet", "--short")
@@ -100,7 +100,7 @@ def _file(text: str) -> ChangedFile:
 
 
 def _ask(git: str, folder: str, off: dict[str, str], *words: str) -> tuple[str, bool]:
-    """Return Git's output, and whether it was cut; "" if Git fails or is too slow."""
+    """Run Git and return its output, and whether it was cut; the output is "" if Git fails or is too slow."""
     settings = {"protocol.allow": "never", "core.fsmonitor": "false", "core.hooksPath": os.devnull, **off}
     environment = {**environment_of(git), "GIT_CONFIG_COUNT": str(len(settings))}
     for number, (name, value) in enumerate(settings.items()):

@@ -9,7 +9,7 @@ _SHOWN: Final = 5
 
 
 def whole_id(given: str, ids: Iterable[str], *, what: str, remedy: str) -> str | None:
-    """Return the id that equals the given text or is the only one with this prefix; None if there is none.
+    """Return the id that equals the given text, or the only id that starts with it; None if there is none.
 
     Raises:
         InvalidArgument: Several ids (of `what`) have this prefix; `remedy` tells where the ids are listed.

@@ -1,10 +1,11 @@
-"""Decides whether a write would lose an edit.
+"""Decides whether a write would overwrite another agent's edit that the writer has not seen.
 
-The store has the version of a file that each agent last read and last wrote. Hooks report reads and writes
-with the hash of Git's blob. The content of a file never reaches the server.
+For each file and agent, the store has the version that the agent last read and the one that it last wrote.
+Hooks report reads and writes with a version, which is Git's hash of the content. The content of a file never
+reaches the server.
 
-    seen_blob ≠ version on the disk      the agent does not know this version: hold its write, or tell it
-    written_blob = version on the disk   this agent wrote it; without such an agent, no hook reported it
+    seen_blob ≠ version on the disk      the agent does not know this version: hold its write back, or tell it
+    written_blob = version on the disk   this agent wrote the version; if no agent did, no hook reported it
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,11 +21,11 @@ from postroom.mail.subscriptions import is_watched_file
 GONE: Final = "gone"
 HUGE: Final = "huge"
 UNKNOWN: Final = "?"
-"""In place of a version that an agent read: the file changed while the agent read it."""
+"""Stands for a version that an agent read while the file was changing."""
 TOGETHER: Final = 60_000
-"""Milliseconds between two writes of one file by two agents, within which both agents are told."""
+"""How many milliseconds apart two agents may write one file for both to be told about it."""
 RENEWED: Final = 24 * 3_600_000
-"""Milliseconds after which a repeated read is stored again, so that the view does not expire."""
+"""Age in milliseconds at which a repeated read is stored again, so that the view does not expire."""
 SHOWN: Final = 3
 """Maximum number of files named in one notice."""
 _LONGEST_PATH: Final = 200
@@ -33,8 +34,8 @@ _WRITES: Final = ("whole", "part", "shell")
 How = Literal["read", "unsure", "whole", "part", "shell", "named", "found"]
 """How a tool uses a file.
 
-`unsure` is a read of a file that changed at about the same time. `named` is a file in a shell command that
-may write it, and `found` a file that was read before and has changed since.
+`unsure` is a read of a file that changed at about the same time. `named` is a file that occurs in a shell
+command which may write it. `found` is a file that was read before and has changed since.
 """
 Mode = Literal["warn", "block", "off"]
 Note = Callable[[WriteContext], object]
@@ -49,7 +50,7 @@ class FileReport:
     path: str
     """The absolute path, as the hook named it."""
     shown: str
-    """The path in the file's project."""
+    """The path of the file within its project."""
     project_id: int
     blob: str
     how: How
@@ -57,10 +58,10 @@ class FileReport:
 
 @dataclass(slots=True, kw_only=True)
 class Findings:
-    """What an agent must be told about files, and the notes to write."""
+    """The changes that an agent must be told of, and the records to store."""
 
     held: str = ""
-    """Why a write is held; empty if it may proceed."""
+    """Why a write is held back; empty if it may proceed."""
     text: str = ""
     """The notice; empty if there is none."""
     changed: list[list[str]] = field(default_factory=list)
@@ -71,9 +72,10 @@ class Findings:
 def check_writes(
     context: ReadContext, agent: Agent, reports: Sequence[FileReport], *, whole: Mode, other: Mode
 ) -> Findings:
-    """Decide on writes that an agent is about to make; `whole` is the mode for writes of whole files.
+    """Decide on the writes that an agent is about to make; `whole` is the mode for writes of whole files.
 
-    A write that proceeds onto an unknown version is told of after the tool was used.
+    If a write proceeds although the agent does not know the current version, the agent is told after the tool
+    was used.
     """
     found, held = Findings(), list[tuple[FileReport, FileView]]()
     views = _views(context, reports)
@@ -97,9 +99,9 @@ def check_writes(
 
 
 def note_files(context: ReadContext, agent: Agent, reports: Sequence[FileReport], home: str) -> Findings:
-    """Note the files that an agent has read and written, and return the changes that it must be told of.
+    """Store which files an agent has read and written, and return the changes that it must be told of.
 
-    `home` is the folder of the agent's project; a file below it is named by its path in the folder.
+    `home` is the folder of the agent's project; the notice names a file below it by its path in that folder.
     """
     found = Findings()
     due = {one.file: one for one in context.tx.due_file_views(agent.id, limit=SHOWN * 10)}
@@ -139,7 +141,7 @@ def _tell(
     sentences: list[str],
     home: str,
 ) -> None:
-    """Write the notice about changed files, and name those whose lines the hook can show."""
+    """Write the notice about changed files, and list the files whose changed lines the hook can show."""
     shown = list(told.values())[:SHOWN]
     authors = context.tx.agents_by_id([one.changed_by for one in shown if one.changed_by is not None])
     lines = list[str]()
@@ -169,20 +171,20 @@ def _views(context: ReadContext, reports: Sequence[FileReport]) -> dict[str, dic
 
 
 def _is_unknown(report: FileReport, mine: FileView, others: Sequence[FileView]) -> bool:
-    """Return whether a write would go onto a version that the agent does not know."""
+    """Return whether a write would overwrite a version that the agent does not know."""
     if report.blob == GONE:
         return report.how == "whole" and mine.seen_blob not in ("", GONE)
     if report.blob == HUGE:
         return mine.changed_blob != HUGE and bool(mine.seen_blob or others)
-    if not mine.seen_blob:  # it has never read the file: only a reported change can be lost
+    if not mine.seen_blob:  # never read, so only a reported change can be lost
         return bool(others) and report.how != "named"
     return report.blob != mine.seen_blob
 
 
 def _changed(mine: FileView, blob: str, others: Sequence[FileView], now: int) -> FileView:
-    """Return an agent's view with an unknown version. A notice of a version is due once."""
+    """Return an agent's view that records an unknown version. The notice about a version is due only once."""
     author = _author(others, blob)
-    if author is None and blob == mine.written_blob:  # its own write went onto a version that it did not know
+    if author is None and blob == mine.written_blob:  # its own write replaced a version that it did not know
         author = max(others, key=lambda one: one.written_at, default=None)
     is_told = mine.notice == 2 and mine.changed_blob == blob
     return replace(
@@ -202,7 +204,7 @@ def _author(others: Iterable[FileView], blob: str) -> FileView | None:
 
 
 def _after(report: FileReport, mine: FileView, others: Sequence[FileView], now: int) -> FileView | None:
-    """Return an agent's view after it used a file; None if it is the stored view."""
+    """Return an agent's new view after it used a file; None if the stored view stays the same."""
     blob, author = report.blob, _author(others, report.blob)
     is_foreign = author is not None and author.written_at >= mine.used_at
     if report.how in _WRITES and not (report.how == "shell" and is_foreign):
@@ -238,7 +240,7 @@ def _tell_others(report: FileReport, agent_id: int) -> Note:
 
 
 def _held(context: ReadContext, held: Sequence[tuple[FileReport, FileView]]) -> str:
-    """Return the text with which a write is held."""
+    """Return the text that tells an agent why its write is held back."""
     ids = [view.changed_by for _, view in held if view.changed_by is not None]
     authors = context.tx.agents_by_id(ids)
     lines = []
@@ -254,7 +256,7 @@ def _held(context: ReadContext, held: Sequence[tuple[FileReport, FileView]]) -> 
 
 
 def _change(name: str, view: FileView, author: Agent | None, now: int) -> str:
-    """Return the sentence about a change: the file, the agent that made it, and its age."""
+    """Return the sentence about a change: the file, the agent that made it, and how long ago."""
     if view.changed_blob == HUGE:
         return (
             f"{_named(name)} is too large to compare (4 MiB at most), so postroom does not know whether it "

@@ -37,12 +37,12 @@ MOST_GIVEN_UP: Final = 8
 MOST_WAITING: Final = 8
 """Maximum number of threads whose waiting messages are read."""
 MOST_DEAD: Final = 500
-"""Dead letters of a project are counted up to this number."""
+"""Maximum number of dead letters of a project that are counted."""
 _MOST_RUNS: Final = 2_000
-"""Maximum open runs of a project that are read, and dispatches of each status."""
+"""Maximum number of open runs of a project that are read, and of dispatches in each status."""
 _WELL: Final = (TerminationKind.NATURAL_END, TerminationKind.BEHAVIOR_REQUESTED)
 LEASES: Final = 200
-"""Maximum live reservations that are read, the oldest first."""
+"""Maximum number of active reservations that are read, oldest first."""
 LATELY: Final = 60
 """How many of the newest messages of a project are searched for unread ones."""
 OWED: Final = 8
@@ -93,7 +93,7 @@ def floor_of(tx: Transaction, slug: str, health: Sequence[HealthFact] = ()) -> F
 
 
 def state_of(run: RunRecord, row: RunDispatch | None) -> WorkState:
-    """Return the state of a run."""
+    """Return the state of a run, as pages and commands show it."""
     if run.status is RunStatus.DONE:
         end = run.termination
         if end is None or end.type in _WELL:
@@ -107,7 +107,7 @@ def state_of(run: RunRecord, row: RunDispatch | None) -> WorkState:
 
 
 def work_of(run: RunRecord, row: RunDispatch | None, waits: "_Why | None" = None) -> Work:
-    """Return a run in the form for people. With `waits`, it includes the reason why a queued run waits."""
+    """Return a run in the form for people; with `waits`, add the reason why a queued run waits."""
     state, why, until = state_of(run, row), "", None
     agent, project, chat = owner_of(run.thread_id)
     is_dead = row is not None and row.status is RunDispatchStatus.DEAD_LETTER
@@ -149,7 +149,7 @@ def work_of(run: RunRecord, row: RunDispatch | None, waits: "_Why | None" = None
 
 
 def _of_mail(reads: MailReads, project: Project, now: int) -> dict[str, Any]:
-    """Return the data from the mail of a project: reservations, unread messages, the last hour."""
+    """Return the facts from a project's mail: reservations, unread messages, and the last hour."""
     live = reads.live_reservations(project.id, now=now, limit=LEASES)
     holds: dict[str, list[Held]] = {}
     for one in live:
@@ -157,7 +157,7 @@ def _of_mail(reads: MailReads, project: Project, now: int) -> dict[str, Any]:
     agents = {one.id: one.name for one in reads.agents(project.id, include_retired=False, limit=_MOST_AGENTS)}
     span = Span(begin=now - HOUR, end=now + 1)
     tried_alone = reads.attempts_alone(list(agents), span, limit=_MOST_STRETCHES)
-    tried_together = [  # attempts without a failure or question that are close to each other
+    tried_together = [  # consecutive attempts with only short gaps, and no failure or question, count as one
         Attempt(
             id=one.first_id,
             run_id=one.run_id,
@@ -220,10 +220,10 @@ def _owed(reads: MailReads, lately: Iterable[Message]) -> list[OwedMessage]:
 
 
 def _waits(reads: MailReads, works: Sequence[Work], given_up: Sequence[Work]) -> list[Waits]:
-    """Return chains of open runs and dead letters, each traced back to the agent that wrote first.
+    """Return the chains of agents that wait: each ends with an open run or a dead letter.
 
-    An agent for which others wait is in the middle of their chains. The chain ends at this agent only if the
-    agent waits for a person.
+    A chain starts with the agent that wrote first. An agent for which others wait is normally in the middle
+    of their chains; a chain ends with it only if it waits for a person.
     """
     ends = [one for one in (*works, *given_up) if one.messages]
     if not ends:
@@ -250,7 +250,7 @@ def _waits(reads: MailReads, works: Sequence[Work], given_up: Sequence[Work]) ->
 
 
 class _Why:
-    """Determines why queued runs wait, from the open runs."""
+    """Determines why queued runs wait, by looking at the open runs."""
 
     def __init__(self, runs: Sequence[RunRecord], rows: Mapping[str, RunDispatch], now: int) -> None:
         self._now = now
@@ -258,7 +258,7 @@ class _Why:
         self._asking = {run.thread_id: run for run in runs if run.holds_others}
 
     def of_queued(self, row: RunDispatch) -> tuple[str, int | None]:
-        """Return why a dispatch is not executing, and until when, if that is known."""
+        """Return why a dispatch does not execute yet and, if known, until when."""
         if row.available_at > self._now:
             return _why_later(row), row.available_at
         name = whose(row.thread_id)[1]
@@ -270,7 +270,7 @@ class _Why:
 
 
 def _why_later(row: RunDispatch) -> str:
-    """Return why a queued dispatch is due later: its next attempt, and how many interruptions it had."""
+    """Return why a queued dispatch is not due yet: its next attempt, and how many interruptions it had."""
     if row.interruption_count and row.last_error in (LEASE_ENDED, OWNER_GONE):
         times = "once" if row.interruption_count == 1 else f"{row.interruption_count} times"
         return f"interrupted {times} because its server ended or lost its lease; it starts again"
@@ -280,13 +280,13 @@ def _why_later(row: RunDispatch) -> str:
 
 
 def dispatch_of(tx: Transaction, run: RunRecord) -> RunDispatch | None:
-    """Return the dispatch of a run, if it is still stored and belongs to this run."""
+    """Return the dispatch of a run; None if it is no longer stored or now belongs to another run."""
     row = None if run.dispatch_id is None else tx.runs.dispatches.load(run.dispatch_id)
     return row if row is not None and row.run_id == run.run_id else None
 
 
 def waiting_messages(tx: Transaction, slug: str, most_threads: int | None = None) -> list[Waiting]:
-    """Return the messages of a project that wait for their reader's next run; "" stands for all projects.
+    """Return the messages of a project ("" for all) that wait for the next run of their recipient.
 
     The longest waiting message comes first. With `most_threads` only the first threads by id are read.
     """
@@ -316,7 +316,7 @@ def waiting_messages(tx: Transaction, slug: str, most_threads: int | None = None
 
 
 def _threads_waiting(tx: Transaction, prefix: str) -> Iterator[str]:
-    """Yield the threads, by id, whose ids begin with `prefix` and on which messages wait for a run."""
+    """Yield, by id, the threads whose ids begin with `prefix` and on which messages wait for a run."""
     after = ""
     while page := tx.runs.messages.threads_with_waiting(MAX_PAGE, after):
         yield from (thread_id for thread_id in page if thread_id.startswith(prefix))

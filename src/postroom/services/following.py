@@ -29,7 +29,7 @@ from postroom.stores.mail.access import MailReads, MailWrites
 
 BY = "watch"
 STRIDE: Final = 1_000
-"""Entries that are read at a time to find one that the caller may see, even if it asked for fewer."""
+"""Number of entries read at a time to find one that the caller may see, even if it asked for fewer."""
 
 
 class AwaitMessages(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -44,15 +44,15 @@ class AwaitMessages(Command, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Following:
-    """Answers callers that wait for entries of one mail room."""
+    """Answers callers that wait for new messages in an inbox."""
 
     def __init__(self, mail: Mail) -> None:
         self._mail = mail
 
     async def messages(self, body: Mapping[str, Any], *, agent_token: str | None = None) -> InboxEvents:
-        """Return the messages after a cursor as soon as there are any.
+        """Return the messages after a cursor as soon as there are any; return none if the wait ends before.
 
-        Return nothing if the wait has ended before.
+        The wait ends after `wait_seconds`.
 
         Messages that the caller reports as shown are marked as announced. Without a cursor, the answer is
         empty and immediate, and its `next` is the cursor to start from.
@@ -102,7 +102,7 @@ def _holds(grant: Grant) -> bool:
 
 
 class EventFollowing:
-    """Answers callers that wait for entries of one mail room."""
+    """Answers callers that wait for new entries in a project's log."""
 
     def __init__(self, mail: Mail, holds: Callable[[Grant], bool] = _holds) -> None:
         """Keep the parts; `holds` returns whether a caller's named token is still valid."""
@@ -117,8 +117,8 @@ class EventFollowing:
     async def events(self, asked: FollowEvents, caller: Caller) -> EventsView:
         """Return the events after a cursor, as soon as there are any that the caller may see.
 
-        If the wait has ended before, the answer is empty, but `next` still advances. Without a cursor, the
-        answer is empty and immediate, and its `next` is the cursor to start from.
+        If the wait ends before that, the answer is empty, but `next` still advances. Without a cursor, the
+        answer is empty and comes at once, and its `next` is the cursor to start from.
 
         Raises:
             UnknownProject, WrongToken, InsufficientScope, CursorExpired, CursorAhead: The log cannot be
@@ -132,7 +132,7 @@ class EventFollowing:
         async def look() -> EventsView:
             nonlocal after
             found = await self._look(asked, after, caller, asked.limit)
-            while not found["events"] and found["next"] < found["newest"]:  # a page of what it may not see
+            while not found["events"] and found["next"] < found["newest"]:  # it may not see the page
                 found = _first(await self._look(asked, found["next"], caller, STRIDE), asked.limit)
             after = found["next"]
             return found
@@ -150,7 +150,7 @@ class EventFollowing:
         return fetch_events(self._context(tx, caller), command)
 
     def _context(self, tx: MailReads, caller: Caller) -> ReadContext:
-        """Return the context for reading as this caller, if its access is still valid."""
+        """Return the context for reading as this caller, after checking that its access is still valid."""
         OPERATIONS["fetch_events"].check(caller.grant)
         if caller.grant is not None and not self._holds(caller.grant):
             raise WrongToken(f"the token `{caller.grant.name}` was revoked or has expired")

@@ -1,8 +1,9 @@
 """Answers for hooks of client programs and of Git: one question per event, one decision, one answer.
 
-A hook reports what happened and where. This module finds the agent, writes the answer and notes the changes.
-A decision is first made on a reader. Only if something must be noted, it is made again, and noted, in one
-transaction. Most calls write nothing, and a line that is sent out has marked its messages.
+A hook reports what happened and where. This module finds the agent, decides on the answer, and stores the
+changes that follow from it. The decision is first made in a read transaction. Only if something must be
+stored, the decision is made again and stored in one write transaction. So most calls write nothing, and when
+a line is sent out, its messages are already marked as announced.
 """
 
 import asyncio
@@ -39,19 +40,19 @@ from postroom.stores.mail.access import MailReads, MailWrites, ProjectReads
 _LOG = get_logger(__name__)
 
 TOLD_INTERVAL = 30_000
-"""Minimum milliseconds between two lines in the middle of a turn."""
+"""Minimum number of milliseconds between two lines in the middle of a turn."""
 SESSIONS_KEPT = 30 * 24 * 3_600_000
-"""Milliseconds after which a session without an end is forgotten."""
+"""Milliseconds after which a session that has not ended is forgotten."""
 PURGED_AT_ONCE = 100
 MOST_PATHS = 5_000
 MOST_FILES = 300
 VIEWS_KEPT = 30 * 24 * 3_600_000
-"""Milliseconds after its last report until an agent's view of a file is deleted."""
+"""Milliseconds from the last report until an agent's view of a file is deleted."""
 WAIT_SECONDS = 25.0
 """Seconds for which a wait for mail is held open before the caller asks again."""
 BY = "hook"
 _MACHINE = socket.gethostname()
-"""Part of the name of a file: several servers on different machines may share the store."""
+"""Part of a file's name in the store, because servers on different machines may share one store."""
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
 
 _Path = Annotated[str, Meta(max_length=4096)]
@@ -108,7 +109,7 @@ class HookAnswer(TypedDict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Decision:
-    """An answer, and the notes to write in the same transaction."""
+    """An answer, and the changes to store in the same transaction."""
 
     answer: HookAnswer
     notes: tuple[Callable[[WriteContext], object], ...] = ()
@@ -116,21 +117,21 @@ class _Decision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Event:
-    """A call with the data that was read from the disk for it."""
+    """A hook's call, with the facts that were read from the disk for it."""
 
     kind: str
     client: str
     call: HookCall
     here: tuple[Location, ...]
     files: tuple[tuple[tuple[Location, ...], str], ...]
-    """Each file as a location that a project may have, and a name in it that needs no resolving."""
+    """Each file as the locations of its folder, and its name there, in which no link needs resolving."""
     folders: Mapping[str, tuple[Location, ...]]
     """The locations of the folders of `call.files`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Actor:
-    """The agent of a call, with its project."""
+    """The agent that makes a call, with its project."""
 
     project: Project
     agent: Agent
@@ -140,7 +141,7 @@ _Decide = Callable[[ReadContext, _Event, _Actor | None], _Decision]
 
 
 class Hooks:
-    """Answers hooks for one mail room."""
+    """Answers hooks with the data of one mail store."""
 
     def __init__(self, mail: Mail) -> None:
         self._mail = mail
@@ -157,12 +158,12 @@ class Hooks:
     ) -> HookAnswer:
         """Return the answer to an event of a client; `grant` is the grant of the run that causes it.
 
-        A caller without the required proof of its agent counts as nobody. For hooks that check, a failing
-        store also gives an answer, whose effect is a setting.
+        A caller that does not prove which agent it is counts as having no agent. If the store fails, hooks
+        that check still get an answer, and a setting decides what that answer does.
 
         Raises:
             InvalidArgument: The client or event is unknown, or the body is invalid.
-            StoreError: Nothing is recorded, and the event checks nothing.
+            StoreError: The store failed, nothing is recorded, and the event is not one that checks files.
         """
         waits = client in WAKING and event in (WAIT, WAKE)
         kind = event if waits else EVENTS.get(client, {}).get(event)
@@ -175,7 +176,7 @@ class Hooks:
         call = read_command(HookCall, dict(body))
         session, since = f"{client}/{call.session_id}", call.waiting_since
         if kind == "end" and since and self._idling.waits_newer(session, since):
-            return _answer("silent")  # the session was resumed, and another process waits for it
+            return _answer("silent")  # the session was resumed, and another process now waits for it
         try:
             caller = Caller(
                 agent_token=agent_token,
@@ -192,7 +193,7 @@ class Hooks:
             return _answer("error", text, mode=self._mode(call))
         self._idling.note(session, kind, answer["outcome"])
         if kind == "end":
-            self._mail.changes.ring()  # the hook that waits behind this session returns at once
+            self._mail.changes.ring()  # the hook that waits for mail of this session now returns
         return answer
 
     async def _decided(self, kind: str, client: str, call: HookCall, caller: Caller) -> HookAnswer:
@@ -215,13 +216,14 @@ class Hooks:
         return await self._mail.store.write(change)
 
     async def _awaited(self, event: _Event, caller: Caller) -> HookAnswer:
-        """Answer `tell` for mail in an idle session, `unknown` to end the wait, `silent` after a while.
+        """Return `tell` for mail in an idle session, `unknown` to end the wait, or `silent` after a while.
 
-        The hook records nothing: only when the waiting process asks for the line is it known to be alive.
+        This hook records nothing. Only when the waiting process asks for the line, it is certain that the
+        process is alive.
         """
         session, since = f"{event.client}/{event.call.session_id}", event.call.waiting_since
         if self._idling.take_over(session, since):
-            self._mail.changes.ring()  # the earlier waiting process leaves now
+            self._mail.changes.ring()  # the process that waited before now stops
 
         async def look() -> HookAnswer:
             if not event.call.session_id or not self._idling.waits(session, since):
@@ -252,11 +254,11 @@ _SILENT = _Decision(answer=_answer("silent"))
 
 
 def _prepared(kind: str, client: str, call: HookCall) -> _Event:
-    """Resolve links and worktrees of a call's folders on the disk."""
+    """Resolve links and worktrees in the folders of a call; this reads the disk."""
     here = locations_of(call.cwd, "/") if call.cwd else ()
     if kind == "edit":
         files = tuple((locations_of(path, call.cwd), "") for path in call.paths)
-    else:  # a link is committed itself, and thousands of files lie in few folders
+    else:  # a commit contains the link itself, and thousands of files are in only a few folders
         parts = [path.rpartition("/") for path in call.paths]
         folders = {folder: locations_of(folder or ".", call.cwd) for folder, _, _ in parts}
         files = tuple((folders[folder], name) for folder, _, name in parts)
@@ -268,7 +270,7 @@ def _prepared(kind: str, client: str, call: HookCall) -> _Event:
 def _who(
     context: ReadContext, event: _Event
 ) -> tuple[_Actor | None, Sequence[Callable[[WriteContext], object]]]:
-    """Return the named agent or the session's; and how to note a new one."""
+    """Return the agent that the call or the session names, and the changes that store a new one."""
     call = event.call
     bound = context.tx.client_session(event.client, call.session_id) if call.session_id else None
     if call.agent:
@@ -288,7 +290,7 @@ def _who(
 
 
 def _proved(context: ReadContext, actor: _Actor | None) -> _Actor | None:
-    """Return the actor, unless the caller lacks the proof for it, by the rule for every call."""
+    """Return the actor, or None if the caller does not prove that it may act as this agent."""
     if actor is not None:
         try:
             check_token(context, actor.agent)
@@ -303,19 +305,19 @@ def _bind(context: WriteContext, event: _Event, agent_id: int) -> None:
 
 
 def _name_from_folder(event: _Event) -> str:
-    """Return the name for a session without an agent: the client and its folder, as in `claude-harbour`."""
+    """Return the default agent name for a session: the client and its folder, as in `claude-harbour`."""
     folder = _NOT_IN_NAMES.sub("-", PurePath(event.call.cwd).name).strip("-.")
     return f"{event.client}-{folder or 'work'}"[:LONGEST_NAME]
 
 
 def _named(context: ReadContext, event: _Event) -> _Actor | None:
-    """Return the agent `name` of the project around the folder, or `name@project`."""
+    """Return the agent that the call names as `name` (in the project around its folder) or `name@project`."""
     name, _, key = event.call.agent.partition("@")
     return _agent_in(context, event, name, key)
 
 
 def _acted_as(context: ReadContext, event: _Event) -> _Actor | None:
-    """Return the agent of the call to our tool that just happened."""
+    """Return the agent as which the client has just called a postroom tool."""
     return _agent_in(context, event, event.call.acts_as, event.call.acts_in)
 
 
@@ -350,7 +352,7 @@ def _start(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decisi
         if not told.notes and unread and not _in_run(context):
             told = _Decision(answer=_answer("tell", notices.unread_before_line(actor.agent.name, unread)))
         lines = [notices.COMPACTED_LINE] if event.call.compacted else []
-        if not event.call.agent and not _in_run(context):  # nobody chose the agent, so it is shown
+        if not event.call.agent and not _in_run(context):  # no person chose the name, so show it
             lines.append(notices.identity_line(actor.agent.name))
         text = " ".join((*lines, told.answer["text"])).rstrip()
         return replace(told, answer=_answer("tell", text)) if lines else told
@@ -377,7 +379,7 @@ def _prompt(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decis
 
 
 def _tool(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision:
-    """Announce new messages in the middle of a turn, now and then; the activity extends reservations."""
+    """Announce new messages in the middle of a turn, at intervals; the call also extends reservations."""
     if actor is None:
         return _SILENT
     nudges = context.tx.nudges(actor.agent.id)
@@ -400,8 +402,8 @@ def _tool(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decisio
 def _with_notes(decide: _Decide, context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision:
     """Add the notes for the agent's files and tasks that this session or run was not given yet.
 
-    Files and tasks change by calls to postroom's own tools, so that other tools need no look. In the middle
-    of a session, the agent's own notes are left out: it has just written them.
+    Only postroom's own tools change the agent's files and tasks, so nothing is read after other tools. In the
+    middle of a session, the agent's own notes are left out, because it has just written them.
     """
     decided, call = decide(context, event, actor), event.call
     grant = context.caller.grant
@@ -432,7 +434,7 @@ def _with_notes(decide: _Decide, context: ReadContext, event: _Event, actor: _Ac
 def _reserved(
     context: ReadContext, event: _Event, agent: Agent
 ) -> tuple[Callable[[WriteContext], object], ...]:
-    """Note the session's new reservations, to release them at its end; a run's are noted already."""
+    """Record the session's new reservations, to release them at its end; those of runs are recorded."""
     ids = event.call.reserved
     if not ids or not event.call.session_id or _in_run(context):
         return ()
@@ -445,7 +447,7 @@ def _reserved(
 
 
 def _fetched_up_to(context: ReadContext, event: _Event, agent: Agent) -> int:
-    """Return the seq up to which the agent has fetched all unread messages that name it."""
+    """Return the sequence number up to which the agent has fetched all unread messages addressed to it."""
     held_seq, fetched = context.tx.nudges(agent.id).held_seq, set(event.call.fetched)
     for message_id, seq in reversed(context.tx.directed_unread(agent.id, limit=notices.COUNTED)):
         if seq > held_seq and message_id not in fetched:
@@ -459,14 +461,14 @@ def _in_session(event: _Event) -> str:
 
 
 def _wait(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision:
-    """Return whether there is a reason to wake the session; a session without an agent has none."""
+    """Return whether there is mail for which to wake the session; a session without an agent has none."""
     if actor is None or _in_run(context):
         return _Decision(answer=_answer("unknown"))
     return _Decision(answer=_prompt(context, event, actor).answer)
 
 
 def _wake(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision:
-    """Start a turn with the new messages; they do not hold its end."""
+    """Start a turn with the new messages; the end of this turn is not held for them."""
     told = _prompt(context, event, actor)
     if actor is None or not told.notes:
         return told
@@ -478,10 +480,10 @@ def _wake(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decisio
 
 
 def _stop(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision:
-    """Hold the end of a turn once for messages that name the agent and are neither read nor fetched.
+    """Hold the end of a turn once for messages to the agent that it has neither read nor fetched.
 
-    The end of a run is not held for messages that start another run: the client's next output would be taken
-    for the answer to the message that woke it.
+    The end of a run is not held for messages that start another run. Otherwise the client's next output would
+    be taken for the answer to the message that woke it.
     """
     if actor is None:
         return _SILENT
@@ -509,14 +511,14 @@ def _stop(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decisio
 
 
 def _idle(context: ReadContext, agent: Agent) -> _Decision:
-    """Let a turn end, and record this if another agent waits for it; the log of runs has the ends of runs."""
+    """Let a turn end, and record it if another agent has subscribed to that; runs log their ends."""
     if _in_run(context) or not is_watched(context, agent):
         return _SILENT
     return replace(_SILENT, notes=(lambda writing: writing.tx.note_idle(agent.id, writing.now),))
 
 
 def _end(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision:
-    """Release the session's reservations, and forget the session; a run releases its own at its end."""
+    """Release the session's reservations and forget the session; a run's reservations end with the run."""
     call = event.call
 
     def forget(writing: WriteContext) -> None:
@@ -534,7 +536,7 @@ def _end(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision
 
 
 def _check(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision:
-    """Check whether others reserve the files, in the project of each file, wherever the client was started.
+    """Check whether others reserve the files. Each file is checked in the project that contains it.
 
     In another project the actor is the agent with the same name; without such an agent, the project's files
     are not checked. If nobody reserves the files, the activity extends the actor's own reservations.
@@ -564,7 +566,7 @@ def _check(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decisi
 
 
 def _checked_files(context: ReadContext, event: _Event, actor: _Actor | None) -> Findings:
-    """Check whether the writes go onto versions of files that the agent has not read."""
+    """Check whether the agent is about to overwrite versions of files that it has not read."""
     reports, agent = _reports(context, event, actor)
     if agent is None:
         return Findings()
@@ -574,7 +576,7 @@ def _checked_files(context: ReadContext, event: _Event, actor: _Actor | None) ->
 
 
 def _noted_files(context: ReadContext, event: _Event, actor: _Actor | None) -> Findings:
-    """Note the files that the tool has used, and return the changes that the agent must be told of."""
+    """Store which files the tool has used, and return the changes that the agent must be told of."""
     reports, agent = _reports(context, event, actor)
     if agent is None:
         return Findings()
@@ -586,7 +588,8 @@ def _reports(
 ) -> tuple[list[FileReport], Agent | None]:
     """Return the reported files that are in a project, and the agent that uses them.
 
-    A client that was started outside a project acts as the agent with its name in the first file's project.
+    If a client was started outside a project, it acts as the agent with its name in the project of the first
+    file.
     """
     agent = actor.agent if actor is not None else None
     places = {folder: locate(context.projects, known) for folder, known in event.folders.items()}
@@ -619,7 +622,7 @@ def _told(outcome: Outcome, text: str, found: Findings) -> HookAnswer:
 
 
 def _with_files(decide: _Decide, context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision:
-    """Note the files that the tool has used, and add the changes that the agent must be told of."""
+    """Store which files the tool has used, and add the changes that the agent must be told of."""
     decided, found = decide(context, event, actor), _noted_files(context, event, actor)
     if not found.notes and not found.text:
         return decided
@@ -630,7 +633,7 @@ def _with_files(decide: _Decide, context: ReadContext, event: _Event, actor: _Ac
 
 
 def _files_by_project(context: ReadContext, event: _Event) -> list[tuple[Project, list[str]]]:
-    """Return the files of an event by their project, with paths relative to it."""
+    """Return the files of an event by project, with paths relative to the project."""
     places = {known: locate(context.projects, known) for known, _ in event.files}
     found: dict[int, tuple[Project, list[str]]] = {}
     for known, name in event.files:

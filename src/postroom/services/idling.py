@@ -20,7 +20,7 @@ KEPT: Final = 10_000
 @dataclass(slots=True)
 class _Session:
     waiting_since: int = 0
-    """The start time of the only valid wait."""
+    """The start time of the one wait that is valid; later waits replace it."""
     at_work_until: float = 0.0
 
 
@@ -31,7 +31,7 @@ class Idling:
         self._sessions: dict[str, _Session] = {}
 
     def note(self, session: str, kind: str, outcome: str) -> None:
-        """Record an event. A prompt or a tool call counts as activity.
+        """Record an event; a prompt or a tool call means that the session is active.
 
         The end of a turn makes the session idle, unless the hook's outcome continues the turn.
         """
@@ -40,10 +40,10 @@ class Idling:
         elif kind == "stop" and outcome != "hold":
             self._of(session).at_work_until = 0.0
         elif kind == "end":
-            self._of(session).waiting_since += 1  # makes earlier waits outdated
+            self._of(session).waiting_since += 1  # earlier waits are now outdated
 
     def take_over(self, session: str, since: int) -> bool:
-        """Let the wait with this start time replace all earlier ones; return whether it is the newest."""
+        """Let the wait with this start time replace all earlier ones; return False if a later one exists."""
         known = self._of(session)
         if known.waiting_since >= since:
             return False
@@ -55,7 +55,7 @@ class Idling:
         return self._of(session).waiting_since == since
 
     def waits_newer(self, session: str, since: int) -> bool:
-        """Return whether a process with a later start waits for the session."""
+        """Return whether a process that started later waits for the session."""
         return self._of(session).waiting_since > since
 
     def is_at_work(self, session: str) -> bool:

@@ -11,7 +11,7 @@ from postroom.dispatch.sinks import MORE_NOTE, SHOWN, said
 from postroom.stores.store import Transaction
 
 EVENTS: Final = 12
-"""How many of a run's newest events are searched for its last lines."""
+"""How many of a run's newest events are searched for the last lines of its output."""
 LINES: Final = 4
 _LINE: Final = 400
 """Maximum characters of a line."""
@@ -26,9 +26,9 @@ def newest_events(tx: Transaction, run_id: str, most: int) -> tuple[list[Canonic
 
 
 def output_in(events: Sequence[CanonicalEvent], newest: int, *, is_cut: bool, most: int = SHOWN) -> Output:
-    """Return the last lines of the output in these events of a run's log, at most `most` characters.
+    """Return the end of a run's output from these events of its log, at most `most` characters.
 
-    `newest` is the number of the last event. `is_cut` tells that older events are missing.
+    `newest` is the number of the last event. `is_cut` means that older events are missing.
     """
     text = "".join(map(said, events))
     shown = end_of(text, most, begins_within=is_cut)
@@ -50,8 +50,8 @@ def last_lines(tx: Transaction, run_id: str) -> tuple[str, int | None]:
 def for_people(text: str, *, is_cut: bool) -> str:
     """Return the last human-readable lines of a text, without incomplete lines.
 
-    JSON objects are left out, because they belong to a program's protocol. The run's page shows the whole
-    output.
+    JSON objects are left out, because they are messages of a program's protocol. The run's page shows the
+    whole output.
     """
     whole = end_of(text, len(text), begins_within=is_cut)
     lines = [one for one in without_escapes(without_unfinished(whole)).splitlines() if one.strip()]

@@ -1,4 +1,4 @@
-"""One-time login codes for the pages, valid at any server, and the sessions of people who logged in."""
+"""One-time login codes for the pages, valid on every server, and the sessions of logged-in people."""
 
 import hashlib
 import hmac
@@ -14,7 +14,7 @@ from postroom.stores.mail.store import MailStore
 FORM_TOKEN: Final = "form_token"  # noqa: S105 - the name of a field
 """The form field with the token that ties a form to its session."""
 _TYPED: Final = ("subject", "body", "why")
-"""Text fields of the pages' forms."""
+"""Fields of the pages' forms into which people type text."""
 CODE_LIFE: Final = timedelta(minutes=10)
 MOST_CODES: Final = 20
 SESSION_LIFE: Final = timedelta(days=30)
@@ -22,14 +22,14 @@ _COOKIE: Final = re.compile(r"([0-9]{13,15})\.([A-Za-z0-9_-]{22})\.([0-9a-f]{64}
 
 
 def typed_in(fields: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return the texts typed into a refused form, so that they can be shown again and are not lost."""
+    """Return the texts that were typed into a rejected form, so that they can be shown again."""
     return [text for name in _TYPED for text in fields.get(name, ()) if text.strip()]
 
 
 class LoginCodes:
     """One-time codes that are valid for ten minutes. If there are more than twenty, the oldest are dropped.
 
-    They are in the store, so that each server accepts the codes of all others.
+    The codes are in the store, so that each server accepts the codes of all others.
     """
 
     def __init__(self, store: MailStore, clock: Clock) -> None:
@@ -59,7 +59,7 @@ class LoginCodes:
 
 
 class EndedSessions:
-    """Sessions that were logged out before they expired. No server accepts them again."""
+    """Sessions that were logged out before they expired; no server accepts them any more."""
 
     def __init__(self, store: MailStore) -> None:
         self._store = store
@@ -91,7 +91,7 @@ class Sessions:
         self._key = key
         self._clock = clock
         self._ended = ended
-        # Cookies know no ports: two servers on one machine must not overwrite each other's.
+        # Cookies are not bound to a port, but two servers on one machine must not overwrite each other's.
         self.cookie_name = f"postroom_{hashlib.sha256(key).hexdigest()[:8]}"
 
     def issue(self) -> str:
@@ -128,7 +128,7 @@ class Sessions:
         return None if session is None else self._signature(f"form.{session}")
 
     def takes_form(self, cookies: str, token: str) -> bool:
-        """Return whether the token of a form belongs to this session."""
+        """Return whether the token of a form belongs to the session in a Cookie header."""
         expected = self.form_token(cookies)
         return expected is not None and hmac.compare_digest(
             expected.encode(), token.encode("utf-8", "replace")

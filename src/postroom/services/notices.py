@@ -1,6 +1,6 @@
-"""The lines that hooks give to a model.
+"""The lines of text that hooks give to a model.
 
-Names from others are fenced as data; subjects and texts never appear.
+Names that others have chosen are marked as data; subjects and texts of messages never appear.
 
 A name may come from a database that another program wrote, so it could contain anything.
 """
@@ -16,9 +16,9 @@ from postroom.mail.reservations import Held
 
 LONGEST_PATH = 200
 SHOWN = 3
-"""Maximum number of files named in one refusal."""
+"""Maximum number of files that one error line names."""
 COUNTED = 1_000
-"""Maximum messages covered by a line; the rest wait for the next line."""
+"""Maximum number of messages that a line covers; the remaining ones wait for the next line."""
 _RANKS: tuple[Importance, ...] = ("low", "normal", "high", "urgent")
 
 
@@ -43,7 +43,7 @@ def unread_before_line(name: str, count: int) -> str:
 
 
 def held_line(name: str, count: int) -> str:
-    """Return the line that keeps a turn from ending; it names only tools of the `core` profile."""
+    """Return the line that keeps a turn from ending; it names only tools that the profile `core` has."""
     shown = f"{count}{'+' if count >= COUNTED else ''}"
     return (
         f"postroom: {shown} unread {_messages(count)} addressed to {quoted(name)}. Read with the "
@@ -68,7 +68,7 @@ COMPACTED_LINE: Final = (
 
 
 def identity_line(name: str) -> str:
-    """Return the line about the session's agent, and how to change it, if the environment names no agent."""
+    """Return the line about the session's agent and how to change it, if none is configured."""
     return (
         f"postroom: this session acts as {quoted(name)}. To change that, call start_session with another "
         "name, or start the client with POSTROOM_AGENT."

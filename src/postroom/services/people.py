@@ -1,4 +1,4 @@
-"""The people whom the operator has named, with their chats, and the messages that they write on the pages."""
+"""The people that the operator has added, their chats, and the messages that they write on the pages."""
 
 import asyncio
 from base64 import b64encode
@@ -24,7 +24,7 @@ _MOST = 10_000
 
 
 class PeopleService:
-    """Implements the operator's routes about people."""
+    """Implements the operator's routes for people."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class PeopleService:
         reaches: Callable[[ChatAddress], bool],
         answers: Callable[[str], bool] = lambda _: False,
     ) -> None:
-        """Keep the parts.
+        """Keep the arguments.
 
         `reaches` returns whether there is a channel to a chat, and `answers` whether `human:name` answers
         chats.
@@ -41,15 +41,15 @@ class PeopleService:
         self._reaches, self._answers = reaches, answers
 
     async def add(self, name: str, chat: str | None) -> NamedPerson:
-        """Name a person, or change or remove the chat of a named person."""
+        """Add a person, or change or remove the chat of an existing person."""
         address = None if chat is None else ChatAddress.parse(chat)
         return self._shown(await name_person(self._mail, name, address), address)
 
     async def remove(self, name: str) -> RemovedPerson:
         """Remove a person as a recipient, but keep the person's messages.
 
-        `removed` is false if the person was not named. `answers` is true if a rule still routes chats to
-        them; people in these chats then get a notice that nobody answers.
+        `removed` is false if there was no such person. `answers` is true if a rule still routes chats to
+        them. In these chats, people then get a notice that nobody answers.
         """
         known = await self._mail.store.read(lambda tx: _active(tx, name))
         if known is None:
@@ -61,7 +61,7 @@ class PeopleService:
         return {"removed": True, "answers": self._answers(f"{HUMAN}{known}")}
 
     async def everybody(self) -> Sequence[PersonView]:
-        """Return all named people, in the order of naming."""
+        """Return all people, in the order in which they were added."""
         found = await self._mail.store.read(_everybody)
         return [
             {**self._shown(name, address), "unread": unread, "visitor": is_visitor}
@@ -117,7 +117,7 @@ class DraftFile:
 class Draft:
     """A message that a person has written.
 
-    It is sent only once for its key, even if the form arrives repeatedly.
+    Its key ensures that it is sent only once, even if the form arrives repeatedly.
     """
 
     name: str
@@ -129,7 +129,7 @@ class Draft:
     importance: Importance = "normal"
     ack_required: bool = False
     answers: int | None = None
-    """The message that is answered; an answer takes its recipients and its subject from that message."""
+    """The message that this one answers; its recipients and subject come from that message."""
     to_all: bool = False
     """Whether the answer goes to all recipients of the answered message."""
     files: tuple[DraftFile, ...] = ()
@@ -137,14 +137,14 @@ class Draft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Posted:
-    """A stored message, and a project whose pages show it: preferably the project of the form."""
+    """A stored message, and a project whose pages show it, if possible the project of the form."""
 
     message: int
     slug: str
 
 
 class MessageService:
-    """Sends messages from people who are logged in to the pages with the server's own token."""
+    """Sends messages for people who are logged in to the pages with the server's own token."""
 
     def __init__(self, mail: Mail, calls: Calls, people: PeopleService) -> None:
         self._mail = mail
@@ -164,28 +164,28 @@ class MessageService:
         )
 
     def people(self, tx: MailReads) -> list[str]:
-        """Return the names of people who may write at the pages, in the order of naming."""
+        """Return the names of the people who may write on the pages, in the order they were added."""
         home = tx.project(PEOPLE_KEY)
         named = [] if home is None else tx.agents(home.id, include_retired=False, limit=_MOST)
         return [one.name for one in named if one.program != VISITOR]
 
     async def name(self, name: str) -> str:
-        """Name a person, and return the name. A person who already has a name is unchanged.
+        """Add a person, and return the stored name; an existing person stays unchanged.
 
         Raises:
-            InvalidName, NameTaken: The name is not possible.
+            InvalidName, NameTaken: The name is invalid or already used.
         """
         known = {one.casefold(): one for one in await self._mail.store.read(self.people)}
         if name.casefold() in known:
-            return known[name.casefold()]  # naming them again would remove their chat
+            return known[name.casefold()]  # adding them again would remove their chat
         return str((await self._people.add(name, None))["name"])
 
     async def send(self, slug: str, draft: Draft) -> Posted:
-        """Send a message of a person from a project's pages. Recipients without a project are its agents.
+        """Send a person's message from the pages of a project. Recipients without a project are its agents.
 
         Raises:
             UnknownAgent: No person has this name.
-            PostroomError: The message was refused, and not stored.
+            PostroomError: The message was rejected and not stored.
         """
         operation, asked = await self._mail.store.read(lambda tx: _asked(tx, slug, draft))
         asked |= {
@@ -204,7 +204,7 @@ class MessageService:
         return Posted(message=message, slug=slug if slug in came else PEOPLE_SLUG)
 
     async def mark(self, name: str, message: int, *, acknowledge: bool) -> None:
-        """Record that a person has read or acknowledged a message to them. The first time is kept.
+        """Record that a person has read or acknowledged a message that was sent to them; keep the first time.
 
         Raises:
             UnknownAgent, UnknownMessage: No person has this name, or the message was not sent to them.
@@ -214,11 +214,11 @@ class MessageService:
         await self._calls.perform(operation, marked, caller=_POSTROOM)
 
     async def end_reservation(self, slug: str, name: str, reservation: int, *, reason: str) -> None:
-        """End a reservation of a project's agent for a person; the agent gets a message.
+        """End a reservation of a project's agent on behalf of a person; the agent gets a message.
 
         Raises:
-            UnknownAgent: No person has this name. UnknownReservation, StateError: The reservation does not
-                exist, or it has ended.
+            UnknownAgent: No person has this name.
+            UnknownReservation, StateError: The reservation does not exist, or it has ended.
         """
 
         def change(tx: MailWrites) -> None:
@@ -231,7 +231,7 @@ class MessageService:
         await self._mail.store.write(change)
 
     async def share_reservations(self, slug: str, reservations: Sequence[int]) -> None:
-        """Let reservations of a project overlap: they become shared.
+        """Turn reservations of a project into shared ones, so that they no longer conflict.
 
         Raises:
             UnknownReservation, StateError: A reservation does not exist, or it has ended; none was changed.
@@ -253,7 +253,7 @@ class MessageService:
 
 
 def _asked(tx: MailReads, slug: str, draft: Draft) -> tuple[str, dict[str, Any]]:
-    """Return the operation that sends a message, and its specific arguments.
+    """Return the operation that sends a draft, and the arguments that only this operation has.
 
     Raises:
         UnknownAgent: No person has the sender's name.
@@ -269,7 +269,7 @@ def _asked(tx: MailReads, slug: str, draft: Draft) -> tuple[str, dict[str, Any]]
 
 
 def _attached(files: Sequence[DraftFile]) -> list[dict[str, str]]:
-    """Return files in the form for operations."""
+    """Return files in the form that operations accept."""
     return [{"name": one.name, "content_base64": b64encode(one.content).decode()} for one in files]
 
 

@@ -1,8 +1,8 @@
 """Open questions of runs, which people list and answer on the pages and on the command line.
 
 The first answer counts. The run records who answered, in the transaction that resumes it. If nobody answers
-in time, the run is cancelled or gets a denial, because silence never counts as approval. The deadline is
-stored with the question in the waiting run, so a server that was down still enforces it later.
+in time, the run is cancelled or gets "no" as the answer, because silence never counts as approval. The
+deadline is stored with the question in the waiting run, so a server that was down still enforces it later.
 """
 
 from collections.abc import Iterable, Sequence
@@ -48,22 +48,22 @@ _PLACES: Final = {
     IN_WINDOW: "in the window of the client",
 }
 TAKE_BACK_MS: Final = 8_000
-"""For how many milliseconds an answer on the pages can be withdrawn before it reaches the agent."""
+"""Number of milliseconds in which an answer from the pages can be withdrawn before the agent gets it."""
 _NAMED: Final = 3
-"""Maximum number of open questions listed when an answer is refused."""
+"""Maximum number of open questions that the error for a rejected answer lists."""
 _SHOWN: Final = 80
 """Maximum characters of each listed question."""
 LONGEST_NAME: Final = 64
 """Maximum characters of the name of a person who answers."""
 _EACH: Final = 50
-"""How many runs of each agent are searched for answered questions."""
+"""Maximum number of runs of each agent that are searched for answered questions."""
 
 
 class QuestionService:
-    """Implements the operator's routes and the pages about questions."""
+    """Implements the operator's routes and the pages for questions."""
 
     def __init__(self, runs: RunService, clock: Clock, *, take_back_ms: int = TAKE_BACK_MS) -> None:
-        """Handle the questions of these runs. Answers on the pages can be withdrawn for `take_back_ms`."""
+        """Keep the arguments; for `take_back_ms`, answers from the pages can be withdrawn."""
         self._runs = runs
         self._store = runs.stores.store
         self._clock = clock
@@ -107,8 +107,8 @@ class QuestionService:
 
         Raises:
             StaleDecision: The question is not open; the error names the questions that are.
-            InvalidArgument: Several numbers have this prefix, several open questions have this
-                number, or the question does not take such an answer.
+            InvalidArgument: Several numbers have this prefix, several open questions have this number, or the
+                answer is not valid for the question.
             NotPermitted: This person may not answer the question.
         """
         run, question = await self._meant(number)
@@ -118,7 +118,7 @@ class QuestionService:
         return {"number": question.number, "answer": word or decision.reason or ""}
 
     async def in_window(self, project_key: str, name: str, number: str) -> OpenQuestion | GivenAnswer | None:
-        """Return a question asked outside a run, or its answer; None while it is being asked.
+        """Return a question asked outside a run, or the answer to it; None while it is still being asked.
 
         Raises:
             UnknownProject, UnknownAgent: The project or the agent does not exist.
@@ -139,7 +139,7 @@ class QuestionService:
         return await self._store.read(look)
 
     async def answer_in_window(self, question: OpenQuestion, given: Json, client: str) -> None:
-        """Answer a question for the person at the client program whose agent asked it.
+        """Answer a question on behalf of the person at the client program whose agent asked it.
 
         Raises:
             StaleDecision: The question has another answer, or is not open.
@@ -150,7 +150,7 @@ class QuestionService:
         await self._hand_over(*meant, Given(value=given, by=by, at=IN_WINDOW))
 
     async def snooze(self, number: str, *, for_ms: int, by: str = "") -> SnoozedQuestion:
-        """Put a question off: it stays open and unanswered. With 0 ms, it is no longer put off.
+        """Put a question off: it stays open and unanswered. With 0 ms, the question is shown again at once.
 
         Raises:
             StaleDecision, InvalidArgument: As for `answer`.
@@ -158,7 +158,7 @@ class QuestionService:
         return await self._put_off(*await self._meant(number), for_ms=for_ms, by=by)
 
     async def put_off(self, slug: str, run_id: str, number: str, *, for_ms: int, by: str) -> None:
-        """Put a question of a project's run ("" for a chat's run) off, for a person on the pages.
+        """Put off a question of a project's run ("" for a chat's run), on behalf of a person on the pages.
 
         Raises:
             StaleDecision: The question is not open.
@@ -185,7 +185,7 @@ class QuestionService:
         meant = whole_id(number, [*numbers, *given], what="questions", remedy=remedy)
         if meant not in numbers:
             raise _stale(meant or number, given.get(meant or ""), [question for _, question in asked])
-        if numbers.count(meant) > 1:  # a number has 24 bits, so that runs may share it
+        if numbers.count(meant) > 1:  # a number has only 24 bits, so several runs may have the same one
             raise InvalidArgument(
                 f"{numbers.count(meant)} open questions have the number {meant}, so none was answered",
                 value=meant,
@@ -224,12 +224,12 @@ class QuestionService:
         return self._given(run, given[0]) if given else None
 
     async def decide(self, slug: str, run_id: str, number: str, given: Given) -> None:
-        """Answer a question of a project's run ("" for a chat's run) for a person on the pages.
+        """Answer a question of a project's run ("" for a chat's run), on behalf of a person on the pages.
 
         Raises:
-            StaleDecision: The question is not open, or no longer open; no run gets the answer.
-            InvalidArgument, NotPermitted: The question does not take such an answer, or not from
-                this person.
+            StaleDecision: The question is not open or no longer open; no run gets the answer.
+            InvalidArgument, NotPermitted: The answer is not valid for the question, or this person may not
+                answer it.
         """
         await self._hand_over(*await self._asked_in(slug, run_id, number), given)
 
@@ -247,8 +247,8 @@ class QuestionService:
 
     async def _hand_over(self, run: RunRecord, question: Question, given: Given) -> ToolCallResume:
         decision = question.decision(given, self._clock.now())
-        # A budget that is granted lets other runs begin at once, and a chat shows the answer at once: those
-        # answers cannot be taken back.
+        # A granted budget lets other runs start at once, and a chat shows an answer at once, so these
+        # answers cannot be withdrawn.
         is_final = given.at != PAGES or is_chat(run.thread_id) or answers_budget([question.call_id])
         delay_ms = 0 if is_final else self._take_back_ms
         if not await answer_run(self._runs.mailbox, run.thread_id, question, decision, delay_ms=delay_ms):
@@ -257,7 +257,7 @@ class QuestionService:
         return decision
 
     async def _stale(self, slug: str, run_id: str, number: str) -> StaleDecision:
-        """Return the error for an answer to a question of a run that is not open, or no longer."""
+        """Return the error for an answer to a question of a run that is not open or no longer open."""
 
         def look(tx: Transaction) -> StaleDecision:
             now = [question for run, question in _open(tx, _threads_of(slug)) if run.run_id == run_id]
@@ -334,7 +334,7 @@ def place_of(tx: Transaction, run: RunRecord) -> tuple[str, str]:
 def open_question(
     run: RunRecord, question: Question, tx: Transaction, snoozed_until: int | None = None
 ) -> OpenQuestion:
-    """Return a question in the form for people."""
+    """Return an open question in the form that pages and commands show."""
     agent, project, chat = owner_of(run.thread_id)
     chat, who = place_of(tx, run) if chat else ("", "")
     return OpenQuestion(
@@ -388,7 +388,7 @@ async def _show_answered(runs: RunService, run: RunRecord, question: Question, n
 
 
 class QuestionTimeouts:
-    """Ends the wait for questions that have timed out."""
+    """Ends the wait for questions whose deadline has passed."""
 
     def __init__(self, runs: RunService, clock: Clock, timer: Timer) -> None:
         self._runs = runs
@@ -396,7 +396,7 @@ class QuestionTimeouts:
         self._timer = timer
 
     async def serve(self) -> None:
-        """Run rounds until cancelled."""
+        """Call `round` repeatedly until cancelled."""
         while True:
             try:
                 await self.round()
@@ -405,7 +405,7 @@ class QuestionTimeouts:
             await self._timer.sleep(POLL_MS)
 
     async def round(self) -> int:
-        """End the wait for overdue questions; return how many.
+        """End the wait for questions whose deadline has passed; return how many there were.
 
         Raises:
             StoreError: Runs could not be read; the next round tries again.

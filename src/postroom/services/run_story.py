@@ -1,4 +1,4 @@
-"""Reconstructs the steps of a run from its record, its messages, its log and its agent's mail."""
+"""Reconstructs the steps of a run from its record, its messages, its log, and the mail of its agent."""
 
 import json
 from collections.abc import Sequence
@@ -61,7 +61,7 @@ class Story:
     model_ms: int = 0
     tool_ms: int = 0
     held: Sequence[Reservation] = ()
-    """The agent's reservations while the run is open; after the run, those that it has not released."""
+    """The agent's reservations: all while the run is open, later those that the run has not released."""
     heard_at: int | None = None
     """The time of the newest entry of the run's log; None before the first."""
     output: Output = field(default_factory=partial(Output, text=""))
@@ -69,7 +69,7 @@ class Story:
 
 
 def story_of(tx: Transaction, run: RunRecord) -> Story:
-    """Return the steps of a run so far."""
+    """Return the steps that a run has made so far, and its other details."""
     query = MessageQuery(run_id=run.run_id)
     records = tx.runs.messages.list(run.thread_id, query, MAX_PAGE)
     named = [one.message.id or "" for one in records if one.message.role is Role.USER]
@@ -127,7 +127,7 @@ def story_of(tx: Transaction, run: RunRecord) -> Story:
 
 
 def _wrote(tx: Transaction, project: Project, agent: Agent, attempts: Sequence[Attempt]) -> list[Step]:
-    """Return the messages that an agent wrote while its run was active, or as it ended."""
+    """Return the messages that an agent wrote while its run was active, or when it ended."""
     if not attempts:
         return []
     spans = [(one.began_at, one.ended_at if one.ended_at is not None else tx.now()) for one in attempts]

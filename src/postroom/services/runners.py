@@ -1,4 +1,4 @@
-"""The operator's view of runners: sets them, shows them without their secrets, and removes them."""
+"""The operator's routes for runners: set one, show them without their secrets, remove one."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,15 +18,15 @@ _HIDDEN = "(hidden)"
 
 
 class RunnerService:
-    """Implements the operator's routes about runners."""
+    """Implements the operator's routes for runners."""
 
     def __init__(self, mail: Mail, check: Callable[[AnyRunner], None]) -> None:
-        """Keep the parts; `check` refuses a runner that this server could not run."""
+        """Keep the arguments; `check` refuses a runner that this server could not execute."""
         self._mail = mail
         self._check = check
 
     async def declare(self, project: str, agent: str, runner: Mapping[str, Json]) -> StoredRunner:
-        """Set an agent's runner, replacing an earlier one. By default, it works in its project's folder.
+        """Set an agent's runner, replacing an earlier one. By default, it works in the project's folder.
 
         `waking` in the answer is the number of earlier messages that now start it.
         """
@@ -54,13 +54,13 @@ class RunnerService:
         return (await self._mail.set_runner(project, agent, None)).had_one
 
     async def declared(self, project: str | None) -> Sequence[RunnerView]:
-        """Return the runners of a project, or of all."""
+        """Return the runners of a project, or of all projects."""
         return await self._mail.store.read(lambda tx: _shown_all(tx, project))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeclaredRunner:
-    """An agent's runner as stored."""
+    """An agent's runner as it is stored."""
 
     project: Project
     agent: Agent
@@ -109,7 +109,7 @@ def _read(kept: str) -> Mapping[str, Json]:
 
 
 def _shown(runner: AnyRunner) -> Mapping[str, Json]:
-    """Return a runner without the secrets that its program gets."""
+    """Return a runner without the secrets that its program receives."""
     if not isinstance(runner, Runner):
         return runner.to_dict()
     return {**runner.to_dict(), "env": dict.fromkeys(runner.env, _HIDDEN)}

@@ -1,4 +1,4 @@
-"""The runs of a server: one mailbox for all work, with an executor for each kind of thread."""
+"""The runs of a server: one mailbox for all of them, with an executor for each kind of thread."""
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from datetime import timedelta
@@ -28,14 +28,14 @@ from postroom.stores.store import Transaction
 OPEN_STATUSES = (RunStatus.CREATED, RunStatus.RUNNING, RunStatus.WAITING)
 SLOTS = 256
 STOP_WAIT_MS = 15_000
-"""The time limit for stopping.
+"""The time limit in milliseconds for stopping active runs.
 
 A program that is asked to exit gets a third of this time; then it is killed.
 """
 
 
 class RunService:
-    """The queue for all work. Components register executors for their threads, and effects for ended runs."""
+    """The queue of all runs. Components register executors for their threads, and effects for ended runs."""
 
     def __init__(  # noqa: PLR0913 - every port by name
         self,
@@ -49,7 +49,7 @@ class RunService:
         leases: Leases | None = None,
         claims_hold: Callable[[int], None] | None = None,
     ) -> None:
-        """Create the queue. `is_exclusive` means that no other process executes its runs.
+        """Create the queue; `is_exclusive` means that no other process executes its runs.
 
         Otherwise, `leases` knows the places of this process, and which other processes have ended.
         `claims_hold` receives the number of milliseconds for which this process certainly owns the runs that
@@ -87,12 +87,12 @@ class RunService:
         )
 
     def serve(self, threads: str, executor: RunDispatchExecutor, effects: RunEffects) -> None:
-        """Register the executor of threads with this prefix; call it before `start`."""
+        """Register the executor of the threads with this prefix; call this before `start`."""
         self._executors.add(threads, executor)
         self._effects.add(effects)
 
     async def start(self) -> None:
-        """Recover unfinished runs and start looking for work; a repeated call has no effect.
+        """Recover unfinished runs and start looking for work; repeated calls have no effect.
 
         Raises:
             StoreError: Unfinished runs could not be recovered.
@@ -112,7 +112,7 @@ class RunService:
         """Yield the dead letters, oldest first.
 
         Raises:
-            StoreError: They could not be read.
+            StoreError: The dead letters could not be read.
         """
         after: RunDispatch | None = None
         while page := await self.mailbox.dead_letters(after=after):
@@ -121,13 +121,13 @@ class RunService:
             after = page[-1]
 
     async def untold_dead_letters(self) -> int:
-        """Count the dead letters that wait for an operator.
+        """Count the dead letters that only an operator can deal with.
 
         The dead letter of a chat's run is not counted, because the person in the chat has received the reason
         as an answer. If that delivery failed, the outbox has a separate dead letter.
 
         Raises:
-            StoreError: They could not be counted.
+            StoreError: The dead letters could not be counted.
         """
         if not (await self.counts()).get(RunDispatchStatus.DEAD_LETTER):
             return 0
@@ -146,14 +146,14 @@ class RunService:
         ):
             for one in page:
                 if longest is not None and one.updated_at >= longest.due_since:
-                    return longest  # they are ordered by their last change: none after it waits for longer
+                    return longest  # ordered by last change, so no later one has waited longer
                 if one.available_at <= now and (longest is None or one.due_since < longest.due_since):
                     longest = one
             after = (page[-1].updated_at, page[-1].dispatch_id)
         return longest
 
     async def stop(self) -> None:
-        """Return active runs to the queue and stop; has no effect before a start."""
+        """Return active runs to the queue and stop; no effect before a start."""
         await self.mailbox.aclose(timedelta(0))
 
 
@@ -163,7 +163,7 @@ def project_threads(slug: str) -> str:
 
 
 def whose(thread_id: str) -> tuple[str, str]:
-    """Return the project's slug and the name of the agent of a thread; both are empty for other threads."""
+    """Return the project's slug and the agent's name of a thread; both are empty for other threads."""
     return agent_of(thread_id) or ("", "")
 
 

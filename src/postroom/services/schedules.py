@@ -1,4 +1,4 @@
-"""Mail schedules: messages from a person to agents that the ordinary operation sends repeatedly."""
+"""Mail schedules: messages from a person to agents that are sent repeatedly by the usual operation."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -39,7 +39,7 @@ class ScheduledMessage(msgspec.Struct, frozen=True, kw_only=True):
 
     project: str
     sender: str
-    """The person who sends it."""
+    """The person in whose name the message is sent."""
     to: list[str]
     subject: str
     body: str
@@ -63,18 +63,18 @@ class ScheduledMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Rehearsed(Exception):
-    """Raised after a successful trial of sending, so that the trial is rolled back."""
+    """Raised to roll back a trial of sending a message, after the trial has succeeded."""
 
 
 class MessageTarget(Target):
-    """Sends messages for schedules."""
+    """Sends the messages of schedules."""
 
     def __init__(self, mail: Mail, waker: Waker) -> None:
         self._mail = mail
         self._waker = waker
 
     async def submit(self, firing: Firing) -> str:
-        """Send the message of a tick and wake its readers, in one transaction.
+        """Send the message of a tick and wake its recipients, in one transaction.
 
         Return the number of the message.
         """
@@ -100,7 +100,7 @@ class MessageTarget(Target):
         return await self._waker.write(change, key=home_of(command), readers=named_readers(command))
 
     def is_open(self, tx: Transaction, made: str) -> bool:
-        """Return whether a recipient has not read the message of an earlier tick."""
+        """Return whether any recipient has not read the message of an earlier tick yet."""
         message = tx.mail.message(int(made))
         if message is None or message.recalled_at is not None:
             return False
@@ -108,7 +108,7 @@ class MessageTarget(Target):
 
 
 class MailSchedules:
-    """Implements the operator's routes and the pages about schedules."""
+    """Implements the operator's routes and the pages for schedules."""
 
     def __init__(self, mail: Mail, store: SqlStore, waker: Waker) -> None:
         self._mail = mail
@@ -131,8 +131,8 @@ class MailSchedules:
         """Store a schedule; a repeated call has no effect.
 
         Raises:
-            InvalidSchedule: The schedule cannot be stored. UnknownProject, UnknownAgent, InvalidRecipients,
-                TooLarge: Its message could not be sent now.
+            InvalidSchedule: The schedule cannot be stored.
+            UnknownProject, UnknownAgent, InvalidRecipients, TooLarge: Its message could not be sent now.
             DuplicateRecord: Another schedule has this name, and `replaces` is False.
         """
         slug = await self._mail.slug(message.project)
@@ -140,7 +140,7 @@ class MailSchedules:
         message = msgspec.structs.replace(message, project=slug, sender=sender)
         payload = msgspec.to_builtins(message)
         if not message.catch_up:
-            del payload["catch_up"]  # as earlier releases stored it, so that an equal schedule stays equal
+            del payload["catch_up"]  # as earlier releases stored it, so equal schedules stay equal
         schedule = new_schedule(
             MAIL,
             name,
@@ -160,7 +160,7 @@ class MailSchedules:
         return [shown(one) for one in await self._store.read(lambda tx: self.of_project(tx, slug))]
 
     def of_project(self, tx: Transaction, slug: str) -> Sequence[Schedule]:
-        """Return the schedules of a project by name; without a slug, of all projects."""
+        """Return the schedules of a project, ordered by name; without a slug, those of all projects."""
         found = list[Schedule]()
         while page := tx.schedules.listed(MAIL, after=found[-1].name if found else "", limit=MOST_LISTED):
             found += page
@@ -182,15 +182,15 @@ class MailSchedules:
         return shown(found)
 
     async def pause(self, name: str) -> ScheduleView:
-        """Pause a schedule: it sends nothing until `resume`."""
+        """Pause a schedule, so that it sends nothing until `resume`."""
         return shown(await self.kept.pause(MAIL, name))
 
     async def resume(self, name: str) -> ScheduleView:
-        """Resume with the next tick. Ticks that were missed during the pause are not sent."""
+        """Resume a schedule at its next tick; ticks that were missed during the pause are not sent."""
         return shown(await self.kept.resume(MAIL, name))
 
     async def trigger(self, name: str) -> int:
-        """Send the message now, and return its number. The regular ticks are unchanged."""
+        """Send the message now, and return its number; this does not change the ticks."""
         return int(await self.kept.trigger(MAIL, name))
 
     async def remove(self, name: str) -> bool:
@@ -212,10 +212,10 @@ class MailSchedules:
 
 
 def _summary(context: WriteContext, project_key: str, last_id: str | None) -> str:
-    """Return a summary of a project since the message with this id, or of the last 24 hours, in Markdown."""
+    """Return a Markdown summary of a project since the message with this id, or of the last 24 hours."""
     last = None if last_id is None else context.tx.message(int(last_id))
     begin = context.now - _DAY if last is None else last.created_at
-    caller = Caller(postroom=True)  # a reader on the pages may read what this caller sees
+    caller = Caller(postroom=True)  # readers of the pages may see everything that this caller sees
     found = summary(
         replace(context, caller=caller), find_project(context.projects, project_key), after=None, begin=begin
     )
@@ -227,7 +227,7 @@ def _person(tx: MailReads, name: str) -> str:
 
 
 def shown(schedule: Schedule) -> ScheduleView:
-    """Return a mail schedule in the form for responses: times as text, durations in seconds."""
+    """Return a mail schedule in the form of responses: times as text, durations in seconds."""
     message = msgspec.convert(schedule.payload, ScheduledMessage)
     return {
         "name": schedule.name,

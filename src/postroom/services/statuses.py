@@ -1,4 +1,4 @@
-"""The HTTP status of each error, for responses to programs and for pages."""
+"""The HTTP status of each error, used in responses to programs and on pages."""
 
 from typing import Final
 
@@ -138,7 +138,7 @@ STATUSES: Final[dict[type[errors.PostroomError], int]] = {
     errors.ClientFileRefused: 500,
     errors.ClientUnfit: 500,
 }
-"""The status of each error class. Other classes have the status of their nearest base class."""
+"""The status of each error class; other classes have the status of their nearest base class."""
 
 
 def status_of(error: errors.PostroomError) -> int:

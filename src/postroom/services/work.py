@@ -1,4 +1,4 @@
-"""Runs for people on the pages and the command line, who can view, cancel and retry them."""
+"""The view of runs for people, who can list, cancel and retry them on the pages and the command line."""
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -59,7 +59,7 @@ from postroom.stores.mail.access import MailReads, MailWrites
 from postroom.stores.store import Transaction
 
 _TWO: Final = 2
-"""Maximum ids read for one prefix. Two are enough to report that it is ambiguous."""
+"""Maximum number of ids that are read for a prefix; two are enough to see that it is ambiguous."""
 FOUND: Final = 50
 """Number of runs on a page."""
 AMONG: Final = 2_000
@@ -69,9 +69,10 @@ _OPEN: Final[tuple[WorkState, ...]] = ("at work", "queued", "asks")
 
 
 class WorkService:
-    """Implements the operator's routes and the pages about runs.
+    """Implements the operator's routes and the pages for runs.
 
-    Methods with a transaction read the content of a page; a page calls all of them with the same transaction.
+    Methods that take a transaction read the content of a page. A page calls all of them with the same
+    transaction, so that its parts agree with each other.
     """
 
     floor = staticmethod(floor_of)
@@ -83,7 +84,7 @@ class WorkService:
         mail: Mail,
         health: Callable[[], Awaitable[Sequence[HealthFact]]] | None = None,
     ) -> None:
-        """`health` returns the state of the server. Without it, no health is shown."""
+        """Keep the arguments; `health` returns the state of the server, and without it no health is shown."""
         self._runs = runs
         self.store = runs.stores.store
         self._mail = mail
@@ -118,11 +119,11 @@ class WorkService:
     async def decide_task(
         self, project: str, task: int, name: str, *, answer: TaskDecision, why: str
     ) -> DecidedTaskView:
-        """Accept, reject or cancel a task for a person; the agent that did or holds it gets a message.
+        """Accept, reject or cancel a task for a person; the agent that did or holds the task gets a message.
 
         Raises:
             UnknownAgent, UnknownTask: No such person or task exists.
-            TaskNotReady: The task has ended, or it is accepted or rejected and is not in review.
+            TaskNotReady: The task has ended, or the person accepts or rejects a task that is not in review.
         """
 
         def change(tx: MailWrites) -> DecidedTaskView:
@@ -136,11 +137,11 @@ class WorkService:
         return await self._mail.store.write(change)
 
     async def dead(self) -> Sequence[DeadLetterView]:
-        """Return the dead letters, including those of chats, oldest first, up to 500."""
+        """Return up to 500 dead letters, including those of chats, oldest first."""
         return [_shown(one) for one in await self.store.read(lambda tx: _dead(tx, ""))]
 
     def dead_in_chats(self, tx: Transaction) -> Sequence[ChatWork]:
-        """Return the failed runs of chats, the newest first."""
+        """Return the failed runs of chats, newest first."""
         found = list[ChatWork]()
         for row in reversed(_dead(tx, CHAT_THREAD)):
             run = tx.runs.threads.load_run(row.run_id)
@@ -152,7 +153,7 @@ class WorkService:
         return found
 
     def failed(self, tx: Transaction) -> Sequence[FailedRuns]:
-        """Return all dead letters, including those of chats, grouped by equal errors, newest group first."""
+        """Return all dead letters, including those of chats, grouped by error, newest group first."""
         groups = dict[tuple[str, str, str, str], list[RunDispatch]]()
         for row in reversed(_dead(tx, "")):
             groups.setdefault((*owner_of(row.thread_id), row.last_error or ""), []).append(row)
@@ -170,11 +171,11 @@ class WorkService:
         ]
 
     async def failed_runs(self) -> Sequence[FailedRuns]:
-        """Return all dead letters as `failed` does."""
+        """Return all dead letters, grouped in the same way as in `failed`."""
         return await self.store.read(self.failed)
 
     def active(self, tx: Transaction, most: int) -> tuple[Sequence[RunAtWork], int]:
-        """Return up to `most` active runs of all projects, in the order of their starts, and their number."""
+        """Return up to `most` active runs of all projects, in order of their start, and their number."""
         rows = list(dispatches_of(tx, RunDispatchStatus.CLAIMED, project_threads("")))
         found = list[RunAtWork]()
         for row in rows[:most]:
@@ -195,7 +196,7 @@ class WorkService:
     async def works(self, slug: str) -> Sequence[Work]:
         """Return the runs of a project's agents; "" means all agents and chats.
 
-        Open runs come first, then the dead letters, then the last ended, of agents alone.
+        Open runs come first, then dead letters, then the runs of agents (not of chats) that ended last.
         """
 
         def look(tx: Transaction) -> list[Work]:
@@ -254,7 +255,7 @@ class WorkService:
         )
 
     def for_people(self, tx: Transaction, slugs: Sequence[str]) -> dict[str, int]:
-        """Return for each project how many questions and failed runs wait for a person."""
+        """Return, for each project, how many questions and failed runs need a person."""
         found = Counter[str]()
         for run in open_runs(tx, project_threads(""), (RunStatus.WAITING,)):
             found[whose(run.thread_id)[0]] += len(run.open_tickets)
@@ -322,7 +323,7 @@ class WorkService:
         return Story() if run is None else story_of(tx, run)
 
     def standing(self, tx: Transaction, slug: str) -> QueueState:
-        """Return the queued runs of a project's agents, and the dead letters."""
+        """Return the queued runs of a project's agents, and their dead letters."""
         prefix = project_threads(slug)
         queued = [
             QueuedRun(run_id=row.run_id, agent=whose(row.thread_id)[1], since=row.updated_at)
@@ -331,7 +332,7 @@ class WorkService:
         return QueueState(queued=tuple(queued), given_up=frozenset(one.run_id for one in _dead(tx, prefix)))
 
     def at_work(self, tx: Transaction, slug: str) -> Mapping[str, int]:
-        """Return when the active run of each agent of a project started, by the agent's lower-case name."""
+        """Return when the active run of each agent of a project started, by lower-case name of the agent."""
         return {
             name.casefold(): row.claimed_at or row.updated_at
             for row in dispatches_of(tx, RunDispatchStatus.CLAIMED, project_threads(slug))
@@ -339,7 +340,7 @@ class WorkService:
         }
 
     async def named(self, run_id: str) -> Work:
-        """Return a run, named as in `work`, with the reason why it waits.
+        """Return a run that is named as in `work`, with the reason why it waits.
 
         Raises:
             UnknownRun, InvalidArgument: As in `work`.
@@ -370,8 +371,8 @@ class WorkService:
     async def replay(self, run: str) -> Work:
         """Retry a dead letter as a new run on the same messages; return the new run.
 
-        The id of its dispatch is accepted as well. A repeated call retries it only once. The answer of a
-        chat's run goes to the chat.
+        The id of its dispatch is accepted as well. Repeated calls retry the dead letter only once. The answer
+        of a chat's run goes to the chat.
 
         Raises:
             UnknownRun: No such run exists.
@@ -405,14 +406,14 @@ class WorkService:
         return await self.named(work.run_id)
 
     async def _given_up(self, run_id: str) -> tuple[Work, str]:
-        """Return a dead letter, and its dispatch."""
+        """Return a dead letter as a run, and the id of its dispatch."""
         work = await self.named(run_id)
         if not work.can_discard or work.dispatch_id is None:
             raise _gone(work.run_id)
         return work, work.dispatch_id
 
     async def hasten(self, run: str) -> Work:
-        """Immediately retry a queued run whose retry is due later.
+        """Retry a queued run now, if its retry is due only later.
 
         Raises:
             UnknownRun: No such run exists.
@@ -452,7 +453,7 @@ def _found(slug: str, wanted: RunSearch, tx: Transaction) -> tuple[list[RunRecor
         for run in batch:
             if len(found) == FOUND or looked == AMONG:
                 return found, place, len(found) == FOUND
-            if run.updated_at < wanted.since:  # the others changed before this run
+            if run.updated_at < wanted.since:  # all others changed before this run
                 return found, None, True
             looked, place = looked + 1, _place(run)
             texts = (whose(run.thread_id)[1], run.run_id, run.final_output or "", run.error or "")
@@ -463,13 +464,13 @@ def _found(slug: str, wanted: RunSearch, tx: Transaction) -> tuple[list[RunRecor
 
 
 def _newest(tx: Transaction, slug: str, wanted: RunSearch) -> Iterator[RunRecord]:
-    """Yield the runs of the search's agent, or of all agents, after its position, last changed first."""
+    """Yield the runs that a search covers, after its position, last changed first."""
     agent = wanted.agent.casefold()
 
     def is_of_agent(thread_id: str) -> bool:
         return not agent or whose(thread_id)[1].casefold() == agent
 
-    if wanted.state in _OPEN:  # of which there are few, however old they are
+    if wanted.state in _OPEN:  # there are only a few of them, however old they are
         runs = sorted(open_runs(tx, project_threads(slug)), key=_place, reverse=True)
         yield from (run for run in runs if _place(run) < wanted.before and is_of_agent(run.thread_id))
         return

@@ -1,1 +1,4 @@
-"""One package per engine; each engine keeps the guarantees that `postroom.stores.mail.access` describes."""
+"""The stores, with one package for each engine.
+
+All engines give the guarantees that `stores.mail.access` lists.
+"""

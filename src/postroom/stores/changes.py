@@ -1,6 +1,6 @@
-"""Sends hints on topics to listeners in this process, from any thread.
+"""Sends notifications (hints) on topics to listeners in this process, from any thread.
 
-A lost hint only causes a delay and never an error, because each listener also checks at intervals.
+A lost notification causes only a delay, never an error, because each listener also checks at intervals.
 """
 
 import asyncio
@@ -14,17 +14,17 @@ from typing import Final, NamedTuple, Self
 from postroom.contracts.outbox import EffectPerformer
 
 WORK: Final = "work"
-"""The topic of hints that a dispatch may be claimable."""
+"""The topic of notifications that a dispatch may be claimable."""
 MAIL: Final = "mail"
-"""The topic of hints that mail was written."""
+"""The topic of notifications that mail was written."""
 WAKES: Final = "wakes"
-"""The topic of hints that a message must wake a recipient."""
+"""The topic of notifications that a message must wake a recipient."""
 TASKS: Final = "tasks"
-"""The topic of hints that a task can now be claimed, or that an agent can claim another task."""
+"""The topic of notifications that a task can now be claimed, or that an agent can claim another task."""
 
 
 def commands_to(consumer_id: str) -> str:
-    """Return the topic of hints that commands are waiting for an active run of this mailbox."""
+    """Return the topic of notifications that commands are waiting for an active run of this mailbox."""
     return f"commands:{consumer_id}"
 
 
@@ -39,7 +39,7 @@ def short_topic(topic: str) -> str:
 
 
 class TopicListener:
-    """Listens to one topic; several event loops may wait for it, one after another."""
+    """Listens to one topic. Several event loops may wait for it, one after another."""
 
     def __init__(self, forget: "Callable[[TopicListener], None]") -> None:
         self._forget = forget
@@ -56,7 +56,7 @@ class TopicListener:
             _wake(future)
 
     async def wait(self, at_most: timedelta) -> bool:
-        """Return True if a hint came since the last call, or False after the time limit."""
+        """Return True if a notification has arrived since the last call, or False after the time limit."""
         future = asyncio.get_running_loop().create_future()
         with self._lock:
             if self._told:
@@ -87,14 +87,16 @@ class TopicListener:
 
 
 class ChangeNotifier:
-    """Sends hints to listeners of this process."""
+    """Sends notifications to the listeners of this process."""
 
     performer: EffectPerformer | None = None
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._listeners: dict[str, dict[TopicListener, None]] = {}
-        """Listeners by topic, in the order in which they subscribed, which is also the order of waking."""
+        """The listeners, keyed by topic, in the order in which they subscribed, which is also the order of
+        waking.
+        """
 
     def listen(self, topic: str) -> TopicListener:
         """Listen to a topic from now on: `WORK`, `MAIL`, `WAKES`, `TASKS`, or the key of an event scope."""
@@ -116,7 +118,7 @@ class ChangeNotifier:
             listener.come()
 
     def tell_all(self) -> None:
-        """Wake every listener, because hints from other processes may have been lost."""
+        """Wake every listener, because notifications from other processes may have been lost."""
         with self._lock:
             topics = list(self._listeners)
         self.tell(topics)
@@ -153,7 +155,7 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 class SharedChanges(NamedTuple):
-    """Passes hints between the servers of one database, in both directions."""
+    """Passes notifications between the servers of one database, in both directions."""
 
     changes: ChangeNotifier
     share: Callable[[Collection[str]], None]

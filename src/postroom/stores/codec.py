@@ -1,4 +1,4 @@
-"""Converts records to and from rows and JSON text; an unreadable row is reported as corrupt.
+"""Converts records to and from rows and JSON text, and reports unreadable rows as corrupt.
 
 The answer of a run is stored once, in the row of the run. The message, the events and the dispatch that
 contain the same answer are stored without its text. Their column `answer_of` names the run, and each query
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class EndedRun(Record, frozen=True, kw_only=True):
-    """The fields of an ended run that determine the order of a conversation; others are skipped."""
+    """The fields of an ended run that determine the order of a conversation; all others are skipped."""
 
     started_at: int | None = None
     finished_at: int | None = None
@@ -84,7 +84,7 @@ def record(kind: type[T], row: Sequence[Any]) -> T:
 
 @cache
 def _fields(kind: type[Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the fields of a record, and which of them are boolean; a row stores these as 0 or 1."""
+    """Return the fields of a record, and those of them that are boolean; a row stores booleans as 0 or 1."""
     types: dict[str, Any] = kind.__annotations__
     return tuple(types), tuple(name for name, kept_as in types.items() if kept_as is bool)
 
@@ -119,7 +119,7 @@ def decode(kind: type[T], text: str | bytes, *, where: str) -> T:
 
 
 def answer_in(run_body: str | bytes) -> str:
-    """Return the answer in the body of a run; "" for a deleted run, which has the body "{}".
+    """Return the answer in the body of a run; "" for a deleted run, whose body is "{}".
 
     Raises:
         StoreCorrupt: The body cannot be read.
@@ -186,8 +186,9 @@ def told(text: str | None) -> str | None:
 
 
 def unreadable(kind: str, row_id: str, reason: Exception) -> StoreCorrupt:
-    """Return the error for an unreadable row; its details name the row, so that the caller can skip it."""
-    is_newer = isinstance(reason, RecordTooNew | KeyError)  # a KeyError: a status that this release lacks
+    """Return the error for an unreadable row. Its details name the row, so that the caller can skip it."""
+    # a KeyError means a status that this release does not know
+    is_newer = isinstance(reason, RecordTooNew | KeyError)
     return (RecordTooNew if is_newer else StoreCorrupt)(
         f"{kind} {row_id!r} cannot be read: {reason}",
         value=row_id,

@@ -1,4 +1,4 @@
-"""Opens both sides of a copy between engines, and makes the copy (`postroom database copy`)."""
+"""Opens both sides of a copy between engines, and makes the copy; used by `postroom database copy`."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -47,7 +47,7 @@ def checked(source: Place, target: Place, *, now: int, is_gone: IsGone) -> dict[
     """Return the size that the copy would have; nothing is written.
 
     Raises:
-        PostroomError: A copy would be refused.
+        PostroomError: The copy would be refused.
     """
     with _opened(source, target, now=now, writes=False, is_gone=is_gone) as (origin, place, tables):
         goes_on = is_continued(origin, place, tables)
@@ -90,7 +90,7 @@ def _opened(source: Place, target: Place, *, now: int, writes: bool, is_gone: Is
     server: AbstractContextManager[Side] = postgres.opened(
         dsn, schema=schema, name=name, is_target=not is_target, is_gone=is_gone
     )
-    # The source first, so that a refusal creates nothing at the target.
+    # The source is opened first, so that nothing is created at the target if the source is refused.
     first, second = (server, file) if is_target else (file, server)
     with first as origin, second as place:
         yield _Sides(origin, place, sqlite.shared_tables(now))

@@ -1,4 +1,4 @@
-"""The port to a database engine: transactions, maintenance of its files or its server, and hints."""
+"""The port to a database engine: transactions, maintenance of its files or server, and notifications."""
 
 import asyncio
 import contextlib
@@ -22,7 +22,7 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 GROUP_LIMIT: Final = 64
-"""Maximum number of changes in one commit; more would gain little and delay the first of them."""
+"""Maximum number of changes in one commit. More changes would gain little and delay the first one."""
 
 
 @dataclass(slots=True, eq=False)
@@ -38,12 +38,12 @@ class PendingChange(Generic[S]):
     error: BaseException | None = None
 
     def perform(self, given: S) -> None:
-        """Run the change on the thread, and keep its result or error for the caller."""
+        """Run the change on the engine's thread, and keep its result or error for the caller."""
         try:
             self.value = self.run(given)
         except StopIteration:
             self.error = no_stop_iteration()
-        except BaseException as error:  # handed to the caller: it is the caller's function that raised
+        except BaseException as error:  # the error goes to the caller, whose function raised it
             self.error = error
 
 
@@ -114,7 +114,7 @@ class PendingChanges(Generic[S]):
 
 
 class LookingThreads:
-    """A few threads that run functions for callers on event loops, each one function at a time.
+    """A few threads that run functions for callers on event loops; each thread runs one function at a time.
 
     The thread pool of `asyncio` would have more overhead than most reads take, because it uses two kinds of
     futures.
@@ -124,7 +124,7 @@ class LookingThreads:
         self._pending = PendingChanges[None]()
         self.submit = self._pending.submit
         """Runs a function on one of the threads and returns its result, or raises its error."""
-        weakref.finalize(self, self._pending.stop)  # those of a store that nobody closed end as well
+        weakref.finalize(self, self._pending.stop)  # the threads of a store that was not closed end as well
         self._threads = [
             threading.Thread(target=_look_on, args=(self._pending,), name="postroom-reader", daemon=True)
             for _ in range(count)
@@ -152,12 +152,12 @@ def _look_on(pending: PendingChanges[None]) -> None:
         if look.future is None or not look.future.cancelled():
             look.perform(None)
             answer((look,))
-        del look  # the next may be long in coming
+        del look  # the next function may not arrive for a long time
     pending.queue.put(None)  # for the next thread
 
 
 def no_stop_iteration() -> RuntimeError:
-    """Return an error that replaces a StopIteration.
+    """Return the error that replaces a StopIteration.
 
     A future cannot hold a StopIteration, so the caller that waits for the future would wait forever.
     """
@@ -168,7 +168,7 @@ def fail(group: Iterable[PendingChange[Any]], error: PostroomError) -> None:
     """Set this error on each change that has not raised an error itself."""
     for change in group:
         if change.error is None:
-            # One instance a caller: each raises it, and tracebacks are written into it.
+            # Each caller gets its own instance, because each raises it, and tracebacks are written into it.
             change.error = type(error)(
                 error.message, value=error.value, remedy=error.remedy, details=error.details
             )
@@ -177,7 +177,7 @@ def fail(group: Iterable[PendingChange[Any]], error: PostroomError) -> None:
 
 
 def answer(group: Iterable[PendingChange[Any]]) -> None:
-    """Return the results to the callers; each event loop is woken once per group."""
+    """Return the results to the callers; wake each event loop only once for the group."""
     by_loop: dict[asyncio.AbstractEventLoop, list[tuple[PendingChange[Any], asyncio.Future[Any]]]] = {}
     for change in group:
         if change.future is not None:
@@ -187,7 +187,7 @@ def answer(group: Iterable[PendingChange[Any]]) -> None:
     for loop, changes in by_loop.items():
         try:
             loop.call_soon_threadsafe(_settle, changes)
-        except RuntimeError:  # the loop is closed: no caller waits, and the writes stay stored
+        except RuntimeError:  # the loop is closed, so no caller waits; the writes stay stored
             continue
 
 
@@ -203,18 +203,18 @@ def _settle(changes: "list[tuple[PendingChange[Any], asyncio.Future[Any]]]") -> 
             future.set_result(change.value)
         else:
             future.set_exception(change.error)
-    with contextlib.ExitStack() as stack:  # it calls the last one first
+    with contextlib.ExitStack() as stack:  # the stack calls the last one first
         for change, _ in reversed(changes):
             if change.error is None and change.committed is not None:
                 stack.callback(change.committed)
 
 
 class Engine(Protocol):
-    """Runs functions over open transactions, on its own threads."""
+    """Runs functions that get an open transaction, on its own threads."""
 
     @property
     def identity(self) -> str:
-        """The name of the database to which it writes."""
+        """The name of the database to which this engine writes."""
         ...
 
     @property
@@ -252,7 +252,7 @@ class Engine(Protocol):
         key: str = "",
         committed: Callable[[], None] | None = None,
     ) -> T:
-        """Run `change` in a transaction and return once it is durable; it may run more than once.
+        """Run `change` in a transaction, and return once it is durable; the change may run more than once.
 
         Changes with the same key run in their order of arrival. `committed` is called on the caller's event
         loop once the change is durable, even if the caller was cancelled in between.
@@ -312,5 +312,5 @@ class Engine(Protocol):
         ...
 
     def close(self) -> None:
-        """Finish submitted work and close; repeated calls have no effect. May block."""
+        """Finish submitted work and close the engine; repeated calls have no effect. This may block."""
         ...

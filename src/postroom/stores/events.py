@@ -34,9 +34,9 @@ from postroom.stores.sql_transaction import Found, Look, Row, Tables, Values
 
 @dataclass(frozen=True, slots=True)
 class WrittenEvent:
-    """A draft with its id, and its payload as text.
+    """A draft with its id, and with its payload as text.
 
-    Later changes of the payload by the caller have no effect.
+    If the caller changes the payload later, this has no effect.
     """
 
     event_id: str
@@ -44,13 +44,13 @@ class WrittenEvent:
     payload: str
     digest: str | None
     answer: RunRecord | None
-    """The run whose row contains the answer that was left out of the payload."""
+    """The run whose row contains the answer that was omitted from the payload."""
 
     @classmethod
     def of(
         cls, draft: CanonicalEventDraft, new_id: Callable[[], str], answer: RunRecord | None = None
     ) -> "WrittenEvent":
-        """Convert a draft to its written form; the run whose `answer` it may contain is already stored."""
+        """Convert a draft to its written form; if it contains the answer of the run `answer`, omit that."""
         keyed = draft.options.idempotency_key is not None
         rest = None if answer is None else without_answer(draft.payload, answer)
         return cls(
@@ -63,7 +63,7 @@ class WrittenEvent:
 
 
 def event_looks(written: Sequence[WrittenEvent]) -> list[Look]:
-    """Return the queries before an append: for the newest numbers of the scopes, and for the key."""
+    """Return the queries that precede an append: for the newest numbers of the scopes, and for the key."""
     looks: list[Look] = []
     for one in written:
         scopes = [scope.key for scope in one.draft.scopes]
@@ -85,9 +85,9 @@ class EventTables(Tables):
         at: int | None = None,
         ended_run: RunRecord | None = None,
     ) -> tuple[CanonicalEvent, ...]:
-        """Append events to their scopes; a repeated key returns the event stored first.
+        """Append events to their scopes; for a repeated key, return the event stored first.
 
-        `at` is the time at which they happened; by default, the instant of the transaction. If an event
+        `at` is the time at which they happened; by default, it is the time of the transaction. If an event
         contains the answer of `ended_run`, which is already stored, the event refers to that run instead of
         storing the text again.
 
@@ -103,8 +103,8 @@ class EventTables(Tables):
     def add(self, draft: CanonicalEventDraft, ended_run: RunRecord | None = None) -> None:
         """Add an event to the scopes of its thread and its run, unless its key was used before; see `append`.
 
-        Nothing is read before the write, because the caller needs neither the number of the event nor earlier
-        events.
+        Nothing is read before the write, because the caller needs neither the event's number nor an earlier
+        event.
         """
         options, answer, event_id = draft.options, with_answer(ended_run), f"evt_{self._new_id()}"
         rest = None if answer is None else without_answer(draft.payload, answer)
@@ -134,7 +134,7 @@ class EventTables(Tables):
         self._tell(*scopes)
 
     def note(self, scope: str, kind: str, payload: Mapping[str, Json], *, origin: str, at: int) -> None:
-        """Append an internal event to one scope; it has no key, and no query is needed.
+        """Append an internal event to one scope. It has no key, so no query is needed.
 
         The scope's key must not contain any character that JSON escapes.
         """
@@ -179,7 +179,7 @@ class EventTables(Tables):
             self._tell(*event.sequences)
 
     def newest(self, scope: str) -> int:
-        """Return the number of the newest event of a scope, 0 if there is none."""
+        """Return the number of the newest event of a scope; 0 if there is none."""
         row = self._sql.one("events.newest", {"scope": scope})
         return row[0] if row else 0
 
@@ -203,7 +203,7 @@ class EventTables(Tables):
     def trim(self, scope: str, *, keep: int, limit: int) -> int:
         """Delete up to `limit` of a scope's oldest events, but keep the newest `keep`.
 
-        Return how many were deleted.
+        Return the number of deleted events.
 
         The events must not belong to another scope. The numbering continues as before.
         """
@@ -215,7 +215,7 @@ class EventTables(Tables):
         return self._sql.changed("events.trim", {"scope": scope, "last": last})
 
     def drop(self, scopes: Sequence[str]) -> None:
-        """Delete whole scopes, which get no more events, with all of their events."""
+        """Delete scopes with all their events; the scopes must not get further events."""
         self._sql.run("events.drop_events", {"scopes": scopes})
         self._sql.run("events.drop_scopes", {"scopes": scopes})
 
@@ -261,7 +261,7 @@ def _wanted(scope: str, after: int, limit: int, kinds: Sequence[str] = ()) -> Va
 def appending(
     written: Sequence[WrittenEvent], found: Found, now: int
 ) -> tuple[tuple[CanonicalEvent, ...], list[tuple[WrittenEvent, CanonicalEvent]]]:
-    """Number events after the newest numbers that `event_looks` found; return all events and the new ones.
+    """Number events after the newest numbers that `event_looks` found; return all events, and the new ones.
 
     A repeated key returns the event stored first.
 

@@ -12,7 +12,7 @@ class LeaseTables(Tables):
     """The rows of `leases`."""
 
     def listed(self) -> list[Lease]:
-        """Return all leases by name, including expired ones."""
+        """Return all leases in order of name, including expired ones."""
         return list(map(_lease, self._sql.all("leases.listed")))
 
     def put(self, lease: Lease) -> None:
@@ -30,7 +30,8 @@ class LeaseTables(Tables):
     def holds(self, name: str, holder: str, fence: int) -> bool:
         """Return whether `holder` has the lease with this fence; lock it until this transaction ends."""
         asked = {"name": name, "holder": holder, "fence": fence, "now": self._now()}
-        return self._sql.changed("leases.hold", asked) > 0  # written, so that nobody else writes it
+        # the row is written, so that no other transaction can write it
+        return self._sql.changed("leases.hold", asked) > 0
 
 
 def _lease(row: Row) -> Lease:

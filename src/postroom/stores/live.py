@@ -16,7 +16,7 @@ from postroom.contracts.live import (
 
 
 class Subscription:
-    """The commands for one target, in order, until it is closed; closing calls `forget` once."""
+    """Yields the commands for one target, in order, until it is closed; closing it calls `forget` once."""
 
     def __init__(self, key: str, target: LiveRunTarget, forget: Callable[["Subscription"], None]) -> None:
         self.key = key
@@ -120,7 +120,7 @@ class LocalLiveChannels:
 
 
 class _Verdict:
-    """Whether a command was accepted, which is known once every receipt has been answered."""
+    """Whether a command was accepted. This is known as soon as every receipt has been settled."""
 
     def __init__(self, receipts: int) -> None:
         self.complete = asyncio.Event()

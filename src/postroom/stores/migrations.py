@@ -1,13 +1,13 @@
-"""Reads the numbered steps of a schema, and determines which ones are missing.
+"""Reads the numbered steps of a schema, and determines which steps are missing.
 
-Servers of two releases may share a PostgreSQL database; the newer server migrates it. A step therefore either
-keeps everything that the previous release uses, or has a separate line. This line names the earlier step
-whose release stopped using what this step removes:
+Servers of two releases may share a PostgreSQL database, and the newer server migrates it. Therefore a step
+either keeps everything that the previous release uses, or contains a separate line. This line names an
+earlier step: the release of that step no longer uses what this step removes.
 
     -- after: 0031
 
-Such a step is applied only if all running servers know step 31; afterwards, servers that do not know it are
-refused.
+Such a step is applied only if all running servers know step 31. Afterwards, servers that do not know step 31
+are refused.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from typing import Final
 from postroom.contracts.errors import SchemaTooNew, StateError, StoreCorrupt, WrongStore
 
 UNFINISHED: Final = 2**31 - 1
-"""Number of a pseudo step that marks an incomplete copy into the database; no release knows this step."""
+"""The number of a pseudo step that marks an incomplete copy into the database; no release knows this step."""
 _FILE: Final = re.compile(r"^(\d{4})_([a-z0-9_]+)\.sql$")
 _AFTER: Final = re.compile(r"^-- after: (\d{4})$", re.MULTILINE)
 _TABLE: Final = re.compile(
@@ -29,7 +29,9 @@ _TABLE: Final = re.compile(
     r"([\w, ]+?)\s*(?:$|[(;]|\bUSING\b|RENAME\s+TO\s+(\w+)|\b(?:ADD|ALTER|DROP|RENAME)\b)",
     re.MULTILINE | re.IGNORECASE,
 )
-"""Matches a statement that creates, drops or renames tables: the verb, the tables, and the new name."""
+"""Matches a statement that creates, drops or renames tables; the groups are the verb, the tables and the new
+name.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +44,7 @@ class Migration:
 
     @property
     def checksum(self) -> str:
-        """The SHA-256 of the statements, by which a modified step is detected."""
+        """The SHA-256 of the statements, which reveals a modified step."""
         return hashlib.sha256(self.sql.encode()).hexdigest()
 
     @property
@@ -80,7 +82,7 @@ def tables_of(engine: str) -> frozenset[str]:
 def missing_tables(engine: str, there: Collection[str], newest: int) -> list[str]:
     """Return a fault for each table that this release uses and that does not exist.
 
-    `newest` is the last applied step. A database is only checked if it has exactly the steps of this release.
+    `newest` is the last applied step. A database is checked only if it has exactly the steps of this release.
     """
     if newest != newest_of(shipped_migrations(engine)):
         return []

@@ -2,7 +2,7 @@
 
     marked as incomplete ─▶ copied, table by table ─▶ compared, row by row ─▶ indexes filled ─▶ mark removed
 
-Rows are copied in key order, some thousand per transaction, so that an interrupted copy continues after the
+Rows are copied in key order, a few thousand per transaction, so that an interrupted copy continues after the
 last key in the target. Servers refuse to open a database that has the mark. A new target has the mark from
 the start, so that no server can mistake it for an empty store. The source is only read.
 """
@@ -18,7 +18,7 @@ from postroom.stores.sql_transaction import Row
 
 AT_ONCE: Final = 2_000
 AT_ONCE_WITH_BYTES: Final = 20
-"""Rows per transaction for tables with file contents."""
+"""Number of rows per transaction for tables with file contents."""
 LEFT_OUT: Final = ("schema_migrations", "search_index_progress", "sqlite_", "messages_fts", "threads")
 """Prefixes of tables that are not copied: applied steps, counters, and indexes, which are rebuilt."""
 _ALWAYS_THERE: Final = ("probe", "store_identity")
@@ -32,12 +32,12 @@ class Table:
     name: str
     columns: tuple[str, ...]
     key: tuple[str, ...]
-    """Columns of a unique key, by whose byte order rows are read."""
+    """The columns of a unique key; rows are read in its byte order."""
     has_bytes: bool
 
     @property
     def at_once(self) -> int:
-        """Number of rows read and written together."""
+        """Number of rows that are read and written together."""
         return AT_ONCE_WITH_BYTES if self.has_bytes else AT_ONCE
 
     def key_of(self, row: Row) -> Row:
@@ -103,7 +103,7 @@ class Copied:
     """The result of a copy."""
 
     rows: Mapping[str, int]
-    """Number of compared rows, by table."""
+    """Number of compared rows, keyed by table."""
     went_on: bool
     """Whether the copy continued an interrupted one."""
 
@@ -173,7 +173,7 @@ def is_continued(source: Side, target: Side, tables: Sequence[Table]) -> bool:
 
 
 def _copied(source: Side, target: Side, table: Table) -> Iterator[int]:
-    """Yield the number of rows copied by each step."""
+    """Copy a table, and yield the number of rows that each step has copied."""
     after = target.last_key(table)
     while rows := source.rows(table, after, table.at_once):
         target.put(table, rows)
@@ -182,7 +182,7 @@ def _copied(source: Side, target: Side, table: Table) -> Iterator[int]:
 
 
 def _compared(source: Side, target: Side, table: Table) -> Iterator[int]:
-    """Yield the number of rows found equal so far.
+    """Compare a table, and yield the number of rows found equal so far.
 
     Raises:
         StoreCorrupt: A row differs.

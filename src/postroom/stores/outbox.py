@@ -18,13 +18,15 @@ from postroom.stores.sql_transaction import Found, Look, Row, SqlTransaction, Ta
 
 _LINE: Final = ("kind", "target", "order_key")
 _WINDOW: Final = 64
-"""Number of a target's oldest effects that are examined before the first effect of each order key."""
+"""Number of a target's oldest effects that are examined before the first effect of each order key is."""
 _FIRST_ORDERS: Final = 8
-"""Number of a target's order keys whose first effect a poll examines."""
+"""Number of a target's order keys for which a poll examines the first effect."""
 
 
 WrittenEffect = tuple[str, OutboxDraft, str, int | None]
-"""An effect's id, its draft, its payload as text, and its claim by this process in ms, or None."""
+"""An effect's id, its draft, its payload as text, and the length in ms of this process's claim, or None if it
+claims none.
+"""
 NewEffects = Sequence[tuple[OutboxMessage, str]]
 """Effects that were not stored yet, each with its payload as text."""
 
@@ -43,10 +45,10 @@ class OutboxTables(Tables):
         super().__init__(sql, now, tell, new_id)
         self._performer = performer
         self.claimed: list[OutboxMessage] = []
-        """Effects stored as claimed, which the performer starts to perform after the commit."""
+        """Effects that are stored as claimed. The performer starts to perform them after the commit."""
 
     def enqueue(self, drafts: Sequence[OutboxDraft]) -> tuple[OutboxMessage, ...]:
-        """Store effects; if kind, target and key were used before, return the effect stored first.
+        """Store effects; if kind, target and key have been used before, return the effect stored first.
 
         Raises:
             IdempotencyConflict: The key was used with another payload.
@@ -57,7 +59,7 @@ class OutboxTables(Tables):
         return effects
 
     def written(self, drafts: Sequence[OutboxDraft]) -> list[WrittenEffect]:
-        """Return drafts in written form, each with a flag whether this process performs it at once."""
+        """Return drafts in written form, each with the length of this process's claim, or None."""
         ask = None if self._performer is None else self._performer.lease_ms
         return [
             (
@@ -131,7 +133,7 @@ class OutboxTables(Tables):
         return tuple(map(_effect, self._sql.all("outbox.open", {"kind": kind, "limit": limit})))
 
     def backlog(self, kind: str) -> Backlog:
-        """Return how many effects of a kind wait, the oldest one's time, and the number of dead letters."""
+        """Return how many effects of a kind wait, the time of the oldest, and the number of dead letters."""
         [(waiting, oldest_at, dead)] = self._sql.all("outbox.backlog", {"kind": kind})
         return Backlog(waiting=waiting, oldest_at=oldest_at, dead=dead)
 
@@ -147,7 +149,7 @@ class OutboxTables(Tables):
         return targets
 
     def _due(self, kind: str, target: str, now: int, *, limit: int) -> list[Row]:
-        """Return due effects of a target: of its oldest effects or, if none of these is due, of all."""
+        """Return due effects among a target's oldest effects or, if none of these is due, among all."""
         asked = {"kind": kind, "target": target, "now": now, "limit": limit}
         among_first = self._sql.all("outbox.due", {**asked, "window": max(_WINDOW, 2 * limit)})
         return among_first or self._sql.all("outbox.due_far_behind", asked)
@@ -178,10 +180,10 @@ class OutboxTables(Tables):
         return tuple(taken)
 
     def ack(self, outbox_ids: Sequence[str], tokens: Sequence[str], *, keyed: bool = True) -> int:
-        """Record that effects were performed; return how many of the claims were still valid.
+        """Record that effects were performed; return the number of claims that were still valid.
 
-        Ids and tokens correspond by position. `keyed` tells whether the first effect has a key; effects with
-        keys and without may be mixed.
+        Ids and tokens correspond by position. `keyed` says whether the first effect has a key; effects with
+        and without keys may be mixed.
 
         Raises:
             ValueError: There are more ids than tokens, or more tokens than ids.
@@ -241,9 +243,9 @@ class OutboxTables(Tables):
     def release(
         self, kinds: Sequence[str], *, target: str | None = None, besides: Sequence[str] = ()
     ) -> None:
-        """Make claimed effects of these kinds due again, as possibly performed.
+        """Make claimed effects of these kinds due again, and record that they may have been performed.
 
-        The caller knows that no process performs them.
+        The caller must know that no process is performing them.
 
         If `target` is given, only the target's effects are released, except those whose ids are in `besides`.
         """
@@ -258,7 +260,7 @@ class OutboxTables(Tables):
         return tuple(map(_effect, found))
 
     def revive(self, outbox_id: str) -> OutboxMessage | None:
-        """Make a dead letter pending and due now; its attempts are counted anew, and its last error is kept.
+        """Make a dead letter pending and due now; reset its count of attempts, but keep its last error.
 
         Return None if it is not a dead letter. If several callers revive it at the same time, only one gets
         it.
@@ -278,7 +280,7 @@ class OutboxTables(Tables):
         return self._sql.changed("outbox.discard", {"outbox_id": outbox_id}) > 0
 
     def purge(self, older_than: int, limit: int) -> int:
-        """Remove up to `limit` performed effects that have a key, the oldest first; return how many.
+        """Remove up to `limit` performed effects that have a key, oldest first; return their number.
 
         The key of a removed effect counts as unused.
         """
@@ -294,7 +296,7 @@ def _claims(outbox_ids: Sequence[str], tokens: Sequence[str]) -> list[str]:
 
 
 def effect_looks(written: Sequence[WrittenEffect]) -> list[Look]:
-    """Return the queries needed before effects are stored.
+    """Return the queries that are needed before effects are stored.
 
     They find effects with the same keys, and open effects that come earlier in the same order.
     """

@@ -1,4 +1,4 @@
-"""An outline of a database without its data: its schema, row counts, and waiting runs.
+"""The outline of a database, without its data: its schema, row counts, and waiting runs.
 
 The database may have any schema version, so a database that this release cannot open can be described, too.
 """
@@ -15,7 +15,7 @@ class StoreIdentity(NamedTuple):
     """The identity of a store, and the newest entries of its logs."""
 
     store_id: str | None
-    """None until the store gets an id."""
+    """The id of the store; None until it gets one."""
     is_used: bool
     """Whether the store contains a project or a run."""
     logs: Mapping[str, int]
@@ -62,9 +62,9 @@ class Outline:
     steps: list[tuple[int, str, int]]
     """Number, name and time of each applied step."""
     rows: dict[str, int]
-    """Number of rows, by table."""
+    """Number of rows, keyed by table."""
     states: dict[str, int]
-    """Number of dispatches, by state."""
+    """Number of dispatches, keyed by state."""
     queue: list[dict[str, object]]
     """Open dispatches and dead letters, longest unchanged first, at most 500."""
 

@@ -20,7 +20,7 @@ class ScheduleTables(Tables):
         return None if row is None else _schedule(row)
 
     def listed(self, kind: str, *, after: str, limit: int) -> list[Schedule]:
-        """Return schedules by name, after the last one seen."""
+        """Return schedules in order of name, starting after the name `after`."""
         found = self._sql.all("schedules.listed", {"kind": kind, "after": after, "limit": limit})
         return list(map(_schedule, found))
 
@@ -30,7 +30,7 @@ class ScheduleTables(Tables):
         return list(map(_schedule, found))
 
     def next_at(self, kinds: Sequence[str]) -> int | None:
-        """Return when the first schedule of these kinds is due; None if none ever is."""
+        """Return when the first schedule of these kinds is due; None if none will ever be."""
         found = self._sql.ask(*(("schedules.next_at", {"kind": kind}) for kind in kinds))
         return min((rows[0][0] for rows in found if rows), default=None)
 

@@ -1,6 +1,7 @@
-"""The interface of an open transaction for tables: it runs named statements, synchronously.
+"""The interface of an open transaction, by which tables run named statements synchronously.
 
-Reads the `.sql` files of `sql/`: one text for both engines, with their few differences.
+This module reads the `.sql` files of `sql/`, which contain one text for both engines, with the few
+differences marked.
 
     -- name                 a heading; the statement follows, with `:name` parameters
     -- name @postgres       a second text of the same statement, if one text cannot serve both engines
@@ -19,8 +20,8 @@ Within a text, these tokens are replaced for each engine:
 | `{cross}`            | `CROSS JOIN`, which keeps the order     | `JOIN`                         |
 | `{release}`          | this release and its newest step, text  | the same                       |
 
-Integers are always 64 bits wide; truth values are the integers 0 and 1 and are compared (`broadcast = 1`). A
-parameter whose type is not clear from the text is cast: `CAST(:since AS bigint) IS NULL`.
+Integers are always 64 bits wide. Booleans are the integers 0 and 1, and statements compare them (`broadcast =
+1`). A parameter whose type is not clear from the text is cast: `CAST(:since AS bigint) IS NULL`.
 """
 
 import re
@@ -36,46 +37,49 @@ from postroom.version import __version__
 
 Dialect = Literal["sqlite", "postgres"]
 OF_A_PROJECT: Final = "mail:"
-"""Prefix of the key of a change that is ordered by project; other changes are ordered by thread or not at
+"""Prefix of the key of a change that is ordered by project. Other changes are ordered by thread, or not at
 all.
 """
 Row = Sequence[Any]
 """The columns of a row, in the order of the statement: int, float, str, bytes or None."""
 Values = Mapping[str, Any]
-"""Values by parameter name: int, bool (stored as 0 or 1), float, str, bytes, None, list of int or str."""
+"""Values, keyed by parameter name: int, bool (stored as 0 or 1), float, str, bytes, None, list of int or str.
+"""
 Look = tuple[str, Values]
 """A statement that does not write, with its values."""
 Found = Mapping[tuple[Any, ...], list[Row]]
-"""The rows that queries returned, by the statement and its values in order."""
+"""The rows that queries returned, keyed by the statement followed by its values in order."""
 
 
 class SqlTransaction(Protocol):
     """An open transaction of one engine. Statements are named `<file>.<heading>`; see `stores.statements`.
 
     On PostgreSQL, pure writes (`run`, `run_many`) do not wait for an answer: they are sent with the next
-    query or with the commit, and an error in one of them rolls the change back. Therefore callers read first,
-    then decide, then write, and no write should ever fail.
+    query or with the commit, and an error in one of them rolls the change back. Therefore callers first read,
+    then decide, then write, and a write should never fail.
 
     Every method raises StoreError if the engine fails; the transaction is then unusable.
     """
 
     known: dict[tuple[Any, ...], list[Row]]
-    """The rows that queries returned, by statement and values, until the next write or lock; see `Tables`."""
+    """The rows that queries returned since the last write or lock, keyed by statement and values; see
+    `Tables`.
+    """
 
     spent: dict[str, Spending]
     """The spending of scopes that a change has read while holding the lock of the limits.
 
-    Each write is added to it. On PostgreSQL, the changes of a group share it, because they hold the lock
+    Each write is added to it. On PostgreSQL, the changes of a group share it, because they hold that lock
     until they are committed.
 
-    The changes of a group on PostgreSQL share it: they hold the lock until they are committed.
+    Other changes cannot change it in the meantime.
     """
 
     instant: int | None
-    """The instant of the change, or None until it is read.
+    """The time of the change; None until it is read.
 
-    A change that runs again on the same answers keeps its instant, because with a different instant its
-    queries would have to be repeated.
+    A change that runs again with the same answers keeps its time, because with a different time its queries
+    would have to be repeated.
     """
 
     @property
@@ -84,11 +88,11 @@ class SqlTransaction(Protocol):
         ...
 
     def one(self, statement: str, values: Values = ...) -> Row | None:
-        """Return the first row of a query, or of a write with RETURNING; None if there is none."""
+        """Return the first row of a query, or of a write with RETURNING; None if there is no row."""
         ...
 
     def all(self, statement: str, values: Values = ...) -> list[Row]:
-        """Return every row."""
+        """Return all rows of a query."""
         ...
 
     def ask(self, *looks: tuple[str, Values]) -> list[list[Row]]:
@@ -116,12 +120,12 @@ class SqlTransaction(Protocol):
         ...
 
     def wait_for_locks(self) -> None:
-        """Return when the requested locks are held; any query also waits for them."""
+        """Wait until the requested locks are held; any query also waits for them."""
         ...
 
 
 class Tables:
-    """A part of an open transaction: its statements, its instant, its new ids, and its hints."""
+    """A part of an open transaction, with its statements, its time, its new ids, and its notifications."""
 
     def __init__(
         self,
@@ -136,14 +140,15 @@ class Tables:
         self._new_id = new_id
 
     def at(self, now: int) -> Self:
-        """Return the same tables with another instant."""
+        """Return the same tables with another time."""
         return type(self)(self._sql, lambda: now, self._tell, self._new_id)
 
     def _asked(self, looks: Iterable[Look]) -> Found:
         """Return the rows of these queries in one round trip.
 
-        Rows that this transaction has read are cached until it writes. A step that first decides on a thread
-        and then writes it therefore reads the row only once. Lists among the values must be passed as tuples.
+        Rows that this transaction has read are cached until it writes. Therefore a step that first makes a
+        decision about a thread, and then writes it, reads the row only once. Lists among the values must be
+        passed as tuples.
         """
         return asked(self._sql, looks)
 
@@ -190,7 +195,7 @@ class Statement:
 
 @cache
 def statements(dialect: Dialect) -> dict[str, Statement]:
-    """Return all statements by `<file>.<heading>`, in the form that the engine needs."""
+    """Return all statements, keyed by `<file>.<heading>`, in the form that the engine needs."""
     found = {}
     for file in sorted(
         resources.files("postroom.stores").joinpath("sql").iterdir(), key=lambda one: one.name

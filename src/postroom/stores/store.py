@@ -1,12 +1,12 @@
-"""The store: transactions with typed parts over an engine, with the same interface for every engine.
+"""The store: transactions with typed parts, based on an engine, with the same interface for every engine.
 
-An unreadable row does not block others: this release skips it, logs it once, and repeats the step without it.
-A caller who requests that row gets the error. The row is tried again at each start and after an hour.
+An unreadable row does not block other rows: this release skips it, logs it once, and repeats the step without
+it. A caller that requests that row gets the error. The row is read again at each start and after an hour.
 
-A change is a function of a `Transaction`, and is executed as one transaction: when `SqlStore.write` returns,
-either all of it is durable or nothing was changed. The function must be synchronous and quick and must not do
-any I/O. It may run again after a failure, so it must not modify anything outside the transaction. Each rule
-is therefore in one place, and all engines guarantee the same atomicity.
+A change is a function that gets a `Transaction`, and is executed as one transaction: when `SqlStore.write`
+returns, all of its writes are durable; if it raises, nothing was changed. The function must be synchronous
+and quick, and must not do any I/O. It may run again after a failure, so it must not modify anything outside
+the transaction. Therefore all engines guarantee the same atomicity.
 """
 
 import os
@@ -46,9 +46,9 @@ _LOG = get_logger(__name__)
 
 
 class _Part(Generic[T]):
-    """A part of a transaction, created at its first use.
+    """A part of a transaction that is created at its first use.
 
-    `cached_property` takes a lock before Python 3.12.
+    It replaces `cached_property`, which takes a lock before Python 3.12.
     """
 
     def __init__(self, make: "Callable[[Transaction], T]") -> None:
@@ -81,7 +81,7 @@ class Transaction:
         self.lock = sql.lock
         """Block all other changes that lock one of these names until this change ends.
 
-        A change calls this once, before anything else, with all its names.
+        A change calls this only once, before anything else, with all the names that it needs.
         """
         self._performer = performer
         self.topics: set[str] = set()
@@ -126,7 +126,7 @@ class Transaction:
         return LeaseTables(self.sql, self.now, self.tell, self.new_id)
 
     def now(self) -> int:
-        """Return the instant of this transaction, which is read once, after the requested locks are held."""
+        """Return the time of this transaction; it is read once, after the requested locks are held."""
         if self.sql.instant is None:
             self.sql.wait_for_locks()
             self.sql.instant = self._clock.now()
@@ -138,7 +138,7 @@ class Transaction:
         return blake2b(b"%d" % self._ids, key=self._seed, digest_size=16).hexdigest()
 
     def tell(self, *topics: str) -> None:
-        """Wake the listeners of these topics, once this change is committed."""
+        """Wake the listeners of these topics once this change is committed."""
         self.topics.update(topics)
 
 
@@ -152,18 +152,20 @@ class Joined:
 
 
 LEAST: Final = 300_000
-"""Bytes that are checked first: enough for one long message and its indexes, or many usual messages."""
+"""The number of bytes for which the first check looks: enough for one long message and its indexes, or for
+many usual messages.
+"""
 MOST: Final = 1 << 24
-"""Maximum number of bytes that a check allocates before it frees them again."""
+"""The maximum number of bytes that a check allocates before it frees them again."""
 
 
 class Room:
-    """Remembers that a write was refused.
+    """Remembers that a write was refused because there was too little disk space.
 
-    If small writes succeed later, this does not prove that a large one fits.
+    Small writes that succeed later do not prove that a large one fits.
 
-    The size of the refused write is unknown. If a write is refused although a check had succeeded, later
-    checks require twice as much space, so that the reported state changes only a few times and then remains
+    The size of the refused write is unknown. If a write is refused although a check has succeeded, later
+    checks require twice as much space. The reported state therefore changes only a few times and then remains
     stable.
     """
 
@@ -176,7 +178,7 @@ class Room:
         self._was_missing = False
 
     def refused(self, error: StoreFull) -> None:
-        """Record a refused write. Only the first one since space was last found is logged."""
+        """Record a refused write. Only the first refused write since the last successful check is logged."""
         if not self.wanted:
             self.wanted, self._was_missing = self._next, False
             _LOG.warning("store.full", reason=error.describe())
@@ -186,16 +188,16 @@ class Room:
         self._was_missing = True
 
     def found(self, size: int) -> None:
-        """Record that a check found `size` bytes; no effect if more are required by now."""
+        """Record that a check found `size` bytes; this has no effect if more are required by now."""
         if not self.wanted or size < self.wanted:
             return
-        if not self._was_missing:  # the write that was refused is larger
+        if not self._was_missing:  # the refused write needs more space than that
             self._next = min(2 * self.wanted, MOST)
         self.wanted = 0
 
 
 def refuse_forked(opened_by: int) -> None:
-    """Raise in a process forked after the mailbox was opened, where a call would never get a result.
+    """Raise in a process that was forked after the mailbox was opened, where no call would get a result.
 
     Raises:
         MailboxForked: The process that opened it has the id `opened_by`, and this is another process.
@@ -219,7 +221,7 @@ class UnreadableRow:
 
 
 class SqlStore:
-    """The store over an engine."""
+    """The store, based on an engine."""
 
     def __init__(self, engine: Engine, changes: ChangeNotifier | None = None) -> None:
         self.engine = engine
@@ -240,7 +242,7 @@ class SqlStore:
 
     @property
     def changes(self) -> ChangeNotifier:
-        """Hints about commits of this and other processes."""
+        """Notifications about commits of this and other processes."""
         return self._changes
 
     async def read(self, look: Callable[[Transaction], T]) -> T:
@@ -257,7 +259,8 @@ class SqlStore:
             try:
                 return look(tx)
             finally:
-                vars(tx).clear()  # its parts hold it: else only the garbage collector frees either
+                # its parts refer to it, so otherwise only the garbage collector could free them
+                vars(tx).clear()
 
         while True:
             try:
@@ -268,10 +271,10 @@ class SqlStore:
     async def write(self, change: Callable[[Transaction], T | StaleClaim], *, key: str = "") -> T:
         """Run `change` as one transaction; when the call returns, the change survives a power failure.
 
-        `key` names the thread or project by which the change is ordered. Changes with the same key run one
-        after another. An exception from `change` rolls it back and is raised here. A StaleClaim that it
-        returns is also raised, but the writes are kept. If the caller is cancelled, the change may or may not
-        have been made.
+        `key` names the thread or project whose changes are ordered: changes with the same key run one after
+        another. An exception from `change` rolls it back and is raised here. A StaleClaim that it returns is
+        also raised, but the writes are kept. If the caller is cancelled, the change may or may not have been
+        made.
 
         Raises:
             StoreFull, StoreReadOnly, StoreUnavailable: Nothing was written.
@@ -281,8 +284,8 @@ class SqlStore:
         performer = self._changes.performer
         topics: set[str] = set()
         effects: list[OutboxMessage] = []
-        # One seed for all runs of the change, so that each run makes the same ids. Random bytes are read once
-        # per process: that call lets another thread run first, which costs more than the whole change.
+        # All runs of the change share one seed, so that each run creates the same ids. Random bytes are read
+        # once per process: that call lets another thread run first, which costs more than the whole change.
         seed = b"%s%d" % (self._seed, next(self._writes))
         aside: set[tuple[object, object]] = set()
 
@@ -290,12 +293,13 @@ class SqlStore:
             tx = Transaction(sql, self.clock, seed, performer)
             try:
                 done = change(tx)
-                topics.clear()  # what an earlier run of it told was undone with it
+                topics.clear()  # notifications of an earlier run of the change were rolled back with it
                 topics.update(tx.topics)
                 effects[:] = tx.outbox.claimed if "outbox" in vars(tx) else ()
                 return done
             finally:
-                vars(tx).clear()  # its parts hold it: else only the garbage collector frees either
+                # its parts refer to it, so otherwise only the garbage collector could free them
+                vars(tx).clear()
 
         def committed() -> None:
             self._changes.tell(topics)
@@ -321,7 +325,7 @@ class SqlStore:
             return done
 
     async def settle(self) -> None:
-        """Update search and thread lists, so that later reads see all messages written so far."""
+        """Update the search index and thread lists, so that later reads see all messages written so far."""
         await self.engine.settle()
 
     async def unreadable(self, limit: int) -> list[UnreadableRow]:
@@ -365,11 +369,12 @@ class SqlStore:
         self._store_id = store_id
 
     def close(self) -> None:
-        """Finish submitted work and close; repeated calls have no effect. May block."""
+        """Finish submitted work and close the store; repeated calls have no effect. This may block."""
         if os.getpid() != self._process:
             return  # the threads and the lock of the file belong to the process that forked this one
         self.engine.close()
-        self._changes.tell_all()  # those who wait for a hint look again, and learn that it is closed
+        # listeners that wait for a notification check again, and find that the store is closed
+        self._changes.tell_all()
 
     async def _set_aside(self, error: StoreCorrupt, before: set[tuple[object, object]]) -> None:
         """Mark an unreadable row as skipped, so that the step can be repeated without it.

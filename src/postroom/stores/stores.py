@@ -12,7 +12,7 @@ from postroom.stores.store import SqlStore
 
 
 class Stores(MailStore):
-    """One store, with a view for each caller that knows only one kind of table.
+    """One store, with a separate view for each caller that uses only one kind of table.
 
     The object itself is the port of mail.
     """
@@ -93,5 +93,5 @@ class Stores(MailStore):
         return await self.store.engine.outline()
 
     def close(self) -> None:
-        """Finish submitted work and close; repeated calls have no effect. Blocks."""
+        """Finish submitted work and close the store; repeated calls have no effect. Blocks."""
         self.store.close()

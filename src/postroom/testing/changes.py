@@ -38,7 +38,7 @@ _NONE: Final[Values] = {}
 
 
 class _Collection(threading.local):
-    """Whether this thread is collecting garbage, in which case freed objects may take locks on their own."""
+    """Whether this thread is collecting garbage. Freed objects may then acquire locks by themselves."""
 
     is_running = False
 
@@ -51,11 +51,11 @@ gc.callbacks.append(_collection)
 
 
 class ChangeBreaksRules(AssertionError):
-    """A change breaks a rule; the message says which."""
+    """A change breaks a rule, which the message names."""
 
 
 class CheckingEngine(Engine):
-    """Runs each change twice and watches it; passes all other calls on to the inner engine."""
+    """Runs each change twice and watches it. All other calls are passed on to the inner engine."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -169,7 +169,8 @@ class _HeldClock:
 
 def _run_twice(change: Callable[[SqlTransaction], T], sql: SqlTransaction) -> T:
     if sql.dialect == "postgres":
-        return _watched(change, sql)  # its sequences are not rolled back, so ids would differ
+        # PostgreSQL does not roll back sequences, so ids would differ in the second run
+        return _watched(change, sql)
     sql.run("store.rehearse")
     try:
         first: object = _watched(change, sql)
@@ -337,7 +338,7 @@ def _forbidden(function: Any) -> str | None:
 
 
 def _is_importing(frame: FrameType | None) -> bool:
-    """Return whether a module is being imported. That reads files, but happens only once per process."""
+    """Return whether a module is being imported. An import reads files, but happens only once per process."""
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
             return True

@@ -66,12 +66,12 @@ _GATEWAYS = count(1)
 
 @dataclass(frozen=True)
 class Shown:
-    """A message from the agent, as the chat shows it now."""
+    """A message from the agent, as the chat shows it at present."""
 
     id: str
     text: str
     buttons: tuple[tuple[str, str], ...] = ()
-    """Label and value of each button."""
+    """The label and the value of each button."""
 
 
 @dataclass(eq=False)
@@ -134,11 +134,17 @@ class ChannelDriver(ABC):
 
     @abstractmethod
     def config(self, *, secret: str | None = None) -> PlatformConfig:
-        """Return the settings of the channel, with `allow`; if `secret` is given, with a wrong credential."""
+        """Return the settings of the channel, including `allow`.
+
+        A given `secret` is a wrong credential to use.
+        """
 
     @abstractmethod
     async def say(self, text: str, person: str = ANN, extra: Extra = PLAIN) -> Sent:
-        """Deliver a message from a person; without `extra`, it is written in the person's direct chat."""
+        """Deliver a message from a person.
+
+        Without `extra`, the message is written in the person's direct chat.
+        """
 
     @abstractmethod
     def shown(self) -> Sequence[Shown]:
@@ -163,12 +169,12 @@ class ChannelDriver(ABC):
         return Hurried(self.config(secret=secret), clock=clock, timer=clock)
 
     async def opened(self, adapter: BasePlatformAdapter) -> None:  # noqa: B027 - most platforms do it by themselves
-        """Deliver the updates that were held back; called when the adapter has connected."""
+        """Deliver the updates that were held back. This is called when the adapter has connected."""
 
     async def send_again(self) -> None:  # noqa: B027 - as above
         """Deliver again the updates that were not acknowledged, if the platform does not do so by itself."""
 
-    # A driver implements these if its platform has the ability.
+    # A driver implements the following methods if its platform has the ability.
 
     async def redeliver(self, sent: Sent) -> None:
         """Deliver a message a second time, as the platform does after a lost acknowledgement."""
@@ -199,7 +205,7 @@ class ChannelDriver(ABC):
         raise NotImplementedError
 
     def refuse(self) -> None:
-        """Refuse the agent's next message for good."""
+        """Refuse the agent's next message permanently."""
         raise NotImplementedError
 
     def lose_answer(self) -> None:
@@ -262,12 +268,12 @@ def answered(activation: RunActivation, text: str) -> AgentRunResult:
 
 
 class Door:
-    """Sits between adapter and gateway, and simulates failures of a store, a process crash or a defect.
+    """Stands between the adapter and the gateway, and simulates failures of a store, a crash or a bug.
 
     Attributes:
         before: Errors to raise, one for each message, before the message is stored.
-        after: Errors to raise, one for each message, after it is stored.
-        changes: Errors to raise, one for each edit, deletion or press, before it is stored.
+        after: Errors to raise, one for each message, after the message is stored.
+        changes: Errors to raise, one for each edit, deletion or press, before the change is stored.
         handed: The texts that the adapter handed over. The word `poison` in a text triggers a defect.
     """
 
@@ -368,8 +374,8 @@ class Stage:
     def pass_a_moment(self) -> bool:
         """Move the clock by 50 ms and deliver everything that is due; return whether the clock was moved.
 
-        The clock runs at most five times as fast as real time, so not every call moves it: tasks and the
-        store's threads also need time to work.
+        The clock runs at most five times as fast as real time, so not every call moves it. Tasks and the
+        store's threads also need real time to work.
         """
         now = time.monotonic()
         if now - self._passed_at < 0.01:
@@ -418,7 +424,7 @@ class Stage:
                 await asyncio.sleep(0)
 
     async def dead(self, number: int) -> list[dict[str, Any]]:
-        """Let time pass until there are this many dead letters; return them as the command prints them."""
+        """Let time pass until there are this many dead letters; return them as `postroom` prints them."""
         service = UndeliveredService(self._stores, [self.adapter])
         async with asyncio.timeout(PATIENCE_S):
             while True:
@@ -434,7 +440,7 @@ class Stage:
         return [one.text for one in self.driver.shown()]
 
     def shows(self, text: str) -> Callable[[], bool]:
-        """Return a function that tells whether the chat shows a text from the agent."""
+        """Return a function that returns whether the chat shows this text from the agent."""
         return lambda: text in self.texts()
 
     def read(self) -> list[str]:
@@ -499,7 +505,11 @@ def needs(*abilities: str) -> Callable[[Promise], Callable[["ChannelPromises"], 
 
 
 class ChannelPromises(ABC):
-    """The tests; a subclass in a test file, whose name begins with `Test`, opens the driver of a channel."""
+    """The tests.
+
+    To run them, write a subclass in a test file, with a name that begins with `Test`, and let it open a
+    channel's driver.
+    """
 
     @abstractmethod
     def driver(self, folder: Path) -> AbstractAsyncContextManager[ChannelDriver]:
@@ -667,7 +677,8 @@ class ChannelPromises(ABC):
         sent = await stage.driver.say("seocnd")
         await stage.until_stored(2)
         await stage.driver.edit(sent, "second")
-        await stage.driver.say("third")  # in order: when this is stored, the edit was processed
+        # messages are processed in order: when this one is stored, the edit has been processed
+        await stage.driver.say("third")
         await stage.until_stored(3)
         stage.agent.free.set()
         await stage.answered(3)

@@ -31,11 +31,11 @@ async def check(
 
     These are the promises: An open run is queued, claimed or waiting. A thread has at most one owner. Open
     dispatches have the epoch of their thread. Accepted messages exist. Nothing is written for an ended run,
-    and its end is announced once. `accepted` maps each run that the program was told is accepted to its
-    thread; all of these runs must exist. With `history`, the log of the workers is checked as well, and also
-    the owners if `record` was called before. `at_once` is the limit of active runs at one instant. The
-    database is read once, in parts. While workers write, a run may therefore be read between two of its
-    steps.
+    and its end is announced once. `accepted` maps the id of each run whose acceptance was confirmed to the
+    program to its thread. All of these runs must exist. With `history`, the log of the workers is checked as
+    well, and also the owners if `record` was called before. `at_once` is the limit of active runs at one
+    instant. The database is read once, in parts. While workers write, a run may therefore be read between two
+    of its steps.
 
     Raises:
         StoreError: The database could not be read.
@@ -67,7 +67,7 @@ async def check(
 
 
 async def _of_queue(stores: RunStores) -> list[str]:
-    """Return the problems of queued and claimed dispatches."""
+    """Return a sentence for each problem of the queued and claimed dispatches."""
     found: list[str] = []
     owners: dict[str, RunDispatch] = {}
     for status in OPEN:
@@ -104,7 +104,7 @@ def _of_rows(tx: Transaction, rows: Iterable[RunDispatch]) -> list[str]:
 
 
 def _of_runs(tx: Transaction, query: RunQuery, *, is_told: bool) -> tuple[tuple[RunRecord, ...], list[str]]:
-    """Return a page of runs and their problems."""
+    """Return a page of runs, and a sentence for each of their problems."""
     runs = tx.runs.threads.list_runs(query, query.limit)
     found: list[str] = []
     for run in runs:

@@ -1,4 +1,4 @@
-"""Wrappers around a store that fail on purpose: before a write, or after it so that its answer is lost.
+"""Wrappers around a store that fail on purpose: before a write, or after it, so that its result is lost.
 
 A plan states for each write in turn whether it fails; after the end of the plan, every write succeeds. Reads
 and probes are passed on unchanged and are not counted.
@@ -22,7 +22,7 @@ def writes(*numbers: int) -> Iterator[bool]:
 
 
 def writes_that(fail: Callable[[int], bool]) -> Iterator[bool]:
-    """Plan, without end, that each write fails for whose number `fail` returns True."""
+    """Make each write fail for whose number `fail` returns True. The plan has no end."""
     return (fail(number) for number in count(1))
 
 

@@ -1,4 +1,4 @@
-"""A history of executions, and the promises of the queue that it breaks."""
+"""Checks whether a history of executions keeps the promises of the queue."""
 
 import asyncio
 import functools
@@ -16,15 +16,15 @@ from uuid import uuid4
 from postroom.embedded.running import Function, Run
 
 _NAMED = 12
-"""Maximum number of runs that a finding names."""
+"""Maximum number of runs that one finding names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Execution:
-    """One execution of a run by one owner, from its first sign of life to its last.
+    """One execution of a run by one owner, from its first recorded event to its last.
 
-    Instants are integers of any unit, of one clock within a history. For an execution that is still active,
-    `ended` is the last instant at which it was seen.
+    Instants are integers in any unit. All instants of a history are from the same clock. For an execution
+    that is still active, `ended` is the last instant at which it was seen.
     """
 
     run_id: str
@@ -80,7 +80,9 @@ class History:
         return cls(executions=executions, accepted=accepted, ended=frozenset(ended))
 
     def findings(self, *, at_once: int | None = None) -> list[str]:
-        """Return a sentence for each broken promise; none if all were kept. `at_once` is the total limit.
+        """Return a sentence for each broken promise; an empty list if all promises were kept.
+
+        `at_once` is the total limit.
 
         Executions of a thread do not overlap. The epochs of a thread and the attempts of a run do not
         decrease. A run stays on one thread. Executed runs were accepted, and accepted runs have ended.

@@ -17,11 +17,12 @@ from postroom.testing.work import ProcessDied
 
 
 class ManualMailbox(Mailbox):
-    """A mailbox with a manual clock, which looks for due work only at the request of a test."""
+    """A mailbox with a manual clock, which looks for due work only when a test asks for it."""
 
     clock: ManualClock
-    """The clock of the mailbox and its database. It does not apply to the delays between the attempts of a
-    step, which pass at once.
+    """The clock of the mailbox and its database.
+
+    The clock does not apply to the delays between the attempts of a step, which are skipped.
     """
 
     def __init__(
@@ -73,7 +74,7 @@ class ManualMailbox(Mailbox):
         return not await self.admin.poll()
 
     async def _settled(self) -> None:
-        """Wait until nothing is active; if the process dies in the meantime, restart it first."""
+        """Wait until no run is active. If the process dies in the meantime, restart it first."""
         waits = Tasks("test")
         try:
             idle = waits.start(self.admin.settled(), name="idle")

@@ -1,8 +1,8 @@
 """Makes the database itself record the owners of runs.
 
 Triggers write a numbered line in the same change in which any process gives a dispatch an owner or removes
-the owner. The numbers serve as the time of this history, because the lock of a thread orders the changes of
-the thread, and the lock of the limits orders the claims under a limit.
+the owner. The line numbers serve as the time of this history. This is possible because the lock of a thread
+orders the thread's changes, and the lock of the limits orders the claims under a limit.
 """
 
 from collections.abc import Sequence
@@ -85,7 +85,7 @@ async def record(looked_at: Mailbox | RunStores) -> None:
 
 
 async def recorded(stores: RunStores) -> list[Execution]:
-    """Return the recorded owners of runs; empty if the database has no record."""
+    """Return the recorded owners of runs; an empty list if the database has no record."""
     return await stores.store.read(_executions)
 
 

@@ -39,7 +39,7 @@ def failing(
     """Return a wrapper around `port`, whose methods are coroutines, with planned failures.
 
     A failure planned in `before` refuses the call, so that nothing is done. A failure planned in `after`
-    loses the answer to a call that was performed. `counts` gets the number of calls by method, including
+    loses the result of a call that was performed. `counts` gets the number of calls by method, including
     failures. The wrapper shares no transaction with other ports unless `storage_identity` names its database.
     A failure raises `StoreUnavailable`, or the result of `error` for the method's name.
 
@@ -124,7 +124,7 @@ def with_parts(  # noqa: PLR0913 - the parts by name
 class FailingChanges:
     """A store in which changes with given names fail as planned.
 
-    They are refused, or their answer is lost.
+    The changes are refused, or their result is lost.
     """
 
     def __init__(
@@ -169,6 +169,6 @@ def failing_changes(
     counts: Counter[str] | None = None,
     begins: Callable[[str], Awaitable[None]] | None = None,
 ) -> RunStores:
-    """Return the same stores with changes of the mailbox that fail as planned, by name."""
+    """Return the same stores, in which the mailbox's changes with these names fail as planned."""
     failing_store = FailingChanges(stores.store, before=before, after=after, counts=counts, begins=begins)
     return with_parts(stores, store=cast("SqlStore", failing_store))

@@ -13,7 +13,7 @@ from postroom.embedded.running import Function, Run
 class ProcessDied(BaseException):
     """Raised in work under `postroom.testing.mailbox` to simulate that the process dies at this instant.
 
-    From then on nothing is written for this run or other active runs; a new process recovers them.
+    From then on, nothing is written for this run or other active runs. A new process recovers them.
     """
 
 

@@ -1,10 +1,10 @@
-"""The pages of agents: a project's list, and one agent with its inbox or sent messages and its reservations.
+"""The pages of agents: the list of a project's agents, and one agent with its mail and its reservations.
 
-One of three words says whether an agent can be reached now. None of them is a guess:
+One of three words says whether an agent can be reached now. Each word is based on facts:
 
-    at work    a run of it executes here
-    reachable  the server starts it for new mail, or hooks of its client were active recently
-    unknown    neither; it may still read its inbox
+    at work    one of the agent's runs is executing on this server
+    reachable  the server starts the agent for new mail, or hooks of its client were active recently
+    unknown    neither is the case; the agent may still read its inbox
 """
 
 from collections.abc import Sequence
@@ -27,13 +27,13 @@ AGENTS: Final = 50
 BOX: Final = 25
 HELD: Final = 50
 LATELY: Final = 60 * 60 * 1_000
-"""How many milliseconds the activity of hooks counts as recent."""
+"""Age in milliseconds up to which the activity of hooks counts as recent."""
 OPEN: Final = 10
-"""Maximum open runs of an agent on its page."""
+"""Maximum number of open runs that an agent's page shows."""
 
 
 async def agents(site: Site, request: Request) -> Response:
-    """Show a project's agents, including retired ones, in the order of their registration."""
+    """Show a project's agents, including retired ones, in the order in which they were registered."""
     after = number(request, "after") or 0
 
     def look(tx: Transaction, project: Project) -> dict[str, Any]:
@@ -45,7 +45,7 @@ async def agents(site: Site, request: Request) -> Response:
 
 
 async def agent(site: Site, request: Request) -> Response:
-    """Show an agent with a page of its inbox or its sent messages, and its reservations."""
+    """Show an agent with its reservations, and with a page of its inbox or of its sent messages."""
     name, before = request.path_params["name"], number(request, "before")
     sent = choice(request, "box", ("inbox", "sent")) == "sent"
 
@@ -81,7 +81,7 @@ def _open_works(site: Site, tx: Transaction, project: Project, agent: Agent) -> 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoxRow:
-    """A message that an agent received (with its inbox `entry`) or sent (without an entry)."""
+    """A message that an agent received (then it has an inbox `entry`) or sent (then it has none)."""
 
     message: Message
     project_slug: str | None
@@ -90,7 +90,7 @@ class BoxRow:
 
 
 def _inbox_of(reads: MailReads, owner: Agent, before: int | None) -> Page[BoxRow]:
-    """Return the inbox entries below a sequence number, without those that came as blind copies."""
+    """Return the inbox entries before a sequence number, except those that came as blind copies."""
     top = min(before or owner.inbox_seq + 1, owner.inbox_seq + 1)
     after = max(top - 1 - BOX, owner.inbox_floor)
     window = reads.inbox_events(owner.id, after=after, limit=BOX)
@@ -104,7 +104,7 @@ def _inbox_of(reads: MailReads, owner: Agent, before: int | None) -> Page[BoxRow
 
 
 def _sent_by(reads: MailReads, owner: Agent, before: int | None) -> Page[BoxRow]:
-    """Return an agent's sent messages, newest first, without recalled ones."""
+    """Return the messages that an agent sent, newest first, except recalled ones."""
     page = cut(reads.sent_messages(owner.id, limit=BOX + 1, before=before), BOX, lambda one: one.id)
     recipients = reads.recipients([one.id for one in page.rows])
     slugs = slugs_of(reads, (one.project_id for one in page.rows))
@@ -121,7 +121,7 @@ def _sent_by(reads: MailReads, owner: Agent, before: int | None) -> Page[BoxRow]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Presence:
-    """Whether an agent can be reached, what this is based on, and since when."""
+    """Whether an agent can be reached, what that is based on, and since when."""
 
     word: Literal["at work", "reachable", "unknown"]
     how: str

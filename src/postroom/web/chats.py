@@ -1,4 +1,7 @@
-"""The page of chat runs: open questions, and dead letters, whose senders have been told the reason."""
+"""The page of chat runs: their open questions and dead letters.
+
+The people in the chats have already been told why a run is a dead letter.
+"""
 
 from collections.abc import Sequence
 from functools import partial
@@ -27,7 +30,7 @@ async def chats(site: WorkingSite, request: Request) -> Response:
 
 
 async def chat_run(site: WorkingSite, request: Request) -> Response:
-    """Show a chat's run that waits for an answer or is a dead letter; answer, replay or discard it."""
+    """Show a chat's run that waits for an answer or is a dead letter; accept a decision about it."""
     runs, named = site.services.runs, request.path_params["run_id"]
 
     def look(tx: Transaction) -> tuple[RunRecord | None, Sequence[ChatWork], Sequence[OpenQuestion]]:
@@ -99,7 +102,7 @@ async def _shown(
     asked: Sequence[OpenQuestion],
     stale: str = "",
 ) -> Response:
-    """Show these runs; `stale` is the reason why an answer was refused."""
+    """Show these runs; `stale` says why an answer was rejected."""
     return await site.draw(
         request,
         "chats",

@@ -1,4 +1,4 @@
-"""The control room, which is a project's first page: its current activity, with links for the viewer."""
+"""The control room, the first page of a project: its current activity, with links for the viewer."""
 
 from typing import Any, Final
 
@@ -66,7 +66,7 @@ async def control_room(site: Site, request: Request) -> Response:
 
 
 def _lately(tx: Transaction, project: Project) -> dict[str, Any]:
-    """Return the newest threads, the agents and the reservations, where no service tells of runs."""
+    """Return the newest threads, the agents and the reservations, for a server without a service for runs."""
     heads = cut(tx.mail.threads(project.id, limit=BRIEF + 1), BRIEF, lambda head: head.last_id)
     return {
         "overlaps": (),

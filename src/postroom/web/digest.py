@@ -1,4 +1,4 @@
-"""The page that tells what happened in a project lately, as the tool `catch_up` tells agents."""
+"""The page that summarizes recent events in a project, as the tool `catch_up` does for agents."""
 
 from typing import Any, Final
 
@@ -14,7 +14,7 @@ MOST_HOURS: Final = 168
 
 
 async def digest(site: WorkingSite, request: Request) -> Response:
-    """Show a project's digest of the last `hours`, at most a week."""
+    """Show a summary of what happened in a project in the last `hours`, at most a week."""
     hours = min(max(number(request, "hours") or 24, 1), MOST_HOURS)
 
     def look(tx: Transaction, project: Project) -> dict[str, Any]:

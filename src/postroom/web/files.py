@@ -1,4 +1,4 @@
-"""The files that pages fetch: attachments, which browsers never execute, the style sheet, and the icon."""
+"""The files that pages load: attachments, which browsers never execute, the style sheet, and the icon."""
 
 import hashlib
 from collections.abc import Mapping
@@ -23,13 +23,13 @@ _SAFE = {
     "X-Content-Type-Options": "nosniff",
     "Content-Security-Policy": "sandbox; default-src 'none'",
     "Cross-Origin-Resource-Policy": "same-origin",
-    # Asked for each time: a recalled message takes its attachments with it.
+    # Browsers must ask each time, because the attachments of a recalled message disappear with it.
     "Cache-Control": "private, no-cache",
 }
 
 
 def picture_type(content: bytes) -> str | None:
-    """Return the media type of an image that may be displayed; None for other content."""
+    """Return the media type of an image that browsers may display; None for any other content."""
     if content[:4] == b"RIFF" and content[8:12] == b"WEBP":
         return "image/webp"
     return next((kind for beginning, kind in _BEGINNINGS if content.startswith(beginning)), None)
@@ -52,7 +52,7 @@ def unchanged(*, etag: str) -> Response:
 
 
 def plain(text: str, *, headers: Mapping[str, str] | None = None) -> Response:
-    """Return text that a browser displays as it is and never interprets."""
+    """Return text that a browser displays unchanged and never interprets."""
     return Response(
         text.encode("utf-8", "replace"),
         media_type="text/plain; charset=utf-8",
@@ -61,7 +61,7 @@ def plain(text: str, *, headers: Mapping[str, str] | None = None) -> Response:
 
 
 def _disposition(name: str) -> str:
-    """Return both forms of a file's name: in ASCII for every browser, and exactly for those with RFC 5987."""
+    """Return both forms of a file name for the header: ASCII for all browsers, and exact by RFC 5987."""
     shown = one_line(name).replace("/", "_").replace("\\", "_").strip(". ") or "attachment"
     plain = "".join(
         character if character.isascii() and character not in '"%;' else "_" for character in shown
@@ -80,7 +80,7 @@ _ASK_EACH_TIME = "no-cache"
 
 @dataclass(frozen=True, slots=True)
 class Asset:
-    """A file that every page may fetch."""
+    """A file that every page may load."""
 
     content: bytes
     media_type: str
@@ -100,7 +100,7 @@ _ASSETS: Mapping[str, Asset] = _load()
 
 
 def asset_link(name: str) -> str:
-    """Return the address of an asset, which changes with its content."""
+    """Return the address of an asset; it changes when the content of the asset changes."""
     stem, _, suffix = name.rpartition(".")
     return f"/static/{stem}.{_ASSETS[name].digest}.{suffix}"
 
@@ -123,5 +123,5 @@ async def _asset(request: Request) -> Response:
 
 
 def asset_routes() -> list[BaseRoute]:
-    """Return the routes under `/static`: by name and content hash (cached forever), and by name alone."""
+    """Return the routes below `/static`: by name and content hash (cached forever), and by name alone."""
     return [Mount("/static", routes=[Route("/{name}", _asset)])]

@@ -1,6 +1,6 @@
-"""The page that finds projects, agents, messages, runs and acts by words, over all projects.
+"""The page that searches all projects for projects, agents, messages, runs and actions.
 
-Without a script it is a page with a search field. With a script, Ctrl+K shows its results in a dialog.
+Without JavaScript, it is a page with a search field. With JavaScript, Ctrl+K shows its results in a dialog.
 """
 
 from collections.abc import Iterator
@@ -22,13 +22,13 @@ from postroom.web.site import Shown, Site
 from postroom.web.wording import folder_name
 
 PROJECTS: Final = 50
-"""Maximum number of projects that are searched, in the order in which they were added."""
+"""Maximum number of projects that are searched; those added first come first."""
 AGENTS: Final = 200
 """Maximum number of agents of each project that are searched."""
 EACH: Final = 6
-"""Maximum results of each kind."""
+"""Maximum number of results of each kind."""
 SHORTEST: Final = 2
-"""Minimum characters of a text for which messages and runs are searched."""
+"""Minimum number of characters for which messages and runs are searched."""
 _PAGES: Final = (
     *(("Control room", ""), ("Timeline", "timeline"), ("Threads", "threads"), ("Tasks", "tasks")),
     *(("Agents", "agents"), ("Reservations", "reservations")),
@@ -42,7 +42,7 @@ _WORKING_PAGES: Final = (
 
 
 class Found(NamedTuple):
-    """A result: its kind, its title, more words about it, and its address."""
+    """A result: its kind, its title, a description, and its address."""
 
     kind: str
     title: str
@@ -51,7 +51,7 @@ class Found(NamedTuple):
 
 
 async def find(site: Site, request: Request) -> Response:
-    """Show the projects, agents, messages, runs and acts that match some words."""
+    """Show the projects, agents, messages, runs and actions that match some words."""
     question = request.query_params.get("q", "").strip()[:LONGEST_TEXT]
     is_whole = "part" not in request.query_params
     me = remembered_name(request)
@@ -77,7 +77,7 @@ def _matches(one: Found, words: list[str]) -> bool:
 
 
 def _acts(site: Site, projects: list[Project], me: str) -> Iterator[Found]:
-    """Yield the pages of the server and of each project, and the acts that a person can begin."""
+    """Yield the pages of the server and of each project, and the actions that a person can start."""
     yield Found("page", "Inbox", "everything that needs you", "/")
     if site.services is not None:
         yield Found("page", "Chats", "questions and failures of chats", links.chats())
@@ -102,7 +102,10 @@ def _agents(tx: Transaction, projects: list[Project]) -> Iterator[Found]:
 
 
 def _runs(site: Site, tx: Transaction, question: str, *, is_whole: bool) -> list[Found]:
-    """Return the runs whose id begins with a text, or, for a whole page, the newest with its words."""
+    """Return the runs whose id begins with a text.
+
+    If there are none, a whole page gets the newest runs that contain its words.
+    """
     if site.services is None:
         return []
     works = [
@@ -123,7 +126,7 @@ def _address(work: Work) -> str:
 
 
 def _messages(tx: Transaction, projects: list[Project], question: str) -> list[Found]:
-    """Return the newest matching messages; the last word of the text may be the beginning of a word."""
+    """Return the newest messages that match; the last word of the text may be only the start of a word."""
     query = parse_query(question if question.endswith(("*", '"')) else f"{question}*")
     if query is None:
         return []

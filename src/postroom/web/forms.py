@@ -1,8 +1,8 @@
-"""The forms of the pages, with which people change data.
+"""The forms on the pages, with which people change data.
 
-A form is read up to a size limit, and accepted only from the session for which it was made. The access check
-has already refused other origins. The token in the form is the second check. It is derived from the session's
-cookie, so only somebody who can read the pages can submit a form that is accepted.
+A form is read up to a size limit, and accepted only from the session for which it was created. The access
+check has already rejected other origins, and the token in the form is a second check. The token is derived
+from the session's cookie, so only somebody who can read the pages can submit a valid form.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from postroom.web.serving import cookies_of
 
 FORM_TYPE: Final = "application/x-www-form-urlencoded"
 FILES_TYPE: Final = "multipart/form-data"
-"""The type of a form with files."""
+"""The content type of a form with files."""
 _BOUNDARY: Final = re.compile(r';\s*boundary="?([A-Za-z0-9\'()+_,./:=? -]{1,70})"?\s*$', re.IGNORECASE)
 _FIELD: Final = re.compile(
     rb'^content-disposition:[ \t]*form-data;[ \t]*name="([^"\r\n]*)"(?:;[ \t]*filename="([^"\r\n]*)")?',
@@ -40,11 +40,11 @@ F = TypeVar("F", bound=msgspec.Struct)
 async def read_form(
     request: Request, visitors: Sessions, kind: type[F], *, limit: int = SMALL_FORM, files_limit: int = 0
 ) -> F:
-    """Read a form, and check that it was sent by the session for which it was made.
+    """Read a form, and check that it comes from the session for which it was created.
 
-    A list field of `kind` gets every text with its name. Other fields get the first text that is not empty.
-    With a `files_limit`, in bytes, the form may have `files`; `is_cut` tells that they exceeded the limit.
-    The typed texts are stored at once, so that an error page can show them.
+    A list field of `kind` gets every text that has its name; any other field gets the first such text that is
+    not empty. With a `files_limit`, in bytes, the form may have `files`, and `is_cut` is true if they
+    exceeded the limit. The typed texts are stored at once, so that an error page can show them.
 
     Raises:
         NotPermitted: The form belongs to another session; none of its fields was used.
@@ -92,19 +92,19 @@ async def read_form(
 
 
 class RunForm(msgspec.Struct):
-    """A person's decision about a run, or about several runs of a filtered list."""
+    """A person's decision about a run, or about several runs in a filtered list."""
 
     do: str = ""
     run: list[str] = []
     back: str = ""
-    """The query of the filtered list on which the person decided about several runs."""
+    """The query of the filtered list in which the person decided about several runs."""
 
 
 async def _body(request: Request, limit: int) -> tuple[bytes, bool]:
     """Return the body of a request, and whether it was truncated after `limit` bytes.
 
-    The rest is received as well, because a browser does not read a response before it has sent the whole
-    form.
+    The rest of the body is received as well, because a browser reads the response only after it has sent the
+    whole form.
     """
     parts, size = list[bytes](), 0
     async for part in request.stream():
@@ -115,7 +115,7 @@ async def _body(request: Request, limit: int) -> tuple[bytes, bool]:
 
 
 def _parts(body: bytes, boundary: bytes, *, is_cut: bool) -> tuple[dict[str, list[str]], list[DraftFile]]:
-    """Return the fields and the files of a form; if it was truncated, only the complete fields.
+    """Return the fields and the files of a form; if the form was truncated, return only complete fields.
 
     Raises:
         InvalidArgument: The form cannot be read.
@@ -133,7 +133,7 @@ def _parts(body: bytes, boundary: bytes, *, is_cut: bool) -> tuple[dict[str, lis
             name, filename = found[1].decode(), found[2]
             if filename is None:
                 fields.setdefault(name, []).append(content.decode())
-            elif filename:  # it is empty if no file was chosen
+            elif filename:  # the name is empty if no file was chosen
                 files.append(DraftFile(filename.decode().replace("%22", '"'), content))
     except UnicodeDecodeError as error:
         raise InvalidArgument("the form cannot be read", remedy="reload the page") from error

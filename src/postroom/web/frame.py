@@ -1,4 +1,4 @@
-"""The frame of a project's pages: counts on the tabs, avatars, and the position in the log."""
+"""The frame that a project's pages share: counts on the tabs, avatars, and the position in the log."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,12 +15,12 @@ from postroom.web.wording import TONES, tone
 NAMED: Final = 200
 """How many agents, and how many people, get colours in the order in which they joined.
 
-Later ones get colours by name.
+Colours of later ones depend on their names.
 """
 MOST_REVIEWS: Final = 99
-"""Tasks that wait for a check are counted up to this number."""
+"""Maximum number of tasks that wait for a check and are counted."""
 _STEP: Final = 5
-"""The distance in the palette between successive members, because neighbouring colours look similar."""
+"""The distance in the palette between successive members' colours; neighbouring colours look similar."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +33,10 @@ class Face:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
-    """The shared context of a project's page."""
+    """The data that all pages of a project share."""
 
     after: int = 0
-    """The newest entry of the project's log at the time before the page was read."""
+    """The number of the newest entry in the project's log before the page was read."""
     needs: int = 0
     """The number of questions, dead letters, conflicts and finished tasks that wait for a person."""
     questions: int = 0
@@ -52,7 +52,7 @@ class Frame:
     def face(self, name: str, *, is_person: bool | None = None) -> Face:
         """Return the avatar of a name.
 
-        `is_person` is None if the caller does not know whether it is a person's.
+        `is_person` is None if the caller does not know whether the name is a person's.
         """
         known = self.faces.get(name.casefold())
         if known is None or (is_person is not None and known.is_person != is_person):
@@ -84,7 +84,7 @@ def frame(  # noqa: PLR0913 - what stands around a page, by name
     person = reads.agent(people.id, me) if people is not None and me else None
     reviews = reads.count_reviews(project.id, limit=MOST_REVIEWS)
     faces: dict[str, Face] = {}
-    for home in (people, project):  # of a name that both have, the agent's look counts
+    for home in (people, project):  # if an agent and a person have the same name, the agent's avatar is used
         if home is not None:
             is_person = home.slug == PEOPLE_SLUG
             for number, one in enumerate(reads.agents(home.id, include_retired=True, limit=NAMED)):

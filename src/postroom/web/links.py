@@ -1,10 +1,10 @@
-"""The addresses of the pages. Every part is quoted, and empty parameters are omitted."""
+"""The addresses of the pages; every part is quoted, and empty parameters are omitted."""
 
 from urllib.parse import quote, urlencode
 
 
 def page(slug: str, *parts: object, **parameters: object) -> str:
-    """Return the address of a page of a project: of its control room, or of the page that `parts` name.
+    """Return the address of a project's page: the one that `parts` name, or the control room.
 
     A parameter that is None, False or "" is omitted. True becomes `1`, and a tuple is joined with dots.
     """
@@ -15,7 +15,7 @@ def page(slug: str, *parts: object, **parameters: object) -> str:
 
 
 def attachment(sha256: str, message_id: int, name: str) -> str:
-    """Return the address of an attachment's bytes, which includes the message with the attachment."""
+    """Return the address of an attachment's bytes, which contains the id of the message."""
     return _address(f"/attachments/{sha256}", {"message": message_id, "name": name})
 
 

@@ -1,4 +1,4 @@
-"""The page of one message with its text and its files, on which a person can mark it as read."""
+"""The page of one message, with its text and its files; a person can mark the message as read there."""
 
 import asyncio
 import re
@@ -53,10 +53,10 @@ async def message(site: Site, request: Request) -> Response:
 
 
 def _slug_of_thread(reads: MailReads, project: Project, shown: ShownMessage) -> str:
-    """Return the slug of the project in which the message belongs to a thread: this project or the sender's.
+    """Return the slug of the project in which a message's thread is shown: this project or the sender's.
 
-    A message from another project belongs to a thread of this project if a person wrote it, or if an agent of
-    this project also wrote in the thread.
+    If the message comes from another project, its thread is shown in this project in two cases: a person
+    wrote the message, or an agent of this project also wrote in the thread.
     """
     one = shown.message
     if one.project_id != project.id:
@@ -88,7 +88,7 @@ async def source(site: Site, request: Request) -> Response:
 
 
 class MarkForm(msgspec.Struct):
-    """A person's mark on a message, and the page on which the person made it: a thread, or `home`."""
+    """A person's mark on a message, and the page where the person made it: a thread, or `home`."""
 
     do: str = ""
     name: str = ""
@@ -114,7 +114,7 @@ async def mark(site: WorkingSite, request: Request) -> Response:
 
 
 async def attachment(site: Site, request: Request) -> Response:
-    """Return an attachment as a download, with the name that it has in its message."""
+    """Return an attachment as a download, under the name that it has in its message."""
     sha256, matching, content = await _file(site, request)
     if content is None:
         return files.unchanged(etag=sha256)
@@ -134,7 +134,7 @@ async def preview(site: Site, request: Request) -> Response:
 
 
 async def _file(site: Site, request: Request) -> tuple[str, list[Attachment], bytes | None]:
-    """Return a SHA-256, its attachments and its bytes, which are None if the browser has them cached."""
+    """Return a hash, the attachments with it, and their bytes; None if the browser has cached the bytes."""
     sha256, message_id = request.path_params["sha256"], number(request, "message")
     if not _SHA256.fullmatch(sha256) or message_id is None:
         raise UnknownMessage("no message with this file is given", remedy="open the file from its message")
@@ -157,7 +157,7 @@ async def _file(site: Site, request: Request) -> tuple[str, list[Attachment], by
 
 
 def attached(reads: MailReads, message_id: int, sha256: str) -> list[Attachment]:
-    """Return the attachments of a message with this SHA-256, of the file itself or of its preview.
+    """Return the attachments of a message whose own content, or whose preview, has this SHA-256.
 
     Raises:
         UnknownMessage: No attachment has this SHA-256, or the message was recalled.

@@ -1,7 +1,7 @@
-"""The routes of the pages. Each page is a function that reads the store once and fills one template.
+"""The routes of the pages. The function of each page reads the store once and fills one template.
 
-The server renders the pages, so they work without a script. An error of postroom becomes a page in the same
-frame. Any other exception is left to the outer layers of the application.
+The server renders the pages, so they work without JavaScript. A postroom error becomes an error page in the
+same frame. The outer layers of the application handle any other exception.
 """
 
 from http import HTTPStatus
@@ -37,7 +37,7 @@ _FORM = ("GET", "POST")
 
 
 def page_routes(store: SqlStore, *, clock: Clock, services: PageServices | None = None) -> list[BaseRoute]:
-    """Return the routes of the pages and their files. With services, people can also change data.
+    """Return the routes of the pages and of their files. With services, people can also change data.
 
     No request reads a file: templates and assets are in memory. Every path is `/` itself or lies under
     `/chats`, `/find`, `/p`, `/attachments`, `/previews` or `/static`.
@@ -84,6 +84,6 @@ def page_routes(store: SqlStore, *, clock: Clock, services: PageServices | None 
 
 
 async def _nowhere(site: Site, request: Request) -> Response:
-    """Report a missing page, in the frame of the project in the address if it exists."""
+    """Report that a page does not exist, in the frame of the project in the address, if that exists."""
     slug = request.path_params.get("rest", "").partition("/")[0]
     return await site.failure(request, slug, HTTPStatus.NOT_FOUND, f"there is no page at {request.url.path}")

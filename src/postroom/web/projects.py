@@ -1,6 +1,6 @@
-"""The first page: everything in all projects and chats that waits for a person, then every project.
+"""The first page: everything in all projects and chats that needs a person, then all projects.
 
-Two cookies of the browser say which rows are hidden until when, and when the person was here before.
+Two cookies in the browser store which rows are hidden until when, and when the person visited before.
 """
 
 import re
@@ -30,33 +30,33 @@ from postroom.web.site import PageServices, Shown, Site, WorkingSite
 
 PROJECTS: Final = 20
 QUESTIONS: Final = 20
-"""Maximum open questions on the page."""
+"""Maximum number of open questions on the page."""
 _DONE: Final = ("", "yes", "no", "answered", "late", "replay", "discard", "share", "end", "later", "seen")
 REVIEWS: Final = 10
-"""Maximum tasks of a project on the page that wait for a person's check."""
+"""Maximum number of tasks of each project on the page that wait for a person's check."""
 GROUPS: Final = 20
-"""Maximum groups of failed runs on the page."""
+"""Maximum number of groups of failed runs on the page."""
 AT_ONCE: Final = 100
 """Maximum number of runs of a group that one button replays or discards."""
 MAIL: Final = 5
-"""Maximum messages to the viewer on the page."""
+"""Maximum number of messages to the viewer on the page."""
 FINISHED: Final = 8
-"""Maximum finished runs on the page."""
+"""Maximum number of finished runs on the page."""
 ENDED: Final = 400
-"""Maximum executions since the last visit that are counted."""
+"""Maximum number of executions since the last visit that are counted."""
 ACTIVE: Final = 6
-"""Maximum active runs on the page."""
+"""Maximum number of active runs on the page."""
 COUNTED: Final = 99
-"""Rows of a project are counted up to this number. Beyond it, the page shows that there are more."""
+"""Maximum number of rows of a project that are counted; beyond it, the page shows that there are more."""
 DAY: Final = 24 * HOUR
 LOOKED_BACK: Final = 7 * DAY
-"""How far back, in milliseconds, the page tells what happened, and for how long a row can be hidden."""
+"""How far back the page reports what happened, and how long a row can be hidden, in milliseconds."""
 AWAY: Final = HOUR // 2
-"""After how many milliseconds without opening the page its next opening is a new visit."""
+"""Milliseconds without a visit after which opening the page counts as a new visit."""
 MOST_HIDDEN: Final = 60
-"""Maximum rows that a browser hides. If there are more, those that would come back first are shown."""
+"""Maximum number of rows that a browser hides; beyond it, those that would reappear first are shown."""
 KEPT_ID: Final = 12
-"""How many of the last characters of a run's id are part of a row's key."""
+"""How many characters from the end of a run's id are part of a row's key."""
 LATER_COOKIE: Final = "postroom_later"
 SEEN_COOKIE: Final = "postroom_seen"
 _HIDDEN: Final = re.compile(r"([a-z]-[A-Za-z0-9-]{1,60})\.([0-9]{1,11})")
@@ -68,18 +68,18 @@ _ADDRESS: Final = re.compile(r"https?://[A-Za-z0-9.\-\[\]:]+")
 
 
 class Later(NamedTuple):
-    """What this browser's cookies say about the rows of the first page."""
+    """The state of the first page's rows according to the cookies of this browser."""
 
     hidden: Mapping[str, int]
-    """The instant until which each row is hidden, keyed by the key of the row."""
+    """The time until which each row is hidden, keyed by the row's key."""
     since: int
-    """The instant after which finished runs are new."""
+    """The time after which finished runs count as new."""
     is_known: bool
-    """Whether the browser has been here before; otherwise `since` is a day ago."""
+    """Whether the browser has visited before; if not, `since` is a day ago."""
 
 
 async def projects(site: Site, request: Request) -> Response:
-    """Show what needs a person, then every project, those with the most recent mail first."""
+    """Show what needs a person, then all projects, those with the most recent mail first."""
     after, me, services = number(request, "after") or 0, remembered_name(request), site.services
     answered = request.query_params.get("answered", "")
     address, later = str(request.base_url).rstrip("/"), _later(request, site.clock.now())
@@ -141,7 +141,7 @@ def _inbox(
     later: Later,
     me: str,
 ) -> dict[str, Any]:
-    """Return the rows of the inbox without the hidden ones, and what happened since the last visit."""
+    """Return the rows of the inbox except hidden ones, and what happened since the last visit."""
     mail, hidden = tx.mail, Counter[str]()
 
     def due(rows: Iterable[T], key: Callable[[T], str]) -> list[tuple[str, T]]:
@@ -226,7 +226,7 @@ def _since(services: PageServices, tx: Transaction, shown: Sequence[Project], la
 
 
 def _taken_back(services: PageServices, tx: Transaction, answered: str) -> tuple[str, str, str] | None:
-    """Return the project, run and number of a question whose answer can be taken back; None for others."""
+    """Return project, run and number of a question if its answer can be withdrawn; otherwise None."""
     slug, _, rest = answered.partition("/")
     run_id, _, question = rest.rpartition("/")
     given = services.questions.given_answer(tx, slug, run_id, question) if slug and run_id else None
@@ -234,7 +234,7 @@ def _taken_back(services: PageServices, tx: Transaction, answered: str) -> tuple
 
 
 def _later(request: Request, now: int) -> Later:
-    """Return what the cookies of a browser say; texts that this module did not write are ignored."""
+    """Read the state of rows from a browser's cookies; ignore values that this module did not write."""
     hidden = {
         found[1]: int(found[2]) * 1_000
         for item in request.cookies.get(LATER_COOKIE, "").split("_")
@@ -245,13 +245,13 @@ def _later(request: Request, now: int) -> Later:
         return Later(hidden, now - DAY, is_known=False)
     since, last = int(seen[1]), int(seen[2])
     since = last if now - last > AWAY else since
-    if not since:  # the first visit goes on
+    if not since:  # the first visit continues
         return Later(hidden, now - DAY, is_known=False)
     return Later(hidden, min(max(since, now - LOOKED_BACK), now), is_known=True)
 
 
 def _key(text: str) -> str:
-    """Return the key of a row as a cookie can hold it."""
+    """Return the key of a row in a form that a cookie can contain."""
     return _NOT_IN_KEYS.sub("", text)
 
 
@@ -262,18 +262,18 @@ def _remember(request: Request, answer: Response, name: str, text: str) -> None:
 
 
 class HomeForm(msgspec.Struct):
-    """A person's decision about rows of the first page."""
+    """A person's decision about rows on the first page."""
 
     do: str = ""
     run: list[str] = msgspec.field(default_factory=list)
     later: str = ""
-    """The key of a row to hide, and for how many hours: `q-4f2a.4`; for 0 hours, the row is shown again."""
+    """The key of a row to hide, and for how many hours: `q-4f2a.4`; with 0 hours, the row is shown again."""
 
 
 async def home(site: WorkingSite, request: Request) -> Response:
     """Show the first page; replay or discard the dead letters of a group, or hide a row for some hours.
 
-    Runs that somebody has replayed or discarded in the meantime are skipped and counted.
+    Runs that somebody else has replayed or discarded in the meantime are skipped, and their number is shown.
     """
     if request.method != "POST":
         return await projects(site, request)
@@ -300,10 +300,10 @@ async def home(site: WorkingSite, request: Request) -> Response:
 
 
 def _hidden(request: Request, asked: str, now: int) -> Response:
-    """Hide a row in this browser for some hours, or show every hidden row again (`all.0`).
+    """Hide a row in this browser for some hours, or show all hidden rows again (`all.0`).
 
     Raises:
-        InvalidArgument: The text is not a key with a number of hours.
+        InvalidArgument: The text is not a row's key and a number of hours.
     """
     hidden, found = dict(_later(request, now).hidden), _HIDDEN.fullmatch(asked)
     if asked == "all.0":

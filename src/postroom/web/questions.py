@@ -1,4 +1,4 @@
-"""The page of questions: the open questions of a project's agents, and the recent answers."""
+"""The page of questions: open questions of a project's agents, and their recent answers."""
 
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -20,13 +20,13 @@ from postroom.web.site import WorkingSite
 
 MOST_ANSWERS: Final = 30
 _FOR: Final = {"1h": 3_600_000, "1d": 86_400_000, "0": 0}
-"""For how long a question can be put off, in milliseconds."""
+"""How long a question can be put off, in milliseconds."""
 LATE: Final = "/?done=late"
-"""The first page after an answer that came too late."""
+"""The address of the first page after an answer that came too late."""
 
 
 class AnswerForm(msgspec.Struct):
-    """A person's answer to a question of a run, or its withdrawal."""
+    """A person's answer to a run's question, or the withdrawal of an answer."""
 
     do: str = ""
     answer: str = ""
@@ -36,7 +36,7 @@ class AnswerForm(msgspec.Struct):
     number: str = ""
     until: str = ""
     names: list[str] = []
-    """The names of a form's fields."""
+    """The names of the fields of a question that asks for a form."""
     v0: str = ""
     v1: str = ""
     v2: str = ""
@@ -106,10 +106,10 @@ async def _answered(site: WorkingSite, request: Request) -> Response:
 
 
 async def put_off(site: WorkingSite, slug: str, form: AnswerForm) -> None:
-    """Put a question of a project ("" for a chat) off as a person has chosen.
+    """Put off a question of a project ("" for a chat) for the time that a person has chosen.
 
     Raises:
-        InvalidArgument: The page offers no such time.
+        InvalidArgument: The page does not offer this time.
         StaleDecision: The question is not open.
     """
     if form.until not in _FOR:
@@ -121,7 +121,7 @@ async def put_off(site: WorkingSite, slug: str, form: AnswerForm) -> None:
 
 
 async def decide(site: WorkingSite, slug: str, form: AnswerForm) -> None:
-    """Answer a question of a project ("" for a chat) as a person has filled in the form.
+    """Answer a question of a project ("" for a chat) with the form that a person has filled in.
 
     Raises:
         InvalidArgument, TooLarge: The form is not complete, or has too many characters.

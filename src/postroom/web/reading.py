@@ -1,7 +1,7 @@
-"""Reads the content of each page from one consistent view of the store, with a bounded number of queries.
+"""Reads the content of each page from one consistent view of the store, with a limited number of queries.
 
-This module does not produce HTML. It removes blind copies before any page can see them, both as recipients of
-a message and as messages of an inbox.
+This module does not produce HTML. It removes blind copies before any page can see them: from the recipients
+of messages, and from inboxes.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -30,23 +30,23 @@ OFFERED = 200
 """Maximum number of agents, and of people, that a filter offers."""
 IMPORTANCES: tuple[Importance, ...] = ("low", "normal", "high", "urgent")
 BRIEF = 8
-"""Number of rows of a list on a project's first page."""
+"""Number of rows that a list on a project's first page shows."""
 
 PICTURES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
-"""Media types that may be displayed within a page.
+"""Media types that browsers may display within a page.
 
 The type is detected from the bytes, whatever the sender claimed.
 """
 
 SHOWN_PICTURE = 512 * 1024
-"""The maximum size in bytes of an image that is displayed itself if it has no preview."""
+"""The maximum size in bytes of an image without a preview that a page displays."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Page(Generic[T]):
-    """Some rows of a list, and the cursor of the next page; None on the last page."""
+    """The rows of one page of a list, and the cursor of the next page, which is None on the last page."""
 
     rows: Sequence[T]
     next: int | None = None
@@ -60,14 +60,14 @@ class ThreadRow:
     first: Message | None
     last: Message | None
     importance: Importance
-    """The higher importance of the two messages."""
+    """The importance of the first or the newest message, whichever is higher."""
     owed: int
-    """The number of acknowledgements that are still missing for the two messages."""
+    """How many acknowledgements of the first and the newest message are missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownMessage:
-    """A message with all related data that a page may show."""
+    """A message, with all the data about it that a page may show."""
 
     message: Message
     sender: Agent | None
@@ -76,7 +76,7 @@ class ShownMessage:
     recipients: Sequence[Recipient]
     attachments: Sequence[Attachment]
     answers: Message | None
-    """The message that this one replies to, if the project may show it."""
+    """The message to which this one replies, if the project may show it."""
 
 
 def known_project(reads: MailReads, slug: str) -> Project:
@@ -120,7 +120,7 @@ def message(reads: MailReads, project: Project, message_id: int) -> ShownMessage
 
 
 def shown_as(attachment: Attachment) -> str | None:
-    """Return the SHA-256 of the image to display for an attachment; None if there is none."""
+    """Return the SHA-256 of the image that is displayed for an attachment; None if there is none."""
     is_small = attachment.media_type in PICTURES and attachment.size <= SHOWN_PICTURE
     return attachment.preview_sha256 or (attachment.sha256 if is_small else None)
 
@@ -128,9 +128,9 @@ def shown_as(attachment: Attachment) -> str | None:
 def bodies_of(
     reads: MailReads, project: Project, messages: Sequence[ShownMessage]
 ) -> tuple[dict[int, str], dict[int, dict[str, str]], dict[int, dict[str, str]]]:
-    """Return the data to render the bodies of messages, keyed by the messages' ids.
+    """Return the data needed to render the bodies of messages, keyed by the ids of the messages.
 
-    It consists of the texts, the addresses of attached images, and the addresses of references.
+    The data are the texts, the addresses of attached images, and the addresses of references.
     """
     standing = [one for one in messages if one.message.recalled_at is None]
     texts = {one.message.id: one.message.body_md for one in standing}
@@ -146,13 +146,13 @@ def bodies_of(
 
 
 def how_seen(reads: MailReads, shown: ShownMessage) -> list[tuple[str, str]]:
-    """Return the recipients of a message that may be shown, each with how they will see the message."""
+    """Return the recipients of a message that pages may show, and how each will see the message."""
     seen = sending.how_seen(reads, shown.message, shown.recipients)
     return [(one.name, seen[one.agent_id]) for one in shown.recipients]
 
 
 def offered_names(reads: MailReads, project: Project | None, chosen: str) -> list[str]:
-    """Return the names that a filter offers, always including the chosen name, and one more."""
+    """Return the names that a filter offers: up to the limit, one more, and always the chosen name."""
     known = [] if project is None else reads.agents(project.id, include_retired=True, limit=OFFERED + 1)
     names = [one.name for one in known]
     return names if not chosen or chosen in names else [chosen, *names]
@@ -161,7 +161,7 @@ def offered_names(reads: MailReads, project: Project | None, chosen: str) -> lis
 def subjects_of(
     reads: MailReads, project: Project, works: Iterable[Work], messages: Sequence[int] = ()
 ) -> dict[int, Message]:
-    """Return the messages that started runs or wait for one, if the project may show them."""
+    """Return the messages that started runs or wait for a run, if the project may show them."""
     ids = sorted({*messages, *(number for one in works for number in one.messages)})
     found = conversation.here(reads, project, list(reads.messages(ids).values()))
     return {one.id: one for one in found}
@@ -170,8 +170,8 @@ def subjects_of(
 def references(reads: MailReads, project: Project, texts: Mapping[int, str]) -> dict[int, dict[str, str]]:
     """Return the addresses of each text's references: messages as `#12`, agents and people as `@lena`.
 
-    The project must be allowed to show the message. An agent of the project comes before a person. The first
-    200 numbers and the first 200 names are looked up.
+    Only messages that the project may show get an address. If an agent of the project and a person have the
+    same name, the name refers to the agent. At most 200 numbers and 200 names are looked up.
     """
     words = {key: dict.fromkeys(one[0] for one in REFERENCE.finditer(text)) for key, text in texts.items()}
     every = dict.fromkeys(word for found in words.values() for word in found)
@@ -188,7 +188,7 @@ def references(reads: MailReads, project: Project, texts: Mapping[int, str]) -> 
 
 
 def cut(found: Sequence[T], limit: int, number: Callable[[T], int]) -> Page[T]:
-    """Return a page of `limit` rows. If `found` has one more row, there is a next page."""
+    """Return a page of `limit` rows; if `found` has more rows, the page has the cursor of the next one."""
     shown = found[:limit]
     return Page(shown, number(shown[-1]) if len(found) > limit else None)
 
@@ -214,7 +214,7 @@ def thread_rows(reads: MailReads, heads: Sequence[ThreadHead]) -> list[ThreadRow
 
 
 def shown_messages(reads: MailReads, project: Project, messages: Sequence[Message]) -> list[ShownMessage]:
-    """Return messages with all related data that a page of a project may show."""
+    """Return messages with all the data about them that a project's pages may show."""
     ids = [one.id for one in messages]
     known = {one.id: one for one in messages}
     answered = [one.reply_to for one in messages if one.reply_to is not None and one.reply_to not in known]
@@ -241,11 +241,11 @@ def shown_messages(reads: MailReads, project: Project, messages: Sequence[Messag
 
 
 def openly(recipients: Iterable[Recipient]) -> list[Recipient]:
-    """Return the recipients without those of blind copies."""
+    """Return the recipients, except those of blind copies."""
     return [one for one in recipients if one.kind != "bcc"]
 
 
 def slugs_of(reads: MailReads, project_ids: Iterable[int]) -> dict[int, str]:
-    """Return the slugs of projects by their ids, without unknown ids."""
+    """Return the slugs of projects, keyed by id; unknown ids are left out."""
     found = {project_id: reads.project_by_id(project_id) for project_id in sorted(set(project_ids))}
     return {project_id: project.slug for project_id, project in found.items() if project is not None}

@@ -22,7 +22,7 @@ ENDED_FOR: Final = "another agent holds the same file; ended on the pages"
 
 
 async def reservations(site: Site, request: Request) -> Response:
-    """Show active reservations (with a path, those that may match it) and the last ones that ended."""
+    """Show the active reservations (for a path, those that may match it) and those that ended last."""
     path = request.query_params.get("path", "").strip()[:MAX_QUESTION]
 
     def look(tx: Transaction, project: Project) -> dict[str, Any]:
@@ -50,18 +50,18 @@ async def reservations(site: Site, request: Request) -> Response:
 
 
 class ReservationForm(msgspec.Struct):
-    """A person's decision about reservations: which reservation is released, or which become shared."""
+    """A person's decision about reservations: which one is released, or which ones become shared."""
 
     do: str = ""
     name: str = ""
     why: str = ""
     reservation: list[Number] = []
     back: str = ""
-    """`home` if the person decided on the first page."""
+    """`home` if the person decided about them on the first page."""
 
 
 async def decide(site: WorkingSite, request: Request) -> Response:
-    """End a reservation for a person, or let overlapping ones be shared; show the control room."""
+    """End a reservation for a person, or make overlapping ones shared; then show the control room."""
     project = await site.project(request)
     if request.method != "POST":
         return see(links.page(project.slug, "reservations"))
@@ -85,7 +85,7 @@ async def decide(site: WorkingSite, request: Request) -> Response:
 
 
 def _literal_part(path: str) -> str:
-    """Return the complete segments of a path or pattern before its first wildcard."""
+    """Return the complete segments of a path or pattern that precede its first wildcard."""
     segments = [segment for segment in path.replace("\\", "/").split("/") if segment not in ("", ".")]
     literal = []
     for segment in segments:

@@ -1,4 +1,4 @@
-"""The page of one run: its state, how it spent its time, its steps and output, and why it waits."""
+"""The page of one run: its state, how it spent its time, its steps, its output, and why it waits."""
 
 import asyncio
 import hashlib
@@ -33,9 +33,9 @@ from postroom.web.timeline_marks import Shape
 from postroom.web.wording import lines
 
 ANSWERS_LOOKED_AT: Final = 100
-"""How many messages of a thread, after the one that started a run, are searched for answers."""
+"""Maximum number of messages searched for answers on each thread, after the one that started the run."""
 LOOKED_THROUGH: Final = 2_000
-"""How many of an agent's newest runs are searched for the next run."""
+"""How many of an agent's newest runs are searched for the one that changed after a given run."""
 GATES: Final = (
     ("superseded", "No newer run has replaced it"),
     ("too_late", "Its deadline has not passed"),
@@ -50,7 +50,7 @@ GATES: Final = (
     ("no_free_slot", "A slot is free"),
     ("tenant_at_limit", "Its tenant has a free slot"),
 )
-"""The conditions for the start of a queued run, in the order in which the queue checks them."""
+"""The conditions that must be met before a queued run starts, in the order in which the queue checks them."""
 _CALLED: Final = {
     "queued": "queued",
     "done": "active",
@@ -64,7 +64,7 @@ _CALLED: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gate:
-    """One condition for the start of a run."""
+    """One condition for the start of a queued run."""
 
     text: str
     state: Literal["passed", "stops", "later"]
@@ -72,7 +72,7 @@ class Gate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stretch:
-    """A part of a run's time: what the run did, and its position and length in percent of the whole time."""
+    """A part of a run's time: what the run did, and where the part begins and how long it is, in percent."""
 
     shape: Shape
     length: int
@@ -86,7 +86,7 @@ class Stretch:
 
 
 async def run(site: WorkingSite, request: Request) -> Response:
-    """Show one run, or return only its output; accept a person's decision about the run."""
+    """Show one run, or only its output; accept a person's decision about the run."""
     if request.method == "POST":
         return await decide(site, request)
     if "go" in request.query_params:
@@ -126,7 +126,7 @@ async def run(site: WorkingSite, request: Request) -> Response:
 
     found = await site.read(request, look)
     work: Work = found.values["work"]
-    if named != work.run_id:  # it was cut, or is its dispatch's
+    if named != work.run_id:  # the id in the address was cut, or is that of the run's dispatch
         query = request.url.query
         return see(f"{links.page(work.project, 'runs', work.run_id)}{'?' if query else ''}{query}")
     if output != "end":
@@ -150,7 +150,7 @@ async def run(site: WorkingSite, request: Request) -> Response:
 
 
 async def _beside(site: WorkingSite, request: Request) -> Response:
-    """Lead to the run of the same agent that changed before or after a run, or back to this run."""
+    """Redirect to the run of the same agent that changed before or after this one, or back to this run."""
     which = choice(request, "go", ("previous", "next"))
 
     def look(tx: Transaction) -> tuple[Work, str]:
@@ -173,7 +173,7 @@ async def _beside(site: WorkingSite, request: Request) -> Response:
 
 
 async def _changes(site: WorkingSite, folder: str, work: Work) -> dict[str, Any]:
-    """Return what changed in a folder since a run started, and the rendered diff of each file."""
+    """Return what has changed in a folder since a run started, and a rendered diff for each file."""
     changes = await asyncio.to_thread(changes_since, folder, work.started_at or work.created_at)
     files = () if changes is None else changes.files
     diffs = await site.markdown.render({number: _as_diff(one.diff) for number, one in enumerate(files)})
@@ -186,7 +186,7 @@ def _open_questions(services: PageServices, tx: Transaction, work: Work) -> list
 
 
 def _folder(reads: MailReads, project: Project, work: Work) -> str:
-    """Return the working folder of a run's agent: that of its runner, or the folder of the project."""
+    """Return the working folder of a run's agent: the one in its runner, or else the project's folder."""
     agent = reads.agent(project.id, work.agent)
     kept = None if agent is None else reads.runner(agent.id)
     cwd = None if kept is None else json.loads(kept.runner).get("cwd")
@@ -194,7 +194,7 @@ def _folder(reads: MailReads, project: Project, work: Work) -> str:
 
 
 def _as_diff(text: str) -> str:
-    """Return a diff as a block of Markdown that its own lines cannot end."""
+    """Return a diff as a Markdown code block that no line of the diff can end."""
     fence = "`" * (max((len(one) for one in re.findall("`+", text)), default=2) + 1)
     fence = fence if len(fence) > 2 else "```"
     return f"{fence}diff\n{lines(text)}\n{fence}"
@@ -215,7 +215,7 @@ async def _output(site: WorkingSite, request: Request, work: Work, wanted: str) 
 
 
 def _gates(work: Work) -> list[Gate]:
-    """Return the conditions for a queued run's start: those that are met, the blocking one, and the rest."""
+    """Return the conditions for a queued run's start: those met, the one that blocks it, and the rest."""
     names = [name for name, _ in GATES]
     stop = names.index(work.gate) if work.gate in names else len(names)
     return [
@@ -225,7 +225,7 @@ def _gates(work: Work) -> list[Gate]:
 
 
 def _stretches(work: Work, attempts: Sequence[Attempt], now: int) -> list[Stretch]:
-    """Return the activities of a run in order, from its acceptance to its end or to now."""
+    """Return what a run did over time, from its acceptance until its end or until now."""
     parts: list[tuple[Shape, int, int]] = []
     at = min([work.created_at, *(one.queued_at for one in attempts)])
     for one in attempts:
@@ -272,12 +272,12 @@ def _told_once(story: Story, answers: Sequence[Message], shown: set[int]) -> tup
 
 
 def _same(text: str, answer: str) -> bool:
-    """Return whether a text equals an answer, apart from surrounding spaces and escape sequences."""
+    """Return whether a text equals an answer if surrounding spaces and escape sequences are ignored."""
     return lines(text).strip() == lines(answer).strip()
 
 
 def _answers(reads: MailReads, project: Project, work: Work) -> list[Message]:
-    """Return this project's messages with the result of a run, on the threads of its messages."""
+    """Return those messages of this project that contain the run's result, on the threads of its messages."""
     first: dict[str, int] = {}
     for one in reads.messages(list(work.messages)).values():
         first[one.thread_id] = min(one.id, first.get(one.thread_id, one.id))

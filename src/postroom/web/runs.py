@@ -1,4 +1,4 @@
-"""The page of a project's runs: active runs, waiting messages with reasons, and a person's decisions."""
+"""The page of a project's runs: active runs, waiting messages with the reasons, and a person's decisions."""
 
 import re
 from typing import Any, Final
@@ -21,14 +21,14 @@ from postroom.web.site import PageServices, WorkingSite
 
 _GOING: Final = ("at work", "queued")
 _ACTS: Final = ("cancel", "replay", "hasten", "discard")
-"""The decisions of a person about a run."""
+"""The decisions that a person can make about a run."""
 MOST_AT_ONCE: Final = 100
-"""Maximum number of runs about which a person decides at once."""
+"""Maximum number of runs about which a person can decide at once."""
 _SPANS: Final = {"": 0, "hour": HOUR, "day": 24 * HOUR, "week": 7 * 24 * HOUR}
-"""The periods of the filter by time, in milliseconds; 0 is any time."""
+"""The periods that the time filter offers, in milliseconds; 0 means any time."""
 LONGEST_ID: Final = 512
 LONGEST_TEXT: Final = 200
-"""Maximum characters of the text in a search for runs."""
+"""Maximum number of characters in a search for runs."""
 STATES: Final[tuple[RunFilter, ...]] = (
     "",
     "at work",
@@ -40,12 +40,12 @@ STATES: Final[tuple[RunFilter, ...]] = (
     "failed",
 )
 _BY_WORD: Final[dict[str, RunFilter]] = {SHOWN_STATES.get(one, one): one for one in STATES}
-"""The states, keyed by the words that the pages show for them."""
+"""The states, keyed by the words that pages show for them."""
 _PLACE: Final = re.compile(r"([0-9]{1,18})\.([0-9]{1,18})\.(.{1,512})")
 
 
 async def runs(site: WorkingSite, request: Request) -> Response:
-    """Show the runs of a project's agents; cancel or replay one."""
+    """Show the runs of a project's agents; accept a decision to cancel or replay one."""
     if request.method == "POST":
         return await decide(site, request)
     span = choice(request, "since", tuple(_SPANS))
@@ -96,7 +96,7 @@ async def runs(site: WorkingSite, request: Request) -> Response:
 
 
 async def decide(site: WorkingSite, request: Request) -> Response:
-    """Perform a person's decision about a run."""
+    """Carry out a person's decision about a run."""
     services, project = site.services, await site.project(request)
     form = await read_form(request, services.visitors, RunForm)
     if form.do not in _ACTS or not 0 < len(form.run) <= MOST_AT_ONCE:
@@ -140,7 +140,7 @@ def known_run(services: PageServices, tx: Transaction, project: Project, named: 
 
 
 def _state(request: Request) -> RunFilter:
-    """Return the state in an address, which is given by its value or by the word that the pages show.
+    """Return the state in an address, which contains its value or the word that pages show for it.
 
     Raises:
         InvalidArgument: The address has an unknown state.
@@ -158,10 +158,10 @@ def _state(request: Request) -> RunFilter:
 
 
 def _wanted(request: Request, span: str, now: int) -> RunSearch:
-    """Return the search for runs in an address.
+    """Return the search for runs that an address describes.
 
     Raises:
-        InvalidArgument: The address has an unknown state or place.
+        InvalidArgument: The address has an unknown state or an invalid position.
     """
     given = request.query_params
     before = _PLACE.fullmatch(given.get("before", ""))

@@ -16,14 +16,14 @@ from postroom.web.site import WorkingSite
 
 
 class ScheduleForm(msgspec.Struct):
-    """A person's action on a schedule."""
+    """A person's action on a schedule: pause, resume or send now."""
 
     do: str = ""
     name: str = ""
 
 
 async def schedules(site: WorkingSite, request: Request) -> Response:
-    """Show the schedules of a project; pause, resume or send one now."""
+    """Show the schedules of a project; accept an action on one of them."""
     kept = site.services.schedules
     if request.method == "POST":
         slug, sent = (await site.project(request)).slug, None

@@ -1,4 +1,4 @@
-"""Shared parts of all pages: templates, HTML responses, error pages, and query parameters.
+"""Code that all pages share: templates, HTML responses, error pages, and query parameters.
 
 Everything in a template is escaped unless code marks it as safe.
 """
@@ -65,15 +65,15 @@ NAME_KEPT: Final = 365 * 24 * 3600
 """How many seconds a browser remembers the name of its user."""
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _UTC_TIME: Final = re.compile(r"(?:\bat )?\b(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{3})?Z)")
-"""A time in the form of `contracts.clock.iso`; the text before it is "at", "since" or "until"."""
+"""Matches a time as `contracts.clock.iso` writes it, with the word "at", "since" or "until" before it."""
 MOST_PARTS = 12
 MAX_QUESTION = 500
-"""Maximum characters of a search; the rest is ignored."""
+"""Maximum number of characters in a search; the rest is ignored."""
 LONGEST_NAME = 128
-"""Maximum characters of a name in a filter; the rest is ignored."""
+"""Maximum number of characters in a name in a filter; the rest is ignored."""
 
 _TOOLS = re.compile(rf"\b({'|'.join(one.name for one in MAIL_OPERATIONS)})\b|`[a-z_.]+`|\barguments are:")
-"""Matches the tools, and the arguments in backticks, in remedies for agents."""
+"""Matches tools, and arguments in backticks, in remedies that are written for agents."""
 _REMEDIES: Final[Mapping[str, str]] = {
     UnknownProject.code: "see the list of projects",
     UnknownAgent.code: "see the project's agents",
@@ -85,7 +85,7 @@ _REMEDIES: Final[Mapping[str, str]] = {
 
 
 def parts_of(request: Request) -> Sequence[str]:
-    """Return the parts of a page that an address requests; none means the whole page.
+    """Return the parts of a page that an address requests; empty for the whole page.
 
     Raises:
         InvalidArgument: A name is not the name of a part.
@@ -101,9 +101,9 @@ def parts_of(request: Request) -> Sequence[str]:
 
 
 def error_page(status: int, message: str, *, remedy: str = "", typed: Sequence[str] = ()) -> Response:
-    """Return an error page in the common frame, with a remedy.
+    """Return an error page with a remedy, in the frame that all pages share.
 
-    The page shows the texts that were `typed` into a form, so that they can be copied.
+    The page shows the texts that the person has `typed` into a form, so that they can be copied.
     """
     values = {
         **failure_values(status, message, remedy=remedy, typed=typed),
@@ -121,7 +121,7 @@ def error_page(status: int, message: str, *, remedy: str = "", typed: Sequence[s
 def failure_values(
     status: int, message: str, *, remedy: str, typed: Sequence[str], name: str = ""
 ) -> dict[str, object]:
-    """Return the values for the error template; a `name` at the beginning of the message is unchanged."""
+    """Return the values for the error template; `name`, at the start of the message, stays unchanged."""
     return {
         "status": int(status),
         "title": HTTPStatus(status).phrase,
@@ -133,9 +133,9 @@ def failure_values(
 
 
 def page_of(pieces: Iterable[str], status: int, after: int = 0) -> Response:
-    """Return a page that must not be cached; `after` is its position in the project's log."""
+    """Return a page that browsers must not cache; `after` is its position in the project's log."""
     return Response(
-        # Halves of surrogate pairs, which no store but the one in memory can hold, become question marks.
+        # Lone surrogates, which only the store in memory can contain, become question marks.
         "".join(pieces).encode("utf-8", "replace"),
         status_code=status,
         media_type="text/html; charset=utf-8",
@@ -148,9 +148,9 @@ def page_of(pieces: Iterable[str], status: int, after: int = 0) -> Response:
 
 
 def remedy_at_pages(remedy: str, code: str, here: Mapping[str, str] | None = None) -> str:
-    """Return the remedy for a person on the pages; a remedy for agents is replaced.
+    """Return the remedy for a person on the pages; a remedy that is meant for agents is replaced.
 
-    `here` contains remedies that are specific to one page, keyed by error code.
+    `here` contains the remedies that are specific to this page, keyed by error code.
     """
     if not _TOOLS.search(remedy):
         return remedy
@@ -158,7 +158,7 @@ def remedy_at_pages(remedy: str, code: str, here: Mapping[str, str] | None = Non
 
 
 async def zone_of(request: Request) -> tzinfo:
-    """Return the viewer's time zone, as reported by the script; UTC if it is missing or unknown."""
+    """Return the viewer's time zone, which the script reports; UTC if it is missing or unknown."""
     name = request.cookies.get("postroom_zone", "")
     try:
         return await asyncio.to_thread(ZoneInfo, name) if _ZONE.fullmatch(name) else UTC
@@ -172,13 +172,13 @@ def cookies_of(request: Request) -> str:
 
 
 def remembered_name(request: Request) -> str:
-    """Return the name under which the user of this browser last wrote; "" if unknown."""
+    """Return the name that the user of this browser last used for writing; "" if unknown."""
     name = request.cookies.get(NAME_COOKIE, "")
     return name if _NAME.fullmatch(name) else ""
 
 
 def remember_name(request: Request, answer: Response, name: str) -> None:
-    """Make the browser remember its user's name. A name that no agent could have is ignored."""
+    """Make the browser remember its user's name; ignore a name that no agent could have."""
     if _NAME.fullmatch(name):
         answer.set_cookie(
             NAME_COOKIE,
@@ -206,7 +206,7 @@ def number(request: Request, name: str) -> int | None:
 
 
 def choice(request: Request, name: str, allowed: tuple[W, ...]) -> W:
-    """Return a query parameter; if it is missing, return the first allowed value.
+    """Return the value of a query parameter; if it is missing, return the first allowed value.
 
     Raises:
         InvalidArgument: The value is not allowed.
@@ -222,7 +222,7 @@ def choice(request: Request, name: str, allowed: tuple[W, ...]) -> W:
 
 
 def _environment() -> Environment:
-    """Return the template environment with every template loaded, so that no request reads from disk."""
+    """Return the template environment with all templates loaded, so that no request reads from disk."""
     files = (one for one in (resources.files("postroom.web") / "templates").iterdir() if one.is_file())
     made = Environment(
         loader=DictLoader({one.name: one.read_text("utf-8") for one in files}),
@@ -265,7 +265,7 @@ def _environment() -> Environment:
 
 
 def _coded(text: str) -> Markup:
-    """Render a line, with text between backticks as code."""
+    """Render a line in which text between backticks is code."""
     parts = text.split("`")
     if len(parts) % 2 == 0:
         return escape(text)
@@ -276,15 +276,15 @@ def _coded(text: str) -> Markup:
 
 
 def _percent(x: float) -> str:
-    """Return a horizontal position in a picture as a CSS percentage."""
+    """Return a horizontal position in a picture as a percentage for CSS."""
     return f"{x:g}%"
 
 
 @pass_context
 def _when(context: Context, instant: int) -> Markup:
-    """Render a time relative to the page's own time, with the clock time in the viewer's time zone.
+    """Render a time relative to the time of the page, with the time of day in the viewer's time zone.
 
-    The element also contains the exact time for programs, and a tooltip shows it in UTC.
+    The element also contains the exact time for programs, and its tooltip shows the time in UTC.
     """
     now: int = context["now"]
     words = relative(instant, now)
@@ -298,7 +298,7 @@ def _when(context: Context, instant: int) -> Markup:
 
 @pass_context
 def _timed(context: Context, text: str) -> Markup:
-    """Render a text of postroom; UTC times in it are shown in the same way as other times on the pages.
+    """Render a text from postroom; UTC times in it are shown like all other times on the pages.
 
     An error page outside a project has no time of its own, and shows the text unchanged.
     """
@@ -308,7 +308,7 @@ def _timed(context: Context, text: str) -> Markup:
     def shown(found: re.Match[str]) -> str:
         try:
             return str(_when(context, from_iso(found[1])))
-        except ValueError:  # an agent wrote a time that is none
+        except ValueError:  # an agent wrote something that only looks like a time
             return found[0]
 
     return Markup(_UTC_TIME.sub(shown, str(escape(text))))  # noqa: S704 - escaped here
@@ -316,7 +316,7 @@ def _timed(context: Context, text: str) -> Markup:
 
 @pass_context
 def _avatar(context: Context, name: str, size: str = "", is_person: bool | None = None) -> Markup:
-    """Render the avatar of a name: its initials on its colour, with a different shape for people."""
+    """Render the avatar of a name: its initials on its colour, in a different shape for people."""
     frame: Frame = context["frame"]
     return _face(frame.face(name, is_person=is_person), initials(name), size)
 
@@ -331,7 +331,7 @@ def _face(look: Face, short: str, size: str) -> Markup:
 
 @pass_context
 def _at(context: Context, instant: int, *, is_long: bool) -> Markup:
-    """Render a time as its time of day, with the date if the page covers several days."""
+    """Render a time as time of day, with the date if the page covers several days."""
     told = datetime.fromtimestamp(instant // 1000, tz=context["zone"])
     return Markup(  # noqa: S704 - of digits alone
         f'<span class="tl-when" title="{absolute(instant)}">'

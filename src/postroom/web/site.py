@@ -1,4 +1,4 @@
-"""The common process of all pages: one snapshot of the store, one template, and error pages for errors."""
+"""Serves every page in the same way: one snapshot of the store, one template, error pages for errors."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -40,21 +40,21 @@ from postroom.web.serving import (
 
 _LOG = get_logger(__name__)
 TURN: Final = 400
-"""Pieces of a page that are rendered in one turn of the event loop, which takes about a millisecond."""
+"""Number of pieces of a page that are rendered in one turn of the event loop, about a millisecond of work."""
 _LISTS: Final[Mapping[str, str]] = {
     "t": "threads",
     "m": "threads",
     **{name: name for name in ("threads", "timeline", "search", "agents", "reservations", "tasks", "notes")},
     **{name: name for name in ("runs", "questions", "schedules")},
 }
-"""The list to which an error page links, keyed by the path segment after the project."""
+"""The list to which an error page links, keyed by the path segment that follows the project."""
 _WORKED_ON: Final = ("runs", "questions", "schedules")
-"""Lists that exist only if people can change data on the pages."""
+"""Lists that exist only if people can change data through the pages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageServices:
-    """The services with which people change data on the pages."""
+    """The services through which people change data on the pages."""
 
     visitors: Sessions
     questions: QuestionService
@@ -65,7 +65,7 @@ class PageServices:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """The content of a page from one view of the store."""
+    """The content of a page, read from one view of the store."""
 
     values: dict[str, Any]
     """The values for the template."""
@@ -78,13 +78,13 @@ S = TypeVar("S", bound="Site")
 Look = Callable[[Transaction, Project], dict[str, Any]]
 """Reads the content of a project's page.
 
-It may return counts for the tabs as `counts` and `conflicts`, to avoid reading them twice.
+It may also return counts for the tabs as `counts` and `conflicts`, so that they are not read twice.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """The common parts of any page. Without services, nothing can be changed on the pages."""
+    """The objects that all pages need. Without services, the pages are read-only."""
 
     store: SqlStore
     clock: Clock
@@ -99,9 +99,9 @@ class Site:
     ) -> Route:
         """Return the route of a page.
 
-        An address that ends in a slash redirects to the same address without it, and `/p` to `/`. A slash
-        within a name is quoted. An error becomes an error page. If the address names a project, the page has
-        the frame of that project.
+        An address that ends in a slash redirects to the same address without it, and `/p` redirects to `/`. A
+        slash within a name is quoted. An error becomes an error page. If the address names a project, the
+        page has the frame of that project.
         """
 
         async def answer(request: Request) -> Response:
@@ -146,7 +146,7 @@ class Site:
         return await self.store.read(view)
 
     async def settle(self) -> None:
-        """Make search and threads include the newest messages in later reads, unless the disk is full."""
+        """Make later searches and thread lists include the newest messages, unless the disk is full."""
         try:
             await self.store.settle()
         except StoreFull as error:
@@ -155,9 +155,9 @@ class Site:
     async def draw(
         self, request: Request, template: str, shown: Shown, status: int = HTTPStatus.OK, **values: object
     ) -> Response:
-        """Return a page that must not be cached, or the parts of it that the address requests.
+        """Return a page that browsers must not cache, or those parts of it that the address requests.
 
-        A large page takes long to render, so other requests are served in between.
+        Because a large page takes long to render, other requests are served in between.
 
         Raises:
             InvalidArgument: The page has no such part.
@@ -204,8 +204,8 @@ class Site:
     ) -> Response:
         """Return a page about an error, in the frame of the project `slug` if it exists.
 
-        It is a complete page, whichever parts were requested, and it is not live, because each update would
-        fail again.
+        It is a complete page, whichever parts were requested. It does not update itself, because each update
+        would fail again.
         """
         alone = error_page(status, message, remedy=remedy, typed=typed)
         if not slug:
@@ -219,18 +219,18 @@ class Site:
         try:
             shown = await self.read(request, lambda _tx, _project: values, slug=slug)
             return await self.draw(request, "error", shown, status)
-        except PostroomError:  # there is no such project, or the store is gone
+        except PostroomError:  # the project does not exist, or the store cannot be read
             return alone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkingSite(Site):
-    """The parts of pages on which people change data."""
+    """The objects that pages need if people can change data on them."""
 
     services: PageServices
 
     async def project(self, request: Request) -> Project:
-        """Return the project of an address.
+        """Return the project that an address names.
 
         Raises:
             UnknownProject: No such project exists.

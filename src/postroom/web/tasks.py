@@ -24,11 +24,11 @@ _DECISIONS: Final[Mapping[str, tuple[TaskDecision, str]]] = {
     "reject": ("no", "rejected"),
     "cancel": ("cancel", "cancelled"),
 }
-"""The decision and the outcome of each button."""
+"""The decision that each button stands for, and its outcome."""
 
 
 async def tasks(site: Site, request: Request) -> Response:
-    """Show open tasks (claimable ones first) and the last ones that ended, or one task with its texts."""
+    """Show open tasks (claimable ones first) and those that ended last, or one task with its texts."""
     asked, after = number(request, "task"), request.query_params.get("after", "")[:64]
 
     def look(tx: Transaction, project: Project) -> dict[str, Any]:
@@ -60,7 +60,7 @@ class TaskForm(msgspec.Struct):
 
 
 async def decide_task(site: WorkingSite, request: Request) -> Response:
-    """Accept, reject or cancel a task for a person; show the tasks."""
+    """Accept, reject or cancel a task for a person; then show the tasks."""
     project = await site.project(request)
     if request.method == "POST":
         services = site.services

@@ -1,4 +1,4 @@
-"""The pages of threads: the list with its filters, and one thread starting at a given message."""
+"""The pages of threads: the list with its filters, and one thread from a given message on."""
 
 import secrets
 from collections.abc import Mapping, Sequence
@@ -35,11 +35,11 @@ AMONG: Final = 2_000
 """Maximum number of threads that are read for a filter."""
 MESSAGES: Final = 50
 PAGE_TEXT: Final = 256 * 1024
-"""Maximum characters of message bodies on one page of a thread. A longer message has a separate page."""
+"""Maximum characters of message bodies on one page of a thread; a longer message gets its own page."""
 PARTICIPANTS_AMONG: Final = 1_000
-"""How many of each project's newest messages on a thread are read for its writers and readers."""
+"""How many of each project's newest messages on a thread are searched for its writers and recipients."""
 NOBODY: Final = -1
-"""The id for unknown names. No agent has this id."""
+"""Stands for a name that is unknown; no agent has this id."""
 _SHOWN: Final[dict[str, ThreadsSeen]] = {one: one for one in get_args(ThreadsSeen)}
 LEVELS: Final[Mapping[str, tuple[Importance, ...]]] = {
     "any": (),
@@ -50,7 +50,7 @@ LEVELS: Final[Mapping[str, tuple[Importance, ...]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """A filter of threads in an address."""
+    """The filter of threads that an address describes."""
 
     show: ThreadsSeen = "any"
     importance: str = "any"
@@ -59,12 +59,12 @@ class Wanted:
 
     @property
     def is_any(self) -> bool:
-        """Whether it matches every thread."""
+        """Whether the filter matches every thread."""
         return self == Wanted()
 
 
 async def threads(site: Site, request: Request) -> Response:
-    """Show a project's threads, optionally filtered, most recently active first."""
+    """Show a project's threads, filtered if wanted, with the most recently active first."""
     before, given = number(request, "before"), request.query_params
     wanted = Wanted(
         show=_SHOWN[choice(request, "show", tuple(_SHOWN))],
@@ -103,7 +103,7 @@ async def threads(site: Site, request: Request) -> Response:
 
 
 async def thread(site: Site, request: Request) -> Response:
-    """Show messages of a thread in order, after an id or the newest ones; read messages are collapsed."""
+    """Show messages of a thread in order: those after an id, or the newest; collapse those already read."""
     thread_id, services, me = request.path_params["thread_id"], site.services, remembered_name(request)
     after, newest = number(request, "after") or 0, number(request, "newest") == 1
     sent = number(request, "sent")
@@ -138,7 +138,7 @@ async def thread(site: Site, request: Request) -> Response:
                 "first_unread": 0 if after else _first_unread(standing, me),
                 "participants": talk.participants(among=PARTICIPANTS_AMONG),
                 "participants_among": PARTICIPANTS_AMONG,
-                # The last message of the thread, which an answer at its end is to.
+                # The last message of the thread, to which an answer at its end replies.
                 "answers": standing[-1] if standing and page.next is None else None,
             },
             "texts": bodies_of(reads, project, rows),
@@ -152,14 +152,14 @@ async def thread(site: Site, request: Request) -> Response:
 
 
 def _folded(messages: Sequence[ShownMessage], me: str, *, first: int) -> frozenset[int]:
-    """Return the messages to collapse: those that were read, except the last one and the requested one."""
+    """Return the messages to collapse: those already read, except the last one and the requested one."""
     return frozenset(
         one.message.id for one in messages[:-1] if one.message.id != first and _was_read(one, me)
     )
 
 
 def _first_unread(messages: Sequence[ShownMessage], me: str) -> int:
-    """Return the first message to the person `me` that is unread; 0 if it is the first of all messages."""
+    """Return the first unread message to the person `me`; 0 if it is the very first, or there is none."""
     for place, one in enumerate(messages):
         mine = (
             reader for reader in one.recipients if (reader.name, reader.project_slug) == (me, PEOPLE_SLUG)
@@ -188,7 +188,7 @@ def _id_of(reads: MailReads, project: Project | None, name: str) -> int:
 
 
 def _fitting(messages: Sequence[Message]) -> Sequence[Message]:
-    """Return the first messages whose text fits on a page, at least one."""
+    """Return the first messages whose text fits on one page, but at least one message."""
     text = 0
     for count, one in enumerate(messages):
         text += len(one.body_md)

@@ -1,6 +1,6 @@
 """Reads the events of a project within a time span, from one view of the store and up to fixed limits.
 
-Successful runs that are less than three pixels apart are drawn as one bar with their number. Failures,
+Successful runs that are less than three pixels apart are drawn as one bar that shows their number. Failures,
 questions and conflicts always stay separate. Messages are drawn individually up to a limit, and only counted
 beyond it; the newest are always included. Blind copies are omitted here.
 """
@@ -31,29 +31,29 @@ from postroom.web.wording import absolute, one_line
 AGENTS: Final = 2_000
 PEOPLE: Final = 12
 WIDTH: Final = 1_000
-"""The assumed width of a picture in pixels."""
+"""The width in pixels that is assumed for the picture."""
 NEAR: Final = 3
 """The distance in pixels below which runs become one bar."""
 GROUPS: Final = 2_000
-"""Maximum number of groups of successful runs that are read, about three times the number of drawn bars."""
+"""Maximum number of groups of successful runs that are read, about three times as many as are drawn."""
 ARROWS: Final = 300
 SAID: Final = 3
-"""Maximum number of readers of a message that are named."""
+"""Maximum number of a message's recipients that are named."""
 ALONE: Final = 250
-"""How many of the newest attempts are drawn individually."""
+"""Maximum number of attempts that are drawn individually, the newest ones."""
 HELD: Final = 150
 PARTS: Final = 100
 COUNTED: Final = 250
-"""Messages of one part of a span are counted up to this number."""
+"""Maximum number of messages that are counted in each part of a span."""
 TOTAL: Final = 10_000
-"""Messages of a span are counted up to this number, however long the span is."""
+"""Maximum number of messages of a span that are counted, however long the span is."""
 LOOKED_THROUGH: Final = 2_000
-"""How many of the newest messages are read with their senders and readers."""
+"""Maximum number of messages that are read with their senders and recipients, the newest ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sent:
-    """A message with its readers, and the runs that it started, by reader."""
+    """A message with its recipients, and the runs that it started, by recipient."""
 
     message: Written
     readers: Sequence[Recipient] = ()
@@ -61,7 +61,7 @@ class Sent:
 
     @property
     def words(self) -> str:
-        """The description for screen readers."""
+        """The description of the message for screen readers."""
         to = ", ".join(one_line(one.name) for one in self.readers[:SAID])
         more = f" and {len(self.readers) - SAID} more" if len(self.readers) > SAID else ""
         wrote = f"{one_line(self.message.sender_name)} wrote #{self.message.id}"
@@ -69,7 +69,7 @@ class Sent:
 
     @property
     def came(self) -> str:
-        """The result of the message."""
+        """The result of the message: recalled, the number of runs started, the number unread, or read."""
         if self.message.recalled_at is not None:
             return "recalled"
         if self.runs:
@@ -80,7 +80,7 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class _Mail:
-    """The messages of a window."""
+    """The messages within a window."""
 
     sent: Sequence[Sent]
     total: int
@@ -104,18 +104,18 @@ class Window:
     alone: Sequence[Attempt]
     sent: Sequence[Sent]
     counts: Sequence[int]
-    """The number of messages in each part, if there are too many to draw; `sent` then has only the newest."""
+    """The number of messages in each part, if they are too many to draw; `sent` then has only the newest."""
     total: int
     """The number of messages."""
     is_counted_out: bool
-    """Whether there were more messages than are counted."""
+    """Whether there were more messages than were counted."""
     took_part: frozenset[int]
-    """The ids of agents that wrote messages or were visible recipients."""
+    """The ids of the agents that wrote messages or were visible recipients."""
     held: Sequence[Reservation]
     is_cut: bool
-    """Whether further individual events were omitted."""
+    """Whether further events, which would be drawn individually, were left out."""
     day: Span
-    """The longer span around this one, whose activity is shown in a small overview picture."""
+    """The longer span around this one; a small overview picture shows its activity."""
     day_counts: Sequence[int]
 
     @property
@@ -125,7 +125,7 @@ class Window:
 
 
 def window(reads: MailReads, project: Project, span: Span, *, agent: str = "", thread_id: str = "") -> Window:
-    """Return the events of a project within a span, optionally of one agent or one thread.
+    """Return the events of a project within a span, or only those of one agent or one thread.
 
     Raises:
         UnknownAgent, UnknownThread: The agent or thread does not exist.
@@ -172,7 +172,7 @@ def window(reads: MailReads, project: Project, span: Span, *, agent: str = "", t
 
 
 def around(span: Span) -> Span:
-    """Return the day around the span, or a span ten times as long."""
+    """Return the day that contains the span, or a span that is ten times as long."""
     length = span.end - span.begin
     if length < 16 * HOUR:
         begin = span.begin // DAY * DAY
@@ -187,7 +187,7 @@ def _with_tracks(
     sent: Sequence[Sent],
     attempts: Sequence[Attempt | AttemptGroup],
 ) -> Sequence[Agent]:
-    """Return the agents that took part: senders, visible recipients, and agents with runs."""
+    """Return the agents that took part: senders, visible recipients, and agents that had runs."""
     ids = {one.message.sender_id for one in sent} | {to.agent_id for one in sent for to in one.readers}
     ids |= {one.agent_id for one in attempts}
     found = {one.id: one for one in agents if one.id in ids}
@@ -200,7 +200,7 @@ def _attempts(
 ) -> tuple[list[AttemptGroup], list[Attempt]]:
     count, lanes = reads.attempt_count(agent_ids, span)
     step = nearness(span)
-    if count > GROUPS:  # they would be joined for being too many to draw; the database does it faster
+    if count > GROUPS:  # too many to draw, they would be joined anyway, and the database does so faster
         step = max(step, (span.end - span.begin) * lanes // GROUPS)
     bars = joined(reads.attempt_groups(agent_ids, span, step=step), step)
     alone = _alone(reads, agent_ids, span)
@@ -219,7 +219,7 @@ def nearness(span: Span) -> int:
 
 
 def _alone(reads: MailReads, agent_ids: Sequence[int], span: Span) -> list[Attempt]:
-    """Return the newest individual attempts, and additionally those of agents that are active or ask."""
+    """Return the newest individual attempts, and in addition those of agents that are active or ask."""
     alone = reads.attempts_alone(agent_ids, span, limit=ALONE)
     if len(alone) < ALONE:
         return alone
@@ -235,7 +235,7 @@ def _alone(reads: MailReads, agent_ids: Sequence[int], span: Span) -> list[Attem
 
 
 def reaches(attempt: Attempt, begin: int) -> bool:
-    """Return whether an attempt, or the wait after it, extends beyond this time."""
+    """Return whether an attempt, or the wait that follows it, continues beyond this time."""
     if attempt.ended_at is None or attempt.ended_at > begin:
         return True
     return attempt.outcome == "waiting" and (attempt.waited_until is None or attempt.waited_until > begin)
@@ -255,7 +255,7 @@ def _bar_of(attempt: Attempt) -> AttemptGroup:
 
 
 def joined(groups: Sequence[AttemptGroup], step: int) -> list[AttemptGroup]:
-    """Return groups in order of agent and time, joining those that are closer than a step."""
+    """Return groups ordered by agent and time; join those that are closer than `step`."""
     bars: list[AttemptGroup] = []
     for group in groups:
         last = bars[-1] if bars else None
@@ -279,7 +279,7 @@ def _messages(
     whose: Agent | None,
     thread_id: str,
 ) -> _Mail:
-    """Return the newest messages, the total number of messages, and all participants."""
+    """Return the newest messages, the number of all messages, and all participants."""
     is_whole = whose is None and not thread_id
     agent_id = None if whose is None else whose.id
     found: list[Written] = []

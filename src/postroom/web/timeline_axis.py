@@ -21,7 +21,7 @@ PRESETS: Final[Mapping[str, int]] = {
     "1h": HOUR,
     "8h": 8 * HOUR,
 }
-"""The lengths of a span, by their names in an address."""
+"""The lengths that a span may have, keyed by their names in an address."""
 SHORTEST: Final = 200
 LONGEST: Final = 50 * 365 * DAY
 _STEPS: Final = (
@@ -36,7 +36,7 @@ _MOST_TICKS: Final = 9
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A time span mapped to 0 to 100 percent."""
+    """Maps a time span to positions from 0 to 100 percent."""
 
     span: Span
 
@@ -46,7 +46,7 @@ class Axis:
         return self.span.end - self.span.begin
 
     def at(self, instant: int) -> float:
-        """Return the position of a time in percent; a time outside of the span is at its edge."""
+        """Return the position of a time in percent; a time outside the span is at the edge."""
         inside = min(max(instant, self.span.begin), self.span.end)
         return round((inside - self.span.begin) * 100 / self.length, 3)
 
@@ -60,7 +60,7 @@ class Axis:
 
 
 def clock(instant: int, step: int, zone: tzinfo) -> str:
-    """Return a time in a time zone, as precisely as the distance between ticks requires."""
+    """Return a time in a time zone, as exact as the distance between ticks requires."""
     moment = datetime.fromtimestamp(instant / 1000, tz=zone)
     if step >= DAY:
         return f"{moment.day} {moment:%b}"
@@ -72,7 +72,7 @@ def clock(instant: int, step: int, zone: tzinfo) -> str:
 
 
 def spelled(span: Span, zone: tzinfo = UTC) -> str:
-    """Return a span in words, in a time zone."""
+    """Return a span as text, in a time zone."""
     step = SECOND if span.end - span.begin >= 10 * SECOND else 1
     first, last = (datetime.fromtimestamp(at / 1000, tz=zone) for at in (span.begin, span.end))
 
@@ -88,7 +88,7 @@ def spelled(span: Span, zone: tzinfo = UTC) -> str:
 
 
 def lasts(length: int) -> str:
-    """Return a length in a suitable unit."""
+    """Return a length of time in a suitable unit."""
     for unit, name in ((DAY, "days"), (HOUR, "h"), (MINUTE, "min"), (SECOND, "s")):
         if length >= unit:
             amount = length / unit

@@ -1,4 +1,4 @@
-"""Draws a window: lanes in groups, and marks positioned by percent across and by pixels down."""
+"""Draws a window: lanes in groups, with marks positioned by percent horizontally and by pixels vertically."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,17 +20,17 @@ GROUPS: Final = (
 )
 FOLDED: Final = frozenset({"quiet", "idle"})
 TOGETHER: Final = 20
-"""The number of lanes above which they are grouped. A quiet group with more lanes is collapsed."""
+"""The number of lanes above which lanes are grouped; a quiet group with more lanes is collapsed."""
 LANES: Final = 200
-"""Maximum number of lanes of a group that are drawn. The activity of the others is only listed."""
+"""Maximum number of lanes of a group that are drawn; the activity of the other lanes is only listed."""
 BARS: Final = 600
-"""Maximum bars of successful runs."""
+"""Maximum number of bars for successful runs."""
 LANE: Final = 34
 HEAD: Final = 40
 BAR: Final = 14
 COUNTS: Final = 44
 THINNEST: Final = 0.25
-"""The minimum width of a mark in percent, so that it can be seen and clicked."""
+"""The minimum width of a mark in percent, so that people can see and click it."""
 _GROUP_PARTS: Final = 60
 _IDLE: Final = ("idle", "")
 _WORDS: Final[Mapping[Shape, str]] = {
@@ -48,13 +48,13 @@ _WORDS: Final[Mapping[Shape, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Track:
-    """A participant with a line in the picture."""
+    """A participant that has a line in the picture."""
 
     agent: Agent
     group: str
     is_person: bool = False
     y: int = 0
-    """The vertical position of its middle; 0 for a lane that is not drawn."""
+    """The vertical position of the lane's middle; 0 if the lane is not drawn."""
     note: str = ""
 
 
@@ -76,10 +76,10 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunBar:
-    """One event, drawn as a bar on an agent's lane."""
+    """One event (or several joined ones), drawn as a bar on an agent's lane."""
 
     key: str
-    """`run:<id>`, or `runs:<begin>-<end>` for several."""
+    """`run:<id>`, or `runs:<begin>-<end>` if the bar stands for several runs."""
     shape: Shape
     who: str
     y: int
@@ -93,7 +93,7 @@ class RunBar:
 
     @property
     def words(self) -> str:
-        """Its description for screen readers."""
+        """The description of the bar for screen readers."""
         if self.count > 1:
             return f"{self.count} runs"
         return "asked a person" if self.shape == "asks" and self.ended is not None else _WORDS[self.shape]
@@ -101,7 +101,7 @@ class RunBar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leg:
-    """The line of a message to a reader: down at `x` from `y0` to `y1`, then to `wake` if it woke them."""
+    """The line of a message to a recipient: down at `x` from `y0` to `y1`, then to `wake` if it woke them."""
 
     y1: int
     wake: float | None
@@ -109,7 +109,10 @@ class Leg:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrow:
-    """A message. It has no legs and is at 0 if it is only counted, or if no participant has a drawn lane."""
+    """A message, drawn as an arrow.
+
+    If it is only counted, or no participant has a drawn lane, it has no legs and is at position 0.
+    """
 
     sent: Sent
     x: float
@@ -119,7 +122,7 @@ class Arrow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Band:
-    """A reservation."""
+    """A reservation, drawn as a band."""
 
     held: Reservation
     x: float
@@ -130,7 +133,7 @@ class Band:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """What is drawn for one time span."""
+    """Everything that is drawn for one time span."""
 
     axis: Axis
     height: int
@@ -152,9 +155,9 @@ class Picture:
 
 
 def picture(seen: Window, standing: QueueState, *, now: int, opened: frozenset[str]) -> Picture:
-    """Draw a window. Groups in `opened` are expanded; a `-` before a name collapses the group.
+    """Draw a window; groups in `opened` are expanded, and a `-` before a name collapses the group.
 
-    Events of agents without a drawn lane are included for the list.
+    Events of agents whose lane is not drawn are included, because the list shows them.
     """
     axis = Axis(seen.span)
     top = COUNTS if seen.counts else 0
@@ -221,7 +224,7 @@ def _is_in(state: str, key: str) -> bool:
 
 
 def _standings(seen: Window, standing: QueueState, now: int) -> dict[int, tuple[str, str]]:
-    """Return the group and state of each agent with activity."""
+    """Return the group and the state of each agent that has activity."""
     found: dict[int, tuple[str, str]] = {}
     for bar in seen.bars:
         found[bar.agent_id] = ("quiet", "")
@@ -252,7 +255,7 @@ def _standing_of(attempt: Attempt, standing: QueueState, before: tuple[str, str]
 
 
 def _busy(seen: Window, agent_ids: set[int], axis: Axis) -> list[float]:
-    """Return the number of runs started in each part of the span, relative to the busiest part."""
+    """Return how many runs started in each part of the span, relative to the busiest part."""
     parts = [0] * _GROUP_PARTS
     began = [(one.began_at, one.count) for one in seen.bars if one.agent_id in agent_ids]
     began += [(one.began_at, 1) for one in seen.alone if one.agent_id in agent_ids]
@@ -293,7 +296,7 @@ def _marks(
 
 
 def _bars(seen: Window, lanes: Mapping[int, Track]) -> list[AttemptGroup]:
-    """Return the bars of the drawn lanes, joined until they are few enough."""
+    """Return the bars on the drawn lanes; bars are joined until there are few enough."""
     bars, step = [one for one in seen.bars if one.agent_id in lanes], nearness(seen.span)
     while len(bars) > BARS:
         step *= 2
@@ -307,7 +310,7 @@ def _of_attempt(one: Attempt, lane: Track, standing: QueueState, axis: Axis, now
     shape: Shape = "at-work" if one.ended_at is None else "done"
     if one.outcome == "waiting":
         shape = "asked"
-    elif one.outcome in ("failed", "cut_off"):  # the end of a server does not count as a failure of the run
+    elif one.outcome in ("failed", "cut_off"):  # a run that ended with its server does not count as failed
         shape = "dead" if is_dead else "failed" if one.outcome == "failed" else "interrupted"
     key, text = f"attempt:{one.id}", one_line(one.error)
     if one.outcome == "cut_off" and not text:
@@ -325,7 +328,7 @@ def _of_attempt(one: Attempt, lane: Track, standing: QueueState, axis: Axis, now
 
 
 def _queued(number: int, one: Attempt | AttemptGroup, lane: Track, axis: Axis) -> Iterator[RunBar]:
-    """Draw how long an attempt waited before it started, if this is long enough to be visible."""
+    """Draw how long an attempt waited before it started, if that is long enough to be visible."""
     begin = max(one.queued_at, axis.span.begin)
     if one.began_at - begin > axis.length // 200 and one.began_at > axis.span.begin:
         yield _mark(lane, axis, "queued", begin, one.began_at, key=f"queued:{number}", run_id=one.run_id)
@@ -368,7 +371,7 @@ def _arrows(seen: Window, lanes: Mapping[int, Track], axis: Axis) -> Iterator[Ar
         readers = [lanes[to.agent_id] for to in one.readers if to.agent_id in lanes]
         if sender is None and not readers:
             continue
-        is_drawn = not seen.counts  # else it is listed, and drawn as part of the counts
+        is_drawn = not seen.counts  # otherwise it is listed, and drawn as part of the counts
         legs = [Leg(y1=to.y, wake=_wake(one, to.agent.id, axis)) for to in readers if to.y and is_drawn]
         y0 = sender.y if sender is not None and is_drawn else 0
         yield Arrow(sent=one, x=axis.at(one.message.created_at), y0=y0, legs=legs)
@@ -402,5 +405,5 @@ def _end(one: Reservation) -> int:
 
 
 def took(mark: RunBar) -> str:
-    """Return the duration of an event."""
+    """Return how long an event lasted."""
     return "" if mark.ended is None else lasts(max(mark.ended - mark.at, 0))

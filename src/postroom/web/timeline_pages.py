@@ -1,4 +1,4 @@
-"""The timeline of a project as a picture. Zoom, filters and selection are part of its address."""
+"""The timeline of a project as a picture; its address contains the zoom, the filters and the selection."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -22,26 +22,26 @@ from postroom.web.timeline_rows import ROWS, Row, listed, upright
 from postroom.web.timeline_span import DEFAULT, LENGTHS, SHORTEST_ZOOM, ends_by, longest_of, span_of
 
 KINDS: Final = {"messages": "arrows", "runs": "marks", "files": "bands"}
-"""The kinds of marks that can be shown alone, each with its part of the picture."""
+"""The kinds of marks that can be shown alone, each with the part of the picture that contains it."""
 FOLDINGS: Final = ("-idle", "-quiet", "idle", "quiet")
 LONGEST_NAME: Final = 600
 TAIL: Final = 12
-"""Number of lines of a run's output shown next to the picture."""
+"""Number of lines of a run's output that are shown next to the picture."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """The request for a picture in an address."""
+    """The picture that an address asks for."""
 
     slug: str
     now: int
     length: str = ""
-    """The name of a span that follows the current time; "" for a fixed span."""
+    """The name of a span that moves with the current time; "" for a fixed span."""
     span: Span
     last: int = 0
-    """The newest instant of all events, or the end of a fixed span."""
+    """The time of the newest event of all, or the end of a fixed span."""
     longest: int = PRESETS[DEFAULT]
-    """The maximum length when zooming out."""
+    """The maximum length of the span when zooming out."""
     agent: str = ""
     thread: str = ""
     kind: str = ""
@@ -50,7 +50,7 @@ class Asked:
     chosen: str = ""
 
     def to(self, **changes: Any) -> str:
-        """Return the same address with changes."""
+        """Return the address with some changes."""
         asked = replace(self, **changes)
         begin, end = (None, None) if asked.length else (asked.span.begin, asked.span.end)
         named = {"from": begin, "to": end, "kind": asked.kind, "open": asked.opened, "sel": asked.chosen}
@@ -60,19 +60,19 @@ class Asked:
 
     @property
     def choosing(self) -> str:
-        """The prefix of addresses with a selection, to which the selected key is appended."""
+        """The prefix of addresses that select a mark; the key of the mark follows."""
         address = self.to(chosen="")
         return f"{address}{'&' if '?' in address else '?'}sel="
 
     @property
     def limits(self) -> tuple[int, int]:
-        """The shortest and longest length for zooming. A length given in a link is always allowed."""
+        """The shortest and the longest length for zooming; a length that a link gives is always allowed."""
         length = self.span.end - self.span.begin
         return min(SHORTEST_ZOOM, length), max(self.longest, length)
 
     @property
     def nearest(self) -> str:
-        """The name of the preset length nearest to the current one."""
+        """The name of the preset length that is nearest to the current length."""
         length = self.span.end - self.span.begin
         return min(PRESETS, key=lambda one: max(PRESETS[one] / length, length / PRESETS[one]))
 
@@ -82,20 +82,20 @@ class Asked:
         return self.span.end < self.now
 
     def at(self, begin: int, end: int) -> str:
-        """Return the address of the picture for another span; the span ends at most a moment after now."""
+        """Return the address of the picture for another span, which ends at most a moment after now."""
         half = max(end - begin, SHORTEST) // 2
         middle = min((begin + end) // 2, ends_by(self.now, 2 * half) - half)
         return self.to(length="", span=Span(begin=max(middle - half, 0), end=middle + half))
 
     def zoomed(self, by: float) -> str:
-        """Return the address of a span `by` times as long, around the same middle."""
+        """Return the address of a span that is `by` times as long and has the same middle."""
         shortest, longest = self.limits
         half = int(min(max((self.span.end - self.span.begin) * by, shortest), longest) / 2)
         middle = (self.span.begin + self.span.end) // 2
         return self.at(middle - half, middle + half)
 
     def moved(self, by: float) -> str:
-        """Return the address of a span moved by a fraction of its length."""
+        """Return the address of a span that is moved by a fraction of its length."""
         step = int((self.span.end - self.span.begin) * by)
         return self.at(self.span.begin + step, self.span.end + step)
 
@@ -166,7 +166,7 @@ def _chosen(site: Site, tx: Transaction, project: Project, asked: Asked, drawn: 
     runs = site.services.runs
     try:
         work = runs.work(tx, mark.run_id)
-    except UnknownRun:  # its thread was deleted; only the attempt is known
+    except UnknownRun:  # the thread was deleted, so only the attempt is known
         return panel
     panel["work"] = work
     panel["tail"] = "\n".join(runs.last_output(tx, work.run_id).text.rstrip().splitlines()[-TAIL:])
@@ -178,11 +178,11 @@ def _chosen(site: Site, tx: Transaction, project: Project, asked: Asked, drawn: 
 
 
 def _further(asked: Asked, rows: Sequence[Row]) -> str:
-    """Return the address of the rest of the list; "" if everything is listed."""
+    """Return the address of the rest of the list; "" if the list is complete."""
     if len(rows) <= ROWS:
         return ""
     last = rows[ROWS - 1].at
-    # Others of the same instant may follow it, unless only this instant is listed.
+    # Other events of the same time may follow it, unless the list has only events of this time.
     end = last + (rows[0].at > last)
     begin = max(min(asked.span.begin, end - SHORTEST), 0)
     return asked.to(length="", span=Span(begin=begin, end=end))

@@ -1,4 +1,4 @@
-"""The time span of a project's picture, from the address or chosen to fit the content."""
+"""The time span of a project's picture: given by the address, or chosen to fit the content."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -16,19 +16,19 @@ from postroom.web.timeline_axis import DAY, LONGEST, MINUTE, PRESETS, SECOND, SH
 LENGTHS: Final = (*PRESETS, "all")
 DEFAULT: Final = "8h"
 LAST: Final = "last"
-"""The name of a span that ends at the last event, of any age."""
+"""The name of a span that ends at the last event, however old it is."""
 SHORTEST_ZOOM: Final = min(PRESETS.values())
-"""The shortest span for zooming in. A link to runs that are close together may lead to a shorter one."""
+"""The shortest span for zooming in; a link to runs that are close together may lead to a shorter one."""
 GROWING: Final = ("1m", "15m", "1h")
-"""Initial lengths for a project without events, by its age."""
+"""The initial lengths of the span for a project without events, by the project's age."""
 _MARGIN: Final = 50
-"""The margin on each side of a picture of all events is the picture's length divided by this number."""
+"""A picture of all events has a margin on each side: its length divided by this number."""
 
 
 def span_of(reads: MailReads, request: Request, project: Project, now: int) -> tuple[str, Span, int]:
-    """Return the name of an address's span if it follows the present, the span, and its last instant.
+    """Return the span of an address, the span's name if it follows the current time, and its last event.
 
-    After this time, the span has only a margin.
+    After the time of the last event, the span has only a margin.
 
     Raises:
         InvalidArgument: The address has an invalid span.
@@ -56,7 +56,7 @@ def span_of(reads: MailReads, request: Request, project: Project, now: int) -> t
 
 
 def extent(reads: MailReads, project: Project, now: int) -> Span | None:
-    """Return the span from the first to the last event of a project; None without events.
+    """Return the span from the first to the last event of a project; None if there are no events.
 
     It extends to the current time while a run is active or waits for an answer.
     """
@@ -65,7 +65,7 @@ def extent(reads: MailReads, project: Project, now: int) -> Span | None:
 
 
 def _fitting(project: Project, there: Span | None, now: int) -> str:
-    """Return the name of a suitable span: everything, or the newest hours of an old project.
+    """Return the name of a suitable span: all of the project or, if it is old, its newest hours.
 
     If an old project was inactive in these hours, the span covers its last activity.
     """
@@ -78,25 +78,25 @@ def _fitting(project: Project, there: Span | None, now: int) -> str:
 
 
 def _last(reads: MailReads, project: Project, there: Span) -> Span:
-    """Return the span of the last activity: the newest events within hours of the end."""
+    """Return the span of the last activity: the newest events, within a few hours before the end."""
     whole = Span(begin=max(there.end - PRESETS[DEFAULT], 0), end=there.end + 1)
     agents = [one.id for one in reads.agents(project.id, include_retired=True, limit=AGENTS)]
     began = [one.created_at for one in reads.written(project.id, whole, limit=ARROWS)]
     began += [one.began_at for one in reads.attempt_groups(agents, whole, step=MINUTE)]
     began += [one.began_at for one in reads.attempts_alone(agents, whole, limit=ALONE)]
-    # A single message is not zoomed into until its second fills the picture.
+    # Do not zoom into a single message so far that one second fills the picture.
     return Span(begin=min([*began, there.end - MINUTE]), end=there.end)
 
 
 def longest_of(reads: MailReads, project: Project, now: int) -> int:
-    """Return the maximum length for zooming out: the longest preset, or everything if that is longer."""
+    """Return the maximum length for zooming out: the longest preset, or the whole project if longer."""
     first = reads.begin_of(project.id)
     age = now - min(project.created_at, now if first is None else first)
     return min(max(PRESETS[DEFAULT], age + age // 10), LONGEST)
 
 
 def ends_by(now: int, size: int) -> int:
-    """Return the end of a span of this length that includes the current time with a small margin."""
+    """Return the end of a span of this length that contains the current time and a small margin."""
     return now + size // 20
 
 
@@ -106,7 +106,7 @@ def _up_to(now: int, size: int) -> Span:
 
 
 def _around(there: Span, now: int) -> Span:
-    """Return a span with all events, and with the current time unless that would make the events tiny."""
+    """Return a span with all events; include the current time unless the events would become tiny."""
     length = there.end - there.begin
     end = now if now - there.end <= length // 2 else there.end
     end = max(end, there.begin + SECOND)
@@ -115,7 +115,7 @@ def _around(there: Span, now: int) -> Span:
 
 
 def _of_messages(reads: MailReads, project: Project, now: int) -> Iterator[int]:
-    """Yield the instants of the first and the newest messages, and of the newest from people."""
+    """Yield the times of the first and the newest message, and of the newest message from people."""
     whole = Span(begin=0, end=now + 1)
     first = reads.begin_of(project.id)
     if first is not None:
@@ -132,7 +132,7 @@ def _of_messages(reads: MailReads, project: Project, now: int) -> Iterator[int]:
 
 
 def _of_work(reads: MailReads, project: Project, now: int) -> Iterator[int]:
-    """Yield the instants of each agent's last run, and of reservations; a future expiry is not counted."""
+    """Yield the times of each agent's last run and of reservations, except expiries in the future."""
     agents = [one.id for one in reads.agents(project.id, include_retired=True, limit=AGENTS)]
     for one in reads.attempts_before(agents, now + 1):
         is_open = one.ended_at is None or (one.outcome == "waiting" and one.waited_until is None)

@@ -22,35 +22,35 @@ _AS_DATE = 30 * _DAY
 _YEAR_10000 = 253_402_300_800_000
 
 TONES = 12
-"""The number of colours for initials in the style sheet: `tone-0` to `tone-11`."""
+"""The number of colours for initials that the style sheet has: `tone-0` to `tone-11`."""
 
 _CAPITALS = re.compile(r"[A-Z0-9][^A-Z0-9]*")
-# Control characters, halves of surrogate pairs, separators of lines and of paragraphs (Cc, Cs, Zl, Zp).
+# Control characters, lone surrogates, line separators and paragraph separators (Cc, Cs, Zl, Zp).
 _UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _UNSEEN_IN_LINES = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _FENCES_AND_RULES = re.compile(r"^\s*(```|~~~).*$|^[\s|:=_*-]+$", re.MULTILINE)
 _LINE_MARKS = re.compile(r"^(\s*(#{1,6}|>|[-+*]|\[[ xX]\])(?=\s))+", re.MULTILINE)
 _LINKS = re.compile(r"!?\[([^\[\]]*)\]\([^()]*\)")
 _EMPHASIS = re.compile(r"(\*{1,3}|~~|\b_{1,3})(?=\S)(.+?)(?<=\S)\1")
-# Marks that reorder what follows them: with one, `gpj.exe` is shown as `exe.jpg`.
+# Marks that reverse the order of the text after them; with one, `gpj.exe` is shown as `exe.jpg`.
 _REORDERING = dict.fromkeys([*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0x061C])
 
 
 def moment(instant: int) -> str | None:
-    """Return a time as ISO 8601; None if it is outside the range of the calendar."""
+    """Format a time as ISO 8601; return None if it is outside the range of the calendar."""
     return iso(instant) if 0 <= instant < _YEAR_10000 else None
 
 
 @lru_cache(4096)
 def absolute(instant: int) -> str:
-    """Return a time as date and time of day in UTC, to the second."""
+    """Format a time as a UTC date and time of day, to the second."""
     if moment(instant) is None:
         return UNKNOWN_TIME
     return f"{datetime.fromtimestamp(instant // _SECOND, tz=UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def relative(instant: int, now: int) -> str:
-    """Return how long ago or how far ahead a time is; if that is more than a month, return the date."""
+    """Return how long ago or how far ahead a time is; if it is more than a month, return the date."""
     if moment(instant) is None:
         return UNKNOWN_TIME
     distance = abs(instant - now)
@@ -64,10 +64,10 @@ def relative(instant: int, now: int) -> str:
 
 
 def clock_time(instant: int, now: int, zone: tzinfo) -> str:
-    """Return the time of day in a time zone.
+    """Format a time as the time of day in a time zone.
 
-    The day is included unless it is today. It is also omitted if it is more than a month away, because the
-    relative text before it is then the date.
+    The day is included unless it is today. If the time is more than a month away, the day is omitted as well,
+    because the relative text before it then already shows the date.
     """
     said = datetime.fromtimestamp(instant // _SECOND, tz=zone)
     today = datetime.fromtimestamp(now // _SECOND, tz=zone)
@@ -96,7 +96,7 @@ def size_text(size: int) -> str:
 
 @lru_cache(4096)
 def initials(name: str) -> str:
-    """Return two letters for a name: GL for `GreenLake`, DB for `deploy-bot`, Ad for `Ada`."""
+    """Return the two letters of an avatar: GL for `GreenLake`, DB for `deploy-bot`, Ad for `Ada`."""
     parts = [part for part in re.split(r"[^0-9A-Za-z]+", name) if part]
     if not parts:
         return name[:1].upper() or "?"
@@ -109,29 +109,29 @@ def initials(name: str) -> str:
 
 
 def tone(name: str) -> int:
-    """Return the number of the colour for a name's initials, which is the same on every page and machine."""
+    """Return the colour index for a name's initials, which is the same on every page and machine."""
     return (zlib.crc32(name.casefold().encode("utf-8", "replace")) >> 16) % TONES
 
 
 def one_line(text: str) -> str:
-    """Return a text without control characters, line breaks and marks that change the text direction."""
-    if text.isascii() and text.isprintable():  # most names, a thousand on a page
+    """Return the text with control characters, line breaks and text-direction marks removed."""
+    if text.isascii() and text.isprintable():  # fast path for most names, of which a page may have a thousand
         return " ".join(text.split())
     return " ".join(_UNSEEN.sub(" ", text.translate(_REORDERING)).split())
 
 
 def lines(text: str) -> str:
-    """Return a text with its line breaks, but remove escape sequences and direction marks."""
+    """Return a text with its line breaks, but without escape sequences and text-direction marks."""
     return _UNSEEN_IN_LINES.sub(" ", without_escapes(text).translate(_REORDERING))
 
 
 def clip(text: str, length: int) -> str:
-    """Truncate a text to at most `length` characters, with an ellipsis where it was cut."""
+    """Truncate a text to at most `length` characters, and add an ellipsis where it was cut."""
     return text if len(text) <= length else text[:length].rstrip() + "…"
 
 
 def lasting(began: int, ended: int) -> str:
-    """Return a duration in its two largest useful units."""
+    """Return a duration in its two largest suitable units."""
     seconds = max(ended - began, 0) // _SECOND
     if seconds < 1:
         return "less than a second"
@@ -145,7 +145,7 @@ def lasting(began: int, ended: int) -> str:
 def gist(body: str, *, length: int = 180) -> str:
     """Return the beginning of a Markdown text as one line of plain text."""
     prose = _LINE_MARKS.sub("", _FENCES_AND_RULES.sub("", body[: 4 * length]))
-    # Between backquotes stands code, in which a star is a star.
+    # Text between backticks is code, in which a star is only a star.
     parts = prose.replace("|", " ").split("`")
     parts[::2] = [_EMPHASIS.sub(r"\2", _LINKS.sub(r"\1", part)) for part in parts[::2]]
     line = one_line("".join(parts))
@@ -153,13 +153,13 @@ def gist(body: str, *, length: int = 180) -> str:
 
 
 def folder_name(path: str) -> str:
-    """Return the last segment of a path, which people use as the project's name."""
+    """Return the last segment of a path, which people use as the name of the project."""
     found = re.search(r"[^\\/]+(?=[\\/]*\Z)", path)
     return one_line(path if found is None else found[0])
 
 
 def extension(name: str) -> str:
-    """Return a file-type label of up to four characters, derived from the file's name."""
+    """Return a label for the type of a file: up to four characters from the file's name."""
     _, dot, last = name.rpartition(".")
     return last.upper() if dot and last.isascii() and last.isalnum() and len(last) <= 4 else "FILE"
 
@@ -169,26 +169,26 @@ _WORD = re.compile(r"[^\W_]+")
 
 @dataclass(slots=True)
 class Wanted:
-    """The words and prefixes of a query, normalised as in the index."""
+    """The words and prefixes of a query, normalised in the same way as in the index."""
 
     words: set[str] = field(default_factory=set)
     beginnings: tuple[str, ...] = ()
 
     def has(self, word: str) -> bool:
-        """Whether the query contains this word."""
+        """Return whether the query contains this word."""
         folded = _folded(word)
         return folded in self.words or folded.startswith(self.beginnings)
 
 
 def wanted(query: Query) -> Wanted:
-    """Return the words of a query, without the excluded ones."""
+    """Return the words that a query looks for, without those that it excludes."""
     found = Wanted()
     _gather(query, found)
     return found
 
 
 def pieces(excerpt: str, looked_for: Wanted) -> list[tuple[str, bool]]:
-    """Split an excerpt into pieces, each flagged if it is a search hit."""
+    """Split an excerpt into pieces; each has a flag that says whether it is a search hit."""
     cut: list[tuple[str, bool]] = []
     end = 0
     for match in _WORD.finditer(excerpt):

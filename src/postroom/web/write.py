@@ -1,9 +1,9 @@
-"""The form with which a person writes to a project's agents or answers a message.
+"""The form with which a person writes to a project's agents, or answers a message.
 
-If nobody has been named yet, the page first asks for a name. `postroom people` names further people.
+If no person exists yet, the page first asks for a name. `postroom people` adds further people.
 
-If a message is refused, the form shows it as typed, with the reason. The form has a key, so that a double
-click sends only one message.
+If a message is rejected, the form shows it as it was typed, with the reason. The form contains a key, so that
+a double click sends only one message.
 """
 
 import re
@@ -43,11 +43,11 @@ from postroom.web.site import WorkingSite
 
 _LOG = get_logger(__name__)
 OFFERED = 200
-"""Maximum number of agents that the form lists. Others can be typed into the second field."""
+"""Maximum number of agents that the form lists; other names can be typed into the second field."""
 FORM_ROOM = 64 * 1024
-"""Maximum bytes of a form in addition to the message's text."""
+"""Maximum number of bytes of a form in addition to the message's text."""
 _PERCENT = 3
-"""The maximum number of form bytes for each byte of text."""
+"""Maximum number of form bytes for each byte of text."""
 _REMEDIES: Final = {
     AgentRetired.code: "choose another agent",
     InvalidRecipients.code: "choose at least one agent",
@@ -56,13 +56,13 @@ _REMEDIES: Final = {
     UnknownProject.code: "correct the name of the project after the @",
 }
 _LABELS: Final = {"body_md": "the message", "subject": "the subject", "to": "the list of recipients"}
-"""The form's label for each argument of the sending tool."""
+"""The label that the form has for each argument of the sending tool."""
 _FIELD: Final = re.compile(r"`(\w+)[^`]*`")
 _IMPORTANCE: Final[dict[str, Importance]] = {one: one for one in get_args(Importance)}
 
 
 class MessageForm(msgspec.Struct, frozen=True, kw_only=True):
-    """The content of the form."""
+    """The content of the form, as it was submitted."""
 
     name: str = ""
     to: list[str] = []
@@ -74,19 +74,19 @@ class MessageForm(msgspec.Struct, frozen=True, kw_only=True):
     to_all: bool = False
     key: str = ""
     reply: Number | None = None
-    """The message to answer."""
+    """The message that this one answers."""
     again: str = ""
-    """The dead letter that this message retries; it is discarded when the message was sent."""
+    """The dead letter that this message retries; it is discarded once the message has been sent."""
     thread: str = ""
     """The thread on whose page the person wrote the answer."""
     do: str = ""
     files: tuple[DraftFile, ...] = ()
     is_cut: bool = False
-    """Whether the files exceeded their limit, in which case the files and all later fields are missing."""
+    """Whether the files exceeded their limit; if so, the files and all later fields are missing."""
 
 
 async def write(site: WorkingSite, request: Request) -> Response:
-    """Show the form, with a selected agent or a message to answer, or send its content."""
+    """Show the form, with a selected agent or a message to answer, or send the message in it."""
     if request.method == "POST":
         return await _sent(site, request)
     chosen = request.query_params.get("to", "")[:400]
@@ -102,7 +102,7 @@ async def write(site: WorkingSite, request: Request) -> Response:
 
 
 def _retried(site: WorkingSite, slug: str, run_id: str, typed: MessageForm, tx: Transaction) -> MessageForm:
-    """Return a form that repeats the message of a dead letter, with room for a note.
+    """Return a form that repeats the message of a dead letter, with space for a note.
 
     Raises:
         UnknownRun: The project has no such run.
@@ -156,7 +156,7 @@ async def _sent(site: WorkingSite, request: Request) -> Response:
 
 
 async def _discard_retried(site: WorkingSite, project: Project, run_id: str) -> None:
-    """Discard a dead letter whose message was sent again; one that is gone is left alone."""
+    """Discard a dead letter whose message was sent again; if it no longer exists, do nothing."""
     await site.store.read(lambda tx: known_run(site.services, tx, project, run_id))
     try:
         await site.services.runs.discard(run_id)
@@ -167,7 +167,7 @@ async def _discard_retried(site: WorkingSite, project: Project, run_id: str) -> 
 async def _form(
     site: WorkingSite, request: Request, typed: MessageForm, refusal: PostroomError | None = None
 ) -> Response:
-    """Return the form, or the form that asks for a name, if there is no person yet or a name was refused."""
+    """Return the form; if there is no person yet or a name was rejected, the form that asks for a name."""
     messages, is_name, answers = site.services.messages, typed.do == "name", typed.reply
 
     def look(tx: Transaction, project: Project) -> dict[str, Any]:
@@ -232,7 +232,7 @@ def _told(refusal: PostroomError) -> dict[str, str]:
 
 
 def _reasons(refusal: PostroomError | None) -> list[tuple[str, str]]:
-    """Return the reason for each refused recipient, if there are several."""
+    """Return the reason for each rejected recipient, if there are several."""
     told = refusal.details.get("recipients") if isinstance(refusal, InvalidRecipients) else None
     if not isinstance(told, list):
         return []

@@ -1,1 +1,1 @@
-"""The set-up of clients in which agents run: edits of their files, their removal, and checks."""
+"""The set-up of client programs in which agents run: edits of their files, undoing them, and checks."""

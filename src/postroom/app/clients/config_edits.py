@@ -1,8 +1,8 @@
-"""Planned edits of a client's file by `setup`, and the record of the written parts that is used to undo them.
+"""Planned edits of a client's file by `setup`, and a record of the written parts, used to undo them.
 
 The record is in a private file of this user, so that `setup remove` removes exactly the recorded parts. It is
-written before the client's file. If a crash happens in between, the record lists parts that do not exist, and
-removing these changes nothing.
+written before the client's file. After a crash in between, the record may list parts that do not exist;
+removing such parts changes nothing.
 """
 
 import json
@@ -27,23 +27,23 @@ HTTP_KEYS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigEdit:
-    """One wanted part of a file: a member of an object, or an item of an array."""
+    """One part that a file must have: a member of an object, or an item of an array."""
 
     path: tuple[str, ...]
-    """The keys of the path to its object or array."""
+    """The keys that lead to the part's object or array."""
     key: str = ""
-    """Its name in an object; empty for an item of an array."""
+    """The part's name in an object; empty for an item of an array."""
     value: object
     sign: str = ""
     """A text that identifies postroom's item in an array, even after other parts of the item have changed."""
     only_new: bool = False
-    """Whether the edit is made only if there is no value yet. Any existing value is accepted."""
+    """Whether the edit is made only if no value exists yet; any existing value is accepted."""
     goes_with: tuple[str, ...] = ()
-    """The path of the part that needs this one. It is removed only together with that part."""
+    """The path of the part that needs this one; this one is removed only together with that part."""
 
     @property
     def foreign(self) -> frozenset[str]:
-        """The keys of the other transport, which postroom's entry must not have."""
+        """The keys that belong to the other transport and must not be in postroom's entry."""
         if self.sign or not isinstance(self.value, Mapping):
             return frozenset()
         return STDIO_KEYS if HTTP_KEYS & self.value.keys() else HTTP_KEYS
@@ -51,27 +51,27 @@ class ConfigEdit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppliedEdit:
-    """The undo record of one written part, with which it can be removed whatever else has changed since."""
+    """The record of one written part, with which that part can be removed whatever else has changed since."""
 
     client: str
     kind: Literal["root", "container", "entry", "item", "replaced", "table", "file", "block"]
     path: tuple[str, ...]
     """The keys that lead to the edited value; for an item of an array, the keys that lead to the array.
 
-    Empty for a whole file.
+    It is empty if the edit is a whole file.
     """
     before: str = ""
-    """The whitespace that was written before it; for a block, the line end between it and the text above."""
+    """The whitespace that was written before the part; for a block, the line end after the text above."""
     after: str = ""
-    """The whitespace that was written after it."""
+    """The whitespace that was written after the part."""
     was: str = ""
-    """The text that it replaced."""
+    """The text that the part replaced."""
     sign: str = ""
     goes_with: tuple[str, ...] = ()
 
 
 def fits(found: object, edit: ConfigEdit) -> bool:
-    """Return whether a value satisfies the edit; additions by people are accepted."""
+    """Return whether a value satisfies the edit; additions that people made are accepted."""
     if edit.only_new:
         return True
     if isinstance(found, Mapping) and edit.foreign & found.keys():
@@ -90,7 +90,7 @@ def _covers(found: object, wanted: object) -> bool:
 
 
 def mended(found: object, edit: ConfigEdit) -> object:
-    """Return the value that replaces `found`: postroom's value with the additions by people."""
+    """Return the value that replaces `found`: postroom's value, with the additions that people made."""
     if not isinstance(found, Mapping) or not isinstance(edit.value, Mapping):
         return edit.value
     kept = {key: value for key, value in found.items() if key not in edit.foreign}
@@ -103,7 +103,7 @@ def mended(found: object, edit: ConfigEdit) -> object:
 
 
 def bears(found: object, sign: str) -> bool:
-    """Return whether any text within the value contains this text."""
+    """Return whether any text within the value contains the text `sign`."""
     if isinstance(found, Mapping):
         return any(bears(value, sign) for value in found.values())
     if isinstance(found, list):
@@ -133,7 +133,7 @@ class Record:
 
 
 class Records:
-    """The records of this user, changed only inside `kept`."""
+    """The records of this user, which may be changed only inside `kept`."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         folder = places.machine_dir(environment)
@@ -162,10 +162,10 @@ class Records:
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Hold the lock under which only one process at a time changes files and records.
+        """Hold the lock that lets only one process at a time change files and records.
 
         Raises:
-            VersionConflict: Another process holds the lock for too long.
+            VersionConflict: Another process held the lock for too long.
             ConfigError: The folder cannot be created or written.
         """
         lock = FileLock(self._lock, timeout=PATIENCE.total_seconds(), mode=0o600)
@@ -188,14 +188,13 @@ class Records:
             lock.release()
 
     def get(self, path: Path) -> Record:
-        """Return the record of a file; a new record if the file has none."""
+        """Return the record of a file; an empty record if the file has none."""
         return self._found.get(str(path)) or Record()
 
     def put(self, path: Path, record: Record) -> None:
         """Store the record of a file.
 
-        Store a record; a record without clients is deleted, and the file of records is deleted with its last
-        record.
+        A record without clients is deleted, and with the last record, the file of records is deleted.
 
         Raises:
             ConfigError: The records cannot be written.
@@ -218,7 +217,7 @@ class Records:
             ) from error
 
     def pass_on(self, folders: list[Path]) -> None:
-        """Move created folders to the record of another file in them, whose removal then deletes them.
+        """Move created folders to the record of another file in them; the removal of that file deletes them.
 
         Raises:
             ConfigError: The records cannot be written.

@@ -19,20 +19,20 @@ from postroom.executors.processes.asking import asked
 from postroom.jsonc import NotJson
 
 _FOLDERS: Final = frozenset(one.user.variable for one in CLIENTS if one.user.variable)
-"""The variables that name a client's own folder."""
+"""The environment variables that name a client's own folder."""
 PROJECT_CLIENTS: Final = tuple(one.name for one in CLIENTS if one.project is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetupScope:
-    """The scope of a set-up: this user, or the project in a folder."""
+    """The scope of a set-up: this user, or the project in one folder."""
 
     environment: Mapping[str, str]
     scope: Scope = "user"
     project: Path = field(default_factory=Path.cwd)
     platform: str = sys.platform
     silent: set[str] = field(default_factory=set)
-    """The programs that did not answer in time, which are not asked again."""
+    """The programs that did not answer in time, and are not asked again."""
     versions: dict[str, tuple[int, str]] = field(default_factory=dict)
     """Exit code and output of `--version`, for each program that was asked."""
     is_dry_run: bool = False
@@ -41,7 +41,7 @@ class SetupScope:
     def ask(self, *words: str) -> tuple[int, str]:
         """Run a client program; return its exit code and output.
 
-        In a dry run, it has a temporary empty home.
+        In a dry run, the program gets an empty temporary folder as its home.
         """
         if not self.is_dry_run:
             return asked(self.environment, *words, silent=self.silent)
@@ -80,7 +80,7 @@ def servers_file(client: Client, target: SetupScope) -> ConfigFile:
 
 
 def hooks_file(client: Client, target: SetupScope) -> ConfigFile | None:
-    """Return the file with a client's hooks; None for a client without hooks."""
+    """Return the file with a client's hooks; None if the client has no hooks."""
     if client.hooks is None:
         return None
     return config_file(client.hooks.user if target.scope == "user" else client.hooks.project, target)
@@ -93,7 +93,7 @@ def own_files(client: Client, target: SetupScope) -> list[tuple[OwnFile, ConfigF
 
 
 def switch(client: Client, target: SetupScope) -> tuple[ConfigFile, list[ConfigEdit]] | None:
-    """Return the file that enables a client's plugin, and the edits of that file.
+    """Return the file that enables a client's plugin, and the edits that do so.
 
     Return None if the client has no plugin.
     """
@@ -104,7 +104,7 @@ def switch(client: Client, target: SetupScope) -> tuple[ConfigFile, list[ConfigE
 
 
 def config_file(config_path: ConfigPath, target: SetupScope) -> ConfigFile:
-    """Return the file of a path in the table on this machine."""
+    """Return the file on this machine that a path of the client table refers to."""
     named = target.environment.get(config_path.variable, "") if config_path.variable else ""
     base = places.absolute(named, target.environment) if named else _base(config_path, target)
     folder = base if named else base / config_path.folder
@@ -131,7 +131,7 @@ def _named(environment: Mapping[str, str], name: str, default: Path) -> Path:
 
 
 def is_installed(client: Client, target: SetupScope) -> bool:
-    """Return whether the client's folder or program is on this machine."""
+    """Return whether the client's folder or its program exists on this machine."""
     if client.known_by:
         return _stands_in(client, target)
     path = target.environment.get("PATH")

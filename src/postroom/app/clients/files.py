@@ -1,7 +1,7 @@
-"""Reads and replaces a client's file atomically: readers and a crash see the old file or the new one.
+"""Reads client files and replaces them atomically, so that readers see the old or the new file.
 
-Before anything is changed, a file is refused if its links lead elsewhere, if it is not a regular text file,
-or if its owner has made it read-only.
+Before anything is changed, an error is raised if a file's links lead to another folder, if it is not a
+regular text file, or if its owner has made it read-only.
 """
 
 import errno
@@ -17,25 +17,25 @@ from typing import Final
 from postroom.contracts.errors import ClientFileRefused, VersionConflict
 
 LARGEST: Final = 64 * 1024 * 1024
-"""Maximum bytes of a file. A client's file with a long history has a few million bytes."""
+"""Maximum bytes of a file; a client's file with a long history has a few million bytes."""
 _PRIVATE: Final = 0o600
 _BACKUP: Final = ".postroom-backup-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """A file as it was when it was read."""
+    """The path and the content of a file at the time when it was read."""
 
     path: Path
     """The real path, with links followed."""
     content: bytes | None
-    """None if the file does not exist."""
+    """The content; None if the file does not exist."""
     mode: int = _PRIVATE
     owner: tuple[int, int] | None = None
 
     @property
     def text(self) -> str:
-        """The content; a missing file is empty."""
+        """The content as text; empty if the file does not exist."""
         return (self.content or b"").decode("utf-8")
 
 
@@ -48,10 +48,11 @@ def real(path: Path) -> Path:
 
 
 def look(path: Path, base: Path) -> Found:
-    """Return the file at a path, which must be in the folder `base` with all links followed.
+    """Read the file at a path; with all links followed, it must be in the folder `base`.
 
     Raises:
-        ClientFileRefused: It is elsewhere, is not a regular file of UTF-8 text, or is not writable.
+        ClientFileRefused: The file is in another folder, is not a regular file of UTF-8 text, or is not
+            writable.
     """
     try:
         place = real(path)
@@ -84,12 +85,12 @@ def _looked_into(path: Path, place: Path, found: os.stat_result) -> Found:
 
 
 def refused(path: Path, why: str, remedy: str = "") -> ClientFileRefused:
-    """Return the error that says why a file stays unchanged, with a remedy if one is given."""
+    """Return the error for a file that is not changed, with the reason and the remedy, if one is given."""
     return ClientFileRefused(f"{path} is unchanged: {why}", value=str(path), remedy=remedy or None)
 
 
 def remedy_of(error: OSError, path: Path) -> str:
-    """Return the remedy if the system refuses to write a file."""
+    """Return the remedy for the system's refusal to write a file."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"free space on the disk of {path.parent}, and run the command again"
     return (
@@ -107,14 +108,14 @@ def back_up(found: Found, target: Path) -> None:
     """Write a copy of a file that only its owner can read, and sync it to the disk.
 
     Raises:
-        ClientFileRefused: It could not be written.
+        ClientFileRefused: The copy could not be written.
     """
     with _told(found.path):
         _write_new(target, found.content or b"", mode=found.mode & _PRIVATE, owner=found.owner)
 
 
 def missing_folders(found: Found) -> list[Path]:
-    """Return the missing folders of a file, the outermost first."""
+    """Return the folders that a file needs and that do not exist, outermost first."""
     folder = found.path.parent
     return [one for one in reversed((folder, *folder.parents)) if not one.exists()]
 
@@ -123,7 +124,7 @@ def missing_folders(found: Found) -> list[Path]:
 class Draft:
     """The new text of a file, already written to disk next to the file.
 
-    Only a rename remains, which needs no space.
+    Only the rename remains, which needs no disk space.
     """
 
     found: Found
@@ -136,7 +137,7 @@ class Draft:
 
         Raises:
             VersionConflict: The file was changed by another process since it was read.
-            ClientFileRefused: It could not be replaced; the file is unchanged.
+            ClientFileRefused: The file could not be replaced; it is unchanged.
         """
         with _told(self.found.path):
             require_unchanged(self.found)
@@ -156,7 +157,8 @@ class Draft:
 def drafted(found: Found, text: str) -> Draft:
     """Write a text next to a file, synced to the disk, and create the folders that it needs.
 
-    Only one process may do this at a time, because it removes all other drafts as left by killed processes.
+    Only one process may do this at a time, because it removes all other drafts, assuming that killed
+    processes left them.
 
     Raises:
         ClientFileRefused: The draft could not be written; no part of it remains.
@@ -192,7 +194,7 @@ def replace(found: Found, text: str) -> None:
 
     Raises:
         VersionConflict: The file was changed by another process since it was read.
-        ClientFileRefused: It could not be written; the file is unchanged.
+        ClientFileRefused: The text could not be written; the file is unchanged.
     """
     draft = drafted(found, text)
     try:
@@ -203,7 +205,7 @@ def replace(found: Found, text: str) -> None:
 
 
 def require_unchanged(found: Found) -> None:
-    """Refuse to continue if a file has changed since it was read.
+    """Raise if a file has changed since it was read.
 
     Raises:
         VersionConflict: The file has changed.
@@ -225,7 +227,7 @@ def remove(found: Found) -> None:
 
     Raises:
         VersionConflict: The file was changed by another process since it was read.
-        ClientFileRefused: It could not be removed.
+        ClientFileRefused: The file could not be removed.
     """
     with _told(found.path):
         require_unchanged(found)
@@ -233,9 +235,9 @@ def remove(found: Found) -> None:
 
 
 def remove_folders(folders: list[Path]) -> list[Path]:
-    """Remove the empty folders, the innermost first; return the others."""
+    """Remove those of the folders that are empty, innermost first; return the others."""
     for folder in sorted(folders, key=lambda one: len(one.parts), reverse=True):
-        with suppress(OSError):  # something else is in it, or it is gone
+        with suppress(OSError):  # it is not empty, or no longer exists
             folder.rmdir()
     return [folder for folder in folders if folder.exists()]
 
@@ -272,7 +274,7 @@ def _write_new(target: Path, content: bytes, *, mode: int, owner: tuple[int, int
             file.write(content)
             file.flush()
             if owner is not None:
-                with suppress(OSError):  # only root can give a file away
+                with suppress(OSError):  # only root can change the owner of a file
                     os.fchown(descriptor, *owner)
             os.fchmod(descriptor, mode)
             os.fsync(descriptor)

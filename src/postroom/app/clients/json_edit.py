@@ -1,7 +1,8 @@
-"""Edits JSON with comments in place and undoes the edits; every other byte stays unchanged.
+"""Edits JSON with comments in place, and undoes the edits; every other byte stays unchanged.
 
-Each step adds one part and returns a record with which the step can be undone. Undone in reverse order, the
-steps restore the original text; if people changed other parts in between, only postroom's part is removed.
+Each step adds one part and returns a record with which the step can be undone. If the steps are undone in
+reverse order, the original text is restored. If people have changed other parts in between, only postroom's
+part is removed.
 """
 
 import json
@@ -22,7 +23,7 @@ def put(text: str, edit: ConfigEdit, client: str) -> tuple[str, list[AppliedEdit
     """Return the text with the edit, and an undo record for each added part.
 
     Raises:
-        NotJson: The text cannot be read, or has another type of value at that place.
+        NotJson: The text cannot be parsed, or has a value of another type at that place.
     """
     text, applied_edits = _with_root(text, client)
     for depth in range(1, len(edit.path) + 1):
@@ -79,7 +80,7 @@ def find(text: str, path: tuple[str, ...]) -> Node | None:
 
 
 def items(text: str, path: tuple[str, ...], sign: str) -> list[Node]:
-    """Return the items of an array that contain the words.
+    """Return the items of an array that contain the text `sign`.
 
     Raises:
         NotJson: The text cannot be read, or there is no array at that place.
@@ -168,13 +169,13 @@ def _blanks(text: str, holder: Node) -> tuple[str, str]:
         closes_alone = "\n" in text[holder.tail : holder.end - 1]
         is_first = not text[: holder.start].strip(_BLANKS + "\ufeff")
         if holder.is_bare and not (closes_alone or is_first or _begins_line(text, holder.start)):
-            return "", ""  # the whole is written in one line
+            return "", ""  # the whole object is written in one line
         return end + outer + _unit(text), "" if closes_alone else end + outer
     last = holder.children[-1]
     if _begins_line(text, last.start):
         return end + _indent_of_line(text, last.start), ""
     behind = last.end if last.comma is None else last.comma + 1
-    if text[behind : holder.tail].strip(_BLANKS):  # a comment, which could swallow what follows on its line
+    if text[behind : holder.tail].strip(_BLANKS):  # a line comment here would swallow the new text
         return end + outer + _unit(text), ""
     return " ", ""
 
@@ -204,7 +205,7 @@ def _begins_line(text: str, at: int) -> bool:
 
 
 def _own_part(line: str) -> str:
-    """Return the part of a line before a member's value, without the member's name."""
+    """Return the part of a line before a member's value, except the member's name."""
     return re.sub(r'"(?:[^"\\]|\\.)*"\s*:\s*$', "", line)
 
 
@@ -235,7 +236,7 @@ def _without_items(text: str, applied: AppliedEdit) -> str:
 
 
 def _without_item(text: str, array: Node, index: int, applied: AppliedEdit) -> str:
-    """Cut one item; if the item also contains other people's parts, cut only postroom's innermost part."""
+    """Remove an item; if it also contains parts of other people, remove only postroom's innermost part."""
     for child in array.children[index].node.children:
         if child.node.kind != "array":
             continue
@@ -253,7 +254,7 @@ def _cut(text: str, path: tuple[str, ...], key: str, applied: AppliedEdit) -> st
 
 
 def _cut_child(text: str, holder: Node, index: int, applied: AppliedEdit) -> str:
-    """Cut a child with its whitespace and the comma that it needed."""
+    """Remove a child with its whitespace, and the comma that it needed."""
     child = holder.children[index]
     is_last = index == len(holder.children) - 1
     is_alone = len(holder.children) == 1
@@ -283,13 +284,13 @@ def _cut_child(text: str, holder: Node, index: int, applied: AppliedEdit) -> str
 
 
 def _was_moved(text: str, holder: Node, child: Child, applied: AppliedEdit) -> bool:
-    """Return whether the client rewrote its file: the whitespace around postroom's child has changed."""
+    """Return whether the client rewrote its file, so that the whitespace around postroom's child changed."""
     blanks = text[holder.start : child.start]
     return blanks[len(blanks.rstrip(_BLANKS)) :] != applied.before
 
 
 def _cut_start(text: str, holder: Node, child: Child) -> int:
-    """Return the start of a cut: with the whitespace, unless that ends a line comment."""
+    """Return where a cut starts: before the whitespace, unless the whitespace ends a line comment."""
     blanks = text[holder.start : child.start]
     start = holder.start + len(blanks.rstrip(_BLANKS))
     behind = child.end if child.comma is None else child.comma + 1

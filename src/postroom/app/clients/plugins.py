@@ -1,9 +1,9 @@
-"""The plugin form of the set-up for Claude Code.
+"""The set-up of Claude Code in the form of a plugin.
 
 The plugin is in a marketplace folder of postroom, with an MCP server, hooks and commands.
 
 The folder belongs to postroom. Only two entries are written to the client's files: one names the folder, and
-one enables the plugin. Removing the two entries therefore restores the files.
+the other enables the plugin. Removing these two entries restores the files.
 """
 
 import json
@@ -77,18 +77,18 @@ def _as_plugin(client: Client, hooks: Hooks) -> Client:
 AS_PLUGINS: Final = {
     one.name: _as_plugin(one, one.hooks) for one in CLIENTS if one.name == "claude" and one.hooks is not None
 }
-"""The alternative forms of the set-up, by the client's name."""
+"""The clients that can be set up in another form, by name."""
 
 
 def forms(client: Client, target: SetupScope) -> list[Client]:
-    """Return the possible forms of a client's set-up, whichever is installed; the plugin first."""
+    """Return the forms in which a client can be set up, whichever is in place now; the plugin comes first."""
     usual = next(one for one in CLIENTS if one.name == client.name)
     other = AS_PLUGINS.get(client.name)
     return [other, usual] if other is not None and target.scope == "user" else [usual]
 
 
 def form_in_place(client: Client, target: SetupScope, records: Records) -> Client:
-    """Return the form in which setup has configured a client; if it has not, return the default form."""
+    """Return the form in which a client is set up now; if it is not set up, return the default form."""
     for form in forms(client, target):
         if client.name in records.get(real(servers_file(form, target).path)).clients:
             return form
@@ -96,7 +96,7 @@ def form_in_place(client: Client, target: SetupScope, records: Records) -> Clien
 
 
 def form_to_write(client: Client, target: SetupScope, *, no_plugin: bool) -> tuple[Client, str]:
-    """Return the form in which to set up a client, and the reason if an existing plugin form is not used."""
+    """Return the form in which to set up a client, and the reason if its plugin form is not used."""
     plugin, *others = forms(client, target)
     if not others or no_plugin:
         return client, ""
@@ -131,7 +131,7 @@ def make_known(client: Client, target: SetupScope) -> str:
     """Make the client load the marketplace now, so that its first session already has the plugin.
 
     The marketplace is declared in a temporary folder, because the client would otherwise rewrite its user's
-    settings. If the client refuses, return the expected and the actual output.
+    settings. If this fails, return the expected and the actual output of the client.
     """
     assert client.market is not None  # noqa: S101 - a form as a plugin has one
     folder = config_file(client.market, target).path
@@ -145,8 +145,8 @@ def make_known(client: Client, target: SetupScope) -> str:
 def forget(client: Client, target: SetupScope) -> None:
     """Make the client forget the marketplace. Otherwise it would list a folder that no longer exists.
 
-    The client would delete every entry with that name. Nothing is done if the file has such an entry, because
-    the entry then belongs to the user.
+    When it forgets a marketplace, the client deletes every entry with that name. If the file has such an
+    entry, it belongs to the user, so nothing is done.
     """
     switched = switch(client, target)
     if switched is None or _is_any_there(*switched):
@@ -155,7 +155,7 @@ def forget(client: Client, target: SetupScope) -> None:
 
 
 def _is_any_there(file: ConfigFile, edits: list[ConfigEdit]) -> bool:
-    """Return whether a file already has an entry where one of the edits would go, or is unreadable."""
+    """Return whether a file is unreadable, or already has an entry where one of the edits would go."""
     try:
         text = look(file.path, file.base).text
         return any(json_edit.find(text, (*edit.path, edit.key)) is not None for edit in edits)

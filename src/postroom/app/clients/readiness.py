@@ -1,7 +1,8 @@
-"""Asks a client whether it can be set up, and which steps its user must still take.
+"""Asks a client program whether it can be set up, and which steps its user must still take.
 
-A client that is missing or too old is refused before anything is written, because the set-up would be useless
-or break the client. A missing login or an untrusted folder is reported together with the written files.
+If the client is missing or too old, an error is raised before anything is written, because the set-up would
+be useless or break the client. A missing login or an untrusted folder is reported after the files were
+written.
 """
 
 import json
@@ -20,11 +21,14 @@ from postroom.contracts.errors import ClientUnfit
 from postroom.executors.processes.asking import asked, shown, version_in
 
 _NOWHERE: Final = {"POSTROOM_URL": "http://127.0.0.1:9"}
-"""Environment in which postroom's MCP server, started by a client that lists its servers, finds no server."""
+"""Environment for a client that lists its servers.
+
+To list them, the client starts postroom's MCP server, which must not find a running server.
+"""
 _HELD_BACK: Final = re.compile(r"pending approval|disabled", re.IGNORECASE)
 _SHOWN: Final = 200
 _TRIED: Final = json.loads(Path(__file__).with_name("tried.json").read_text(encoding="utf-8"))
-"""The date of the last successful run of all tests with real clients, and the release of each client."""
+"""For each client, the release with which all tests with real clients last passed, and the date."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +36,7 @@ class Release:
     """The installed release of a client, and the release that was tested."""
 
     installed: str
-    """Empty if the client does not report its version."""
+    """The installed version; empty if the client does not report it."""
     tried: str
     tried_on: str
     """The date of the tests, as YYYY-MM-DD."""
@@ -43,7 +47,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToDo:
-    """A task for the client's user before the written files take effect, as the client reports it."""
+    """A step that the client's user must take before the written files take effect."""
 
     kind: Literal["logged_out", "folder_untrusted", "client_unknown"]
     detail: str
@@ -51,12 +55,12 @@ class ToDo:
 
 
 def refuse_unfit(client: Client, target: SetupScope, *, hooks: bool) -> list[ToDo]:
-    """Refuse a client that is not installed, or that is too old for the planned files.
+    """Raise if a client is not installed, or is too old for the planned files.
 
-    Return the task for a client that does not report its version.
+    If the client does not report its version, return the step that the user must take.
 
     Raises:
-        ClientUnfit: The client is refused; nothing was written.
+        ClientUnfit: The client is missing or too old; nothing was written.
     """
     if target.scope == "user":
         _refuse_missing(client, target)
@@ -77,21 +81,21 @@ def refuse_unfit(client: Client, target: SetupScope, *, hooks: bool) -> list[ToD
 
 
 def to_do(client: Client, target: SetupScope) -> list[ToDo]:
-    """Return the tasks that a client reports for its user after set-up wrote its files.
+    """Return the steps that a client asks of its user after set-up has written its files.
 
-    The result is empty if the client cannot be asked, and in a dry run, because a client writes files when it
-    is asked.
+    The result is empty if the client cannot be asked. It is also empty in a dry run, because a client that is
+    asked may write files.
     """
     if target.is_dry_run:
         return []
     made, program = client.asks, _program(client, target)
-    if made is None or program is None or program in target.silent:  # that is reported already
+    if made is None or program is None or program in target.silent:  # this has already been reported
         return []
     found = [_login(made, program, target)]
     if made.lists_servers and program not in target.silent:
         if target.scope == "project":
             found.append(_folder(made, program, target))
-        elif not made.oldest:  # the others were asked before anything was written, or are asked for the login
+        elif not made.oldest:  # other clients were asked before, or will be asked about the login
             found.append(_version(made, program, target)[1])
     return [one for one in found if one is not None]
 
@@ -143,7 +147,7 @@ def _numbers(version: str) -> list[int]:
 
 
 def _version(made: ClientProgram, program: str, target: SetupScope) -> tuple[str, ToDo | None]:
-    """Return the version that a client reports, or a task if it reports none."""
+    """Return the version that a client reports, or the step for its user if it reports none."""
     if program not in target.versions:
         target.versions[program] = target.ask(program, "--version")
     code, said = target.versions[program]
@@ -181,7 +185,7 @@ def _login_of_claude(program: str, target: SetupScope) -> tuple[bool | None, str
     ask = partial(asked, target.environment, program, silent=target.silent)
     code, said = ask("auth", "status", "--help")
     if "auth status" not in said:
-        if code == 0 and "usage:" in said.lower():  # an older one, which would take the question for a prompt
+        if code == 0 and "usage:" in said.lower():  # an older release would take the question for a prompt
             return None, "", ""
         return (
             None,

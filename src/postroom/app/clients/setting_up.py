@@ -1,7 +1,7 @@
-"""Writes postroom's part into a client's files, and removes it.
+"""Writes postroom's parts into a client's files, and removes them.
 
     read every file ─▶ compute every text ─▶ record, backup and draft of each ─▶ rename each
-    (obstacles are refused here, before anything is changed)
+    (obstacles raise errors here, before anything is changed)
 
 A full disk is detected before the first rename. If a later rename fails, the files renamed before are
 restored.
@@ -29,21 +29,21 @@ from postroom.contracts.errors import InvalidArgument, PostroomError, VersionCon
 from postroom.jsonc import NotJson, require_form
 
 TRIES: Final = 3
-"""How often changes are planned again if a running client changes a file in between."""
+"""How often changes are planned if a running client keeps changing a file in between."""
 _OURS: Final = ("entry", "item", "table")
 _CONTENT: Final = (*_OURS, "replaced")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A client's wanted part of one file."""
+    """The part of one file that a client needs."""
 
     file: ConfigFile
     edits: tuple[ConfigEdit, ...] = ()
     own: OwnFile | None = None
-    """The file, or block of a file, that belongs to postroom as a whole."""
+    """The file that belongs to postroom as a whole, or the block in a file of others."""
     is_wanted: bool = True
-    """False for a part that an earlier set-up may have written but this one does not need."""
+    """Whether the client needs it now; False for a part that only an earlier set-up may have written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ class Change:
     """The change of one file; `after` is None if the change removes the file."""
 
     path: Path
-    """The path as the client names it; `found` follows links."""
+    """The path that the client uses; `found` has the path with links followed."""
     found: Found
     after: str | None
     before_record: Record
@@ -61,7 +61,7 @@ class Change:
 
     @property
     def is_none(self) -> bool:
-        """Whether the file stays unchanged."""
+        """Whether the change leaves the file as it is."""
         return self.after == (None if self.found.content is None else self.found.text)
 
 
@@ -75,7 +75,7 @@ def parts(  # noqa: PLR0913 - each is a choice of its own
     hooks: bool,
     extras: Collection[Extra] = (),
 ) -> list[Part]:
-    """Return a client's wanted parts, file by file; `extras` are the parts that a person accepted.
+    """Return the parts that a client needs, file by file; `extras` are the parts that a person accepted.
 
     Raises:
         InvalidArgument: The client does not support the scope, or this transport.
@@ -177,7 +177,7 @@ def give_back(changes: list[Change], records: Records) -> None:
 
 
 def steadily(make: Callable[[], list[Change]], records: Records, now: int) -> list[Change]:
-    """Plan changes and write them. Plan again if a running client has changed a file in between.
+    """Plan changes and write them; if a running client has changed a file in between, plan again.
 
     Raises:
         ClientFileRefused: A file cannot be read, changed or written; every file is unchanged.
@@ -203,7 +203,7 @@ def _planned(client: Client, part: Part, records: Records) -> Change:
         old = _still_true(records.get(found.path), found)
         places = {(one.path, one.sign) if one.sign else ((*one.path, one.key), "") for one in part.edits}
         if any((one.path, one.sign) not in places for one in old.of(client.name) if one.kind in _OURS):
-            # An earlier set-up wrote more than this one asks for.
+            # An earlier set-up wrote parts that this one does not need.
             cleared = _planned_removal(client, part, records)
             text, old = cleared.after or "", replace(cleared.record, made_file=old.made_file)
         applied_edits: list[AppliedEdit] = []
@@ -328,7 +328,7 @@ def _require_own_form(client: Client, text: str) -> None:
 
 
 def _still_true(record: Record, found: Found) -> Record:
-    """Return the record if any part that it lists still exists; otherwise an empty record."""
+    """Return the record if at least one part that it lists still exists; otherwise return an empty record."""
     if found.content is not None and any(_is_there(applied, found) for applied in record.applied_edits):
         return record
     if found.content is not None and record.clients and not record.applied_edits:
@@ -378,7 +378,7 @@ def _planned_removal(client: Client, part: Part, records: Records) -> Change:
 
 
 def _applied_by_name(client: Client, part: Part) -> list[AppliedEdit]:
-    """Return undo records for all parts with postroom's name, for files without a record."""
+    """Return undo records for all parts that have postroom's name, for files without a record."""
     named = [edit for edit in part.edits if not edit.only_new]
     if _is_toml(part.file.path):
         return [AppliedEdit(client=client.name, kind="table", path=(*one.path, one.key)) for one in named]
@@ -393,7 +393,7 @@ def _applied_by_name(client: Client, part: Part) -> list[AppliedEdit]:
 def _made_ready(change: Change, records: Records, now: int, drafts: list[Draft]) -> Change:
     """Write the record, backup and draft of a change.
 
-    All steps that need disk space happen before the first file is changed.
+    This does everything that needs disk space, before the first file is changed.
     """
     if change.is_none or change.after is None:
         if not change.is_removal:
@@ -431,7 +431,7 @@ def _put_in_place(change: Change, records: Records, drafts: list[Draft]) -> None
 
 
 def _forget(change: Change, records: Records) -> None:
-    """Remove the removed parts of a file from the record, with their backups and folders."""
+    """Update the record after parts of a file were removed, and remove their backups and folders."""
     files.remove_drafts(change.found)
     content = None if change.after is None else change.after.encode("utf-8")
     backups = files.remove_same(change.record.backups, content)
@@ -442,7 +442,7 @@ def _forget(change: Change, records: Records) -> None:
 
 
 def _give_back(change: Change, records: Records) -> None:
-    """Undo a written change. The caller restores its record."""
+    """Undo a change that was written; the caller restores its record."""
     if change.is_none:
         return
     present = replace(change.found, content=None if change.after is None else change.after.encode("utf-8"))

@@ -1,4 +1,4 @@
-"""The status of a client's set-up: whether its files have the expected content, and the differences."""
+"""The status of a client's set-up: whether its files have the content that postroom expects."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -43,7 +43,7 @@ State = Literal["not installed", "not set up", "set up", "drifted"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One difference."""
+    """One difference between a file and its expected content, or one problem."""
 
     drift: Drift
     file: Path
@@ -59,17 +59,17 @@ class ClientStatus:
     state: State
     way: Way | None = None
     tools: Tools | None = None
-    """None also if the entry does not choose tools, as in earlier releases."""
+    """The choice of tools; None also if the entry does not choose tools, as in earlier releases."""
     hooks: bool = False
     extras: tuple[Extra, ...] = ()
     """The optional parts that a person accepted."""
     release: Release | None = None
-    """None if the client is not installed, or does not report its version."""
+    """The release of the client; None if it is not installed or does not report its version."""
     findings: tuple[Finding, ...] = ()
 
 
 def status_of(client: Client, target: SetupScope, address: str, records: Records) -> ClientStatus:
-    """Return the status of a client without changing anything. An unreadable file is reported as a finding.
+    """Return the status of a client without changing anything; an unreadable file becomes a finding.
 
     Raises:
         InvalidArgument: The client has no configuration for the scope.
@@ -109,7 +109,7 @@ def extras_in_place(client: Client, target: SetupScope, records: Records) -> tup
 
 
 def is_recorded(client: Client, target: SetupScope, records: Records) -> bool:
-    """Return whether `setup` has written to a file of the client; if not, its content is not postroom's.
+    """Return whether `setup` has written to a file of the client, so that the content is postroom's.
 
     Raises:
         InvalidArgument: The client has no configuration for the scope.
@@ -156,7 +156,7 @@ def tools_of(entry: Mapping[str, object]) -> Tools | None:
 
 
 def _asked(entry: Mapping[str, object] | None) -> str:
-    """Return the option of setup that preserves the entry's choice of tools."""
+    """Return the option for `setup` that keeps the entry's choice of tools."""
     return " --tools full" if entry is not None and tools_of(entry) == "full" else ""
 
 
@@ -198,7 +198,7 @@ class _Look:
         return found, [self._finding("changed", file.path, detail, _asked(found))]
 
     def hooks(self, entry: Mapping[str, object] | None) -> tuple[bool, list[Finding]]:
-        """Return whether postroom's hooks exist, with the findings about them.
+        """Return whether postroom's hooks are in place, and the findings about them.
 
         `entry` is the client's server entry.
         """
@@ -212,7 +212,7 @@ class _Look:
             text = files.look(file.path, file.base).text
             present = {(edit.path[-1], edit.sign): _hook_state(text, edit) for edit in wanted}
         except (ClientFileRefused, NotJson) as error:
-            same = file == servers_file(self.client, self.target)  # then it is reported already
+            same = file == servers_file(self.client, self.target)  # then it has already been reported
             return False, [self._unreadable(file.path, error)] if expected and not same else []
         if set(present.values()) == {"lost"} and not expected:
             return False, []
@@ -228,7 +228,7 @@ class _Look:
         ]
 
     def trust(self) -> list[Finding]:
-        """Return the reasons that the client itself gives for not running postroom's hooks."""
+        """Return the client's own reasons for not running postroom's hooks."""
         said, file = hook_trust(self.client, self.target), hooks_file(self.client, self.target)
         if said is None or file is None:
             return []
@@ -245,7 +245,7 @@ class _Look:
         return [Finding(drift="hooks_untrusted", file=file.path, detail=detail, remedy=remedy)]
 
     def to_do(self) -> list[Finding]:
-        """Return the tasks that the client reports for its user."""
+        """Return the steps that the client asks of its user."""
         file = servers_file(self.client, self.target).path
         return [
             Finding(drift=one.kind, file=file, detail=one.detail, remedy=one.remedy)
@@ -253,7 +253,7 @@ class _Look:
         ]
 
     def own(self) -> tuple[bool, list[Finding]]:
-        """Return whether postroom's own files replace hooks here, and the differences in these files."""
+        """Return whether postroom's own files replace hooks here, and the findings about these files."""
         serves, findings = False, []
         for own, where in own_files(self.client, self.target):
             expected = self.client.name in self.records.get(files.real(where.path)).clients
@@ -278,7 +278,7 @@ class _Look:
         return serves, findings + self._switched_off()
 
     def _switched_off(self) -> list[Finding]:
-        """Return the finding if a plugin is written but not enabled."""
+        """Return a finding if the plugin was written but is not enabled."""
         switched = switch(self.client, self.target)
         if switched is None:
             return []

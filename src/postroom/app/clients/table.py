@@ -1,7 +1,7 @@
-"""The clients, one row each: the paths of their files, the expected content of these files, and the reasons.
+"""The table of clients: for each, the paths of its files, their expected content, and the reasons for it.
 
-The forms are those that the clients documented in autumn 2026. If a client changes its format, change the
-format here and in the client's cases in `tests/clients/cases`.
+The file formats are those that the clients documented in autumn 2026. If a client changes its format, change
+the format here and in the client's cases in `tests/clients/cases`.
 """
 
 from collections.abc import Mapping
@@ -18,9 +18,9 @@ from postroom.jsonc import JsonForm
 Scope = Literal["user", "project"]
 Way = Literal["stdio", "http"]
 Tools = Literal["core", "full"]
-"""The tools that a client offers its model: those for daily work, or all."""
+"""The tools that a client offers to its model: those for daily work, or all."""
 Extra = Literal["skill", "rules", "extension"]
-"""The optional parts that set-up writes only after a yes: a skill, rules in AGENTS.md, an extension."""
+"""The optional parts that set-up writes only if a person agrees: skill, rules in AGENTS.md, extension."""
 
 ADDRESS: Final = "<the server's address>"
 """Placeholder in the table for the address of the server."""
@@ -36,63 +36,66 @@ PASSED_ON: Final = (
     "XDG_CONFIG_HOME",
     "XDG_DATA_HOME",
 )
-"""Variables with which `postroom mcp` finds its server; Codex passes only variables that its entry names."""
+"""Variables with which `postroom mcp` finds its server; Codex passes on only those that its entry names."""
 WEEK: Final = 7 * 24 * 3_600
-"""Seconds for which a command of an idle session waits for mail."""
+"""Seconds for which the waiting command of an idle session waits for mail."""
 INPUT: Final = "postroom-token"
 EDITS_AND_SHELL: Final = "Edit|Write|MultiEdit|NotebookEdit|Bash"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigPath:
-    """The path of a client's file: in a folder below a base, which an environment variable may replace."""
+    """The path of a client's file in a base folder, which an environment variable may replace."""
 
     base: Literal["home", "xdg", "settings", "project", "machine"] = "home"
-    """Home; the XDG folder for settings; the system's folder for them; the project; postroom's folder."""
+    """The base: home, the XDG or the system's folder for settings, the project, or postroom's own folder."""
     folder: str = ""
     names: tuple[str, ...]
-    """The name of the file, or its possible names: the first one that exists, otherwise the first."""
+    """The possible names of the file; the first that exists is used, or else the first."""
     variable: str = ""
-    """Names the folder in place of the base."""
+    """The environment variable that names a folder to use in place of the base."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hooks:
-    """The events of a client at which it calls `postroom hook`."""
+    """The events at which a client calls `postroom hook`."""
 
     user: ConfigPath
     project: ConfigPath
     events: tuple[str, ...]
     matchers: Mapping[str, str]
     timeout: Mapping[str, int]
-    """By event, in the client's own name and unit."""
+    """The time limits by event, in the client's own names and units."""
     typed: bool = True
-    """Whether each command has a field for its type."""
+    """Whether each command has a field that states its type."""
     nested: bool = True
-    """Whether each command is in a group with a matcher."""
+    """Whether each command is inside a group that has a matcher."""
     version: int | None = None
     """The version of the file's format, if the file states it."""
     waiting: tuple[str, ...] = ()
-    """The events after which a background command waits for mail, for which it then starts a turn."""
+    """The events after which a background command waits for mail, and starts a turn when mail arrives."""
     ending: str = ""
-    """Follows each command. If a failing command would block the client, it is `; exit 0`: then the client
-    also works after postroom was uninstalled."""
+    """Text that is added to each command; empty for none.
+
+    If a failing command would block the client, it is `; exit 0`, so that the client still works after
+    postroom was uninstalled.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnFile:
-    """A file that belongs to postroom as a whole; when it is removed, a file that it replaced is restored."""
+    """A file that belongs to postroom as a whole; removing it restores any file that it replaced."""
 
     user: ConfigPath | None
     project: ConfigPath | None = None
-    """The path of the file in this scope; None if the client has no such file there."""
+    """The path of the file in a project; None if the client has no such file there."""
     text: str
     is_hook: bool = False
-    """Whether it replaces hooks, and is omitted together with them."""
+    """Whether the file replaces hooks, and is omitted if hooks are."""
     extra: Extra | None = None
-    """The question that a person must accept before it is written; None if it needs none."""
+    """The optional part to which a person must agree before the file is written; None if none is needed."""
     is_block: bool = False
-    """Whether it is a block in a file that others write too, with a marker line at its start and end."""
+    """Whether it is only a block, between two marker lines, in a file that others also write."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,44 +110,44 @@ class Client:
     """The keys under which the servers are listed."""
     stdio: Mapping[str, object]
     http: Mapping[str, object] | None
-    """None if the file would have to contain a token."""
+    """The entry for HTTP; None if the file would have to contain a token."""
     granted: Mapping[str, object] = field(default_factory=dict)
-    """Settings that allow postroom's tools without a question.
+    """Settings that allow the use of postroom's tools without asking.
 
-    They are written only to a person's own file. A project's file also affects other people, who must allow
-    the tools themselves.
+    They are written only to a person's own file. A project's file also affects other people, and these must
+    allow the tools themselves.
     """
     way: Way = "stdio"
     why: str = "needs neither address nor token, and starts the server"
     token: str = ""
-    """The file's notation for the token."""
+    """How the file refers to the token."""
     asks_for_token: bool = False
     programs: tuple[str, ...] = ()
     asks: ClientProgram | None = None
-    """The program that is asked about the client; it is one of `programs`."""
+    """The program that answers questions about the client; it is one of `programs`."""
     folders: tuple[ConfigPath, ...] = ()
     """If one of these folders exists, the client counts as installed."""
     known_by: tuple[str, ...] = ()
-    """Words in its file without which it is not chosen by default, because another row has the same file."""
+    """Texts in its file without which it is not chosen by default, because another row has the same file."""
     never_with: tuple[str, ...] = ()
-    """Words in the file of another row's version, which postroom's entry would break."""
+    """Texts that show that the file belongs to another row's version, which postroom's entry would break."""
     json_form: JsonForm = "lenient"
     """Extensions of JSON that its files may use."""
     hooks: Hooks | None = None
     asks_trust: bool = False
-    """Whether it runs no hook that its user has not trusted."""
+    """Whether it runs only those hooks that its user has trusted."""
     own_files: tuple[OwnFile, ...] = ()
     extension_setting: ConfigEdit | None = None
-    """The setting by which the client loads extensions; it is written to the file of hooks."""
+    """The setting that makes the client load extensions; it is written to the file of hooks."""
     market: ConfigPath | None = None
     """The folder from which the client loads these files as a plugin."""
     switched_on_in: ConfigPath | None = None
     """The file that names the folder and enables the plugin."""
 
     def edits(self, way: Way, address: str, tools: Tools | None, scope: Scope = "user") -> list[ConfigEdit]:
-        """Return the wanted content of the file of servers; for HTTP a form must exist.
+        """Return the content that the file of servers needs; for HTTP, the client must have an HTTP form.
 
-        `tools` None is the form of earlier releases, which left the choice to the server's setting.
+        If `tools` is None, the entry has the form of earlier releases, which left the choice to the server.
         """
         form = self.stdio if way == "stdio" else self.http
         assert form is not None  # noqa: S101 - the caller looked
@@ -170,7 +173,7 @@ class Client:
         ]
 
     def hook_edits(self) -> list[ConfigEdit]:
-        """Return the wanted content of the file of hooks; empty for a client without hooks."""
+        """Return the content that the file of hooks needs; empty for a client without hooks."""
         if self.hooks is None:
             return []
         wanted = [self._hook(self.hooks, event) for event in self.hooks.events]
@@ -198,7 +201,7 @@ class Client:
 
 
 def _with_tools(value: object, address: str, tools: Tools | None) -> object:
-    """Return a value of an entry with the address, or the command, for these tools."""
+    """Return a value of an entry, with the address or the command filled in for these tools."""
     if value == ADDRESS:
         return address if tools is None else f"{address}/{tools}"
     if tools is not None and isinstance(value, list) and value[-1:] == ["mcp"]:

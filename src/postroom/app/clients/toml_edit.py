@@ -1,7 +1,7 @@
-"""Edits a table of a TOML text in place and undoes the edit; every other byte stays unchanged.
+"""Edits a table in a TOML text in place, and undoes the edit; every other byte stays unchanged.
 
-The text is edited line by line, and the result is parsed with the standard library: apart from postroom's
-table, it must have the same meaning as before. Otherwise the text is refused.
+The text is edited line by line, and the result is parsed with the standard library. Apart from postroom's
+table, it must have the same meaning as before; otherwise an error is raised.
 """
 
 import json
@@ -31,7 +31,7 @@ def put(text: str, edit: ConfigEdit, client: str) -> tuple[str, list[AppliedEdit
     """Return the text with postroom's table added at the end or updated in place, and its undo record.
 
     Raises:
-        NotToml: The text cannot be read, or no such table can be added to it.
+        NotToml: The text cannot be parsed, or no such table can be added to it.
     """
     path = (*edit.path, edit.key)
     found = find(text, path)
@@ -90,7 +90,7 @@ def find(text: str, path: tuple[str, ...]) -> object:
 
 
 def _require_open(text: str, result: str, edit: ConfigEdit) -> None:
-    """Refuse a text whose parent table is written in braces, which TOML does not allow to extend.
+    """Raise if the parent table is written in braces, because TOML does not allow extending such a table.
 
     Raises:
         NotToml: The parent is an inline table; `result`, with postroom's table at its end, cannot be read.
@@ -114,14 +114,14 @@ def _require_open(text: str, result: str, edit: ConfigEdit) -> None:
 
 
 def _inline(value: object) -> str:
-    """Return a table of plain values in braces."""
+    """Return a table of plain values as an inline table in braces."""
     return "{ " + _lines(value, "\n").strip().replace("\n", ", ") + " }"
 
 
 def _read(text: str) -> dict[str, object]:
     try:
         return tomllib.loads(text.removeprefix("\ufeff"))
-    except (ValueError, RecursionError) as error:  # no TOML, or a number with more digits than Python reads
+    except (ValueError, RecursionError) as error:  # not TOML, or a number with more digits than Python parses
         raise NotToml(str(error)) from error
 
 
@@ -158,7 +158,7 @@ def _body(text: str, path: tuple[str, ...]) -> tuple[int, int]:
 
 
 def _without_long_texts(text: str) -> str:
-    """Return a text of the same length without lines in long strings that look like headers."""
+    """Return a text of the same length in which long strings have no lines that look like headers."""
     text = text.replace("\ufeff", " ", 1) if text.startswith("\ufeff") else text
     return _TOKEN.sub(
         lambda found: re.sub(r"[^\r\n]", "x", found[0]) if found[0][:3] in ('"""', "'''") else found[0], text
@@ -175,7 +175,7 @@ def _end(text: str, start: int) -> int:
 
 
 def _theirs(body: str, edit: ConfigEdit) -> str:
-    """Return the lines of a table with keys that are not postroom's."""
+    """Return those lines of a table whose keys are not postroom's."""
     assert isinstance(edit.value, Mapping)  # noqa: S101 - our own table of clients
     ours = edit.foreign | edit.value.keys()
     return "".join(
@@ -197,7 +197,7 @@ def _without_tables(text: str, applied: AppliedEdit) -> str:
 
 
 def _require_same(after: str, before: str, path: tuple[str, ...]) -> None:
-    """Refuse a change of anything except the table at `path`.
+    """Raise if a change affects anything except the table at `path`.
 
     Raises:
         NotToml: The result has other changes, or cannot be read.

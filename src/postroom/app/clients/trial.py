@@ -1,4 +1,4 @@
-"""A test of a client's configuration: reads it as the client would and makes a real MCP call."""
+"""A test of a client's configuration: reads it as the client would, and makes a real MCP call."""
 
 import asyncio
 import os
@@ -35,9 +35,9 @@ class Trial:
 
 
 def try_out(client: Client, file: ConfigFile, environment: Mapping[str, str]) -> Trial:
-    """Call the server as the client would: connect, list the tools, call health_check if listed.
+    """Call the server as the client would: connect, list the tools, and call health_check if it is listed.
 
-    Time-limited.
+    The trial has a time limit.
 
     Raises:
         ClientFileRefused: The client's file cannot be read.
@@ -55,7 +55,7 @@ def try_out(client: Client, file: ConfigFile, environment: Mapping[str, str]) ->
         )
     try:
         return asyncio.run(_tried(client, entry, environment))
-    except Exception as error:  # the edge around one trial: every error of the library is a result
+    except Exception as error:  # any error of the library is a result of the trial
         token = f"check that {TOKEN_NAME} is the server's token, and " if address_of(entry) else ""
         return Trial(state="failed", detail=_told(error), remedy=f"{token}run `postroom doctor`")
 

@@ -1,4 +1,4 @@
-"""Asks a client whether it runs postroom's hooks: Codex runs no hook that its user has not trusted."""
+"""Asks a client whether it runs postroom's hooks: Codex runs only hooks that its user has trusted."""
 
 import json
 import shutil
@@ -29,15 +29,15 @@ class HookTrust:
     """A client's answer about postroom's hooks in one folder."""
 
     untrusted: tuple[str, ...] = ()
-    """The events whose hooks it does not run, each with the client's own reason."""
+    """The events whose hooks the client does not run, each with the client's own reason."""
     trouble: str = ""
-    """The expected and the found answer, if the client could not be asked."""
+    """The expected and the actual answer, if the client could not be asked."""
 
 
 def hook_trust(client: Client, target: SetupScope) -> HookTrust | None:
     """Return the client's answer about postroom's hooks.
 
-    None for a client that is not asked or not installed.
+    Return None if the client cannot be asked this, or is not installed.
     """
     program = (
         shutil.which(client.programs[0], path=target.environment.get("PATH")) if client.programs else None
@@ -65,7 +65,7 @@ def hook_trust(client: Client, target: SetupScope) -> HookTrust | None:
 
 
 def account(program: str, target: SetupScope) -> tuple[bool | None, str, str]:
-    """Return whether Codex has an account or needs none, else the expected and the found answer."""
+    """Return whether Codex has an account or needs none; if unknown, the expected and the actual answer."""
     expected = f"an account in its answer to {_ACCOUNT}"
     try:
         _, answer = _answer(program, target, _ACCOUNT, {})
@@ -94,17 +94,18 @@ def _trouble(client: Client, version: str, found: str) -> str:
 
 
 def _answer(program: str, target: SetupScope, method: str, params: Mapping[str, Any]) -> "tuple[str, Answer]":
-    """Return the version of the client, taken from its greeting, and its answer to one request.
+    """Return the version that the client states in its greeting, and its answer to one request.
 
     Raises:
-        OSError, ValueError: The client's server ended before, takes too long, or breaks the protocol.
+        OSError, ValueError: The client's server ended before it answered, took too long, or broke the
+            protocol.
     """
-    from postroom.executors.jsonrpc import Answer, Peer, ProtocolFault  # commands must start without msgspec
+    from postroom.executors.jsonrpc import Answer, Peer, ProtocolFault  # keeps msgspec out of start-up
 
     with _app_server(program, target) as (stdin, stdout):
 
         def say(message: Mapping[str, Any]) -> None:
-            with suppress(BrokenPipeError):  # A server that ended may have answered before: its output tells.
+            with suppress(BrokenPipeError):  # An ended server may have answered
                 stdin.write(json.dumps(message) + "\n")
                 stdin.flush()
 
@@ -120,7 +121,7 @@ def _answer(program: str, target: SetupScope, method: str, params: Mapping[str, 
                 raise ValueError(f"it {error}") from error
             if isinstance(said, Answer) and said.method == method:
                 return version, said
-            if isinstance(said, Answer):  # to the greeting: `postroom/0.169.0 (...)`
+            if isinstance(said, Answer):  # the answer to the greeting: `postroom/0.169.0 (...)`
                 version = str(said.result.get("userAgent", "")).partition("/")[2].partition(" ")[0]
                 peer.tell("initialized", {})
                 asked = method
@@ -132,10 +133,10 @@ def _answer(program: str, target: SetupScope, method: str, params: Mapping[str, 
 def _app_server(program: str, target: SetupScope) -> Iterator[tuple[IO[str], IO[str]]]:
     """Start the client's server on pipes and end it afterwards.
 
-    A server that takes too long is not asked again.
+    If a server takes too long once, it is not asked again.
 
     Raises:
-        ValueError: The server takes too long, now or before.
+        ValueError: The server takes too long, or took too long in an earlier call.
     """
     if program in target.silent:
         raise ValueError(asking.no_answer())

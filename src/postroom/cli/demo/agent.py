@@ -1,7 +1,8 @@
 """The two agents of the demo. Each start of this program is one run, which gets its task on standard input.
 
-They are scripts, not models: this file contains their actions. Everything else works as for any agent: the
-server claims tasks for them and starts them, they call its tools over MCP, and their output is mailed back.
+The agents are scripts, not models: this file contains their actions. Everything else works as for any agent.
+The server claims tasks for them and starts them, they call its tools over MCP, and their output is mailed
+back.
 """
 
 import re
@@ -22,7 +23,7 @@ SECOND: Final = "Bo"
 MAY_I: Final = "May I commit it?"
 _ANSWER: Final = re.compile(r"^The answer is (yes|no)\.", re.MULTILINE)
 _LOOKS: Final = 300
-"""How often Ada looks whether Bo has met her, every 0.1 seconds; then she goes on."""
+"""How often Ada checks, every 0.1 seconds, whether Bo has met her reservation; then she continues."""
 
 
 class Assignment:
@@ -34,11 +35,11 @@ class Assignment:
         self.run = environment["POSTROOM_RUN"]
         self.folder = Path.cwd()
         self.answer = found[1] if (found := _ANSWER.search(mail)) else None
-        """The person's answer to this run's question, yes or no; None before it has asked."""
+        """The person's answer to this run's question, yes or no; None before the run has asked."""
         self._server = Server.find()
 
     def look(self, tool: str, **arguments: object) -> Any:
-        """Call a tool of this project that acts as nobody."""
+        """Call a tool for this project without acting as an agent."""
         return self._server.call_tool(tool, {"project_key": str(self.folder), **arguments})
 
     def call(self, tool: str, **arguments: object) -> Any:
@@ -52,7 +53,7 @@ class Assignment:
 
 
 def work(assignment: Assignment) -> str:
-    """Do the task that this agent holds. This can be repeated safely."""
+    """Do the task that this agent holds; repeating this is safe."""
     task = assignment.task()
     if task is None:
         return "I hold no task."
@@ -76,7 +77,7 @@ def work(assignment: Assignment) -> str:
 
 
 def _meet(assignment: Assignment) -> None:
-    """Try to reserve a file that the other agent holds, and leave it alone."""
+    """Try to reserve a file that the other agent holds, and then do not touch it."""
     wanted = {"paths": [repository.BASKET], "reason": "the discount could be here, too"}
     answer = assignment.call("file_reservation_paths", **wanted)
     assignment.call("release_file_reservations", paths=[repository.BASKET])
@@ -85,7 +86,7 @@ def _meet(assignment: Assignment) -> None:
 
 
 def _await_the_other(assignment: Assignment) -> None:
-    """Keep the file until the other agent has met its reservation, so that every demo shows this."""
+    """Keep the file until the other agent has met its reservation, so that every demo shows a conflict."""
     for _ in range(_LOOKS):
         made = assignment.look("fetch_events", kinds=["reservation.made"], limit=1000)["events"]
         if any(
@@ -97,7 +98,7 @@ def _await_the_other(assignment: Assignment) -> None:
 
 
 def _commit(assignment: Assignment, held: dict[str, object]) -> str:
-    """Ask the person, and commit if permitted."""
+    """Ask the person whether to commit, and commit if the answer is yes."""
     if assignment.answer is None:
         asked = {"run_id": assignment.run, "idempotency_key": f"commit/{assignment.run}"}
         assignment.call("ask_person", question=MAY_I, **asked)
@@ -111,7 +112,7 @@ def _commit(assignment: Assignment, held: dict[str, object]) -> str:
 
 
 def main() -> int:
-    """Execute the task in the mail, once, and print the answer."""
+    """Do the task that the mail contains, and print the answer."""
     try:
         print(work(Assignment(sys.stdin.read())))
     except PostroomError as error:

@@ -33,14 +33,14 @@ _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 
 
 class Play:
-    """One run of the demo."""
+    """One performance of the demo."""
 
     def __init__(self, server: Server, folder: Path) -> None:
         self.server = server
         self.folder = folder
         self.slug = ""
         self.works: dict[int, repository.Work] = {}
-        """The tasks by their numbers."""
+        """The work of each task, keyed by the task's number."""
         self._after = 0
 
     def call(self, tool: str, **arguments: object) -> Any:
@@ -54,22 +54,22 @@ class Play:
 
     def link(self) -> str:
         """Return a one-time login address that leads to the live page of the demo."""
-        path = urlsplit(self.timeline).path  # without a span: the page chooses the one that fits the data
+        path = urlsplit(self.timeline).path  # without a span, so that the page chooses one that fits the data
         return str(perform(self.server, "make_login_link", path=path)["url"])
 
     def open(self) -> None:
-        """Create the project, so that its page exists."""
+        """Create the project, so that its page exists before the agents start."""
         made = self.server.call_tool("ensure_project", {"human_key": str(self.folder)})
         self.slug = show.fields(made)["slug"]
 
     def prepare(self) -> None:
-        """Create repository and agents."""
+        """Create the repository and the agents."""
         repository.make(self.folder)
         for name, program in ((YOU, "person"), (agent.FIRST, "script"), (agent.SECOND, "script")):
             self.call("register_agent", name=name, program=program, model="none")
 
     def begin(self) -> None:
-        """Let the server run both agents for tasks, and add the tasks."""
+        """Let the server run both agents, and add the tasks."""
         environment = {"POSTROOM_DATA_DIR": str(places.data_dir(places.environment()))}
         runner = {"argv": [sys.executable, "-m", agent.__name__], "env": environment, "timeout": 60}
         for name in (agent.FIRST, agent.SECOND):
@@ -96,7 +96,7 @@ class Play:
         """Yield the events of the project, each once, as they happen.
 
         Raises:
-            ServerUnavailable: Nothing happened for a long time.
+            ServerUnavailable: No event has happened for a long time.
         """
         waiting, waited = threading.Event(), 0.0
         while waited < PATIENCE.total_seconds():
@@ -114,14 +114,14 @@ class Play:
         return show.items(self.call("list_tasks", task_id=number)["tasks"])[0]
 
     def answer(self, word: str) -> None:
-        """Answer the agents' question, unless it has been answered elsewhere in the meantime."""
+        """Answer the agents' question, unless it was answered elsewhere in the meantime."""
         for question in show.items(perform(self.server, "list_questions").get("questions")):
             if question["question"] == agent.MAY_I and self.slug in question["thread_id"]:
                 with suppress(StaleDecision):
                     perform(self.server, "answer_question", number=question["number"], answer=word)
 
     def end(self) -> None:
-        """Stop running the agents."""
+        """Let the server stop running the agents."""
         for name in (agent.FIRST, agent.SECOND):
             perform(self.server, "remove_runner", project=str(self.folder), agent=name)
 
@@ -176,7 +176,7 @@ def demo(
 
 
 def _played(play: Play, *, as_json: bool, word: str | None) -> Iterator[tuple[str, str]]:
-    """Act as the person, and yield each step as a line; at the end, yield no line and the outcome."""
+    """Act as the person, and yield a line for each step; at the end, yield an empty line and the outcome."""
     last, outcome, holders = max(play.works), "", dict[str, str]()
     names = [f"{number} {work.title}" for number, work in play.works.items()]
     yield f"{YOU} added {len(names)} tasks: {', '.join(names)}", ""
@@ -218,7 +218,7 @@ def _asked(*, as_json: bool) -> str:
     """Ask the person at the terminal; without a terminal, answer yes for this scratch repository."""
     if as_json or not sys.stdin.isatty():
         return "yes"
-    termios.tcflush(sys.stdin, termios.TCIFLUSH)  # a key pressed before the question does not answer it
+    termios.tcflush(sys.stdin, termios.TCIFLUSH)  # ignore keys pressed before the question
     return "yes" if typer.confirm("  Your answer?", default=True) else "no"
 
 

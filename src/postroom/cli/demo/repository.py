@@ -1,4 +1,4 @@
-"""The scratch repository of the demo: a small shop with one bug, the work on it, and its tests."""
+"""The scratch repository of the demo: a small shop with one bug, the tasks to do, and their tests."""
 
 import subprocess
 import sys
@@ -85,9 +85,9 @@ class Work:
     """One task of the demo.
 
     Attributes:
-        before: The numbers of the tasks that must be done first, counted from 1.
-        test: The class of the tests that accepts the work; empty if a person or nobody does.
-        versions: The contents of the file after each try: those before the last one fail the test.
+        before: The numbers of the tasks that must be done first, counted from 1. test: The class of the tests
+        that must pass; empty if a person checks the work, or nobody. versions: The contents of the file after
+        each attempt; all before the last one fail the test.
     """
 
     title: str
@@ -98,7 +98,7 @@ class Work:
 
     @property
     def check(self) -> str:
-        """The command that accepts the work; empty without a test."""
+        """The command that decides whether the work is accepted; empty if there is no test."""
         return f"python -m unittest test_shop.{self.test}" if self.test else ""
 
 
@@ -141,7 +141,7 @@ def make(folder: Path) -> None:
 def write(folder: Path, work: Work) -> bool:
     """Write the next version of a task's file, and return whether it passes its test.
 
-    The last version stays: it passes.
+    If the last version is already there, it stays, because it passes.
     """
     path = folder / work.path
     text = path.read_text(encoding="utf-8") if path.exists() else ""
@@ -157,7 +157,7 @@ def write(folder: Path, work: Work) -> bool:
 
 
 def commit(folder: Path, words: str) -> str:
-    """Commit all files and return the commit's short name; without changes, that of the last commit."""
+    """Commit all files and return the commit's short id; without changes, return that of the last commit."""
     if git(folder, "status", "--porcelain"):
         git(folder, "add", ".")
         git(folder, *_AUTHOR, "commit", "--quiet", "--message", words)

@@ -1,16 +1,16 @@
-"""The conversation with an agent, from its start to the end of its turn.
+"""The conversation with an agent, from the first request to the end of its turn.
 
     initialize ─▶ session/load, /resume or /new ─▶ session/prompt ─▶ updates … ─▶ stop reason
                                                          └─▶ permission request ─▶ its turn is cancelled,
                                                                                    a person is asked
 
-Of the optional capabilities, we declare only notices, and we refuse requests for files and terminals.
+Of the optional capabilities, postroom declares only notices. It refuses requests for files and terminals.
 
 A permission request becomes a question for a person. The agent gets the person's answer when it repeats the
 same request. The id of a question is computed from everything that the agent reported about the call, even
-from details that are too long to show, so that a different call is a different question. Only the fields that
-identify the turn are left out, because they differ in each repetition. An answer is recorded as used before
-the agent gets it, so that an approval counts only once.
+from details that are too long to show. So a different call is always a different question. Only the fields
+that identify the turn are excluded, because they differ in each repetition. An answer is recorded as used
+before the agent gets it, so that an approval counts only once.
 """
 
 import asyncio
@@ -84,10 +84,10 @@ _ENDS: Final = {"completed": ToolCallOutcome.SUCCEEDED, "failed": ToolCallOutcom
 
 
 class Turn:
-    """Processes the agent's output and actions."""
+    """Collects the agent's output and actions during its turn."""
 
     def __init__(self, sink: EventSink, stream: Stream, *, most: int) -> None:
-        """Store the sink; only the last `most` bytes of the text are kept."""
+        """Store the sink for the run's events. Only the last `most` bytes of the text are kept."""
         self._sink = sink
         self._stream = stream
         self._calls: dict[str, dict[str, Any]] = {}
@@ -172,7 +172,7 @@ def _done(id: str, name: str, status: str, update: Mapping[str, Any]) -> ToolCal
 
 
 def _short(value: object) -> str | None:
-    """Return a detail as text for the run's events."""
+    """Return a detail of a call as text for the run's events."""
     if value is None:
         return None
     text = storable(json.dumps(value, ensure_ascii=False))
@@ -180,7 +180,7 @@ def _short(value: object) -> str | None:
 
 
 def _bounded(value: object) -> object:
-    """Return a detail, or its digest if it is long."""
+    """Return a detail of a call, or its digest if it is long."""
     text = json.dumps(value, sort_keys=True)
     if len(text) <= MOST_KEPT:
         return value
@@ -189,8 +189,9 @@ def _bounded(value: object) -> object:
 
 PREFIX: Final = "permission-"
 MAX_CALL_CHARS: Final = 2_000
-"""Maximum characters of a call that a question shows; of a longer call, the question states the number of
-omitted characters.
+"""Maximum characters of a call that a question shows.
+
+If the call is longer, the question states how many characters are omitted.
 """
 MOST_TITLE: Final = 200
 CALL_FIELDS: Final = ("title", "kind", "rawInput", "content", "locations")
@@ -213,7 +214,7 @@ class Permission:
     """The kind and id of each option."""
 
     def option(self, *, approved: bool) -> str | None:
-        """Return the option that allows or rejects; prefer the option that does so only once."""
+        """Return the id of the option that allows or rejects the call, preferably only this once."""
         wanted = ("allow_once", "allow_always") if approved else ("reject_once", "reject_always")
         return next((id for want in wanted for kind, id in self.options if kind == want), None)
 
@@ -236,7 +237,7 @@ def told_of(call: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def permission_of(call: Mapping[str, Any], options: object) -> Permission | None:
-    """Return an agent's permission request with these options; None if they violate the protocol."""
+    """Parse a permission request with these options; return None if it violates the protocol."""
     if not isinstance(options, list) or not all(isinstance(one, dict) for one in options):
         return None
     pairs = [(one.get("kind"), one.get("optionId")) for one in options]
@@ -281,7 +282,7 @@ def _visible(value: object) -> str:
 
 
 class Decisions:
-    """People's decisions about permission requests; each decision answers one request."""
+    """People's decisions about permission requests. Each decision answers only one request."""
 
     def __init__(self, decided: Iterable[tuple[str, ToolCallResume]], *, used: Collection[str] = ()) -> None:
         """Store the unused decisions that allow or reject."""
@@ -292,7 +293,7 @@ class Decisions:
         }
 
     def take(self, permission: Permission) -> ToolCallResume | None:
-        """Return the decision about a request, only once; None if there is none."""
+        """Remove and return the decision about a request; None if there is none."""
         return self._open.pop(permission.id, None)
 
 
@@ -308,14 +309,17 @@ KEY: Final = "postroom.executors.acp.conversation"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsedPermissions:
-    """The decisions that one run has used, stored with its thread; the next run replaces them."""
+    """The decisions that one run has used.
+
+    They are stored with the thread, and the next run replaces them.
+    """
 
     control: RunControl
     thread_id: str
     run_id: str
 
     async def all(self) -> list[str]:
-        """Return the decisions that an agent got in this run."""
+        """Return the decisions that the agent has received in this run."""
         kept = (await self.control.threads.load_thread_state(self.thread_id) or {}).get(KEY)
         if not isinstance(kept, dict) or kept.get("run") != self.run_id:
             return []
@@ -323,7 +327,7 @@ class UsedPermissions:
         return [one for one in used if isinstance(one, str)] if isinstance(used, list) else []
 
     async def note(self, decision_id: str) -> bool:
-        """Record that a decision is used; return False if that failed, in which case it must not be used.
+        """Record that a decision is used; return False if this failed. The decision must not be used then.
 
         Raises:
             StaleClaim: The worker no longer owns the run; nothing was written.
@@ -359,7 +363,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Brief:
-    """The content of the conversation for an agent; `former` is the session to resume.
+    """The input of a conversation with an agent. `former` is the session to resume.
 
     `anew` is the prompt to use if that session does not exist.
     """
@@ -371,7 +375,7 @@ class Brief:
 
 
 class Conversation:
-    """The conversation with one agent. When it is over, the program is asked to stop, with reason `DONE`."""
+    """The conversation with one agent. At its end, the program is asked to stop, with the reason `DONE`."""
 
     def __init__(
         self,
@@ -381,7 +385,7 @@ class Conversation:
         decisions: Decisions,
         used: UsedPermissions,
     ) -> None:
-        """Store the content and people's decisions."""
+        """Store the input of the conversation and people's decisions."""
         runner = work.runner
         self._with = process_runner
         self._work = work
@@ -420,18 +424,18 @@ class Conversation:
 
     @property
     def stage(self) -> str:
-        """The last request to the agent."""
+        """The name of the last request to the agent."""
         return self._stage
 
     async def begin(self, stdin: IO[bytes] | None) -> None:
-        """Send the first request, in which we identify ourselves."""
+        """Send the first request, in which postroom identifies itself."""
         assert stdin is not None  # noqa: S101 - a pipe was asked for
         full = Fault(kind=AgentProtocolBroken, what="does not read its input")
         self._stdin = await StdinWriter.on(stdin, lambda: self._fail(full))
         capabilities = {
             "fs": {"readTextFile": False, "writeTextFile": False},
             "terminal": False,
-            "session": {"notices": {}},  # otherwise an agent puts its notices into its answer
+            "session": {"notices": {}},  # without this capability, an agent puts its notices into its answer
         }
         us = {"name": "postroom", "title": "postroom", "version": __version__}
         self._ask(
@@ -450,7 +454,7 @@ class Conversation:
 
     async def take(self, chunk: bytes) -> None:
         """Process a piece of the agent's output; ignore it if the conversation has ended."""
-        await self._has_begun.wait()  # nobody would receive an earlier answer
+        await self._has_begun.wait()  # output cannot be processed before `begin`
         if self._over.is_set():
             return
         try:
@@ -530,7 +534,7 @@ class Conversation:
                 await self.turn.hear(update if isinstance(update, dict) else {})
 
     def _is_ours(self, params: Mapping[str, Any]) -> bool:
-        """Return whether a message belongs to our turn; the agent may first replay the past of a session."""
+        """Return whether a message belongs to this turn. The agent may first replay the past of a session."""
         return self._stage == "session/prompt" and params.get("sessionId") == self.session
 
     def _answered(self, said: Answer) -> None:
@@ -548,8 +552,8 @@ class Conversation:
             self.session = id
             mode = table_in(said.result, "modes").get("currentModeId")
             if is_restored and self._acp.replays_after_answer and isinstance(mode, str):
-                # It answers before it has replayed the past; the replay is over when it answers another
-                # request.
+                # Such an agent answers before it has replayed the past. The replay is over when it answers
+                # another request.
                 self._ask("session/set_mode", {"sessionId": id, "modeId": mode})
             else:
                 self._tell(self._brief.prompt if is_restored else self._brief.anew)
@@ -618,13 +622,16 @@ class Conversation:
         if self.asked is None and not stop.is_ending:
             self.asked = replace(asked, text=f"{asked.text} {FORGETS}") if self._forgets else asked
             self.turn.is_broken_off = True
-            stop.ask(StopReason.DONE)  # the turn is cancelled while we end the conversation
+            stop.ask(StopReason.DONE)  # the turn is cancelled while the conversation is being ended
             self._cancel()
         self._peer.answer(said.id, selected(None))
 
 
 def our_server(access: RunAccess | None, recipe: Recipe, *, http: bool) -> list[dict[str, Any]]:
-    """Return our server as an entry of an agent's MCP servers; without HTTP, a bridge program is used."""
+    """Return this server as an entry of an agent's MCP servers.
+
+    Without HTTP, a bridge program connects them.
+    """
     if access is None:
         return []
     if http:
@@ -638,7 +645,8 @@ def our_server(access: RunAccess | None, recipe: Recipe, *, http: bool) -> list[
 def file_blocks(received: Sequence[tuple[ChatFile, Path]], can: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return files in the form that the agent accepts.
 
-    Images and audio are included if the agent supports them; other files become links to copies.
+    Images and audio are included in the prompt if the agent supports them. Other files become links to
+    copies.
     """
     blocks: list[dict[str, Any]] = []
     for file, path in received:

@@ -1,4 +1,4 @@
-"""Executes agents that speak the Agent Client Protocol, with one process and one turn for each run.
+"""Executes agents that speak the Agent Client Protocol. Each run is one process and one turn.
 
 The conversation ends with an answer, a question to a person, or a failure.
 """
@@ -51,7 +51,7 @@ _STOPS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """A program that has ended, with its conversation."""
+    """A program that has ended, and the conversation with it."""
 
     program: str
     runner: Runner
@@ -95,7 +95,7 @@ class Outcome:
         return AgentRunResult(run_id=run_id, response=said, steps=1, usage=talk.usage)
 
     def last_words(self) -> LastWords:
-        """Return the program's last output, and the output with which it broke the protocol."""
+        """Return the program's last output, and the output that violated the protocol."""
         fault, talk = self.talk.fault, self.talk
         said = (fault.what, fault.words) if fault else ()
         is_broken = fault is not None and fault.kind is AgentProtocolBroken
@@ -147,7 +147,7 @@ KEY: Final = "postroom.executors.acp"
 
 
 class AcpExecutor(ProgramExecutor):
-    """Runs each agent by the program that its runner names, over its input and output.
+    """Runs each agent by the program that its runner names, and talks to it over its input and output.
 
     A permission request ends the turn. The run then waits for a person and resumes with the answer, in the
     agent's session if that can be restored. Without an answer, nothing is permitted.
@@ -163,7 +163,7 @@ class AcpExecutor(ProgramExecutor):
         environment_of: Callable[[RunActivation], Mapping[str, str]] = nothing_more,
         access_of: AccessOf = no_server,
     ) -> None:
-        """Store the parts; nothing is started or written."""
+        """Store the arguments; nothing is started or written."""
         super().__init__(
             runners, process_runner, name="acp executor", environment_of=environment_of, access_of=access_of
         )
@@ -230,7 +230,7 @@ class AcpExecutor(ProgramExecutor):
 
 
 async def _asked_before(work: Work) -> list[str]:
-    """Return the original request of a resumed run, which an agent without its session does not know."""
+    """Return the original prompts of a resumed run, which an agent with a new session does not know."""
     if work.activation.continue_run_id is None:
         return []
     control, thread_id = work.control, work.active.identity.thread_id

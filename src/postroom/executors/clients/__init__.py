@@ -1,7 +1,7 @@
 """The coding clients that runners name by a recipe: one file for each.
 
-`docs/internals/new-client.md` lists what a new client needs. `docs/clients.md` names the tested releases. For
-a release that differs, `argv` in the runner replaces the command here.
+`docs/internals/new-client.md` lists what a new client needs. `docs/clients.md` names the tested releases. If
+another release needs a different command, set `argv` in the runner, which replaces the command here.
 """
 
 from collections.abc import Mapping

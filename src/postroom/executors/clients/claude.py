@@ -28,8 +28,9 @@ from postroom.executors.clients.client import (
 
 _ALLOWED: Final = f"mcp__{NAME}"
 _TWICE: Final = f"mcp__plugin_{NAME}_{NAME}"
-"""The names of our tools from the plugin that set-up installs. Claude Code then has our tools twice, and the
-plugin's tools do not know the run.
+"""The prefix of postroom's tools in the plugin that set-up installs.
+
+Claude Code then has postroom's tools twice, and those of the plugin do not know the run.
 """
 
 
@@ -37,7 +38,7 @@ def _read(said: Said, line: Mapping[str, Any]) -> str:
     """Read `claude -p --output-format stream-json --verbose`: the line of type `result` has the answer."""
     kind = line.get("type")
     if kind == "user" and line.get("isReplay") is True and said.is_ended:
-        said.keep_answer()  # a new turn for messages that came too late for this one
+        said.keep_answer()  # a new turn begins, with messages that came too late for this one
         said.is_ended = False
     if kind == "system":
         said.session = text_in(line, "session_id") or said.session
@@ -68,7 +69,7 @@ def _connect(access: RunAccess, environment: Mapping[str, str], folder: Path) ->
             f"--allowedTools={_ALLOWED}",
             f"--disallowedTools={_TWICE}",
         ),
-        # Otherwise Claude Code begins without our tools if the server is slow.
+        # Otherwise, Claude Code begins without postroom's tools if the server is slow.
         variables={"MCP_CONNECTION_NONBLOCKING": "0"},
     )
 
@@ -83,7 +84,7 @@ class _Steering(Steering):
         self.tell(self._prompt)
 
     def tell(self, text: str) -> str | None:
-        """Send a message; it is read between two steps, or in a turn of its own after this one."""
+        """Send a message. The model reads it between two steps, or in another turn after this one."""
         if self.is_over:
             return None
         name = str(uuid.uuid4())  # Claude Code ignores a message with a known name
@@ -92,7 +93,10 @@ class _Steering(Steering):
         return name
 
     def heard(self, line: Mapping[str, Any]) -> str | None:
-        """Process a line. After the result of a turn, only messages sent before it are still taken."""
+        """Process a line.
+
+        After a turn's result, only messages that were sent before the result are still taken.
+        """
         if line.get("type") == "result":
             self.is_over = True
         is_replay = line.get("type") == "user" and line.get("isReplay") is True

@@ -1,6 +1,6 @@
-"""What postroom must know about a coding client to run it; each client has its own module beside this.
+"""The data with which postroom runs a coding client. Each client has a module in this package.
 
-Each module describes its client in one `CodingClient`: the command, the output format, the connection to our
+Each module describes its client in one `CodingClient`: the command, the output format, the connection to this
 server and, if the client supports them, messages during a run and the Agent Client Protocol.
 """
 
@@ -28,7 +28,7 @@ Say = Callable[[Mapping[str, Any]], None]
 
 
 class Shape(StrEnum):
-    """The structure of the output: plain text, a JSON object per line, or a single object."""
+    """The structure of a client's output: plain text, one JSON object per line, or a single object."""
 
     TEXT = "text"
     LINES = "lines"
@@ -37,7 +37,7 @@ class Shape(StrEnum):
 
 @dataclass(slots=True)
 class Said:
-    """What has been read from a program's output so far."""
+    """The data that has been read from a program's output so far."""
 
     answer: str | None = None
     error: str | None = None
@@ -46,18 +46,18 @@ class Said:
     is_begun: bool = False
     """Whether the model has written output or called a tool."""
     is_ended: bool = False
-    """Whether the program reported its end; an answer cannot follow this report."""
+    """Whether the program has reported its end. No answer can follow this report."""
     must_end: bool = False
-    """Whether the program always reports its end unless it is cut off."""
+    """Whether the program always reports its end, unless its output is cut off."""
     earlier: str = ""
-    """The answers of earlier turns; a message that follows such an answer gets an answer of its own."""
+    """The answers of earlier turns. A message that follows such an answer gets an answer of its own."""
     last: str = ""
-    """The last thing that happened, in the program's terms."""
+    """The last event in the output, as the program names it."""
     starts_anew: bool = False
     """Whether the next text starts another answer."""
 
     def keep_answer(self) -> None:
-        """Store the answer as that of an earlier turn, because another turn follows."""
+        """Record the answer as that of an earlier turn, because another turn follows."""
         self.earlier = f"{self.answer}\n\n" if self.answer else ""
 
 
@@ -69,7 +69,7 @@ def write_private(path: Path, content: bytes) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """A client's connection to our server for one run: arguments, variables, and files in the private folder.
+    """A client's connection to this server for one run: arguments, variables and private files.
 
     The user's own settings are not changed. The token is in an environment variable; arguments and files
     contain only the name of that variable.
@@ -81,8 +81,11 @@ class Connection:
     links: Mapping[str, Path] = field(default_factory=dict)
 
     def write(self, folder: Path) -> None:
-        """Create the private folder anew with the files and links, accessible only to its owner. Blocks."""
-        shutil.rmtree(folder, ignore_errors=True)  # links in it are removed, not followed
+        """Create the private folder with the files and links, accessible only to its owner.
+
+        An existing folder is replaced. Blocks.
+        """
+        shutil.rmtree(folder, ignore_errors=True)  # links in the folder are removed, not followed
         folder.mkdir(mode=0o700)
         for name in (*self.files, *self.links):
             (folder / name).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -99,9 +102,9 @@ class Steering(ABC):
     """Sends messages to a program while it works. It does no I/O itself, but writes through `say`."""
 
     command: ClassVar[tuple[str, ...]] = ()
-    """The command that takes messages, if it differs from the client's command; otherwise empty."""
+    """The command that accepts messages while it works; empty if it is the client's usual command."""
     more_words: ClassVar[tuple[str, ...]] = ()
-    """Additional arguments with which the client takes messages."""
+    """Additional arguments with which the client accepts messages while it works."""
 
     def __init__(self, say: Say, said: Said, *, prompt: str, cwd: str, session: str | None) -> None:
         """Store the parts; `said` is what was read from the output so far, `session` a session to resume."""
@@ -111,7 +114,7 @@ class Steering(ABC):
         self._cwd = cwd
         self._session = session
         self.is_over = False
-        """Whether the work of the program is done, so that it gets no more messages."""
+        """Whether the program has finished its work, so that it gets no more messages."""
 
     @abstractmethod
     def begin(self) -> None:
@@ -119,11 +122,14 @@ class Steering(ABC):
 
     @abstractmethod
     def tell(self, text: str) -> str | None:
-        """Send a message; return the program's name for it, or None if the program takes no messages now."""
+        """Send a message.
+
+        Return the program's name for it, or None if the program accepts no messages now.
+        """
 
     @abstractmethod
     def heard(self, line: Mapping[str, Any]) -> str | None:
-        """Process a line of output; return the name of a message that the program reports as taken."""
+        """Process a line of output. Return the name of a message that the program reports as read, if any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,18 +137,17 @@ class OverAcp:
     """How a client speaks the Agent Client Protocol."""
 
     command: tuple[str, ...] = ()
-    """The command that speaks the protocol; empty if there is none for the client."""
+    """The command that speaks the protocol; empty if the client has none."""
     program: ClientProgram | None = None
-    """The program that speaks the protocol for the client; None if the client does it itself."""
+    """The program that speaks the protocol for the client; None if the client itself speaks it."""
     in_session: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of `session/new` that allow our tools without a permission request, in that session only."""
+    """Fields of `session/new` that allow postroom's tools without permission requests in this session."""
     connects_by_settings: bool = False
-    """Whether the client connects to our server through `CodingClient.connect` instead of `session/new`."""
+    """Whether the client connects to this server through `CodingClient.connect` instead of `session/new`."""
     session_to_load: Callable[[str], str] = str
-    """Returns the id with which the client must be asked to load a session."""
+    """Returns the id with which the client loads a session, given the id that it reported."""
     replays_after_answer: bool = False
-    """Whether the client replays the past of a session after, and not before, its answer to `session/load`.
-    """
+    """Whether the client replays the past of a session after its answer to `session/load`, not before it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,34 +159,39 @@ class CodingClient:
 
     recipe: Recipe
     program: ClientProgram | None = None
-    """None if the program is unknown."""
+    """The client's program; None if it is unknown."""
     command: tuple[str, ...] = ()
     resume: tuple[str, ...] = ()
     with_stdin: tuple[str, ...] = ()
     with_argument: tuple[str, ...] = (PROMPT,)
     one_word_is_command: bool = False
-    """Whether the client would take a prompt of one word for a command."""
+    """Whether the client would interpret a prompt of one word as a command."""
     variables: Mapping[str, str] = field(default_factory=dict)
     """Environment variables for this client, in addition to those for every program."""
     shape: Shape = Shape.TEXT
     reader: Callable[[Said, Mapping[str, Any]], str] | None = None
     """Reads a JSON object of the output, and returns the text to stream; it ignores unknown objects."""
     expects: str = ""
-    """A description of its usual output."""
+    """A description of the client's usual output."""
     refusals: tuple[str, ...] = ()
     """Lower-case phrases with which the client reports an unknown session."""
     connect: Callable[[RunAccess, Mapping[str, str], Path], Connection] | None = None
-    """Returns the connection to our server, given the client's environment and the path of its future private
-    folder.
+    """Returns the connection to this server.
+
+    The arguments are the run's access, the client's environment, and the path of the private folder that will
+    be created.
     """
     steering: type[Steering] | None = None
-    """How the client takes messages while it works; None if it takes none."""
+    """How the client gets messages while it works; None if it accepts none."""
     steering_plugin: Callable[[Mapping[str, str], str], Mapping[str, str]] | None = None
-    """Returns the variables with which it loads our plugin, from its environment and the socket of messages.
+    """Returns the variables with which the client loads postroom's plugin.
 
-    None for a client that reads the prompt and messages from its input."""
+    The arguments are the client's environment and the socket for messages.
+
+    None for a client that reads the prompt and messages from its input.
+    """
     expects_steered: str = ""
-    """A description of its usual output while it takes messages."""
+    """A description of the client's usual output if it accepts messages while it works."""
     acp: OverAcp = field(default_factory=OverAcp)
 
 
@@ -198,14 +208,14 @@ def table_in(table: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def number_in(table: Mapping[str, Any], name: str) -> float:
-    """Return the number under a key of a table if it is a valid amount, else 0."""
+    """Return the number under a key of a table; 0 if it is missing or not a valid amount."""
     found = table.get(name)
     is_number = isinstance(found, int | float) and not isinstance(found, bool)
     return found if is_number and 0 <= found < 1e15 else 0  # type: ignore[operator,return-value]
 
 
 def tokens_in(table: Mapping[str, Any], asked: str, answered: str) -> Usage:
-    """Return the usage in a table, which names the tokens of the input and of the output so."""
+    """Return the usage in a table. `asked` and `answered` are the keys of the input and the output tokens."""
     return Usage(input_tokens=int(number_in(table, asked)), output_tokens=int(number_in(table, answered)))
 
 
@@ -215,19 +225,19 @@ def micros_in(table: Mapping[str, Any], name: str) -> int:
 
 
 def run_headers(token: str, recipe: Recipe) -> dict[str, str]:
-    """Return the headers that authenticate the run and name the client, for answers in its format."""
+    """Return the headers that authenticate the run, and that name the client so that answers suit it."""
     return {"Authorization": f"Bearer {token}", CLIENT_HEADER: recipe.value}
 
 
 def servers_argument(access: RunAccess, recipe: Recipe, **more: object) -> str:
-    """Return our server as the JSON of a list of servers; the client puts the token into it."""
+    """Return this server as a JSON list of servers, into which the client inserts the token."""
     headers = run_headers(f"${{{TOKEN_VARIABLE}}}", recipe)
     server = {"type": "http", "url": access.mcp_url, "headers": headers, **more}
     return json.dumps({"mcpServers": {NAME: server}})
 
 
 def settings_with_server(path: Path, server: Mapping[str, object]) -> bytes | None:
-    """Return the settings in a file with our server among the `mcpServers`; None if they cannot be read."""
+    """Return the settings in a file with this server added to `mcpServers`; None if they cannot be read."""
     try:
         read = jsonc.read(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

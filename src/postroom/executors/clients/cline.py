@@ -45,13 +45,16 @@ def _read(said: Said, line: Mapping[str, Any]) -> str:
 
 
 def _connect(access: RunAccess, environment: Mapping[str, str], folder: Path) -> Connection:
-    """Connect Cline through a copy of its server list; the program that it starts has the run's variables."""
+    """Connect Cline through a copy of its server list.
+
+    The program that Cline starts to connect gets the run's variables.
+    """
     home = Path(environment.get("CLINE_DIR") or Path(environment.get("HOME", "~"), ".cline"))
     data = Path(environment.get("CLINE_DATA_DIR") or home / "data")
     path = Path(environment.get(_SETTINGS) or data / "settings" / "cline_mcp_settings.json")
     settings = settings_with_server(path, {"command": sys.executable, "args": list(STDIO)})
     if settings is None:
-        return NO_CONNECTION  # the client itself reports the problem in them
+        return NO_CONNECTION  # the client itself reports the problem in its settings
     name = "cline_mcp_settings.json"
     return Connection(variables={_SETTINGS: str(folder / name)}, files={name: settings})
 

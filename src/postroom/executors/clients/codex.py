@@ -65,7 +65,8 @@ def _read(said: Said, line: Mapping[str, Any]) -> str:
 def _read_server(said: Said, line: Mapping[str, Any]) -> str:
     """Read `codex app-server`: the same events as from `codex exec`, but as notifications.
 
-    A user message right after an agent's message gets an answer of its own, so both answers are kept.
+    A user message that directly follows an agent's message gets an answer of its own, so both answers are
+    kept.
     """
     params = table_in(line, "params")
     if line["method"] == "turn/completed":
@@ -93,7 +94,10 @@ def _read_server(said: Said, line: Mapping[str, Any]) -> str:
 
 
 def _connect(access: RunAccess, environment: Mapping[str, str], folder: Path) -> Connection:
-    """Connect Codex in the form of the user's own entry, because it merges both and refuses a mixture."""
+    """Connect Codex to this server.
+
+    The entry has the form of the user's own entry, because Codex merges both and refuses a mixture of forms.
+    """
     path = Path(environment.get("CODEX_HOME") or Path(environment.get("HOME", "~"), ".codex"), "config.toml")
     try:
         own = tomllib.loads(path.read_text(encoding="utf-8"))["mcp_servers"][NAME]
@@ -109,8 +113,8 @@ def _connect(access: RunAccess, environment: Mapping[str, str], folder: Path) ->
         told = {"url": access.mcp_url, "bearer_token_env_var": TOKEN_VARIABLE}
         told[f"http_headers.{CLIENT_HEADER}"] = Recipe.CODEX.value
     told |= {**client_programs.CODEX_GRANTED, **client_programs.CODEX_DIRECT}
-    told["required"] = True  # otherwise Codex begins without our tools if the server is slow
-    words = (  # texts, lists of texts and booleans are the same in TOML and JSON
+    told["required"] = True  # otherwise, Codex begins without postroom's tools if the server is slow
+    words = (  # JSON is valid TOML for strings, lists of strings and booleans
         word
         for name, value in told.items()
         for word in ("-c", f"mcp_servers.{NAME}.{name}={json.dumps(value)}")
@@ -147,7 +151,7 @@ class _Steering(Steering):
             message = self._peer.read(line)
         except (
             ProtocolFault
-        ) as error:  # the run fails if nothing else ends its turn, and reports unknown lines
+        ) as error:  # if nothing else ends its turn, the run fails and reports the unknown lines
             _LOG.debug("codex.line_ignored", reason=str(error))
             return None
         match message:
@@ -169,7 +173,7 @@ class _Steering(Steering):
         if answer.refusal is not None:
             if (
                 answer.method != "turn/steer"
-            ):  # a message that is too late for the turn waits for the next run
+            ):  # a message that comes too late for the turn waits for the next run
                 self._said.error = f"{answer.method}: {answer.refusal.text}"
                 self.is_over = True
         elif answer.method == "initialize":

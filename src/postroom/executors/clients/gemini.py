@@ -54,16 +54,19 @@ def _read(said: Said, line: Mapping[str, Any]) -> str:
 
 
 def _connect(access: RunAccess, environment: Mapping[str, str], folder: Path) -> Connection:
-    """Connect Gemini CLI through a home folder with links to the user's files, and settings with our server.
+    """Connect Gemini CLI to this server through a home folder that is created for the run.
 
-    This is necessary because it accepts system settings only from root, and no servers in arguments.
+    The folder contains links to the user's files, and settings that name this server.
+
+    This is necessary because Gemini CLI accepts system settings only from root, and no servers in its
+    arguments.
     """
     home = Path(environment.get(_HOME) or environment.get("HOME") or Path.home()).absolute()
     headers = run_headers(f"${TOKEN_VARIABLE}", Recipe.GEMINI)
     server = {"httpUrl": access.mcp_url, "headers": headers, **client_programs.GEMINI_GRANTED}
     settings = settings_with_server(home / ".gemini" / "settings.json", server)
     if settings is None:
-        return NO_CONNECTION  # the client itself reports the problem in them
+        return NO_CONNECTION  # the client itself reports the problem in its settings
     return Connection(
         variables={_HOME: str(folder)},
         files={".gemini/settings.json": settings},
@@ -89,8 +92,8 @@ def _links(home: Path) -> Iterator[tuple[str, Path]]:
 def _session_to_load(session: str) -> str:
     """Return the id with a space before it.
 
-    Gemini creates a record, named after minute and id, before it looks for the session by the stripped id.
-    With the unchanged id, it would overwrite a session that was created in the same minute.
+    Before Gemini looks for the session by the stripped id, it creates a record that is named after the minute
+    and the id. With the unchanged id, it would overwrite a session that was created in the same minute.
     """
     return f" {session.strip()}"
 
@@ -101,7 +104,7 @@ GEMINI: Final = CodingClient(
     command=("gemini", "--output-format", "json", "--approval-mode", "auto_edit"),
     resume=("--resume", SESSION),
     with_argument=("--prompt", PROMPT),
-    # Without it Gemini CLI starts no MCP server in a folder that its user has not trusted manually.
+    # Without it, Gemini CLI starts no MCP server in a folder that its user has not marked as trusted.
     variables={"GEMINI_CLI_TRUST_WORKSPACE": "true"},
     shape=Shape.WHOLE,
     reader=_read,
@@ -110,7 +113,8 @@ GEMINI: Final = CodingClient(
     connect=_connect,
     acp=OverAcp(
         command=("gemini", "--acp"),
-        # An entry of `session/new` cannot allow our tools, and its requests do not name the server of a tool.
+        # An entry of `session/new` cannot allow postroom's tools, and permission requests do not name a
+        # tool's server.
         connects_by_settings=True,
         session_to_load=_session_to_load,
         replays_after_answer=True,

@@ -1,4 +1,4 @@
-"""opencode: `opencode run`, with our plugin for messages during a run, and `opencode acp`."""
+"""opencode: `opencode run`, with postroom's plugin for messages during a run, and `opencode acp`."""
 
 import json
 import uuid
@@ -78,7 +78,7 @@ def _connect(access: RunAccess, environment: Mapping[str, str], folder: Path) ->
 
 
 def _plugin(environment: Mapping[str, str], socket: str) -> Mapping[str, str]:
-    """Return the variables with which opencode loads our plugin, which gets messages at `socket`."""
+    """Return the variables with which opencode loads postroom's plugin, which gets messages at `socket`."""
     settings = _settings(environment)
     plugins = settings.get("plugin")
     others = [plugin for plugin in plugins if plugin != _PLUGIN] if isinstance(plugins, list) else []
@@ -87,7 +87,10 @@ def _plugin(environment: Mapping[str, str], socket: str) -> Mapping[str, str]:
 
 
 class _Steering(Steering):
-    """Sends messages to our plugin in `opencode run`, which reports what the model has received."""
+    """Sends messages to postroom's plugin in `opencode run`.
+
+    The plugin reports when the model has received them.
+    """
 
     def begin(self) -> None:
         """Do nothing, because opencode has already read its prompt."""
@@ -101,7 +104,7 @@ class _Steering(Steering):
         return name
 
     def heard(self, line: Mapping[str, Any]) -> str | None:
-        """Process a line; the program takes messages until it ends."""
+        """Process a line. The program accepts messages until it ends."""
         return text_in(line, "name") if line.get("type") == "postroom.taken" else None
 
 

@@ -1,5 +1,5 @@
-// Loaded into `opencode run` by a run of ours. It puts what it is told at a socket into the session, where the turn
-// at work takes it up with its next step, and says on stdout what the model was given.
+// postroom loads this plugin into `opencode run`. The plugin reads messages from a socket and adds them to the session,
+// where the active turn reads them at its next step. It reports on stdout which messages the model has received.
 import { connect } from "node:net"
 import { createInterface } from "node:readline"
 
@@ -9,24 +9,24 @@ export const Postroom = async ({ client }) => {
     socket.once("connect", () => resolve(true))
     socket.once("error", () => resolve(false))
   })
-  if (!is_connected) return {} // another opencode, which that run has started
+  if (!is_connected) return {} // another opencode process, which the run's own process has started
   socket.on("error", () => {})
-  const told = new Map() // what was told and is not taken, by opencode's id of the message
-  const newest = new Map() // the newest message that the model was given, by session
+  const told = new Map() // the messages that the model has not received yet, keyed by opencode's message id
+  const newest = new Map() // session -> the id of the newest message that the model has received
   socket.on("close", async () => {
-    // Nobody is there to hear the answer: what it works on ends with it.
+    // The server has closed the socket, so nobody reads the answer: stop the active turns and exit.
     await Promise.allSettled([...newest.keys()].map((id) => client.session.abort({ path: { id } })))
     process.exit(1)
   })
   const note = () => {
     for (const [id, { session, name }] of told) {
-      if (!(id <= newest.get(session))) continue // ids ascend
+      if (!(id <= newest.get(session))) continue // the model has not received it yet: ids ascend
       told.delete(id)
       process.stdout.write(`${JSON.stringify({ type: "postroom.taken", name })}\n`)
     }
   }
   const tell = async ({ session, name, text }) => {
-    const body = { noReply: true, parts: [{ type: "text", text }] } // it begins no turn that nobody waits for
+    const body = { noReply: true, parts: [{ type: "text", text }] } // without `noReply`, this would begin another turn
     const { data } = await client.session.prompt({ path: { id: session }, body })
     if (data?.info) told.set(data.info.id, { session, name })
     note()

@@ -1,7 +1,7 @@
 """Executes programs that get their whole input at the start and print the answer.
 
-It builds the command line, reads the output, and turns the program's end into an answer, a temporary failure
-or a permanent one.
+The executor builds the command line and reads the output. It converts the end of the program to an answer, a
+temporary failure or a permanent failure.
 """
 
 import asyncio
@@ -108,11 +108,11 @@ class Outcome:
 def words_of(
     runner: Runner, *, prompt: str, prompt_file: Path, session: str | None, connecting: Sequence[str] = ()
 ) -> tuple[str, ...]:
-    """Return the command with its arguments to connect, to resume and for the prompt.
+    """Return the command with the arguments for the connection, for the session to resume and for the prompt.
 
-    A prompt that begins with a dash gets a leading space, so that no program takes it for an option, because
-    the input of an agent must not decide how the agent is run. A one-word prompt that the program would take
-    for a command gets a leading space, too.
+    The input of an agent must not decide how the agent is run. So a prompt that begins with a dash gets a
+    leading space, which prevents a program from reading it as an option. A one-word prompt that the program
+    would read as a command gets a leading space, too.
     """
     client = CLIENTS[runner.recipe]
     words = [word.replace(PROMPT_FILE, str(prompt_file)) for word in runner.argv or client.command]
@@ -122,7 +122,7 @@ def words_of(
     if runner.prompt is PromptWay.ARGUMENT and PROMPT not in words:
         words += client.with_argument
     elif runner.prompt is PromptWay.STDIN and tuple(words[-len(client.with_stdin) :]) != client.with_stdin:
-        words += client.with_stdin  # it may be empty
+        words += client.with_stdin  # the prompt may be empty
     is_command = client.one_word_is_command and len(prompt.split()) == 1
     shown = f" {prompt}" if prompt.startswith("-") or is_command else prompt
     return tuple(shown if word == PROMPT else word for word in words)
@@ -136,17 +136,17 @@ class Heard:
         self._stream = stream
 
     async def begin(self, stdin: IO[bytes] | None) -> None:
-        """Do nothing."""
+        """Do nothing, because the program gets its whole input at the start."""
 
     async def take(self, chunk: bytes) -> None:
         """Read a piece of output and stream the text in it."""
         await self._stream.pass_on(self._reading.take(chunk))
 
     async def part(self, gone: asyncio.Event) -> None:
-        """Do nothing."""
+        """Do nothing, because the program cannot be asked to finish."""
 
     async def end(self) -> None:
-        """Stream the rest."""
+        """Stream the rest of the output."""
         await self._stream.pass_on(self._reading.end())
 
 
@@ -156,8 +156,8 @@ KEY: Final = "postroom.executors.command"
 class CommandExecutor(ProgramExecutor):
     """Runs each agent by the program that its runner names.
 
-    `folder` contains private files and is created so that only its owner has access; each server needs its
-    own folder. `environment` is the server's environment, from which a program gets the variables that its
+    `folder` contains private files. It is created so that only its owner has access, and each server needs
+    its own. `environment` is the server's environment, from which a program gets the variables that its
     runner allows. `environment_of` adds variables for a run, such as its project, and `access_of` gives it
     access to the server.
     """
@@ -176,7 +176,7 @@ class CommandExecutor(ProgramExecutor):
         environment_of: Callable[[RunActivation], Mapping[str, str]] = nothing_more,
         access_of: AccessOf = no_server,
     ) -> None:
-        """Store the parts; nothing is started or written.
+        """Store the arguments; nothing is started or written.
 
         Raises:
             ConfigError: The folder is not absolute.
@@ -190,7 +190,7 @@ class CommandExecutor(ProgramExecutor):
         )
 
     async def _attempted(self, work: Work) -> Outcome | None:
-        """Run the program; run it again without its session if it does not know the session."""
+        """Run the program. If it does not know the session to resume, run it again without the session."""
         session = await _sessions(work).former() if work.runner.resume else None
         if session is not None:
             outcome = await self._ran(work, session)
@@ -268,7 +268,7 @@ class CommandExecutor(ProgramExecutor):
         return runner.argv or CLIENTS[runner.recipe].command
 
     def client_of(self, runner: Runner) -> ClientProgram | None:
-        """Return the client that a runner starts, for advice."""
+        """Return the client that a runner starts, which is needed for advice on failures."""
         return CLIENTS[runner.recipe].program
 
 

@@ -1,4 +1,4 @@
-"""Reads the output of one execution with the reader of its client, in bounded memory."""
+"""Reads the output of one execution in bounded memory, with the `reader` of its client."""
 
 import codecs
 import json
@@ -32,7 +32,7 @@ class Reading:
         self._unknown: dict[str, None] = {}
 
     def take(self, chunk: bytes) -> str:
-        """Return the text to stream from a piece of output."""
+        """Read a piece of output, and return the text in it that is to be streamed."""
         self.raw.add(chunk)
         if self._client.shape is Shape.TEXT:
             return self._decoder.decode(chunk)
@@ -49,7 +49,7 @@ class Reading:
         return next((text for one in _objects(self.raw.bytes()) if (text := self._read(one))), "")
 
     def answer(self) -> str:
-        """Return the answer that the program reports, or else its text, or else its raw output."""
+        """Return the answer that the program reports; otherwise its text, otherwise its raw output."""
         if self.said.answer is not None:
             told = Tail(self._most)
             told.add(storable(self.said.answer).encode())
@@ -59,7 +59,7 @@ class Reading:
         return self.raw.text()
 
     def kinds_not_known(self) -> str | None:
-        """Return the types of the lines, if no line has a known type."""
+        """Return the types of the lines if no line has a known type; otherwise None."""
         is_known = self.said.is_begun or self.said.is_ended or self.said.error or self.said.answer
         return None if is_known or not self._unknown else ", ".join(f"`{kind}`" for kind in self._unknown)
 
@@ -79,7 +79,7 @@ class Reading:
 
 
 def _object_in(line: bytes) -> Mapping[str, Any] | None:
-    """Return the JSON object of a line, or None."""
+    """Parse a line as a JSON object; return None if it is none."""
     stripped = line.strip()
     if not stripped.startswith(b"{"):
         return None

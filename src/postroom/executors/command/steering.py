@@ -1,7 +1,7 @@
-"""Talks to programs that take messages while they work, and that report which messages they have taken.
+"""Talks to programs that accept messages while they work, and that report which messages they have read.
 
-    prompt ─▶ works ─▶ gets a message ─▶ takes it: it belongs to the run ─▶ answer ─▶ no more messages ─▶ ends
-                              └─▶ never takes it: it waits, and starts the next run
+    prompt ─▶ works ─▶ gets a message ─▶ reads it: it belongs to the run ─▶ answer ─▶ no more messages ─▶ ends
+                              └─▶ never reads it: it waits, and starts the next run
 
 A message belongs to the run only from the time when the program reports that its model gets the message. If
 the program ends before that report, the message is still in the mailbox.
@@ -34,7 +34,7 @@ whole path.
 
 
 class SteeredTalk:
-    """The conversation with a program that gets its prompt, and messages during its run."""
+    """The conversation with a program that gets a prompt, and then messages while it works."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class SteeredTalk:
         self._is_deaf = False
         self._tasks = Tasks("steering")
         self._told: dict[str, str] = {}
-        """The messages that were sent but not taken yet, keyed by the program's names for them."""
+        """The messages that were sent and not reported as read yet, keyed by the program's names for them."""
         self._passed: set[str] = set()
         self._taken: list[str] = []
         self._steering = steering(
@@ -64,7 +64,7 @@ class SteeredTalk:
 
     @asynccontextmanager
     async def plugin_socket(self) -> AsyncIterator[str]:
-        """Listen for the program's plugin on a socket that only our user can open; yield the socket's path.
+        """Listen for the program's plugin on a socket that only this user can open; yield the socket's path.
 
         Raises:
             CommandBusy: The system has no resources for the socket now.
@@ -81,7 +81,10 @@ class SteeredTalk:
             await asyncio.to_thread(folder.cleanup)
 
     def _plugin_came(self) -> StdinWriter:
-        """Accept only the first connection; programs that this program starts may connect but get nothing."""
+        """Accept only the first connection.
+
+        Programs that this program starts may also connect, but get nothing.
+        """
         came = StdinWriter(self._fall_silent)
         self._writer = self._writer or came
         return came
@@ -107,14 +110,15 @@ class SteeredTalk:
             await self._note(taken)
         if self._steering.is_over:
             self._finish()
-        self._work.active.arrivals.set()  # check between two steps, because a hint may have been lost
+        # look for pending messages between two steps, because a notification may have been lost
+        self._work.active.arrivals.set()
 
     async def part(self, gone: asyncio.Event) -> None:
         """Send nothing more."""
         self._finish()
 
     async def end(self) -> None:
-        """Stream the rest, and release the program."""
+        """Stream the rest of the output, and release the program."""
         self._work.active.listens = False
         await self._tasks.close()
         if self._writer is not None:
@@ -127,7 +131,7 @@ class SteeredTalk:
             self._writer.finish()
 
     def _fall_silent(self) -> None:
-        """Stop sending to a program that does not read."""
+        """Stop sending messages to a program that does not read its input."""
         self._is_deaf = True
 
     def _say(self, line: Mapping[str, Any]) -> None:
@@ -160,7 +164,7 @@ class SteeredTalk:
             self._passed.add(message_id)
 
     async def _note(self, taken: Sequence[str]) -> None:
-        """Assign messages to the run; if this fails, they also start the next run, so that none is lost."""
+        """Assign messages to the run. If this fails, they start the next run, too, so that none is lost."""
         pending = self._work.control.pending
         if pending is None:
             return
@@ -177,7 +181,7 @@ class SteeredTalk:
 
 
 def _listening() -> "tuple[TemporaryDirectory[str], socket.socket]":
-    """Return a socket in a private folder with a short path: socket paths are limited."""
+    """Return a socket in a private folder with a short path, because systems limit socket paths."""
     is_deep = len(os.fsencode(gettempdir())) > _LONGEST_FOLDER
     folder = TemporaryDirectory(prefix="postroom-", dir="/tmp" if is_deep else None)  # noqa: S108 - as above
     listening = socket.socket(socket.AF_UNIX)

@@ -1,1 +1,1 @@
-"""Programs that run agents: started, watched, and ended with all their children."""
+"""Starts the programs that run agents, watches them, and ends them with all their child processes."""

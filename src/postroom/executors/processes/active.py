@@ -1,4 +1,4 @@
-"""Keeps the runs that execute here, at most one per thread, and passes on requests to end them."""
+"""Registers the runs that execute here, at most one per thread, and passes on requests to end them."""
 
 import asyncio
 from enum import StrEnum
@@ -10,20 +10,20 @@ from postroom.ports import PendingBoundary
 
 
 class StopReason(StrEnum):
-    """The reason why a program is ended from outside."""
+    """The reason why a program is stopped from outside."""
 
     CANCELLED = "cancelled"
     TIMED_OUT = "timed_out"
     IDLE = "idle"
     FLOODED = "flooded"
     BROKEN = "broken"
-    """Reading its output failed."""
+    """Reading the program's output failed."""
     DONE = "done"
-    """Its work is done and it is no longer needed."""
+    """The program's work is done, so the program is no longer needed."""
 
 
 class Stop:
-    """A request to end a program; requests after `settle` are too late and have no effect."""
+    """A request to end a program. A request after `settle` is too late and has no effect."""
 
     def __init__(self) -> None:
         self._asked = asyncio.Event()
@@ -33,7 +33,7 @@ class Stop:
 
     @property
     def is_ending(self) -> bool:
-        """Whether the program was asked to end, or ends by itself."""
+        """Whether the program was asked to end, or is ending by itself."""
         return self._is_settled or self.reason is not None
 
     def ask(self, reason: StopReason) -> bool:
@@ -47,11 +47,14 @@ class Stop:
         return True
 
     def settle(self) -> None:
-        """Refuse later requests, because the program is ending by itself."""
+        """Refuse further requests, because the program is ending by itself."""
         self._is_settled = True
 
     def open(self) -> None:
-        """Continue with another program; a request that was too late for the previous one applies to it."""
+        """Continue with another program.
+
+        A request that was too late for the previous program applies to this one.
+        """
         self._is_settled = False
         if self._late is not None:
             self.ask(self._late)
@@ -62,7 +65,7 @@ class Stop:
 
 
 class ActiveRun:
-    """One execution, as seen by outside callers."""
+    """One execution of a run, as other parts of the process see it."""
 
     def __init__(self, identity: RunIdentity) -> None:
         self.identity = identity
@@ -71,25 +74,26 @@ class ActiveRun:
         self.arrivals = asyncio.Event()
         """Set when new messages for the run may exist."""
         self.listens = False
-        """Whether the program of the run takes messages while it works."""
+        """Whether the run's program accepts messages while it works."""
         self.pending: PendingBoundary | None = None
-        """The messages that our tools deliver together with their answers; None if the program gets messages
-        in another way.
+        """The pending messages that postroom's tools deliver together with their answers.
+
+        None if the program gets messages in another way.
         """
         self.told: set[str] = set()
-        """The ids of the messages that an answer of our tools has delivered."""
+        """The ids of the messages that postroom's tools have delivered with an answer."""
 
     def answers_to(self, id: str) -> bool:
         """Return whether this is the id of the run, its thread or its dispatch."""
         return id in (self.identity.run_id, self.identity.thread_id, self.identity.dispatch_id)
 
     def wake(self) -> bool:
-        """Notify the run that messages are pending; return False if its program does not take messages."""
+        """Notify the run that messages are pending; return False if its program does not accept messages."""
         self.arrivals.set()
         return self.listens
 
     async def untold(self) -> str:
-        """Return the texts of new messages for the run, each once; empty if there are none."""
+        """Return the texts of new messages for the run, each only once; "" if there are none."""
         if self.pending is None:
             return ""
         new = [one for one in await self.pending.waiting(Boundary.NEXT_STEP) if one.id not in self.told]
@@ -137,6 +141,6 @@ class ActiveRuns:
         return self._by_thread.get(thread_id)
 
     def find(self, id: str) -> ActiveRun | None:
-        """Return the run with this run, thread or dispatch id; None unless exactly one run matches."""
+        """Return the run with this run, thread or dispatch id; None if no run or more than one matches."""
         found = [active for active in self._by_thread.values() if active.answers_to(id)]
         return found[0] if len(found) == 1 else None

@@ -1,4 +1,4 @@
-"""Asks a program one question, such as its version or whether it is logged in. Everything here blocks."""
+"""Asks a program one question, such as its version or whether it is logged in. All functions block."""
 
 import os
 import re
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 PATIENCE: Final = timedelta(seconds=20)
-"""The time that a program has to answer before it is ended."""
+"""The time after which a program that has not answered is ended."""
 _SHOWN: Final = 200
 _VERSION: Final = re.compile(r"\d+\.\d+(?:\.\d+)*[^\s,;)]*")
 
@@ -22,8 +22,8 @@ def asked(
 ) -> tuple[int, str]:
     """Return a program's exit code and output; 127 if it is missing, 126 if it does not answer.
 
-    Without `cwd` it runs in a temporary folder. A program that does not answer is ended with its children,
-    and added to `silent`; programs in `silent` are not asked.
+    Without `cwd`, the program runs in a temporary folder. A program that does not answer is ended with its
+    children, and added to `silent`. Programs in `silent` are not started.
     """
     silent = set() if silent is None else silent
     if words[0] in silent:
@@ -35,7 +35,7 @@ def asked(
         ):
             try:
                 said, _ = one.communicate(timeout=PATIENCE.total_seconds())
-            except BaseException:  # whatever ended the wait, the program must not outlive it
+            except BaseException:  # however the wait ended, the program must not outlive it
                 end(one)
                 raise
     except FileNotFoundError:
@@ -67,7 +67,7 @@ def _started(words: tuple[str, ...], cwd: Path, environment: Mapping[str, str]) 
 
 def end(process: subprocess.Popen[Any]) -> None:
     """End a program and all processes of the session that it leads."""
-    with suppress(ProcessLookupError, PermissionError):  # none is left; macOS says the latter
+    with suppress(ProcessLookupError, PermissionError):  # no process is left; macOS reports a PermissionError
         os.killpg(process.pid, signal.SIGKILL)
 
 

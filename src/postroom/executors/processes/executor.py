@@ -1,8 +1,8 @@
-"""The base of executors whose agents are programs; no process outlives its run, however the run ends.
+"""The base class of executors whose agents are programs. No process outlives its run, however the run ends.
 
-A client's session is stored with the state of the thread, provided that the run is still ours. There is one
-session for each agent and mail thread, or a single one for the agent if its runner is configured so. A
-session is valid only for the same program and working folder.
+A client's session is stored with the state of the thread, provided that this server still owns the run. There
+is one session for each agent and mail thread, unless the runner is configured to use a single session for the
+agent. A session is valid only for the same program and working folder.
 """
 
 import asyncio
@@ -73,7 +73,7 @@ dropped.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sessions:
-    """The sessions of an agent on a thread; `key` identifies the executor, `made_with` the program."""
+    """The sessions of an agent on a thread. `key` identifies the executor, and `made_with` the program."""
 
     control: RunControl
     thread_id: str
@@ -107,8 +107,8 @@ class Sessions:
     async def keep(self, session: str | None, *, of_run: str | None = None) -> None:
         """Store the session for the thread's next run of this agent, or for the rest of this run.
 
-        If storing fails, the failure is logged, and the next run starts a new session, because losing the
-        finished answer would be worse.
+        If storing fails, the failure is only logged, because the finished answer must not be lost. The next
+        run then starts a new session.
 
         Raises:
             StaleClaim: The worker no longer owns the run; nothing was written.
@@ -165,12 +165,12 @@ _OPTION: Final = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastWords:
-    """The last output of a failed program, and the expected output."""
+    """The last output of a failed program, and how it differs from the expected output."""
 
     words: str = ""
-    """The text of all outputs of the program."""
+    """The text of the program's standard output and standard error."""
     version: str = ""
-    """The version from the client's output; if it is empty, the client itself is asked for its version."""
+    """The version that the client's output states; if empty, the client is started to ask for its version."""
     expected: str = ""
     found: str = ""
     """A description of the actual output, if its format differs from the expected format."""
@@ -184,12 +184,12 @@ def advised(
     environment: Mapping[str, str],
     said: LastWords,
 ) -> CommandError:
-    """Return a failure of a runner's client, extended by advice. Blocks.
+    """Return a failure of a runner's client with advice added. This call blocks.
 
     `command` is the program that was started, `environment` its environment.
     """
     if isinstance(error, CommandNotStarted):
-        if error.value != command:  # it is the folder
+        if error.value != command:  # the error is about the working folder, not the program
             return error
         more = f"expected {client.title} as `{client.program}`; install it: `{client.install}`"
     else:
@@ -215,7 +215,7 @@ def _what_helps(client: ClientProgram, runner: Runner, said: LastWords) -> str:
 
 
 def _version(client: ClientProgram, runner: Runner, command: str, environment: Mapping[str, str]) -> str:
-    """Return the version as the client reports it; a custom command is not asked."""
+    """Return the version that the client reports. A custom command is not started to ask for it."""
     if PurePath(command).name != client.program:
         return "of an unknown version"
     code, said = asked(environment, command, "--version", cwd=Path(runner.cwd))
@@ -233,8 +233,8 @@ class Failing:
     Attributes:
         taken: The number of bytes of output.
         environment: The program's; secrets of it are masked in errors.
-        said: The failure in the program's own words, if it told one.
-        tails: The ends of its outputs, of which the first that holds something is quoted if `said` is empty.
+        said: The program's own message about its failure, if there is one.
+        tails: The ends of its outputs. If `said` is empty, the first output that is not empty is quoted.
     """
 
     program: str
@@ -246,7 +246,7 @@ class Failing:
 
     @property
     def words(self) -> str:
-        """The end of the program's output, with secrets masked, as the suffix of an error message."""
+        """The end of the program's output with secrets masked, as a suffix for an error message."""
         return self.quoted(self.said, *self.tails)
 
     def left(self, ended: ProgramEnd) -> CommandError:
@@ -255,7 +255,7 @@ class Failing:
         return self.by(CommandNotEnded, f"left processes that could not be ended: {pids}", value=pids)
 
     def stopped(self, reason: StopReason) -> CommandError:
-        """Return the error for a program that we ended."""
+        """Return the error for a program that was stopped for this reason."""
         if reason is StopReason.TIMED_OUT:
             limit = f"{milliseconds(self.runner.timeout) / 1000:g} s"
             return self.by(
@@ -283,11 +283,11 @@ class Failing:
         return self.by(kind, f"ended with exit code {code}{self.words}", value=code)
 
     def by(self, kind: type[CommandError], what: str, *, value: object = None) -> CommandError:
-        """Return a failure of this program."""
+        """Return an error of this class about the program."""
         return kind(f"the command {self.program!r} {what}", value=value)
 
     def quoted(self, said: str | None, *tails: Tail) -> str:
-        """Return the program's own message, or else the first non-empty output, masked."""
+        """Return the program's own message, or else the first non-empty output, with secrets masked."""
         secrets = secrets_in(self.environment)
         if said:
             shown = masked(without_escapes(said), secrets)
@@ -308,7 +308,7 @@ def _name(number: int) -> str:
         return f"signal {number}"
 
 
-_MARGIN_MS = 2_000  # for the checks of processes, on a machine under load
+_MARGIN_MS = 2_000  # time for the checks of processes on a machine under load
 
 
 class Finished(Protocol):
@@ -332,21 +332,21 @@ Ended = Finished | PostroomError | None
 
 
 def nothing_more(activation: RunActivation) -> dict[str, str]:
-    """Return no additional variables."""
+    """Return no additional environment variables."""
     return {}
 
 
 @asynccontextmanager
 async def no_server(activation: RunActivation) -> AsyncIterator[RunAccess | None]:
-    """Give a run no access to the server."""
+    """Give the program of a run no access to this server."""
     yield None
 
 
 async def _with_taken(activation: RunActivation, control: RunControl) -> RunActivation:
-    """Return the request with the messages that the run took in earlier executions.
+    """Return the request with the messages added that the run has received in earlier executions.
 
-    A new program does not know these messages. They are the messages that follow the request on its thread,
-    whether the request contained messages or an answer.
+    A program that is started anew does not know these messages. These messages follow the request on the
+    thread, whether the request contained messages or an answer.
     """
     if control.beginning is not None:
         return activation  # the run begins with this execution
@@ -362,7 +362,7 @@ async def _with_taken(activation: RunActivation, control: RunControl) -> RunActi
 
 
 async def from_the_start(activation: RunActivation, control: RunControl) -> RunActivation:
-    """Return the request, extended by all earlier prompts of its run, for a program without a session."""
+    """Return the request with all earlier prompts of its run added, for a program without a session."""
     if activation.continue_run_id is None:
         return activation
     run = await control.threads.load_run(activation.continue_run_id)
@@ -379,7 +379,7 @@ class ProgramExecutor(RunDispatchExecutor):
     """Runs each agent by a program; a subclass implements the conversation with the program.
 
     `process_runner` may be shared by several executors. `environment_of` adds variables for a run, such as
-    its project; `access_of` gives its program access to our server.
+    its project; `access_of` gives the run's program access to this server.
     """
 
     kind: ClassVar[RunnerKind]
@@ -414,11 +414,11 @@ class ProgramExecutor(RunDispatchExecutor):
 
     @abstractmethod
     def words_of(self, runner: Runner) -> Sequence[str]:
-        """Return the command of a runner; parts that only a run can define are left out."""
+        """Return the command of a runner, without the parts that depend on a run."""
 
     @abstractmethod
     def client_of(self, runner: Runner) -> ClientProgram | None:
-        """Return the client that a runner starts, for advice on failures; None if it is unknown."""
+        """Return the client that a runner starts, for advice on its failures; None if it is unknown."""
 
     @property
     def executing(self) -> int:
@@ -428,10 +428,11 @@ class ProgramExecutor(RunDispatchExecutor):
     async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
         """Run the agent's program to its end, and return its answer after its last process has ended.
 
-        When cancelled, it ends the program and all its processes before it passes the cancellation on.
+        If this call is cancelled, it ends the program and all its processes before it raises the
+        cancellation.
 
         Raises:
-            ThreadAlreadyRunning: A run of the thread is executing here already.
+            ThreadAlreadyRunning: A run of the thread is already executing in this process.
             RunnerNotFound: The agent has no runner.
             InvalidRunner: The runner is of another kind.
             InvalidActivation: The request has no prompt, or does not come from a mailbox.
@@ -481,9 +482,10 @@ class ProgramExecutor(RunDispatchExecutor):
             self._runs.leave(active)
 
     async def _ended(self, work: Work) -> AgentRunResult:
-        """Run the program to its end and return the run's result; a failure names the client with advice.
+        """Run the program to its end and return the run's result. A failure gets advice about the client.
 
-        The work must not be cut off, so a cancelled call asks the program to end and waits for its end.
+        The work must not be interrupted. So if this call is cancelled, it asks the program to end and waits
+        for the end.
         """
         finished: Finished | None = None
         task = self._tasks.start(self._begun(work), name=work.active.identity.run_id)
@@ -515,7 +517,7 @@ class ProgramExecutor(RunDispatchExecutor):
         return result
 
     async def _take_told(self, active: ActiveRun) -> None:
-        """Assign the messages that tools delivered to the run; if this fails, they also start the next run.
+        """Assign the messages that tools delivered to the run. If this fails, they start the next run, too.
 
         Raises:
             StaleClaim: The worker no longer owns the run.
@@ -530,7 +532,7 @@ class ProgramExecutor(RunDispatchExecutor):
             _LOG.warning("program.told_not_noted", run_id=run_id, reason=error.describe())
 
     async def untold(self, run_id: str) -> str:
-        """Return new messages for a run here, for the answer of a tool that its program called.
+        """Return the new messages for a run, to add them to the answer of a tool that its program called.
 
         Each message is returned once. The result is empty if there is none, or if the program gets messages
         in another way.
@@ -591,9 +593,9 @@ class ProgramExecutor(RunDispatchExecutor):
 
 
 async def _settled(task: "asyncio.Task[Ended]") -> None:
-    """Wait until the work has ended, despite any cancellation; the work is bounded."""
+    """Wait until the work has ended, even if this call is cancelled. The work ends within a limited time."""
     while not task.done():
         try:
             await asyncio.wait((task,))
-        except asyncio.CancelledError:  # the cancellation that began this is passed on by the caller
+        except asyncio.CancelledError:  # the caller raises the cancellation that led to this wait
             continue

@@ -1,4 +1,4 @@
-"""Handles the output of a program in bounded memory: its tail, its lines, and the part that is streamed."""
+"""Handles the output of a program in bounded memory: keeps its end, splits it into lines, and streams it."""
 
 import asyncio
 from collections import deque
@@ -14,7 +14,7 @@ from postroom.contracts.clock import Clock
 from postroom.contracts.quoting import without_escapes
 
 READ_BYTES: Final = 64 << 10
-"""Maximum bytes of one read from a pipe; the reader buffers about the same amount again."""
+"""Maximum bytes of one read from a pipe. The reader buffers about as many bytes in addition."""
 ERRORS_KEPT: Final = 8 << 10
 """Maximum bytes of standard error that are kept for an error message."""
 ERRORS_SHOWN: Final = 2_000
@@ -32,7 +32,7 @@ class CommandLimits:
 
     grace: timedelta = timedelta(seconds=5)
     leftover_grace: timedelta = timedelta(milliseconds=500)
-    """The grace of processes that remain after the program itself has exited, unless `grace` is shorter."""
+    """The grace for processes that remain after the program itself has exited, unless `grace` is shorter."""
     kill_wait: timedelta = timedelta(seconds=5)
     drain: timedelta = timedelta(seconds=2)
     """How long to wait for output that is still in a pipe after the last process of the run has ended."""
@@ -60,13 +60,14 @@ class Tail:
         self.total = 0
 
     def add(self, chunk: bytes) -> None:
-        """Add output; bytes beyond the bound are dropped from the beginning."""
+        """Add output. If it exceeds the limit, the oldest bytes are dropped."""
         self.total += len(chunk)
         self._chunks.append(chunk[-self._most :])
         self._kept += len(self._chunks[-1])
         while self._kept - len(self._chunks[0]) >= self._most:
             self._kept -= len(self._chunks.popleft())
-        if len(self._chunks) > 2 * self._most // 4_096 + 64:  # many small ones cost more than their bytes
+        if len(self._chunks) > 2 * self._most // 4_096 + 64:
+            # many small pieces take more memory than their bytes
             self._chunks = deque([b"".join(self._chunks)])
 
     @property
@@ -79,7 +80,10 @@ class Tail:
         return b"".join(self._chunks)[-self._most :]
 
     def text(self) -> str:
-        """Return the kept bytes as text; note a missing beginning, and replace invalid UTF-8."""
+        """Return the kept bytes as text.
+
+        A note says if the beginning is missing. Invalid UTF-8 is replaced.
+        """
         kept = self.plain()
         if not self.is_cut:
             return kept
@@ -90,12 +94,12 @@ class Tail:
         kept = self.bytes()
         rest = 0
         while self.is_cut and rest < min(3, len(kept)) and kept[rest] & 0xC0 == 0x80:
-            rest += 1  # a byte of a character that began before the cut
+            rest += 1  # this byte belongs to a character that began before the cut
         return without_escapes(kept[rest:].decode("utf-8", "replace"))
 
 
 class Lines:
-    """Splits a stream into lines; lines that exceed the bound are skipped."""
+    """Splits a stream into lines. Lines that are longer than the limit are skipped."""
 
     def __init__(self, most: int) -> None:
         self._most = max(most, LEAST_LINE_BYTES)
@@ -125,7 +129,7 @@ class Lines:
 
 
 class Stream:
-    """Passes text on within a rate limit and a total limit, and adds a note when it drops text."""
+    """Passes text on within a rate limit and a total limit, and adds a note if it drops text."""
 
     def __init__(self, sink: EventSink, clock: Clock, *, per_second: int, in_all: int) -> None:
         self._sink = sink
@@ -138,7 +142,7 @@ class Stream:
 
     @property
     def is_over(self) -> bool:
-        """Whether the total is used up."""
+        """Whether the total limit is used up."""
         return self._left_in_all <= 0
 
     async def pass_on(self, text: str) -> None:
@@ -199,7 +203,10 @@ class Output(asyncio.StreamReaderProtocol):
 
 
 class StdinWriter(asyncio.Protocol):
-    """Writes to a program without waiting for it; `on_full` is called if the program does not read."""
+    """Writes to a program without waiting for it.
+
+    `on_full` is called if the program does not read its input.
+    """
 
     def __init__(self, on_full: Callable[[], None]) -> None:
         self._on_full = on_full
@@ -220,7 +227,7 @@ class StdinWriter(asyncio.Protocol):
             self._transport = transport
 
     def write(self, line: bytes) -> None:
-        """Write a line; it is dropped when the pipe is closed."""
+        """Write a line. If the pipe is closed, the line is dropped."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
@@ -249,15 +256,17 @@ class Control(asyncio.Protocol):
     """The server's end of the control socket of a shim, which `shim.py` describes."""
 
     def __init__(self) -> None:
-        """Create the server's end for a program whose state is not known yet."""
+        """Create the server's end for a program that has not reported anything yet."""
         self.exited, self.gone = asyncio.Event(), asyncio.Event()
-        """Two events: the first is set when the program has exited, the second when no process of it is left
-        or the shim has ended.
+        """Two events.
+
+        `exited` is set when the program has exited, `gone` when no process of it is left or the shim has
+        ended.
         """
         self.code: int | None = None
         """The exit code of the program, negative for a signal; None before it has exited."""
         self.left: tuple[int, ...] = ()
-        """The processes that a kill had not ended at the shim's last check."""
+        """The processes that still existed at the shim's last check after a kill."""
         self.is_late = False
         """Whether the shim killed the program at its deadline, because this server was frozen or
         disconnected.
@@ -294,7 +303,7 @@ class Control(asyncio.Protocol):
                 self.is_late = True
             elif about == b"left":
                 self.left = tuple(map(int, numbers))
-            else:  # it has ended
+            else:  # the message is `ended`
                 self.gone.set()
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -3,7 +3,7 @@
 start ─▶ exits by itself ───────────────▶ its other processes are ended ─▶ the rest of its output is read
    └─▶ must stop ─▶ gets a short time ─▶─┘
 
-`started` and `Launcher` start the program through its shim; `program_of` says whether it could be started.
+`started` and `Launcher` start the program through its shim; `program_of` checks whether it could be started.
 These functions block, so call them off the event loop.
 """
 
@@ -70,7 +70,7 @@ def child_environment(
 
     Variables in `told` override the runner's variables, which override `defaults`.
 
-    Names in `pass_env` that the server does not have are ignored.
+    Variables in `pass_env` that the server itself does not have are ignored.
     """
     taken = {
         name: value
@@ -82,7 +82,7 @@ def child_environment(
 
 
 def secrets_in(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the values of variables whose names indicate secrets, longest value first.
+    """Return the values of variables whose names indicate secrets, the longest value first.
 
     Each longer line of a multi-line value counts as a secret, too, because a program may print it alone.
     """
@@ -97,8 +97,9 @@ def secrets_in(environment: Mapping[str, str]) -> tuple[str, ...]:
 def masked(text: str, secrets: Iterable[str], *, is_cut: bool = False) -> str:
     """Return the text with every secret in it masked.
 
-    If the beginning of the text was cut off, the text may start within a secret. If the program was ended
-    while it wrote, the text may end within a secret. Such parts of secrets are masked as well.
+    With `is_cut`, the beginning of the text was cut off, so the text may start within a secret. If the
+    program was ended while it wrote, the text may end within a secret. Such parts of secrets are masked as
+    well.
     """
     known = tuple(secrets)
     if is_cut and any(text in secret for secret in known):
@@ -118,8 +119,9 @@ def _overlap(left: str, right: str) -> int:
 
 
 ARGUMENT_BYTES: Final = 128 * 1024
-"""The maximum length of an argument on Linux, with its zero byte. Other systems limit only the total, and
-report it by errno.
+"""The maximum length of an argument on Linux, including its zero byte.
+
+Other systems limit only the total length, and report an excess by errno.
 """
 NO_ROOM: Final = {
     *(errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ETXTBSY),
@@ -177,10 +179,13 @@ class Started:
 
 
 class Launcher:
-    """The process that forks a shim for each program; it starts with the first program."""
+    """The process that forks a shim for each program. It is started together with the first program."""
 
     def __init__(self, environment: Mapping[str, str], platform: str) -> None:
-        """`environment` is the server's: a Python that finds its library by a variable needs that again."""
+        """`environment` is that of the server.
+
+        Some Python installations need its variables to find their library.
+        """
         self._platform = platform
         self._environment = {name: environment[name] for name in _LIBRARIES if name in environment}
         self._turn = threading.Lock()
@@ -211,7 +216,8 @@ class Launcher:
                     stderr=subprocess.DEVNULL,
                     cwd="/",
                     env=self._environment,
-                    start_new_session=True,  # signals to the server's group are not for it
+                    # signals to the server's process group must not reach the launcher
+                    start_new_session=True,
                     check=False,
                 )
             if begun.returncode != 0:
@@ -278,7 +284,7 @@ def started(
 def _stdin(
     content: bytes | None, folder: Path, ours: ExitStack, theirs: ExitStack
 ) -> tuple[IO[bytes] | None, int]:
-    """Return our end of a program's standard input, if that is a pipe, and the descriptor for the program."""
+    """Return the server's end of a program's standard input, if it is a pipe, and the program's end."""
     if content is None:
         reads, writes = os.pipe()
         theirs.callback(os.close, reads)
@@ -287,7 +293,7 @@ def _stdin(
         reads = os.open(os.devnull, os.O_RDONLY)
         theirs.callback(os.close, reads)
         return None, reads
-    with private_files():  # a file without a name, so that nobody waits for a reader
+    with private_files():  # an unnamed file instead of a pipe, so that writing never waits for a reader
         held = theirs.enter_context(TemporaryFile(dir=folder))  # noqa: SIM115 - the stack closes it
         held.write(content)
         held.seek(0)
@@ -324,7 +330,7 @@ def _asked(control: socket.socket, launch: Launch, until: float | None) -> tuple
 
 @contextmanager
 def private_files() -> Iterator[None]:
-    """Convert a failure to write a program's private files to the error that the program was not started."""
+    """Convert a failure to write a program's private files to the error for a program that did not start."""
     try:
         yield
     except OSError as error:
@@ -335,7 +341,7 @@ def private_files() -> Iterator[None]:
 
 
 def _refusal(launch: Launch, error: OSError) -> CommandError:
-    """Return the error that says why the system did not start a program."""
+    """Return the error for a program that the system did not start, with the reason."""
     program = launch.words[0]
     if error.errno == errno.E2BIG:
         return PromptTooLong("arguments and environment are longer than the system takes", value=program)
@@ -360,7 +366,7 @@ def _refusal(launch: Launch, error: OSError) -> CommandError:
 
 
 def program_of(program: str, runner: Runner, server: Mapping[str, str]) -> str:
-    """Return the file that would be started, looked up on the PATH that the program would get.
+    """Look up a program on the PATH that it would get, and return the file that would be started.
 
     Raises:
         CommandNotStarted: The working folder cannot be entered, or the program is missing or not executable.
@@ -397,7 +403,7 @@ _NAMESPACE: Final = Path("/proc/self/ns/pid")
 
 
 def own_process(programs: Path) -> dict[str, Json]:
-    """Return facts with which other servers can identify this process.
+    """Return data by which other servers can identify this process; see `is_gone`.
 
     `programs` is the folder of its runs.
     """
@@ -405,7 +411,7 @@ def own_process(programs: Path) -> dict[str, Json]:
 
 
 def is_gone(about: Mapping[str, Json]) -> bool:
-    """Return whether the process that these facts describe has certainly ended with all its programs.
+    """Return whether the process that `about` describes has certainly ended, with all its programs.
 
     Return False for a process on another machine, and if another process now has its pid. Blocks.
     """
@@ -423,7 +429,7 @@ def _machine() -> str:
     """Return a text that identifies this machine and its current boot, within which pids are unique."""
     try:
         return f"{_BOOT_ID.read_text().strip()} {_NAMESPACE.readlink()}"
-    except OSError:  # not Linux; there, leases simply expire
+    except OSError:  # not on Linux: other servers then wait until the lease expires
         return ""
 
 
@@ -435,11 +441,11 @@ _LOOK_AGAIN_MS: Final = 50
 _CONTINUED_MS: Final = 1_000
 """How long a stopped shim may take, after it is continued, to kill the processes of its run."""
 _MARGIN_SECONDS: Final = 1.0
-"""How long before the shims' deadline the server itself must have stopped its programs."""
+"""How many seconds before the shims' deadline the server itself must have stopped its programs."""
 
 
 class ProcessRunner:
-    """Starts and watches the programs of one server; its executors share it."""
+    """Starts and watches the programs of one server. All executors of the server share this object."""
 
     def __init__(
         self,
@@ -451,7 +457,7 @@ class ProcessRunner:
         limits: CommandLimits | None = None,
         platform: str = sys.platform,
     ) -> None:
-        """Store the parts; nothing is started or written yet. `environment` is the server's environment.
+        """Store the arguments; nothing is started or written yet. `environment` is the server's environment.
 
         Raises:
             ConfigError: The folder is not absolute.
@@ -463,16 +469,14 @@ class ProcessRunner:
         self.limits = limits or CommandLimits()
         self.launcher = Launcher(environment, platform)
         self.controls: set[Control] = set()
-        """The sockets to the shims of all programs that run here."""
+        """The sockets to the shims of all programs that this server is running."""
         self.until: float | None = None
-        """The instant from which another server can begin the runs of this server; None if no other server
-        can.
-        """
+        """The instant from which another server may take over the runs; None if no other server can."""
 
     def hold(self, duration: int) -> None:
         """Move the deadline at which shims kill all programs to this many milliseconds from now.
 
-        The deadline is needed because a frozen server cannot stop its programs, and another server will begin
+        The deadline is needed because a frozen server cannot stop its programs, while another server begins
         their runs again.
         """
         self.until = time.clock_gettime(CLOCK) + duration / 1_000 + _MARGIN_SECONDS
@@ -521,7 +525,7 @@ class RunFolder:
         too.
         """
         self.is_in_use = False
-        """Whether some processes could not be ended."""
+        """Whether processes of this execution could not be ended."""
 
     def take(self) -> bool:
         """Create the folder and acquire its lock; return False if another execution of the run holds it.
@@ -551,7 +555,7 @@ class RunFolder:
 
 
 def has_programs(folder: Path) -> bool:
-    """Return whether any run of the server with this folder has processes; True if that is unknown."""
+    """Return whether any run of the server that owns this folder still has processes; True if unknown."""
     try:
         names = os.listdir(folder)  # noqa: PTH208 - a glob hides errors
         return any(is_locked(folder / name) for name in names if name.endswith(_FOLDER))
@@ -580,7 +584,7 @@ def is_locked(path: Path) -> bool:
 class Work:
     """A run that a program executes.
 
-    `told` extends its environment, and `access` gives it access to our server.
+    `told` is added to the program's environment, and `access` gives the program access to this server.
     """
 
     activation: RunActivation
@@ -601,7 +605,7 @@ class ProgramEnd:
 
     Attributes:
         code: The exit code, negative for a signal; None if the program could not be ended.
-        taken: The number of bytes of its output, with standard error.
+        taken: The number of bytes of its output, including standard error.
         left: Processes that could not be ended.
         is_late: Whether the program was killed at its deadline, because another server could start its run
         from that time on.
@@ -618,7 +622,10 @@ class Talk(Protocol):
     """The conversation with a program: reads its output and writes to its input."""
 
     async def begin(self, stdin: IO[bytes] | None) -> None:
-        """Begin the conversation with a program that has just started; use its pipe if there is one."""
+        """Begin the conversation with a program that has just started.
+
+        `stdin` is its input, if it is a pipe.
+        """
         ...
 
     async def take(self, chunk: bytes) -> None:
@@ -654,7 +661,7 @@ class Program:
         self._heard_at = self._taken = 0
 
     async def connect(self, client: CodingClient) -> Connection:
-        """Connect the client to our server for this run; return the command-line arguments for that."""
+        """Connect the client to this server for the run; return the command-line arguments for this."""
         access, connect = self._work.access, client.connect
         if access is not None and connect is not None:
             folder = self._work.folder.path / _SETTINGS
@@ -681,10 +688,10 @@ class Program:
             control.data_received(program.said)
             await asyncio.get_running_loop().create_unix_connection(lambda: control, sock=program.control)
             self._with.controls.add(control)
-            if self._with.until is not None:  # it may have moved meanwhile
+            if self._with.until is not None:  # the deadline may have been moved meanwhile
                 control.say(f"hold {self._with.until:.3f}")
             ended = await self._watched(program, control, tasks, talk, errors)
-        finally:  # also if the event loop ends: what still runs is killed
+        finally:  # also if the event loop ends: closing the socket kills processes that are left
             self._with.controls.discard(control)
             control.close()
             program.close()
@@ -726,7 +733,7 @@ class Program:
         await asyncio.wait((exited, asked), return_when=asyncio.FIRST_COMPLETED)
         stopped = None if control.exited.is_set() else stop.reason
         is_late = control.is_late and stopped is not StopReason.CANCELLED
-        stop.settle()  # from here on the program ends by itself, or for the first reason
+        stop.settle()  # from here on, a request to stop is too late
         if stopped is not None:
             await talk.part(control.exited)
         grace = min(limits.grace, limits.leftover_grace) if stopped is None else limits.grace
@@ -734,14 +741,15 @@ class Program:
             if not control.gone.is_set():
                 control.say(wish)
                 await within(control.gone.wait(), milliseconds(most), timer)
-        if not (control.gone.is_set() or control.left):  # the program may have stopped its shim
-            await asyncio.to_thread(self._with.launcher.close)  # which continues the shim
+        if not (control.gone.is_set() or control.left):  # the program may have stopped its shim by SIGSTOP
+            await asyncio.to_thread(self._with.launcher.close)  # the end of the launcher continues the shim
             await within(control.gone.wait(), min(milliseconds(limits.kill_wait), _CONTINUED_MS), timer)
         left = () if control.gone.is_set() else control.left or (program.pid,)
         if left or control.is_lost:  # the shim was killed, or is frozen
             with suppress(OSError):
                 os.killpg(program.pid, signal.SIGKILL)
-        if not all(reader.done() for reader in readers):  # a process that is left may hold a pipe open
+        if not all(reader.done() for reader in readers):
+            # a process that could not be ended may hold a pipe open
             await within(asyncio.wait(readers), milliseconds(limits.drain), timer)
         for reader, pipe in zip(readers, pipes, strict=True):
             reader.cancel()

@@ -1,11 +1,11 @@
-"""Starts the programs of a server, and ensures that no process of them is left behind.
+"""Starts the programs of a server, and ensures that none of their processes is left behind.
 
-    server ─▶ launcher, one for each server ─▶ shim, one for each run ─▶ program, and all that it starts
+    server ─▶ launcher, one for each server ─▶ shim, one for each run ─▶ program and its children
 
 The server sends the launcher five descriptors for each run. The launcher forks each shim, because a fork
-takes only a tenth of the time of a new Python interpreter. The shim starts the program and kills every
-process of the run when its control socket closes (as when the server is killed), at its deadline, and at the
-server's request.
+takes only a tenth of the time of a new Python interpreter. The shim starts the program. It kills every
+process of the run at its deadline, at the server's request, and when its control socket closes, for example
+because the server was killed.
 
 On Linux the shim becomes the parent of each orphaned process of the run, so that no process escapes. On other
 systems it can kill only the process group of the program.
@@ -13,10 +13,10 @@ systems it can kill only the process group of the program.
 A program can stop its shim with SIGSTOP. On Linux, a stopped shim is continued when the launcher ends. The
 launcher ends together with the server, or earlier if the server closes it because a shim does not respond.
 
-The server writes lines to the control socket: `end` sends SIGTERM to all processes, `kill` sends SIGKILL, and
-`hold T` moves the deadline to the instant T. The shim answers `started PID` or `refused ERRNO`, `exited CODE`
-for the program, `late` before it kills at the deadline, `left PID...` for processes that a kill has not ended
-yet, and `ended` when none is left.
+The server writes these lines to the control socket: `end` sends SIGTERM to all processes, `kill` sends
+SIGKILL, and `hold T` moves the deadline to the instant T. The shim answers `started PID` or `refused ERRNO`,
+`exited CODE` for the program, `late` before it kills at the deadline, `left PID...` for processes that a kill
+has not ended yet, and `ended` when none is left.
 
 Run it as `python -I -S shim.py PLATFORM CLOCK`, with a socket as standard input; CLOCK is the number of the
 clock for deadlines. It uses only the standard library.
@@ -33,19 +33,20 @@ import time
 
 _SET_PARENT_DEATH_SIGNAL, _SET_CHILD_SUBREAPER = 1, 36
 _TOLD = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE, signal.SIGXFSZ)
-"""Signals that the launcher and the shims ignore: a service manager may send SIGTERM to all processes, but
-the server decides what ends. Programs do not inherit this.
+"""Signals that the launcher and the shims ignore, because a service manager may send SIGTERM to all
+processes, but the server decides which of them end. Programs do not inherit this.
 """
 _KILL_AGAIN, _TERM_AGAIN, _LOOK_AT_CLOCK = 0.02, 0.25, 1.0
 """In seconds.
 
-The last value is the maximum length of one wait for a deadline, because a wait does not advance while the
-machine sleeps, but the clock does.
+The last value is the longest single wait for a deadline. It is needed because the clock advances while the
+machine sleeps, but the time of a wait does not.
 """
 _MOST_NAMED = 100
 _QUICK_ROUNDS = 50
-"""The number of kills after which the shim slows down to one kill per second, because some process cannot be
-ended for now.
+"""The number of kills after which the shim makes only one kill per second.
+
+By then, some process cannot be killed at the moment.
 """
 
 
@@ -56,7 +57,7 @@ def launch() -> None:
     os.dup2(null, 0)
     for number in _TOLD:
         signal.signal(number, signal.SIG_IGN)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # shims are reaped by the system
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the system reaps ended shims
     while True:
         said, given, *_ = socket.recv_fds(server, 1, 5)
         if not said:
@@ -84,13 +85,13 @@ class Shim:
         self._lock, self._ends = lock, (stdin, stdout, stderr)
         self._control = socket.socket(fileno=control)
         self._is_alone = False
-        """Whether the server has ended."""
+        """Whether the connection to the server has ended."""
         self._said = b""
         self._clock = int(sys.argv[2])
         self._until: float | None = None
         self._pid = 0
         self._is_reaper = sys.argv[1] == "linux" and bool(_stat("self")) and _prctl(_SET_CHILD_SUBREAPER, 1)
-        if self._is_reaper:  # a shim that its program stopped is continued when the launcher ends
+        if self._is_reaper:  # if the program stops its shim, the end of the launcher continues the shim
             _prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGCONT)
         self._asked: set[tuple[int, bytes]] = set()
         self._wish: signal.Signals | None = None
@@ -166,7 +167,7 @@ class Shim:
             signal.signal(number, signal.SIG_DFL)
         if self._is_reaper:
             _prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
-            if os.getppid() != shim:  # the shim was killed before this
+            if os.getppid() != shim:  # the shim was killed before this call
                 os._exit(127)
         os.chdir(cwd)
         os.execvpe(argv[0], argv, environment)  # noqa: S606 - no shell; whose words these are the runner's docstring says
@@ -212,7 +213,7 @@ class Shim:
         return min(max(self._until - time.clock_gettime(self._clock), 0.0), _LOOK_AT_CLOCK)
 
     def _hear(self) -> None:
-        """Read the server's commands. If the server is gone, everything is killed."""
+        """Read the server's commands. If the server has ended, kill all processes of the run."""
         try:
             said = self._control.recv(4_096)
         except BlockingIOError:
@@ -305,7 +306,7 @@ def _prctl(option: int, value: int) -> bool:
 
 
 if __name__ == "__main__":
-    if os.fork() == 0:  # the launcher has no living parent: no server needs to reap it
+    if os.fork() == 0:  # the parent exits, so the system reaps the launcher, and the server need not
         try:
             launch()
         finally:

@@ -1,4 +1,4 @@
-"""Executes runs on another server, which gets each run signed, and answers at once or calls back."""
+"""Executes runs on another server, which gets a signed request and answers at once or by a callback."""
 
 from postroom.executors.remote.executor import CALLBACKS, LARGEST_BODY, RemoteExecutor, check_installed
 

@@ -1,15 +1,15 @@
-"""Executes runs on other servers: each run is posted to a server, and its result arrives at once or later.
+"""Executes runs on other servers. Each run is posted to a server, which returns the result at once or later.
 
     post ─┬─▶ 200 with the result ─────────────────────────────▶ the run's end
-          ├─▶ 202 ─▶ wait ─▶ the result is posted to us ─▶ the run's end ─▶ the other server gets 200
+          ├─▶ 202 ─▶ wait ─▶ the result is posted here ──▶ the run's end ─▶ the other server gets 200
           ├─▶ 5xx, 429, no connection: retried later
           └─▶ anything else: permanent failure
 
 While the executor waits, the mailbox renews the lease. If this process ends, the other server keeps working.
 The next process posts the same run under the same key, and gets its result.
 
-The messages between us and the other server are plain values that pure functions build and read. A run, its
-cancellation and its result each state their kind and dispatch, so that a signed message of one kind cannot be
+The messages between the two servers are plain values that pure functions build and read. Requests for a run,
+cancellations and results each state their kind and dispatch, so that a signed message of one kind cannot be
 used as another.
 """
 
@@ -91,10 +91,9 @@ class _Told(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 def run_body(identity: RunIdentity, runner: HttpRunner, prompt: str, *, base: str | None) -> bytes:
-    """Return the request body for a run; `base` is our own address, or None if we cannot be reached.
+    """Return the request body for a run. `base` is this server's address, or None if it cannot be reached.
 
-    The body of a run is the same each time, unless its runner was changed or its mail was read in the
-    meantime.
+    Each request for a run has the same body, unless the runner was changed or mail was read in the meantime.
     """
     told = {
         "kind": "run",
@@ -110,12 +109,12 @@ def run_body(identity: RunIdentity, runner: HttpRunner, prompt: str, *, base: st
 
 
 def cancel_body(identity: RunIdentity) -> bytes:
-    """Return the request to end a run."""
+    """Return the request body that asks to end a run."""
     return msgspec.json.encode({"kind": "cancel", "dispatch": identity.dispatch_id, "run": identity.run_id})
 
 
 def result_of(body: bytes, dispatch_id: str) -> Result:
-    """Return the result in a body.
+    """Parse a body as a result.
 
     Raises:
         InvalidArgument: The body is not a result, or belongs to another dispatch.
@@ -137,7 +136,7 @@ def result_of(body: bytes, dispatch_id: str) -> Result:
 
 
 def judge(row: RunDispatch | None, result: Result) -> None:
-    """Check a result against the stored state; accept it again if it is the result that ended its dispatch.
+    """Check a result against the stored state. Accept it again if it is the result that ended its dispatch.
 
     Raises:
         ResultConflict: The dispatch has ended with another answer.
@@ -163,8 +162,9 @@ def judge(row: RunDispatch | None, result: Result) -> None:
 IDEMPOTENCY_KEY: Final = "Idempotency-Key"
 CONNECT_SECONDS: Final = 10.0
 SILENCE_SECONDS: Final = 60.0
-"""How long the other server may be silent before it must answer; it answers longer runs with 202 and a
-callback.
+"""How long the other server may be silent before it must answer.
+
+For a longer run, it answers 202 and sends a callback later.
 """
 _PASSING: Final = frozenset({408, 425, 429})
 
@@ -177,7 +177,7 @@ class RemoteClient:
         self._client: httpx2.AsyncClient | None = None
 
     async def post(self, url: str, body: bytes, *, secret: str, key: str | None = None) -> bytes | None:
-        """Return the other server's answer with 200; None if it has accepted the run with 202.
+        """Return the other server's answer if its status is 200, or None if it accepted the run (202).
 
         Raises:
             MissingExtra: The HTTP client is not installed.
@@ -256,7 +256,7 @@ def _client() -> "httpx2.AsyncClient":
 
 _LOG = get_logger(__name__)
 CANCEL_MS: Final = 5_000
-"""How long the other server has to accept the request to end a run."""
+"""The time limit for the request that asks the other server to end a run."""
 STORE_MS: Final = 10_000
 """How long the sender of a result waits for it to become durable; after that, it must send the result again.
 """
@@ -266,7 +266,7 @@ Answer = Result | PostroomError | None
 
 
 class _Execution:
-    """One execution, as seen by outside callers."""
+    """One execution of a run, as other parts of the process see it."""
 
     def __init__(self, identity: RunIdentity, dispatch_id: str, secret: str) -> None:
         self.identity = identity
@@ -277,7 +277,7 @@ class _Execution:
         self.is_used = False
         """Whether the received result was used to end the run."""
         self.senders = 0
-        """The number of waiting requests that delivered a result."""
+        """The number of requests that have delivered a result and wait until it is durable."""
         self.stirred = asyncio.Event()
         self.ended = asyncio.Event()
         self.over = asyncio.Event()
@@ -299,9 +299,9 @@ class _Execution:
 class RemoteExecutor(RunDispatchExecutor, RunEffects):
     """Runs each agent by the server that its runner names.
 
-    `secret_of` returns the secret of a runner, `agent_on` the agent of a thread, and `address` our own
-    address. The executor is also registered as an effect of the mailbox, so that it learns when data is
-    durable.
+    `secret_of` returns the secret of a runner, `agent_on` the agent of a thread, and `address` the address of
+    this server. The executor is also registered as an effect of the mailbox, so that it is notified when the
+    end of a run is durable.
     """
 
     def __init__(  # noqa: PLR0913 - what it works with, by name
@@ -315,7 +315,7 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
         clock: Clock | None = None,
         timer: Timer | None = None,
     ) -> None:
-        """Store the parts; no request is sent."""
+        """Store the arguments; no request is sent."""
         self._runners = runners
         self._dispatches = dispatches
         self._secret_of = secret_of
@@ -341,8 +341,8 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
         same run again under the same key.
 
         Raises:
-            ThreadAlreadyRunning: A run of the thread is executing here already.
-            RunnerNotFound, InvalidRunner: The agent is not run by another server.
+            ThreadAlreadyRunning: A run of the thread is already executing in this process.
+            RunnerNotFound, InvalidRunner: The agent has no runner on another server.
             InvalidActivation: The request has no prompt, or does not come from a mailbox.
             RunnerSecretMissing: The secret is not available.
             MissingExtra: The HTTP client is not installed.
@@ -352,7 +352,7 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
         dispatch_id = identity.dispatch_id
         if dispatch_id is None:
             raise InvalidActivation("a run that another server executes needs a dispatch")
-        await asyncio.to_thread(check_installed)  # the first time this loads the library: it takes a while
+        await asyncio.to_thread(check_installed)  # the first call loads the library, which takes a while
         runner = await self._runner_of(identity.agent_id)
         base = runner.callback(self._address())
         activation = await without_files(activation)
@@ -448,7 +448,7 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
             return error
 
     async def _tell_of_cancel(self, execution: _Execution, runner: HttpRunner) -> None:
-        """Ask the other server to end the run, only once and for a bounded time; errors are ignored."""
+        """Ask the other server once, within a time limit, to end the run; errors are ignored."""
         await within(self._cancelled(execution, runner), CANCEL_MS, self._timer)
 
     async def _cancelled(self, execution: _Execution, runner: HttpRunner) -> None:
@@ -459,7 +459,7 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
         except PostroomError as error:
             _LOG.info("remote.not_cancelled", run_id=execution.identity.run_id, reason=error.describe())
 
-    # Results that are sent to us.
+    # Results that other servers send.
 
     async def take(self, dispatch_id: str, headers: Mapping[str, str], body: bytes) -> None:
         """Accept the result of a dispatch, or a repetition of that result; it is durable when this returns.
@@ -468,7 +468,7 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
             WrongSignature: The result is not signed with the secret of the dispatch's agent.
             InvalidArgument: The body is not a result.
             ResultConflict: The run has ended with another result.
-            StaleResult: The dispatch must not be executed any longer.
+            StaleResult: The dispatch must no longer be executed.
             ResultTooEarly: The result cannot be accepted or verified at the moment; send it again.
             StoreError: The dispatch could not be read; send the result again.
         """
@@ -496,12 +496,13 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
             return await self._secret_of(await self._runner_of(agent_id))
         except (AgentNotFound, InvalidRunner, RunnerNotFound):
             return None
-        except RunnerSecretMissing as error:  # do not tell an unverified sender where the secret is
+        except RunnerSecretMissing as error:
+            # the error must not tell an unverified sender where the secret is stored
             _LOG.warning("remote.result_not_checked", dispatch_id=dispatch_id, reason=error.describe())
             raise ResultTooEarly("the result cannot be verified now", value=dispatch_id) from error
 
     async def _hand_over(self, execution: _Execution, result: Result) -> None:
-        """Give a run its result and wait, for a bounded time, until the end of the run is stored."""
+        """Pass a result to its run and wait, within a time limit, until the end of the run is stored."""
         if execution.result is None and not execution.cancelled:
             execution.result = result
             execution.stirred.set()

@@ -1,13 +1,13 @@
 """The OpenAI protocol: clients talk to an agent through `/v1/chat/completions` or `/v1/responses`.
 
-    POST ──▶ stored ──▶ waits for its turn in the session, then is answered ──▶ pieces as they grow ──▶ end
+    POST ──▶ stored ──▶ waits for its turn in the session ──▶ the answer, piece by piece ──▶ end
 
 Each request must send the configured `api_key`, of at least 16 characters, as its bearer token.
 
 A session is named by the header `X-Postroom-Session`, or in the body by `conversation` or
 `previous_response_id`. The field `user` names a person, not a session. In a session, the server stores the
 conversation, so it reads only the user's last message and the tool results from `messages` or `input`.
-Without a session, each request contains its whole conversation. The holder of the key may write in every
+Without a session, each request contains its whole conversation. Whoever holds the key may write in every
 session. Instructions, tools and settings are passed to agents that are models. Other agents refuse `tools`,
 `tool_choice` and `response_format` with an error that names the field.
 
@@ -128,7 +128,7 @@ def digest(*parts: str) -> str:
     return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:48]
 
 
-# The conversation that a request of the OpenAI protocol tells, read. Pure functions.
+# Parsing of the conversation in a request of the OpenAI protocol. Pure functions.
 
 
 LONGEST_PART: Final = 64 * 1024
@@ -178,9 +178,9 @@ def read_conversation(messages: Json, param: str, image_bytes: int) -> dict[str,
 
 
 def check_results(told: Sequence[Message]) -> None:
-    """Refuse tool results without an earlier tool call.
+    """Refuse a tool result if no earlier message of the request contains the matching tool call.
 
-    In a session, the call may be in the stored history.
+    Do not call this for a request in a session: there, the call may be in the stored history.
     """
     called = {call.id for message in told for call in message.tool_calls}
     for message in told:
@@ -191,9 +191,9 @@ def check_results(told: Sequence[Message]) -> None:
 
 
 def _message(one: Mapping[str, Json], where: str, image_bytes: int) -> Message | None:
-    """Return one entry of a conversation as a message.
+    """Parse one entry of a conversation.
 
-    Return None if it is skipped, for example a model's reasoning.
+    Return None for an entry that is skipped, such as a model's reasoning.
     """
     role, kind = one.get("role"), one.get("type")
     if role in ("system", "developer", "user"):
@@ -223,7 +223,7 @@ def _attachment(block: ContentBlock) -> Attachment:
 
 
 def _joined(said: Sequence[Message]) -> tuple[Message, ...]:
-    """Return the conversation with successive tool calls, which responses list one by one, in one message."""
+    """Merge successive tool calls into one message, because the Responses API lists each call separately."""
     joined: list[Message] = []
     for message in said:
         before = joined[-1] if joined else None
@@ -317,7 +317,7 @@ def _image(told: Json, where: str, limit: int) -> Attachment:
 
 
 def _file(part: Mapping[str, Json], where: str, limit: int) -> Attachment:
-    """Return a file from the request: `file` in chat completions, `input_file` in responses."""
+    """Return the file in a part of type `file` (chat completions) or `input_file` (Responses API)."""
     told = part.get("file") if part.get("type") == "file" else part
     url = told.get("file_data") if isinstance(told, Mapping) else None
     if not isinstance(url, str) or not url.startswith("data:"):
@@ -333,7 +333,7 @@ def _file(part: Mapping[str, Json], where: str, limit: int) -> Attachment:
 
 
 def decoded(ref: str) -> tuple[bytes | None, str | None]:
-    """Return the bytes and the type of a data URL; None for both if the text is not a data URL."""
+    """Decode a data URL into its bytes and its type; return None for both if the text is not a data URL."""
     found = _FILE.fullmatch(ref)
     if found is None:
         return None, None
@@ -345,8 +345,9 @@ def decoded(ref: str) -> tuple[bytes | None, str | None]:
 
 # The OpenAI protocol as values: the content of a request, and the shapes of answers. Pure functions.
 #
-# Without a session a request contains its whole conversation. In a session the conversation is stored here,
-# and only the request's last message and results of tools are new. Tools and settings go to the model.
+# Without a session, a request contains its whole conversation. In a session, the server stores the
+# conversation, and only the request's last message and its tool results are new. Tools and settings go to the
+# model.
 
 
 UNSUPPORTED: Final = "unsupported_parameter"
@@ -354,7 +355,7 @@ MOST_TOOLS: Final = 128
 _FORMS: Final = ("text", "json_object", "json_schema")
 LONGEST_SESSION: Final = 200
 _SHOWN: Final = 60
-"""Maximum characters of an invalid value that its refusal quotes."""
+"""Maximum number of characters of an invalid value that the error message quotes."""
 _TOOL: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _LARGEST: Final = 2**31 - 1
 _LONGEST_SEED: Final = 2**63 - 1
@@ -438,7 +439,7 @@ _FIELDS: Final[Mapping[str, _Kind]] = {
     "prompt_cache_key": _TEXT,
     "prompt_cache_retention": _TEXT,
 }
-"""The type of each field that is only validated here."""
+"""The type of each field whose value is validated but not used in this module."""
 _PASSED_ON: Final = (
     *("tool_choice", "response_format", "parallel_tool_calls", "stop", "seed", "presence_penalty"),
     *("frequency_penalty", "logit_bias", "verbosity"),
@@ -488,7 +489,7 @@ class Asked:
     earlier: tuple[Message, ...] = ()
     """The earlier messages of the conversation, from the request."""
     results: tuple[Message, ...] = ()
-    """The tool results among them that the last answer asked for."""
+    """The tool results in `earlier` that belong to the tool calls of the last answer."""
     instructions: str = ""
     tools: tuple[ToolDescriptor, ...] = ()
     overrides: InferenceOverride | None = None
@@ -513,14 +514,14 @@ class Asked:
         told = (
             *(self.text, self.media, self.earlier, self.instructions, self.tools),
             *(self.overrides, self.previous),
-            *((True,) if self.background else ()),  # nothing else, or no earlier request would be known
+            *((True,) if self.background else ()),  # no False, or older fingerprints change
         )
         return hashlib.sha256(msgspec.json.encode(told)).hexdigest()
 
     def caller(self, *, in_session: bool) -> CallerRequest:
-        """Return the caller's part of the message.
+        """Return the parts of the request that are stored with the message and used by its run.
 
-        In a session, it omits the conversation, which the server stores.
+        In a session, the conversation is omitted except for new tool results, because the server stores it.
         """
         return CallerRequest(
             instructions=self.instructions,
@@ -665,7 +666,7 @@ def _check_choice(more: Mapping[str, Json], tools: Sequence[ToolDescriptor]) -> 
 
 
 def _passed_on(data: Mapping[str, Json]) -> dict[str, Json]:
-    """Convert the settings of a response to those of a chat completion, which model endpoints accept."""
+    """Convert the settings of a Responses request to those of a chat completion."""
     named = ("parallel_tool_calls", "presence_penalty", "frequency_penalty")
     more = {name: data[name] for name in named if data.get(name) is not None}
     choice, text = data.get("tool_choice"), data.get("text")
@@ -785,7 +786,7 @@ def failure_of(error: str, code: str | None = None) -> Refused:
     status, told = next(_FAILURES[parent] for parent in kind.__mro__ if parent in _FAILURES)
     named = re.search(r"`(\w+)`", error) if told == "unsupported_parameter" else None
     refused = Refused(status, told, error, param=named[1] if named else None)
-    if told != "busy":  # it was retried often enough: the SDK would retry it three more times
+    if told != "busy":  # the run was already retried, so the SDK must not retry
         refused.headers["x-should-retry"] = "false"
     return refused
 
@@ -939,7 +940,10 @@ class ResponseShape:
         }
 
     def reasoning(self, text: str, status: str = "completed") -> dict[str, Any]:
-        """Return the item for the model's reasoning. It is empty until it is completed."""
+        """Return the item for the model's reasoning.
+
+        Until its status is `completed`, the item has no text.
+        """
         return {
             "id": f"rs_{digest(self.response_id)}",
             "type": "reasoning",
@@ -1031,7 +1035,7 @@ def _shown_tool(tool: Mapping[str, Json]) -> dict[str, Json]:
 #
 #     opened ──▶ drafts grow, parts arrive ──▶ final ──▶ forgotten, the oldest first, when there are too many
 #
-# While an answer is read as a stream it only grows: sent text cannot be recalled.
+# While a caller reads an answer as a stream, the answer only grows, because sent text cannot be recalled.
 
 
 SIGN_OF_LIFE: Final = ": waiting\n\n"
@@ -1064,12 +1068,13 @@ class Exchange:
         self.is_cancelled = False
         """Whether the caller hung up or cancelled the request before there was an answer."""
         self.has_begun_again = False
-        """Whether an attempt failed after it had started the answer, and another attempt wrote it anew."""
+        """Whether an attempt failed after it had begun the answer, and a later attempt wrote the answer anew.
+        """
         self.reasoning = ""
         """The model's reasoning as far as it has been received."""
         self.waits: set[Wait] = set()
         self.asked = ""
-        """What the agent has said and asked up to its last question. It is no part of the answer."""
+        """All text up to the agent's last question. This text is not part of the answer."""
         self._parts: list[tuple[str, str]] = []
 
     @property
@@ -1094,7 +1099,7 @@ class Exchange:
 
     @property
     def sure(self) -> str:
-        """What the agent has asked, and the part of the answer that will not change."""
+        """The text that will not change: the agent's questions, and the settled part of the answer."""
         text = self.answer.text if self.answer is not None else settled(self.text)
         return _BETWEEN.join(filter(None, (self.asked, text)))
 
@@ -1218,7 +1223,7 @@ class Wait:
                 self.collected()
             new = sure[len(told) :] if sure.startswith(told) else ""
             if final and not _goes_on(told, sure):
-                new = f"{_BETWEEN}{sure}"  # the sent text is neither its beginning nor its end
+                new = f"{_BETWEEN}{sure}"  # the sent text is neither the beginning nor the end of the answer
             reasoning = self.exchange.reasoning
             self.thought = reasoning[len(reasoned) :] if reasoning.startswith(reasoned) else ""
             if new or self.thought:
@@ -1328,13 +1333,13 @@ class Exchanges:
             exchange.add(part_id, text, final=final, details=details)
 
     def asked(self, chat_id: str, message_ids: Iterable[str], text: str) -> None:
-        """Show a question to those who wait for the answer to these messages."""
+        """Show a question to the callers who wait for the answer to these messages."""
         for message_id in message_ids:
             exchange = self._exchanges.get((chat_id, message_id)) or self._opened(chat_id, message_id)
             exchange.ask(text)
 
     def recall(self, chat_id: str, message_id: str, asked: str) -> None:
-        """Show questions of another process before the text of this exchange; "" has no effect."""
+        """Put questions that another process showed before the text of this exchange; "" has no effect."""
         exchange = self._exchanges.get((chat_id, message_id))
         if asked and not (exchange and (exchange.asked or exchange.is_final)):
             (exchange or self._opened(chat_id, message_id)).asked = asked
@@ -1351,7 +1356,7 @@ class Exchanges:
     ) -> bool:
         """Replace the text of a sent part; return whether the part is known.
 
-        The part then also answers messages that its run has read since it was sent.
+        The part then also answers the messages that its run has read since the part was sent.
         """
         found = [one for one in self._exchanges.values() if one.chat_id == chat_id and one.holds(part_id)]
         for exchange in found:
@@ -1407,9 +1412,9 @@ def data_event(data: Mapping[str, Any]) -> str:
 class _ResponseEvents:
     """Builds the numbered events of one response.
 
-    In a background response, a delta takes as many numbers as it has characters. A number therefore denotes
-    the same position in every stream of the response, however its text is divided into deltas, and a reader
-    can continue from it.
+    In a background response, a delta takes as many numbers as it has characters. So a number denotes the same
+    position in every stream of the response, however its text is divided into deltas. A reader can continue
+    from any number.
     """
 
     def __init__(self, shape: ResponseShape, after: int = -1) -> None:
@@ -1505,7 +1510,7 @@ class _ResponseEvents:
 async def response_events(wait: Wait, shape: ResponseShape, after: int = -1) -> AsyncGenerator[str]:
     """Yield the events of a response whose numbers are greater than `after`.
 
-    The last event of a failed response is `response.failed`; without an answer in time it is `error`.
+    The last event of a failed response is `response.failed`; if no answer arrives in time, it is `error`.
     """
     events = _ResponseEvents(shape, after)
     yield events.event("response.created", response=shape.whole())
@@ -1536,7 +1541,7 @@ _LOOK_EVERY_MS: Final = 1_000
 RETRIED_WITHIN_MS: Final = 3_600_000
 """The period within which a request without a key may be a repetition. Clients wait ten minutes or more."""
 _NEWEST: Final = 6
-"""How many of the newest equal requests are considered as the repeated one."""
+"""How many of the newest equal requests are compared to find the one that a request repeats."""
 _MOST_COUNTS: Final = 2_000
 _MOST_FAILED: Final = 20
 
@@ -1555,7 +1560,7 @@ class Repeats:
         self._clock = clock
         self._began = clock.now()
         self._counts: OrderedDict[tuple[str | None, str, int], int] = OrderedDict()
-        """The known minimum number of equal requests, by session, digest and hour."""
+        """The number of equal requests that at least exist, keyed by session, digest and hour."""
 
     async def is_known(self, exchange: Exchange, fingerprint: str) -> bool:
         """Return whether the message already has its answer; read the store if necessary.
@@ -1668,10 +1673,10 @@ class Repeats:
     ) -> bool:
         """Return whether the caller of a request got no answer and no longer waits for it.
 
-        This is unknown for requests received before this process started. A retry then repeats the newest
-        request, and any other request repeats this one.
+        This is unknown for a request that this process did not receive. If `is_again`, return False for it.
+        Otherwise, return True if the request is older than this process, and is not a background request.
         """
-        if exchange is None or exchange.fingerprint is None:  # nobody of this process asked it
+        if exchange is None or exchange.fingerprint is None:  # this process did not receive the request
             is_background = known is not None and "background" in known.event.metadata
             return not is_again and since < self._began and not is_background
         return not exchange.is_collected and (is_again or not exchange.waits)
@@ -1725,7 +1730,7 @@ class ApiServerAdapter(HttpAdapter):
         min_edit_interval_ms=0,
         holds_requests=True,
         reasoning=True,
-        dedupes=True,  # a caller gets an answer once for each key
+        dedupes=True,  # a repeated request with the same key gets the same answer
     )
 
     def __init__(
@@ -1759,7 +1764,10 @@ class ApiServerAdapter(HttpAdapter):
         )
 
     def refuse(self, status: int, code: str, message: str, headers: Mapping[str, str]) -> Response:
-        """Return a refusal as `HttpAdapter.refuse` does. For an unknown path, it lists the known paths."""
+        """Return a refusal as `HttpAdapter.refuse` does.
+
+        For an unknown path, the refusal lists the known paths.
+        """
         if status == HTTPStatus.NOT_FOUND:
             known = dict.fromkeys(route.path for route in self.routes() if isinstance(route, Route))
             message = f"{message}; the paths are {', '.join(known)}"
@@ -1775,7 +1783,7 @@ class ApiServerAdapter(HttpAdapter):
 
         Raises:
             TooLarge: The image is larger than `max_bytes`.
-            ServerUnavailable: The image is not from the API.
+            ServerUnavailable: The image was not sent through this API.
         """
         content, _ = decoded(attachment.ref)
         if content is None:
@@ -1784,7 +1792,7 @@ class ApiServerAdapter(HttpAdapter):
             raise TooLarge(f"the image is larger than {max_bytes} bytes", value=len(content))
         yield content
 
-    # What is asked.
+    # Incoming requests.
 
     async def _complete(self, request: Request) -> Response:
         asked = await self._read(request, read_chat)
@@ -1848,7 +1856,7 @@ class ApiServerAdapter(HttpAdapter):
         chat_id, message_id, known = found
         shape = self._response_shape(chat_id, message_id, known.received_at, known.event.metadata["response"])
         answer = self._answer_of(chat_id, message_id, known)
-        # A stored cancel may not have reached its run: the repetition completes it.
+        # An earlier cancellation may be stored without having reached its run. This one completes it.
         is_open = answer is None or known.is_cancelled
         if is_open and await self._cancel_run(chat_id, message_id):
             exchange = self._exchanges.find(chat_id, message_id)
@@ -2007,7 +2015,7 @@ class ApiServerAdapter(HttpAdapter):
             event.message_type = MessageType.COMMAND
         return event
 
-    # Who waits.
+    # Waiting callers.
 
     async def _answer(self, request: Request, wait: Wait) -> Answer:
         """Wait for the final answer and return it, unless the client disconnects or the time limit passes."""
@@ -2059,7 +2067,7 @@ class ApiServerAdapter(HttpAdapter):
         """End the wait of a finished request; if its caller has hung up, cancel the run."""
         exchange = wait.exchange
         self._leave(wait)
-        is_stopping = self.liveness.state is not AdapterState.CONNECTED  # then requests end without callers
+        is_stopping = self.liveness.state is not AdapterState.CONNECTED  # a shutdown ends requests, too
         if wait.is_abandoned and not (exchange.waits or exchange.is_background or is_stopping):
             exchange.is_cancelled = True
             self._tasks.start(self._abandon(exchange), name="hung up")
@@ -2100,12 +2108,15 @@ class ApiServerAdapter(HttpAdapter):
             headers[KEY_HEADER] = refusal.param
         return json_response(error_body(refusal), refusal.status, headers)
 
-    # What goes out.
+    # Outgoing answers.
 
     async def send(
         self, chat_id: str, content: str, reply_to: str | None = None, metadata: Metadata | None = None
     ) -> SendResult:
-        """Pass a part of an answer to the waiting caller. If nobody waits, it is only in the conversation."""
+        """Pass a part of an answer to the waiting caller.
+
+        If no caller waits, the part is only stored in the conversation.
+        """
         part_id = f"msg_{secrets.token_hex(12)}"
         answered = _answered(metadata, reply_to)
         self._exchanges.answered(

@@ -4,9 +4,9 @@
     platform ◀── adapter: send, edit, card, typing, react ◀── the gateway
 
 An adapter acknowledges a message to its platform (advances an offset, answers 200, acks an envelope) only
-after `handle_message` has returned, because then the message is on disk. If `handle_message` raises, the
-adapter does not acknowledge the message, and the platform sends it again. An adapter knows nothing about
-sessions, agents or policies.
+after `handle_message` has returned, because then the message is on disk. If `handle_message` raises a
+`StoreError`, the adapter does not acknowledge the message, and the platform sends it again. An adapter knows
+nothing about sessions, agents or policies.
 """
 
 import asyncio
@@ -95,11 +95,11 @@ MOST_TRIES: Final = 3
 LONGEST_RAW: Final = 200_000
 """Maximum characters of a raw update that its dead letter keeps."""
 _SECRETS: Final = ("token", "response_url", "trigger_id")
-"""Fields of a raw update with credentials: their reader could act as a person or as the bot."""
+"""Fields of a raw update that contain credentials. Their reader could act as a person or as the bot."""
 _SECRET_IN_TEXT: Final = re.compile(
     rf"""("(?:{"|".join(_SECRETS)})"\s*:\s*"|\b(?:{"|".join(_SECRETS)})=)[^"&]*"""
 )
-"""Matches such a field in an update that is neither a JSON object nor a form."""
+"""Matches a field of `_SECRETS` in an update that is neither a JSON object nor a form."""
 _BOT_TOKENS: Final = re.compile(
     r"\b[0-9]{6,12}:[A-Za-z0-9_-]{30,50}"  # Telegram
     r"|\bx(?:ox[a-z]|app)-[A-Za-z0-9-]{10,}"  # Slack
@@ -112,22 +112,22 @@ _DEFECT: Final = "receive_failed"
 _LONGEST_PAUSE_MS = 60_000
 _END_SECONDS: Final = 10.0
 TOO_OFTEN = "the platform's limits allow it later"
-"""Why a message was not sent yet: the rate limit was reached, so the platform was not called."""
+"""The reason for a message that was not sent yet because of the rate limit. The platform was not called."""
 Metadata = Mapping[str, Json]
 """The details of a sent message, as far as they are known:
 
 | name | meaning |
 |---|---|
-| thread_id | the platform's thread within the chat |
+| thread_id | the id of the platform's thread within the chat |
 | dedupe_key | the same for each repetition of the same message |
 | answers | the platform's ids of the answered messages |
 | read | for a question: the platform's ids of the messages that the asking run has read |
 | waits_for | for a notice that is true until an agent begins with a message: the id of that message |
 | final | true for the last part of an answer; before it, a draft or an earlier part was shown |
 | begins_again | true if another attempt writes the answer again; only for channels that hold requests |
-| draft | true for a draft of an answer: everything else has priority over it |
+| draft | true for a draft of an answer: all other messages have priority over it |
 | error | the reason for a missing answer, without the words of a model's provider |
-| code | the code of that error, if it is one of ours |
+| code | the code of that error, if it is a `PostroomError` |
 | tool_calls | the tools that the caller must call; `text` is then the text with them |
 | usage | the tokens of the answer: read, written |
 | reasoning | the reasoning of the model, for channels that show it separately |
@@ -144,11 +144,11 @@ class Inbound(Protocol):
     """Receives the messages of an adapter."""
 
     async def accept(self, event: MessageEvent) -> None:
-        """Store a message; durable when it returns. A known message is ignored.
+        """Store a message, which is durable when this returns. A message that is already stored is ignored.
 
         Raises:
             StoreError: The message could not be stored; do not acknowledge it to the platform.
-            InputError: The message can never be stored, for instance without a message id; skip it.
+            InputError: The message can never be stored, for instance because it has no message id; skip it.
         """
         ...
 
@@ -185,7 +185,7 @@ class Inbound(Protocol):
         ...
 
     async def look_up(self, source: SessionSource, message_id: str) -> "KnownMessage | None":
-        """Return a stored message with its answer, if there is one; None if the message is unknown.
+        """Return a stored message and its answer, if any; return None if the message is unknown.
 
         Raises:
             StoreError: The message could not be read.
@@ -195,7 +195,7 @@ class Inbound(Protocol):
     async def cards_of(self, source: SessionSource, message_id: str) -> Sequence[Card]:
         """Return the questions that the run of an unanswered message has asked, with the text above them.
 
-        A run that has asked several times returns those that it asked last.
+        If the run has asked several times, only the questions that it asked last are returned.
 
         Raises:
             StoreError: The run could not be read.
@@ -234,9 +234,9 @@ class KnownMessage:
     details: Metadata = field(default_factory=dict)
     """The answer's details as in `Metadata`: an error, tool calls, usage."""
     is_forgotten: bool = False
-    """Whether its answer must no longer be shown."""
+    """Whether the answer must no longer be shown."""
     is_cancelled: bool = False
-    """Whether its caller hung up or cancelled it before there was an answer."""
+    """Whether the caller hung up or cancelled the request before there was an answer."""
 
     @property
     def has_failed(self) -> bool:
@@ -258,10 +258,10 @@ class AdapterState(StrEnum):
     DEGRADED = "degraded"
     """Connected, but an update became a dead letter since the last manual connect.
 
-    Only shown, never stored.
+    This state is only shown. It is never stored as the adapter's state.
     """
     ELSEWHERE = "elsewhere"
-    """Another server on the same database holds the channel."""
+    """Not connected, because another server on the same database holds the channel."""
     FAILED = "failed"
 
 
@@ -271,7 +271,7 @@ class Liveness:
 
     Receiving and sending are reported separately, because one may work while the other does not.
 
-    Times are in milliseconds since the epoch, and None before the first event.
+    Times are in milliseconds since the epoch. A time is None if its event has not happened yet.
     """
 
     clock: Clock
@@ -289,7 +289,7 @@ class Liveness:
     dead_updates: int = 0
     """The number of updates that became dead letters because of a bug since the last manual connect."""
     degraded_at: int | None = None
-    """When the first of these became a dead letter."""
+    """When the first of the `dead_updates` became a dead letter."""
     _state: AdapterState = AdapterState.STOPPED
     _reached: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -309,7 +309,7 @@ class Liveness:
             self._reached.clear()
 
     def shown(self) -> dict[str, Json]:
-        """Return the state for health pages and the status file."""
+        """Return the state as JSON data for health pages and the status file."""
         state, since, code, why = self._state, self.since, self.error_code, self.error
         if state is AdapterState.CONNECTED and self.dead_updates:
             state, code = AdapterState.DEGRADED, "updates_set_aside"
@@ -330,17 +330,17 @@ class Liveness:
 
     @property
     def has_failed(self) -> bool:
-        """Whether receiving has ended and only a new connect can resume it."""
+        """Whether receiving has ended, so that only a new call of `connect` can resume it."""
         return self._state is AdapterState.FAILED
 
     @property
     def is_reachable(self) -> bool:
-        """Whether the platform can be called. This usually works even while receiving is being retried."""
+        """Whether the platform can be called. Calls usually work even while receiving is being retried."""
         return self._state in (AdapterState.CONNECTED, AdapterState.RECONNECTING)
 
     @property
     def may_come_back(self) -> bool:
-        """Whether a missing connection may still be established without a change of the configuration."""
+        """Whether a missing connection may come back without a change of the configuration."""
         return self._state is not AdapterState.CONNECTED and (
             self._state is not AdapterState.FAILED or self.retryable
         )
@@ -392,7 +392,7 @@ class BasePlatformAdapter(ABC):
     at_root: ClassVar[bool] = False
     """Whether the adapter's routes are at the root of the server instead of below `/channels`."""
     largest_body: ClassVar[int] = 1024 * 1024
-    """The largest request, in bytes, that its routes accept."""
+    """The size, in bytes, of the largest request that the adapter's routes accept."""
     passing: ClassVar[tuple[type[Exception], ...]] = ()
     """Errors that the platform's library raises if the platform does not answer.
 
@@ -410,12 +410,15 @@ class BasePlatformAdapter(ABC):
         self._tasks = Tasks(f"channel {self.platform.value}")
         self._inbound: Inbound | None = None
         self.is_ours: Callable[[], bool] = lambda: True
-        """Returns whether this server, of all servers on the database, holds the channel.
+        """Returns whether this server holds the channel. Only one of the servers on a database may hold it.
 
         Set by the gateway.
         """
         self.is_shared = False
-        """Whether other servers on the same database may answer a request to this one; set by the gateway."""
+        """Whether another server on the same database may answer a request to this server.
+
+        Set by the gateway.
+        """
         self.may_react = True
         """False after the platform has reported that the bot has no permission to add reactions."""
         self.files: FileStore | None = None
@@ -427,15 +430,21 @@ class BasePlatformAdapter(ABC):
         self.commands: Sequence[tuple[str, str]] = ()
         """The name and help of each command, for platforms with a command menu; set by the gateway."""
         self.is_held_up = False
-        """Whether later updates wait because an update could not be processed."""
+        """Whether later updates are waiting because an update could not be processed."""
         self._failing: OrderedDict[str, int] = OrderedDict()
         """The number of attempts at each update that triggered a bug, keyed by the update's digest."""
         self._file_turn = asyncio.Semaphore(2)
-        """Limits the whole files in memory: a file may have 20 MB, and 32 answers are sent concurrently."""
-        self._pending_messages: dict[str, MessageEvent] = {}
-        """The next message of each busy session; a view that the runner maintains."""
+        """Limits how many whole files are in memory.
 
-    # Wiring.
+        A file may have 20 MB, and 32 answers are sent concurrently.
+        """
+        self._pending_messages: dict[str, MessageEvent] = {}
+        """The next message of each busy session, keyed by the session's key.
+
+        The runner maintains this view.
+        """
+
+    # Set up by the gateway.
 
     def set_message_handler(self, inbound: Inbound) -> None:
         """Set the receiver of messages."""
@@ -467,12 +476,12 @@ class BasePlatformAdapter(ABC):
 
         The handler of each route must authenticate its caller.
 
-        Their paths are mounted below `/channels`, so begin each with `/<platform>`. The server accepts any
-        caller there.
+        Their paths are mounted below `/channels`, so begin each path with `/<platform>`. The server itself
+        does not authenticate callers there.
         """
         return ()
 
-    # Its life.
+    # Connecting and disconnecting.
 
     @abstractmethod
     async def connect(self, *, is_reconnect: bool = False) -> None:
@@ -496,7 +505,7 @@ class BasePlatformAdapter(ABC):
         A second call does nothing.
         """
 
-    # Outgoing calls. None of them raises for an answer of the platform: the result contains it.
+    # Outgoing calls. None of them raises if the platform refuses a call: the result contains the refusal.
 
     @abstractmethod
     async def send(
@@ -533,8 +542,8 @@ class BasePlatformAdapter(ABC):
     ) -> SendResult:
         """Add a "seen" reaction to a message; the result's `message_id`, if any, is the reaction's id.
 
-        With `takes_back`, which is that id or else the message's id, the reaction is removed. Messages have
-        priority over reactions, and a rate limit on reactions delays nothing else.
+        If `takes_back` is given (that id, or the message's id if there was none), the reaction is removed.
+        Messages have priority over reactions, and a rate limit on reactions delays nothing else.
         """
         return SendResult.failed(SendErrorKind.BAD_FORMAT, f"{self.platform.value} has no reactions")
 
@@ -559,7 +568,7 @@ class BasePlatformAdapter(ABC):
         raise InvalidArgument(f"{self.platform.value} cannot receive files", value=attachment.name)
 
     async def send_card(self, chat_id: str, card: Card, metadata: Metadata | None = None) -> SendResult:
-        """Ask with buttons; without buttons, the text lists the possible answers."""
+        """Ask with buttons. If the platform has none, the text lists the possible answers."""
         choices = "\n".join(f"{one.label}: /{one.value}" for one in card.buttons)
         return await self.send(chat_id, f"{card.text}\n\n{choices}".strip(), None, metadata)
 
@@ -607,14 +616,14 @@ class BasePlatformAdapter(ABC):
                 failures = 0
             except CredentialRefused as refused:
                 self._fail("unauthorized", f"{refused.message}; {refused.remedy}", retryable=False)
-            except Exception as error:  # whatever one look meets, the next is tried
+            except Exception as error:  # whatever error one poll raises, the next poll is made
                 failures += 1
                 pause = pause_ms(failures, least=self._missed(error))
             if pause and not self.liveness.has_failed:
                 await self._timer.sleep(pause)
 
     def _missed(self, error: Exception) -> int:
-        """Report why receiving is interrupted; return the pause in ms that the platform asks for."""
+        """Report why receiving is interrupted; return the pause, in ms, that the platform asks for."""
         platform = self.platform.value
         if isinstance(error, PostroomError):
             code, why = str(error.details.get("channel", "unreachable")), error.message
@@ -678,7 +687,7 @@ class BasePlatformAdapter(ABC):
             InputError: The message can never be stored; acknowledge it.
         """
         self._heard()
-        if not self.is_ours():  # it was frozen or disconnected while it held this message
+        if not self.is_ours():  # this server was frozen or disconnected while it processed this message
             raise StoreUnavailable(f"another server currently has the channel {self.platform.value} now")
         if self._inbound is None:
             raise StoreUnavailable(f"no handler receives messages of {self.platform.value} yet")
@@ -688,16 +697,16 @@ class BasePlatformAdapter(ABC):
         """Process one update. When this returns, the update may be acknowledged to the platform.
 
         An update that cannot be read, or can never be stored, becomes a dead letter at once, because a retry
-        would fail too. It does not degrade the channel, because anybody can send such an update. An update
+        would fail too. This does not degrade the channel, because anybody can send such an update. An update
         that triggers a bug in postroom is tried three times. Then it becomes a dead letter, and the channel
         continues in the degraded state.
 
         Raises:
-            PostroomError: The update was not processed: retry after a pause, and do not acknowledge it.
+            PostroomError: The update was not processed. Do not acknowledge it, and retry after a pause.
         """
         try:
             await take()
-        except Exception as error:  # whatever one update causes, later ones are processed
+        except Exception as error:  # whatever error one update causes, later updates are processed
             is_passing = isinstance(error, (StoreError, *self.passing))
             if is_passing or (isinstance(error, PostroomError) and error.retryable):
                 raise
@@ -760,16 +769,16 @@ class BasePlatformAdapter(ABC):
         return self._pacing.turn(method, chat_id, is_group=is_group, key=key, gives_way=gives_way or is_draft)
 
     async def _until_ours(self) -> None:
-        """Wait until this server holds the channel, which it normally does already unless it was frozen.
+        """Wait until this server holds the channel. It normally does, unless it was frozen.
 
-        A server must not receive anything while another server holds the channel. It is soon disconnected
-        then.
+        A server must not receive anything while another server holds the channel. In that case, this adapter
+        is soon disconnected.
         """
         while not self.is_ours():
             await self._timer.sleep(_LOOK_AGAIN_MS)
 
     def _heard(self) -> None:
-        """Record that the receiving side is alive."""
+        """Record that receiving has just shown activity."""
         self.liveness.inbound_at = self._clock.now()
 
     def _connected(self) -> None:
@@ -794,7 +803,7 @@ class BasePlatformAdapter(ABC):
 
 
 def _raw(update: Json | bytes) -> str:
-    """Return an update as the text of its dead letter, with the platform's secrets removed."""
+    """Convert an update to the text of its dead letter, without the platform's secrets."""
     if isinstance(update, bytes):
         text = _SECRET_IN_TEXT.sub(r"\1", update.decode("utf-8", "replace"))
     else:

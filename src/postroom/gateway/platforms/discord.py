@@ -3,18 +3,18 @@
 Limits of Discord, and how the adapter handles them:
 
 - It has no acknowledgements. A session advances when messages are received, not when they are stored. So the
-  adapter holds an update that cannot be stored, in order, and retries until it is stored. When it holds
-  `max_held` updates, it closes the connection. Discord keeps later updates for some minutes, and a RESUME
-  delivers them.
+  adapter keeps the updates that cannot be stored in a queue, in order, and retries until they are stored.
+  When the adapter holds `max_held` updates, it closes the connection. Discord keeps later updates for some
+  minutes, and a RESUME delivers them.
 - After a longer absence, a new session begins without the missed updates. The adapter then requests the
   messages after the last stored one (`backfill`), up to `backfill_limit` for each of the 200 channels with
-  the newest messages. Other updates are lost: messages in channels unknown to this process, unless they are
-  in `channels` or came from `remember`; edits, deletions, buttons and commands of that time; and updates that
-  were in memory when the process was killed.
+  the newest messages. Other updates are lost: messages in channels that this process does not know, unless
+  `channels` or `remember` named the channel; edits, deletions, buttons and commands of that time; and updates
+  that were in memory when the process was killed.
 - A `nonce` makes a message unique for some minutes only. A repetition after that is sent as a new message.
 - If a button or command is not answered within three seconds, Discord shows a failure, although postroom has
   accepted it.
-- It never refuses markup, so nothing needs to be sent again as plain text.
+- Discord never refuses markup, so no message needs to be sent again as plain text.
 """
 
 import asyncio
@@ -75,7 +75,7 @@ from postroom.log import get_logger
 _LOG = get_logger(__name__)
 
 
-# Discord's data as our values: translation only, without waiting or state.
+# Convert Discord's data to postroom's types, without I/O or state.
 
 
 LONGEST_NONCE = 25
@@ -83,12 +83,12 @@ BUTTONS_A_ROW, ROWS = 5, 5
 LONGEST_LABEL, LONGEST_VALUE, LONGEST_NOTE = 80, 100, 2_000
 EPHEMERAL = 1 << 6
 MENTIONS: Json = {"parse": ["users"], "replied_user": False}
-"""Whom a message may notify: the people it mentions, but never a role and never everyone."""
+"""The people that a message may notify: those it mentions, but never a role and never everyone."""
 _MIME = re.compile(r"[\w.+-]+/[\w.+-]+", re.ASCII)
 
 
 def marked(text: str, limit: int) -> str:
-    """Return Markdown in Discord's dialect, or unchanged if that would be longer than `limit`.
+    """Convert Markdown to Discord's dialect; return it unchanged if the result would be longer than `limit`.
 
     Discord supports most of Markdown; unsupported parts are converted. Code is unchanged.
     """
@@ -118,7 +118,7 @@ _CONVERSIONS: tuple[tuple[re.Pattern[str], _Put], ...] = (
 
 
 def nonce_of(dedupe_key: str) -> str:
-    """Return a nonce that is short enough for Discord; equal keys give equal nonces."""
+    """Return a nonce for a dedupe key that is short enough for Discord; equal keys give equal nonces."""
     return hashlib.sha256(dedupe_key.encode()).hexdigest()[:LONGEST_NONCE]
 
 
@@ -198,7 +198,7 @@ def _kind(failure: RestFailure) -> SendErrorKind:
 
 
 FIRST_MILLISECOND = 1_420_070_400_000
-"""The start of 2015, from which the timestamps in Discord's ids count."""
+"""The start of 2015 in milliseconds since the epoch. The timestamps in Discord's ids count from it."""
 SPOKEN = (0, 19)
 """The types of messages that people write: plain messages and replies. Other types report joins or pins."""
 DIRECT, GROUP, THREADS = 1, 3, (10, 11, 12)
@@ -311,13 +311,14 @@ class Content(Struct, frozen=True, kw_only=True):
 
     @property
     def own_words(self) -> list[str]:
-        """The text of the message itself, of its poll and of its blocks, and the names of its stickers."""
+        """The texts of the message itself, its poll and its blocks, and the names of its stickers."""
         stickers = [f":{one.name or 'sticker'}:" for one in self.sticker_items or ()]
         said = [" ".join(part for part in (self.content, *stickers) if part)]
         if self.poll is not None:
             answers = ((one.poll_media or Named()).text for one in self.poll.answers or ())
             question = (self.poll.question or Named()).text
-            # Without the votes: Discord edits the message when a poll ends, and nobody has changed its words.
+            # Votes are omitted, because Discord edits the message at the end of a poll, which changes no
+            # text.
             said.append(poll_in_words(question, ((one, None) for one in answers)))
         waiting = list(self.components or ())
         while waiting:
@@ -396,7 +397,7 @@ class Message(Answered, frozen=True, kw_only=True):
 
     @property
     def is_program(self) -> bool:
-        """Whether a program wrote it."""
+        """Whether a program wrote the message."""
         return self.webhook_id is not None or bool(self.author and self.author.bot)
 
     @property
@@ -405,7 +406,7 @@ class Message(Answered, frozen=True, kw_only=True):
         return bool(self.edited_timestamp) and self.content is not None and self.author is not None
 
     def is_for(self, me: "Me") -> bool:
-        """Return whether it was written by somebody else, and is not a system message.
+        """Return whether a message is for the bot: it is not a system message, and not the bot's own.
 
         Raises:
             Unreadable: The message has no author.
@@ -415,7 +416,7 @@ class Message(Answered, frozen=True, kw_only=True):
         return self.type in SPOKEN and self.author.id != me.user_id
 
     def names(self, me: "Me") -> bool:
-        """Return whether it mentions the bot or replies to it."""
+        """Return whether the message mentions the bot or replies to it."""
         answered = self.referenced_message and self.referenced_message.author
         return any(one.id == me.user_id for one in (*(self.mentions or ()), *filter(None, [answered])))
 
@@ -455,7 +456,7 @@ class Pressed(Struct, frozen=True, kw_only=True):
 
 
 class Interaction(Located, frozen=True, kw_only=True):
-    """A pressed button or a slash command. Its token is a secret with which it can be answered."""
+    """A pressed button or a slash command. Its token is a secret that authorizes the response."""
 
     id: Id
     token: Annotated[str, Meta(min_length=1)]
@@ -499,14 +500,14 @@ class Me:
         return re.sub(rf"[ \t]*<@!?{self.user_id}>", "", text).strip()
 
 
-# What comes in.
+# Incoming updates.
 
 
 def read(told: object, kind: type[S]) -> S:
-    """Return an update as a struct.
+    """Convert an update to a struct of the type `kind`.
 
     Raises:
-        Unreadable: The update has another form; the error quotes nothing.
+        Unreadable: The update has another form. The error does not quote it.
     """
     try:
         return msgspec.convert(storable_json(told), kind)
@@ -515,7 +516,7 @@ def read(told: object, kind: type[S]) -> S:
 
 
 def is_id(value: object) -> bool:
-    """Return whether it is one of Discord's ids: up to 20 digits."""
+    """Return whether a value is a Discord id, which is a text of up to 20 digits."""
     return isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 20
 
 
@@ -530,7 +531,7 @@ def id_at(instant: int) -> str:
 
 
 def channel_of(data: object) -> Channel:
-    """Return the channel in a channel object.
+    """Parse a channel object.
 
     Raises:
         Unreadable: The object is not a channel.
@@ -562,7 +563,7 @@ def source_of(channel_id: str, channel: Channel, account: str, **speaker: Any) -
 
 
 def event_of(message: Message, channel: Channel, me: Me) -> MessageEvent:
-    """Return a message as an event.
+    """Convert a message to an event.
 
     Raises:
         Unreadable: The message has no author.
@@ -602,7 +603,7 @@ def event_of(message: Message, channel: Channel, me: Me) -> MessageEvent:
 
 
 def press_of(pressed: Interaction, channel: Channel, me: Me) -> ButtonPress | MessageEvent | None:
-    """Return a pressed button, or a slash command as an event; None for anything else.
+    """Convert an interaction to a button press, or to an event if it is a slash command; None for any other.
 
     Raises:
         Unreadable: The interaction does not name its person or its card.
@@ -663,8 +664,8 @@ def _spoken(
     )
 
 
-# Updates that are not stored yet. Discord has no acknowledgements, so they are held here, in order, and
-# retried until they are stored: one that cannot be stored now delays later ones.
+# Updates that are not stored yet. Discord has no acknowledgements, so updates are held here, in order, and
+# retried until they are stored. An update that cannot be stored now delays the later ones.
 
 
 ChannelId = Annotated[str, Meta(pattern=r"^[0-9]{1,20}\Z", extra={"write": "a text of digits"})]
@@ -681,17 +682,17 @@ class DiscordOptions(PlatformConfig, frozen=True, kw_only=True):
     cdn_url: str = "https://cdn.discordapp.com"
     """The host of files. Files are not requested from any other host."""
     backfill: bool = True
-    """Whether messages that arrived during the bot's absence are requested."""
+    """Whether the bot requests the messages that arrived while it was not connected."""
     backfill_limit: Annotated[int, Meta(ge=1, le=100_000)] = 500
-    """The number of messages requested in one channel after one absence."""
+    """Maximum number of messages that are requested in one channel after each absence."""
     backfill_minutes: Annotated[int, Meta(ge=0, le=100_000)] = 60
-    """The age of the oldest messages that the first read of `channels` fetches."""
+    """The maximum age, in minutes, of the messages that the first read of `channels` requests."""
     channels: tuple[ChannelId, ...] = ()
-    """The ids of the channels that are read at the start."""
+    """The ids of the channels whose recent messages are requested at the start."""
     max_held: Annotated[int, Meta(ge=1, le=1_000_000)] = 1_000
     """Maximum number of updates in memory that are not stored yet."""
     timeout_seconds: Annotated[float, Meta(ge=0.1, le=600)] = 30
-    """How long one answer of Discord may take."""
+    """The time limit for one response from Discord."""
 
     def __post_init__(self) -> None:
         refuse_address("base_url", self.base_url)
@@ -699,7 +700,7 @@ class DiscordOptions(PlatformConfig, frozen=True, kw_only=True):
 
 
 def bot_token(token: str | None) -> str:
-    """Return a bot's token in the form for requests.
+    """Return a bot's token without white space and without the prefix `Bot`.
 
     Raises:
         ConfigError: The token is missing, or has impossible characters. It is not shown.
@@ -716,7 +717,7 @@ def bot_token(token: str | None) -> str:
 
 
 ABSENCE = "ABSENCE"
-"""A marker in the queue for a new session, at which missed messages are requested."""
+"""A marker in the queue for the start of a new session. When it is reached, missed messages are requested."""
 MOST_MARKS = 200
 MOST_PLACES = 5_000
 PAGE = 100
@@ -749,7 +750,7 @@ class Intake:
         self._settled.set()
 
     def hold(self, name: str, data: object) -> None:
-        """Add an update to the queue; updates are handed over in order."""
+        """Add an update to the end of the queue."""
         self._held.append((name, data))
         self._settled.clear()
         self._arrived.set()
@@ -757,14 +758,17 @@ class Intake:
             self._room.clear()
 
     def remember(self, channel_id: str, message_id: str) -> None:
-        """Record the newest known message of a channel. Later ones are requested after an absence."""
+        """Record the newest known message of a channel.
+
+        After an absence, the messages after it are requested.
+        """
         known = self._marks.pop(channel_id, "0")
         self._marks[channel_id] = max(known, message_id, key=int)
         while len(self._marks) > MOST_MARKS:
             self._marks.popitem(last=False)
 
     def watch(self, now: int) -> None:
-        """Include the configured channels that have no known message yet."""
+        """Add the configured channels without a known message, so that recent messages are requested."""
         since = id_at(now - self._options.backfill_minutes * 60_000)
         for channel_id in self._options.channels:
             if channel_id not in self._marks:
@@ -863,15 +867,15 @@ class Intake:
                 interaction_id=interaction.id,
                 webhook_token=interaction.token,
             )
-        except RestFailure as failure:  # it was taken: only the note is missing, most often for being late
+        except RestFailure as failure:  # the press was accepted; the note was probably late
             _LOG.info("discord.note_not_shown", status=failure.status, code=failure.code)
 
-    # The place of a message.
+    # The channel of a message.
 
     async def _channel(self, channel_id: str, guild_id: str | None) -> Channel:
         """Return the channel of an update.
 
-        Discord is asked once for each channel, and again after a change.
+        The channel is requested from Discord only once, and again after it has changed.
         """
         if guild_id is None:
             return self._known(channel_id, Channel(chat_type="dm"))
@@ -903,7 +907,7 @@ class Intake:
     # After an absence.
 
     async def _caught_up(self) -> None:
-        """Request the messages after the newest known one in each channel."""
+        """In each known channel, request the messages after the newest known message."""
         for channel_id in tuple(self._marks):
             try:
                 await self._read_on(channel_id)
@@ -917,7 +921,7 @@ class Intake:
         left = self._options.backfill_limit
         while left > 0:
             if (mark := self._marks.get(channel_id)) is None:
-                return  # its mark was dropped meanwhile; it is never read from the beginning
+                return  # the mark was dropped meanwhile; never read from the beginning
             asked = min(left, PAGE)
             page = await self._request(
                 "GET",
@@ -976,15 +980,15 @@ class DiscordAdapter(BasePlatformAdapter):
     options = DiscordOptions
     passing = (RestFailure, OSError)
     capabilities = ChannelCapabilities(
-        # Code points, by the word of its makers (discord/discord-api-docs 1315).
+        # Discord counts code points, according to its developers (discord/discord-api-docs 1315).
         limit=2_000,
         edits=True,
         threads=True,
         typing=True,
         reactions=True,
         media=FILES,
-        # docs.discord.com: 50 calls a second; limits of a channel are in answers, which the library reads.
-        # Reactions have our own limit, so that their refusal does not delay answers.
+        # docs.discord.com: 50 calls a second; the limits of a channel are in the responses, which the library
+        # reads. The limit for reactions is postroom's own, so that a refused reaction does not delay answers.
         rates=RateLimits(bot=Rate(50, 1_000), methods={"react": Rate(8, 1_000)}),
     )
 
@@ -1008,7 +1012,7 @@ class DiscordAdapter(BasePlatformAdapter):
 
     @property
     def account(self) -> str:
-        """The bot's own id, or `default` before it is known."""
+        """The bot's id, or `default` until the id is known."""
         return "default" if self._intake.me is None else self._intake.me.user_id
 
     def lock_identity(self) -> str | None:
@@ -1016,11 +1020,11 @@ class DiscordAdapter(BasePlatformAdapter):
         return self.config.token
 
     def remember(self, source: SessionSource, message_id: str) -> None:
-        """Note the newest stored message of a channel or thread: later ones are requested."""
+        """Record the newest stored message of a channel. After an absence, later messages are requested."""
         if is_id(at := source.thread_id or source.chat_id) and is_id(message_id):
             self._intake.remember(at, message_id)
 
-    # Its life.
+    # Connecting and disconnecting.
 
     async def connect(self, *, is_reconnect: bool = False) -> None:
         """Log in and start receiving; see the base class."""
@@ -1076,7 +1080,7 @@ class DiscordAdapter(BasePlatformAdapter):
                 self._heard()
 
     async def _watched(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Run background work and report its failure, because the bot would no longer receive anything."""
+        """Run background work and report if it fails, because the bot then no longer receives anything."""
         try:
             await work()
         except Exception as error:
@@ -1084,7 +1088,7 @@ class DiscordAdapter(BasePlatformAdapter):
             raise
 
     async def _stay_connected(self, bot: Bot) -> None:
-        """Listen forever, and reconnect as often as needed."""
+        """Receive updates until cancelled, and reconnect as often as needed."""
         try:
             while True:
                 resumable = await self._listen(bot)
@@ -1096,7 +1100,10 @@ class DiscordAdapter(BasePlatformAdapter):
             self._refused(refused.code)
 
     async def _listen(self, bot: Bot) -> bool:
-        """Receive updates until the connection ends or memory is full; return whether it can be resumed."""
+        """Receive updates until the connection ends or the queue is full.
+
+        Return whether the session can be resumed.
+        """
         try:
             while not self._intake.full:
                 await bot.poll()
@@ -1146,7 +1153,7 @@ class DiscordAdapter(BasePlatformAdapter):
         self._fail(name, f"{message}; {remedy}", retryable=not is_token)
         return (CredentialRefused if is_token else ConfigError)(message, value=code, remedy=remedy)
 
-    # What goes out.
+    # Outgoing messages.
 
     async def _request(self, method: str, path: str, **told: Any) -> Any:
         if self._bot is None:
@@ -1181,7 +1188,7 @@ class DiscordAdapter(BasePlatformAdapter):
         return SendResult.sent(shown if isinstance(shown, str) else told.get("message_id"))
 
     def _words(self, content: str) -> str | SendResult:
-        """Return a text in Discord's dialect, or the reason why it cannot be sent."""
+        """Return a text in Discord's dialect, or a failed result if the text cannot be sent."""
         limit = self.capabilities.limit
         if len(content) > limit:
             return SendResult.failed(SendErrorKind.TOO_LONG, f"Discord accepts at most {limit} characters")
@@ -1310,7 +1317,7 @@ def _nonce(metadata: Metadata | None) -> str:
 
 
 def _origin(url: str) -> tuple[str, str | None, int | None]:
-    """Return the scheme, host and port of an address. They are empty for an address with a user name."""
+    """Return the scheme, host and port of an address; all are empty if it contains a user name."""
     try:
         parts = urlsplit(url)
         port = parts.port

@@ -1,10 +1,11 @@
 """The only module that uses discord.py, for one bot's REST calls and gateway connection.
 
 The library handles heartbeats, compression, RESUME and the rate-limit buckets. postroom itself reconnects,
-reads updates and classifies failures, because the library's own loop reads updates without limit, pauses for
-up to 17 minutes, and ends at the first unreadable update. This module therefore drives the library's socket
-directly, through four undocumented names: `http.Route`, `gateway.DiscordWebSocket.from_client`, its
-`_discord_parsers`, and `gateway.ReconnectWebSocket`. A test fails if one of them changes.
+reads updates and classifies failures. The library's own loop is not suitable, because it reads updates
+without limit, pauses for up to 17 minutes, and ends at the first unreadable update. This module therefore
+drives the library's socket directly, through four undocumented names: `http.Route`,
+`gateway.DiscordWebSocket.from_client`, its `_discord_parsers`, and `gateway.ReconnectWebSocket`. A test fails
+if one of them changes.
 """
 
 import asyncio
@@ -33,10 +34,10 @@ LOGIN_SECONDS = 60.0
 LONGEST_WAIT_SECONDS = 30.0
 """The longest pause requested by Discord that the library itself waits out. Longer pauses are reported."""
 FORGET = 4_000
-"""A close code with which Discord keeps the session, so that it can be resumed."""
+"""The close code after which Discord keeps the session, so that it can be resumed."""
 GOODBYE = 1_000
 ANSWERED_IN_BETWEEN = frozenset({502, 504, 524})
-"""Status codes from an intermediate server, after which the request may have been performed."""
+"""Status codes from a proxy or load balancer, after which Discord may still have performed the request."""
 FATAL = frozenset({4004, 4010, 4011, 4012, 4013, 4014})
 """Close codes after which Discord does not accept another attempt."""
 HEARD = (
@@ -53,7 +54,10 @@ HEARD = (
 
 
 class RestFailure(Exception):
-    """Discord refused a request or did not answer. `taken` tells whether it may have been performed."""
+    """Discord refused a request or did not answer.
+
+    `taken` tells whether the request may have been performed.
+    """
 
     def __init__(
         self, text: str, *, status: int = 0, code: int = 0, wait_ms: int | None = None, taken: bool = False
@@ -74,7 +78,7 @@ class Cut(Exception):
         super().__init__("the connection to Discord's gateway ended")
         self.resumable = resumable
         self.unreadable = unreadable
-        """Whether it ended because the library could not read the received data."""
+        """Whether the connection ended because the library could not read the received data."""
 
 
 class Refused(Exception):
@@ -93,7 +97,8 @@ def load() -> None:
     """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # its voice part, which we do not use
+            # the voice part of the library, which postroom does not use
+            warnings.simplefilter("ignore", DeprecationWarning)
             import discord.gateway
             import discord.http  # noqa: F401 - both are found by the imports in functions
     except ImportError as error:
@@ -103,7 +108,8 @@ def load() -> None:
             remedy=install_command("discord"),
         ) from error
     logger = logging.getLogger("discord")
-    if logger.level < logging.ERROR:  # below, it writes what people said, and addresses that hold secrets
+    if logger.level < logging.ERROR:
+        # at lower levels, the library logs people's messages, and addresses that contain secrets
         logger.setLevel(logging.ERROR)
 
 
@@ -115,7 +121,10 @@ def direct(base_url: str) -> None:
 
 
 class Bot:
-    """One bot at Discord. Updates are passed to `heard`, which must not block, in the gateway's order."""
+    """One bot's connections to Discord.
+
+    Updates are passed to `heard` in their order; `heard` must not block.
+    """
 
     def __init__(self, token: str, heard: Heard, *, timeout_seconds: float) -> None:
         self._token = token
@@ -159,7 +168,9 @@ class Bot:
         query: dict[str, str] | None = None,
         **ids: str,
     ) -> Any:
-        """Call Discord within its rate limits. The placeholders in `path` are filled with the quoted `ids`.
+        """Call Discord's REST API within its rate limits; return the parsed response.
+
+        Each placeholder in `path` is replaced by the quoted value from `ids`.
 
         Raises:
             RestFailure: Discord refused the request or did not answer.
@@ -204,7 +215,7 @@ class Bot:
     async def open(self, *, resume: bool) -> None:
         """Open the gateway connection: resume the old session at its last position, or begin a new one.
 
-        The first message, READY or RESUMED or a refusal, comes from `poll`.
+        The first message (READY, RESUMED or a refusal) is received by the first call of `poll`.
 
         Raises:
             Refused: Discord does not accept this bot.
@@ -214,10 +225,12 @@ class Bot:
         import yarl
         from discord.gateway import DiscordWebSocket
 
-        await self.hang_up()  # it may be open still, with its heart beating, when something unreadable came
+        # after unreadable data, the old connection may still be open and send heartbeats
+        await self.hang_up()
         last, self._socket = self._socket, None
         if resume and last is not None and last.session_id is not None:
-            self._socket = last  # until the new one exists: another attempt begins at the same position
+            # kept until the new connection exists, so that another attempt begins at the same position
+            self._socket = last
             known: dict[str, Any] = {"session": last.session_id, "sequence": last.sequence, "resume": True}
             address = last.gateway
         else:
@@ -244,7 +257,10 @@ class Bot:
             await socket.poll_event()
 
     async def hang_up(self, code: int = FORGET) -> None:
-        """Close the gateway so that no further updates arrive. The next RESUME delivers the unread ones."""
+        """Close the gateway so that no further updates arrive.
+
+        The next RESUME delivers the updates that were not read.
+        """
         if self._socket is not None:
             try:
                 async with asyncio.timeout(CLOSE_SECONDS):

@@ -1,4 +1,4 @@
-"""E-mail: receives by polling an IMAP mailbox, and answers by SMTP.
+"""E-mail: receives mail by polling an IMAP mailbox, and answers by SMTP.
 
 `token` is the password of the mailbox, and `api_key` the SMTP password if it differs.
 
@@ -81,13 +81,13 @@ from postroom.gateway.platforms.options import LOOPBACK, FilePath, Line, secret_
 from postroom.gateway.platforms.safe_text import clean, one_line, to_html
 from postroom.gateway.session import Platform, SessionSource
 
-# The words of a mail: HTML as text, without the history and the signature below. No I/O.
+# Extract the text of a mail: convert HTML to text, and remove the history and the signature below. No I/O.
 
 
 LONGEST = 400_000
 """Maximum characters of a mail that are read. Mail written by people is shorter."""
 _SILENT = re.compile(r"<(!--|(?:script|style|title|template|noscript|svg|object)\b)", re.IGNORECASE)
-"""Matches the beginning of an element whose content is not shown."""
+"""Matches the beginning of an HTML element whose content is not shown."""
 _ADDRESS: Final = re.compile(r"\bhref\s*=\s*(?:\"([^\"<>]{1,2000})\"|'([^'<>]{1,2000})')", re.IGNORECASE)
 _SHOWN: Final = re.compile(r"(?:https?|mailto|tel):\S+", re.IGNORECASE)
 _TAG = re.compile(r"<(/?[A-Za-z][A-Za-z0-9]{0,20})(?:[\s/][^<>]*)?>")
@@ -122,13 +122,13 @@ _FORWARD_SUBJECT = re.compile(
 )
 _AUTHOR = re.compile(r"^[>\s]*\*?(?:from|von|de|da|van|od|från|fra)\s*:\*?\s*(\S.{0,200})$", re.IGNORECASE)
 _MOST_HEADS = 12
-"""The number of lines below this marker in which the author of forwarded text may be named."""
+"""How many lines below this line are searched for the author of the forwarded text."""
 _SHORT_SIGNATURE = 10
-"""The number of last lines in which two dashes without a trailing space also begin a signature."""
+"""A line of two dashes without a trailing space begins a signature only within this many last lines."""
 
 
 class _Words(HTMLParser):
-    """Collects the text of an HTML page, and marks quoted text as in plain-text mail."""
+    """Collects the text of an HTML page, and marks quoted text with `>` as in plain-text mail."""
 
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
@@ -207,7 +207,7 @@ def text_of_html(html: str) -> str:
 
 
 def _heard(html: str) -> str:
-    """Return a page without comments, scripts and similar parts.
+    """Remove comments, scripts and similar parts from a page.
 
     An unclosed part reaches to the end of the page.
     """
@@ -223,7 +223,7 @@ def _heard(html: str) -> str:
 
 
 def _plain_tags(html: str) -> str:
-    """Return a page whose tags have no attributes except the addresses of links.
+    """Remove all attributes from the tags of a page, except the addresses of links.
 
     Any other `<` is treated as text.
     """
@@ -238,7 +238,7 @@ def _plain_tags(html: str) -> str:
 
 
 def unflowed(text: str) -> str:
-    """Return a `format=flowed` text with the lines of each paragraph joined."""
+    """Join the lines of each paragraph of a `format=flowed` text."""
     lines: list[str] = []
     joins = False
     for raw in text.split("\n"):
@@ -254,7 +254,7 @@ def unflowed(text: str) -> str:
 def own_words(text: str) -> str:
     """Return the text that the sender has newly written, without the signature and the quoted history below.
 
-    If the sender wrote below a quotation, everything stays. It also stays if nothing would be left.
+    Return the whole text if the sender wrote below a quotation, or if nothing else would be left.
     """
     whole = text[:LONGEST].strip()
     lines = _without_signature(whole.split("\n"))
@@ -265,7 +265,8 @@ def own_words(text: str) -> str:
 def with_forwarded(text: str, subject: str) -> tuple[str, Forwarded | None]:
     """Return the sender's own text, and the text forwarded below it, or None.
 
-    If mail programs use the same header lines for forwarded and for answered mails, the subject decides.
+    Some mail programs put the same header lines above forwarded and above answered mails. There, the subject
+    decides which of the two it is.
     """
     whole = text[:LONGEST].strip()
     lines = whole.split("\n")
@@ -273,7 +274,7 @@ def with_forwarded(text: str, subject: str) -> tuple[str, Forwarded | None]:
     if at is None and _FORWARD_SUBJECT.match(subject):
         at = next((at for at in range(len(lines)) if _begins_history(lines, at)), None)
         if at is None:
-            return whole, None  # all of it: nobody can tell whose words they are
+            return whole, None  # return all of it, because it is unclear who wrote which part
     if at is None:
         return own_words(text), None
     below = lines[at:]
@@ -319,9 +320,9 @@ def _is_heading(lines: list[str]) -> bool:
 
 
 def _after_attribution(lines: list[str], at: int) -> int:
-    """If a line `On … wrote:` begins here, in up to three lines, return where it ends.
+    """Return the index after a line `On … wrote:` that begins at `at` and may be wrapped to three lines.
 
-    Otherwise return `at`.
+    Return `at` if no such line begins there.
     """
     joined = ""
     for length, line in enumerate(lines[at : at + 3], start=1):
@@ -331,7 +332,8 @@ def _after_attribution(lines: list[str], at: int) -> int:
     return at
 
 
-# Mails as messages: parsed without trust, without I/O. An unreadable mail is `Malformed`.
+# Convert mails to messages, without trusting their content and without I/O. An unreadable mail raises
+# `Malformed`.
 
 
 ADDRESS = re.compile(
@@ -362,7 +364,7 @@ class Malformed(InvalidArgument):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ourselves:
-    """The bot's address, and the server whose statements about senders are trusted."""
+    """The bot's address, and the server whose `Authentication-Results` headers are trusted."""
 
     address: str
     authserv_id: str | None = None
@@ -370,27 +372,27 @@ class Ourselves:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Where:
-    """The position of a mail, which is unique until the mailbox is recreated."""
+    """The position of a mail in its mailbox, which is unique until the mailbox is recreated."""
 
     validity: int
     uid: int
 
     @property
     def name(self) -> str:
-        """The substitute for a missing message id."""
+        """The id that is used if the mail has no message id."""
         return f"{self.validity}-{self.uid}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thread:
-    """The data about the answered mail that an answer needs."""
+    """The subject and the references of a mail, which an answer to it needs."""
 
     subject: str
     references: tuple[str, ...]
 
 
 BROKEN = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError, MessageError)
-"""The errors that the standard library's parser may raise on malicious mails."""
+"""The errors that the standard library's parser may raise for malicious mails."""
 
 
 def parsed(raw: bytes) -> Message:
@@ -411,7 +413,7 @@ def parsed(raw: bytes) -> Message:
 
 
 def understood(mail: Message, where: Where, me: Ourselves) -> MessageEvent | None:
-    """Return a mail as an event; None if the bot itself sent it.
+    """Convert a mail to an event; return None if the bot itself sent the mail.
 
     Raises:
         Malformed: The author is ambiguous, or the mail has too many parts.
@@ -480,8 +482,8 @@ def sender_of(mail: Message) -> tuple[str, str | None]:
 def automatic_marks(mail: Message, address: str) -> dict[str, Json]:
     """Return metadata that marks mail from a program or a list, because an answer might cause a loop.
 
-    `automatic` names the header that shows this. `may_be_a_person` means that mails written by people may
-    also have this header.
+    `automatic` names the header that shows it. If `may_be_a_person` is true, mails written by people may also
+    have this header.
     """
     for name in ("List-Unsubscribe", "X-Auto-Response-Suppress"):
         value = _line(mail.get(name, "")).strip().lower()
@@ -492,7 +494,7 @@ def automatic_marks(mail: Message, address: str) -> dict[str, Json]:
 
 
 def _machine(mail: Message, address: str) -> str | None:
-    """Return the header which shows that a program or a mailing list sent the mail; None if there is none."""
+    """Return the header that marks the mail as sent by a program or a mailing list; None if there is none."""
     told = {
         name: _line(mail.get(name, "")).strip().lower()
         for name in ("Auto-Submitted", "Precedence", "Return-Path")
@@ -513,7 +515,8 @@ def is_verified(mail: Message, address: str, authserv_id: str | None) -> bool:
     """Return whether the trusted server has verified that the sender's domain sent the mail.
 
     Only the first header of that server counts. Later headers of this name arrived with the mail, so anybody
-    can have written them. A valid signature or path of a domain other than the sender's proves nothing.
+    can have written them. A valid signature (DKIM) or mail server (SPF) of a domain other than the sender's
+    proves nothing.
     """
     if authserv_id is None:
         return False
@@ -569,10 +572,10 @@ def _ids_of(mail: Message, name: str) -> list[str]:
 
 
 def leaves(mail: Message) -> Iterator[tuple[str, Message]]:
-    """Yield the parts that are not containers, each with its IMAP part number.
+    """Yield the parts of a mail that are not containers, each with its IMAP part number.
 
     Raises:
-        Malformed: There are too many, or they are nested too deeply.
+        Malformed: There are too many parts, or they are nested too deeply.
     """
     waiting = [("", mail)]
     seen = 0
@@ -599,7 +602,8 @@ def _content(
     media: list[Attachment] = []
     for section, part in leaves(mail):
         name, is_container = _filename(part), part.get_content_maintype() == "multipart"
-        kind = "text/plain" if is_container else part.get_content_type()  # a container without parts is text
+        # a container without parts is treated as text
+        kind = "text/plain" if is_container else part.get_content_type()
         is_text = kind in ("text/plain", "text/html") and name is None
         if is_text and _disposition(part) != "attachment":
             text = _text(part)
@@ -616,7 +620,7 @@ def _content(
             None,
             tuple(replace(one, is_foreign=one.mime in ("message/rfc822", "message/global")) for one in media),
         )
-    # Mail programs put files of the forwarded mail next to those of the sender: they cannot be told apart.
+    # Mail programs mix the files of a forwarded mail with the sender's own: they cannot be told apart.
     return own, forwarded, Attachment.foreign(media)
 
 
@@ -655,7 +659,7 @@ def _attachment(part: Message, section: str, name: str | None, where: Where) -> 
     )
 
 
-# Headers, as hostile as they come.
+# Headers, which may be malicious.
 
 
 def _line(value: object) -> str:
@@ -698,17 +702,17 @@ def _instant_of(mail: Message) -> int | None:
         return None
 
 
-# A mailbox by IMAP and a mail server by SMTP: blocking, for threads. One `Mailbox` belongs to one thread.
-# Passwords are in no failure and no log; neither are the words of a mail.
+# Access to a mailbox by IMAP and to a mail server by SMTP. All calls block, so they must run on a thread, and
+# only one thread may use a `Mailbox`. Errors and logs never contain passwords or the text of a mail.
 
 
 _LONGEST_LINE = 998
 """Maximum characters of a line.
 
-Shorter headers are not folded, because some programs lose a folded message id.
+Headers that fit into such a line are not folded, because some programs lose a folded message id.
 """
 _LONGEST_REFERENCES = 900
-"""Maximum characters of the header that names a thread."""
+"""Maximum characters of the `References` header, which names the mails of the thread."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -726,7 +730,7 @@ class Heading:
     """The headers of a mail.
 
     Raises:
-        ValueError: A value contains a line break or is not possible in its header.
+        ValueError: A value contains a line break, or is not allowed in its header.
     """
 
     sender: str
@@ -755,9 +759,9 @@ _ROOT = re.compile(rf"{MESSAGE_ID.pattern}|\d{{1,10}}-\d{{1,10}}", re.ASCII)
 
 
 def message_id_from(key: str, root: str | None, address: str) -> str:
-    """Return the id of a mail: the same for the same key.
+    """Return the message id of an outgoing mail; the same key gives the same id.
 
-    The id contains the root of its conversation, because a reply may refer to no other mail. A root of about
+    The id contains the root of the conversation, because a reply may refer only to this mail. A root of about
     170 characters or more is omitted.
     """
     digest = hashlib.sha256(key.encode("utf-8", "replace")).hexdigest()[:40]
@@ -767,7 +771,7 @@ def message_id_from(key: str, root: str | None, address: str) -> str:
 
 
 def root_in(message_id: str, address: str) -> str | None:
-    """Return the conversation's root that is contained in the id of a mail from postroom."""
+    """Extract the conversation's root from the message id of a mail that postroom sent."""
     found = _OWN_ID.fullmatch(message_id)
     if found is None or found[2] != address.rpartition("@")[2]:
         return None
@@ -783,7 +787,7 @@ def subject_of(thread: Thread | None, fallback: str) -> str:
 
 
 def references_of(root: str | None, thread: Thread | None, answered: str | None) -> tuple[str, ...]:
-    """Return the references of an answer: the root, then as many of the newest ones as fit into one line."""
+    """Return the references of an answer: the root, then as many of the newest as fit into one line."""
     known = [root or "", *(thread.references if thread else ()), answered or ""]
     found = list(dict.fromkeys(one for one in known if MESSAGE_ID.fullmatch(one)))
     while len(found) > 2 and sum(map(len, found)) + len(found) > _LONGEST_REFERENCES:
@@ -794,7 +798,7 @@ def references_of(root: str | None, thread: Thread | None, answered: str | None)
 def written(
     heading: Heading, text: str, html: str, file: tuple[Attachment, bytes] | None = None
 ) -> OutgoingEmail:
-    """Return a mail that has the text both as plain text and as HTML, and a file if there is one."""
+    """Build a mail that contains the text as plain text and as HTML, and the file if there is one."""
     words = MIMEMultipart("alternative")
     charset = Charset("utf-8")
     charset.body_encoding = QP
@@ -837,7 +841,7 @@ def _part_of(attachment: Attachment, data: bytes) -> MIMEApplication:
 
 
 def refusal(error: SMTPException) -> SendResult:
-    """Convert a refusal to a result; the server has not accepted the mail."""
+    """Convert an SMTP refusal to a result. The server has not accepted the mail."""
     if isinstance(error, SMTPNotSupportedError):
         return SendResult.failed(SendErrorKind.BAD_FORMAT, "the mail server cannot send this")
     if isinstance(error, SMTPRecipientsRefused):
@@ -868,7 +872,7 @@ _SIZE = re.compile(rb"RFC822\.SIZE (\d+)")
 _REF = re.compile(r"imap/(\d{1,10})/(\d{1,10})/(\d{1,4}(?:\.\d{1,4}){0,40})/(base64|quoted-printable|plain)")
 _PERHAPS_LATER = re.compile(r"\[(UNAVAILABLE|LIMIT|INUSE|SERVERBUG|CONTACTADMIN)\]", re.IGNORECASE)
 NETWORK = (OSError, EOFError, imaplib.IMAP4.error)
-"""The errors of a mailbox whose connection is no longer usable."""
+"""The errors after which the connection to a mailbox is no longer usable."""
 
 
 class Security(StrEnum):
@@ -880,7 +884,7 @@ class Security(StrEnum):
 
 
 class LoginRefused(Exception):
-    """A server refuses the user name and password. If `passing` is true, the refusal may be temporary."""
+    """A server refuses the user name and password. `passing` is true if the refusal may be temporary."""
 
     def __init__(self, server: str, *, passing: bool = False) -> None:
         super().__init__(f"the {server} server rejected the login")
@@ -900,12 +904,12 @@ class Server:
     ca_file: str | None = None
 
     def context(self) -> ssl.SSLContext:
-        """Return the TLS context that decides which certificates are trusted."""
+        """Return the TLS context for the server's connections, which trusts `ca_file` if one is set."""
         return ssl.create_default_context(cafile=self.ca_file)
 
 
 class Mailbox:
-    """One folder of one user's mailbox. It is reopened after each failure."""
+    """One folder of one user's mailbox, read by IMAP. It is reopened after each failure."""
 
     def __init__(self, server: Server, folder: str) -> None:
         self._server = server
@@ -957,7 +961,7 @@ class Mailbox:
                 imap.sock.shutdown(socket.SHUT_RDWR)
 
     def unread(self, now: int, days: int, most: int) -> list[int]:
-        """Return the UIDs of the unread mails of the last days, oldest first."""
+        """Return the UIDs of the unread mails of the last `days` days, oldest first."""
         day = datetime.fromtimestamp(now / 1000, tz=UTC) - timedelta(days=days)
         imap = self._open()
         _done(imap.noop())
@@ -978,7 +982,7 @@ class Mailbox:
         _done(self._open().uid("STORE", str(uid), "+FLAGS.SILENT", r"(\Seen)"))
 
     def part(self, ref: str, *, most: int) -> bytes | None:
-        """Return the file of a reference; None if the reference is invalid, or the file is gone.
+        """Return the file that a reference names; None if the reference is invalid, or the file is gone.
 
         Raises:
             TooLarge: The file is larger; not much more than `most` bytes was read.
@@ -1063,7 +1067,7 @@ def check(server: Server, domain: str) -> None:
 
 
 def deliver(server: Server, domain: str, message: OutgoingEmail) -> SendResult:
-    """Send a mail once. If the connection breaks at the end, it is unknown whether the mail was accepted."""
+    """Try once to send a mail. If the connection breaks at the end, the result's kind is unknown."""
     try:
         smtp = _connected(server, domain)
     except LoginRefused as error:
@@ -1082,7 +1086,7 @@ def deliver(server: Server, domain: str, message: OutgoingEmail) -> SendResult:
 
 
 def _offered(smtp: smtplib.SMTP, message: OutgoingEmail) -> SendResult | None:
-    """Send the envelope; return the refusal, if any."""
+    """Send the envelope (sender and recipient); return the refusal, or None if the server accepts both."""
     try:
         size = [f"size={len(message.raw)}"] if smtp.has_extn("size") else []
         code, said = smtp.mail(message.sender, size)
@@ -1153,13 +1157,13 @@ class EmailOptions(PlatformConfig, frozen=True, kw_only=True):
     name: str | None = None
     """The display name of the bot in its mails."""
     user: Line | None = None
-    """The user name for the mailbox; None: the address."""
+    """The user name for the mailbox. If None, it is `address`."""
     smtp_user: Line | None = None
-    """The user name for the outgoing mail server; None: the user name for the mailbox."""
+    """The user name for the outgoing mail server. If None, it is the user name for the mailbox."""
     imap_port: Port | None = None
-    """None: the usual port of `imap_security`."""
+    """The port of the IMAP server. If None, it is the usual port for `imap_security`."""
     smtp_port: Port | None = None
-    """None: the usual port of `smtp_security`."""
+    """The port of the SMTP server. If None, it is the usual port for `smtp_security`."""
     imap_security: Security = Security.SSL
     smtp_security: Security = Security.STARTTLS
     allow_plain: bool = False
@@ -1175,11 +1179,11 @@ class EmailOptions(PlatformConfig, frozen=True, kw_only=True):
     poll_ms: Annotated[int, Meta(ge=100, le=3_600_000)] = 15_000
     """The pause between two polls of the folder."""
     max_age_days: Annotated[int, Meta(ge=1, le=3_650)] = 7
-    """The age above which unread mail is ignored."""
+    """The age, in days, above which unread mail is ignored."""
     max_bytes: Annotated[int, Meta(ge=10_000, le=200_000_000)] = 25_000_000
     """Maximum bytes of a mail that are read; the metadata `truncated` is true if the mail is longer."""
     timeout_ms: Annotated[int, Meta(ge=100, le=600_000)] = 30_000
-    """The time limit for one step of a server."""
+    """The time limit for one step of a conversation with a server."""
 
     def __post_init__(self) -> None:
         if ADDRESS.fullmatch(self.address) is None:
@@ -1238,7 +1242,7 @@ _REMEMBERED = 1_000
 _MOST_LOOKED_UP = 20
 """How many of a mail's newest references are looked up."""
 _PATIENCE = 10.0
-"""How many seconds a stop waits for an active step."""
+"""How many seconds `disconnect` waits for an active step."""
 T = TypeVar("T")
 
 
@@ -1280,7 +1284,7 @@ class EmailAdapter(BasePlatformAdapter):
         imap = self._imap
         return f"imap {imap.user} {imap.host}:{imap.port} {self._options.folder}"
 
-    # Its life.
+    # Connecting and disconnecting.
 
     async def connect(self, *, is_reconnect: bool = False) -> None:
         """Log in to both servers and start polling for mail."""
@@ -1299,7 +1303,7 @@ class EmailAdapter(BasePlatformAdapter):
         self._start_receiving(self._look)
 
     async def disconnect(self) -> None:
-        """Stop polling. An active step finishes or is aborted."""
+        """Stop polling, and abort an active step by cutting the connection to the mailbox."""
         await self._end_tasks()
         thread, self._thread = self._thread, None
         if thread is not None:
@@ -1309,12 +1313,12 @@ class EmailAdapter(BasePlatformAdapter):
             await asyncio.wait((ended,), timeout=_PATIENCE)
 
     async def _on_thread(self, step: Callable[[], T]) -> T:
-        """Perform a step with the mailbox on a thread, after the earlier steps."""
+        """Perform a step with the mailbox on a thread, after all earlier steps."""
         if self._thread is None:
             raise ServerUnavailable("the mailbox is closed")
         return await asyncio.get_running_loop().run_in_executor(self._thread, step)
 
-    # What comes in.
+    # Incoming mail.
 
     async def _look(self, _: int) -> int:
         """Process the unread mails, in order; return the pause before the next poll."""
@@ -1353,8 +1357,8 @@ class EmailAdapter(BasePlatformAdapter):
     async def _root_of(self, source: SessionSource, references: Sequence[str]) -> str | None:
         """Return the id of the mail that began the conversation, for a mail with these references.
 
-        The newest reference to a mail from postroom, or to a stored mail of the same sender, decides, because
-        some mail programs refer only to the answered mail.
+        The newest reference that names a mail from postroom, or a stored mail of the same sender, decides.
+        Not every reference need be present, because some mail programs refer only to the answered mail.
         """
         for message_id in reversed(references[-_MOST_LOOKED_UP:]):
             if (root := root_in(message_id, self._address)) is not None:
@@ -1365,7 +1369,7 @@ class EmailAdapter(BasePlatformAdapter):
         return source.thread_id
 
     def _read(self, uid: int, raw: bytes, *, is_cut: bool) -> MessageEvent | None:
-        """Parse a mail on a thread, because large mails take long."""
+        """Parse a mail. Call this on a thread, because parsing a large mail takes a long time."""
         mail = parsed(raw)
         event = understood(mail, self._mailbox.where(uid), self._me)
         if event is not None and event.message_id is not None:
@@ -1381,7 +1385,7 @@ class EmailAdapter(BasePlatformAdapter):
         if len(self._threads) > _REMEMBERED:
             self._threads.popitem(last=False)
 
-    # What goes out.
+    # Outgoing mail.
 
     async def send(
         self, chat_id: str, content: str, reply_to: str | None = None, metadata: Metadata | None = None
@@ -1459,7 +1463,7 @@ class EmailAdapter(BasePlatformAdapter):
             raw = await self._on_thread(lambda: self._mailbox.headers(message_id))
             thread = None if raw is None else thread_of(parsed(raw))
         except (*NETWORK, Malformed, ServerUnavailable):
-            return None  # the answer matters more than its subject
+            return None  # the answer is sent with a default subject rather than not at all
         if thread is not None:
             self._remember(message_id, thread)
         return thread
@@ -1473,7 +1477,7 @@ def _subject(thread: Thread | None, metadata: Metadata, fallback: str, *, is_ans
 
 
 def _told(error: BaseException) -> PostroomError | None:
-    """Return a connection failure as an error for the operator; None if it is of another kind."""
+    """Convert a connection failure to an error for the operator; None if it is another kind of error."""
     if isinstance(error, LoginRefused) and not error.passing:
         return CredentialRefused(
             f"e-mail: {error}",

@@ -1,4 +1,4 @@
-"""Shared parts of adapters whose platform calls this server: refusals, size limits, JSON in and out.
+"""Shared parts of adapters whose platform calls this server: refusals, size limits, JSON input and output.
 
     request ──▶ open? ──▶ caller? ──▶ body, bounded ──▶ understood ──▶ stored ──▶ answered with success
                  503       401         413, 415          400            503 if it could not be stored
@@ -51,7 +51,7 @@ class Refused(Exception):
 
 
 class HttpAdapter(BasePlatformAdapter):
-    """An adapter that only answers HTTP requests. It counts as connected as soon as it may answer them."""
+    """An adapter that only answers HTTP requests. It counts as connected as soon as it accepts requests."""
 
     beats: ClassVar[bool] = False
     """Whether the adapter has readers that need heartbeats."""
@@ -74,23 +74,23 @@ class HttpAdapter(BasePlatformAdapter):
         """Send a heartbeat to all readers."""
 
     async def disconnect(self) -> None:
-        """Refuse requests from now on. Active requests are no longer acknowledged."""
+        """Refuse all further requests. Messages of active requests are no longer acknowledged."""
         self.liveness.state = AdapterState.STOPPED
         await self._tasks.close()
 
     def _shape(self, refusal: Refused) -> Response:
-        """Return a refusal in the form that this platform's callers expect."""
+        """Convert a refusal to a response in the form that this platform's callers expect."""
         error = {"code": refusal.code, "message": refusal.message}
         return json_response({"error": error}, refusal.status, refusal.headers)
 
     def refuse(self, status: int, code: str, message: str, headers: Mapping[str, str]) -> Response:
-        """Return a refusal by the surrounding server in the form that this platform's callers expect."""
+        """Convert a refusal by the surrounding server to the form that this platform's callers expect."""
         refusal = Refused(status, code, message)
         refusal.headers.update(headers)
         return self._refuse(refusal)
 
     def _serve(self, work: Endpoint) -> Endpoint:
-        """Return an endpoint that counts every expected failure and converts it to a response."""
+        """Wrap an endpoint so that every expected failure is counted and converted to a response."""
 
         async def serve(request: Request) -> Response:
             try:
@@ -112,7 +112,7 @@ class HttpAdapter(BasePlatformAdapter):
         return self._shape(refusal)
 
     def _receiver(self) -> Inbound:
-        """Return the receiver of messages; without it, no message may be acknowledged.
+        """Return the receiver of messages, without which no message may be acknowledged.
 
         Raises:
             Refused: The adapter is not receiving.
@@ -149,7 +149,7 @@ def json_response(
 
 
 async def read_body(request: Request, limit: int) -> bytes:
-    """Return the raw body, which may have at most `limit` bytes. No more than that is read.
+    """Read and return the raw body, of which at most `limit` bytes are read.
 
     Raises:
         Refused: The body is longer, or arrives too slowly.
@@ -166,7 +166,7 @@ async def read_body(request: Request, limit: int) -> bytes:
 
 
 async def bounded_body(request: Request, limit: int) -> bytes | None:
-    """Return the raw body; None if it is larger than `limit` bytes, of which no more than that is read.
+    """Return the raw body; None if it has more than `limit` bytes. No more than `limit` bytes are read.
 
     Raises:
         ClientDisconnect: The client disconnected.
@@ -194,7 +194,7 @@ def require_json(request: Request) -> None:
 
 
 def parse_object(body: bytes) -> dict[str, Json]:
-    """Return the JSON object in a body.
+    """Parse a body as a JSON object.
 
     Raises:
         Refused: The body is not a JSON object.

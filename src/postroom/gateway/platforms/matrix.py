@@ -1,4 +1,4 @@
-"""Matrix by its client-server API: long polls for incoming events, transactions for outgoing ones.
+"""Matrix, through its client-server API: long polls for incoming events, transactions for outgoing ones.
 
 The token is an access token; logging in with a password is not supported.
 
@@ -60,13 +60,13 @@ from postroom.log import get_logger
 _LOG = get_logger(__name__)
 
 
-# Matrix's events as our values, without I/O. Events that violate the protocol are `Malformed`.
+# Convert Matrix events to postroom's types, without I/O. Events that violate the protocol raise `Malformed`.
 
 
 LARGEST_EVENT = 60_000
 """Maximum bytes of an event's content.
 
-With its own additions, a homeserver refuses events over 65,536 bytes.
+A homeserver refuses events that have more than 65,536 bytes including its own additions.
 """
 SENT_AS = {
     MessageType.PHOTO: "m.image",
@@ -80,7 +80,7 @@ SENT_AS = {
 def content_of(
     text: str, html: str, *, thread_id: str | None = None, reply_to: str | None = None
 ) -> list[dict[str, Json]]:
-    """Return the contents to try, best first: with markup if that is useful and fits, then without.
+    """Return the event contents to try in turn: with markup if it is useful and fits, then without markup.
 
     The contents mention nobody, whatever the text says, because an answer must not notify a whole room.
     """
@@ -97,7 +97,7 @@ def edit_of(message_id: str, text: str, html: str) -> list[dict[str, Json]]:
     for new in content_of(text, html):
         edit: dict[str, Json] = {
             **new,
-            "body": f"* {text[:200]}",  # shown only by clients that know no edits
+            "body": f"* {text[:200]}",  # shown only by clients that do not support edits
             "m.new_content": new,
             "m.relates_to": {"rel_type": "m.replace", "event_id": message_id},
         }
@@ -166,7 +166,7 @@ def _fits(content: Mapping[str, Json]) -> bool:
 
 
 def _weight(value: Json) -> int:
-    """Return an upper estimate of the bytes of a value as JSON."""
+    """Return an upper bound for the number of bytes of a value as JSON."""
     if isinstance(value, str):
         return 2 + len(value.encode("utf-8", "replace")) + sum(value.count(one) for one in '"\\\n\t')
     if isinstance(value, Mapping):
@@ -214,7 +214,7 @@ class Reply(Struct, frozen=True, kw_only=True):
 
 
 class Relation(Struct, frozen=True, kw_only=True):
-    """The thread or the message that an event belongs to."""
+    """The thread that an event belongs to, or the message that it replaces or replies to."""
 
     rel_type: str | None = None
     event_id: str | None = None
@@ -340,7 +340,7 @@ def read(told: object, kind: type[S]) -> S:
     """Parse received data into a struct of this type.
 
     Raises:
-        Malformed: The data has a different form; the error quotes nothing.
+        Malformed: The data has a different form. The error does not quote it.
     """
     try:
         return msgspec.convert(told, kind)
@@ -359,7 +359,7 @@ class Room:
     joined: int | None = None
     invited: int = 0
     counted: bool = False
-    """Whether the server reports members without being asked. If so, it reports every change."""
+    """Whether the server has reported the number of members. It then reports every change of the number."""
     names: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -402,7 +402,7 @@ class Room:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ourselves:
-    """The bot's identity on this homeserver, and the prefix of commands besides a slash."""
+    """The bot's identity on this homeserver, and the second command prefix in addition to the slash."""
 
     user_id: str
     name: str | None = None
@@ -433,7 +433,7 @@ class Heard:
 
 
 def understood(told: object, room: Room, me: Ourselves) -> Heard | None:
-    """Return the meaning of an event in a room's timeline; None if it is irrelevant.
+    """Interpret an event in a room's timeline; return None if the event is irrelevant.
 
     Raises:
         Malformed: The event violates the protocol.
@@ -448,7 +448,7 @@ def understood(told: object, room: Room, me: Ourselves) -> Heard | None:
     if event.type == "m.room.encrypted":
         return Heard(kind=Kind.ENCRYPTED, event=_bare(event, room, me, sender, event_id))
     if event.type not in ("m.room.message", "m.sticker", *POLLS) or not event.content:
-        return None  # without content: it was deleted before we saw it
+        return None  # an event without content was deleted before we received it
     content, message = read(event.content, Content), _bare(event, room, me, sender, event_id)
     relation = content.relation or Relation()
     if event.type in POLLS:
@@ -462,17 +462,18 @@ def understood(told: object, room: Room, me: Ourselves) -> Heard | None:
         _fill(message, content.new, me, is_sticker=False)
         return Heard(kind=Kind.EDIT, event=message)
     if content.msgtype == "m.notice":
-        return None  # the protocol's word for what machines say: nobody answers it
+        return None  # the protocol reserves notices for programs, and nobody may answer them
     _relate(message, relation)
     _fill(message, content, me, is_sticker=event.type == "m.sticker")
     return Heard(kind=Kind.MESSAGE, event=message)
 
 
 def after_our_invitation(events: Sequence[object], me: Ourselves) -> Sequence[object]:
-    """Return a timeline without the messages from before the bot belonged to the room.
+    """Return a timeline without the messages that were sent before the bot belonged to the room.
 
     If the bot joins within the timeline, the result begins with the bot's invitation or, if there is none,
-    with its joining. Messages between the two are for the bot, because clients invite it and write at once.
+    with its joining. Messages between the invitation and the joining are for the bot, because people invite
+    it and write at once.
     """
     marker, invited = None, False
     for at, event in enumerate(events):
@@ -614,13 +615,13 @@ def _fill(message: MessageEvent, content: Content, me: Ourselves, *, is_sticker:
 
 
 def _mentions(content: Content, me: Ourselves, text: str) -> tuple[bool, tuple[str, ...]]:
-    """Return whether a message mentions the bot, and the names that it uses."""
+    """Return whether a message mentions the bot, and the names by which it does."""
     pills = _PILL.findall(content.formatted_body or "")
     names = tuple(clean(shown) for target, shown in pills if unquote(target) == me.user_id and shown)
     if content.mentions is not None:
         listed = content.mentions.user_ids
         mentioned = isinstance(listed, list) and me.user_id in listed
-    else:  # a client from before there were lists of mentions
+    else:  # older clients do not send a list of mentions
         begins = any(re.match(rf"{re.escape(name)}[:,]", text, re.IGNORECASE) for name in me.called)
         mentioned = bool(names) or me.user_id in text or begins
     return mentioned, (*names, *me.called)
@@ -682,8 +683,8 @@ def _name(value: object) -> str | None:
     return (one_line(value) or None) if isinstance(value, str) else None
 
 
-# Requests to one homeserver, and to no other host (ADR 72). The token is in a header, and in no address,
-# log or failure.
+# Requests to one homeserver, and to no other host (ADR 72). The token is sent in a header. It never appears
+# in an address, a log or an error.
 
 
 LARGEST_ANSWER = 64 * 1024 * 1024
@@ -810,7 +811,7 @@ class Homeserver:
         headers = {} if content_type is None else {"Content-Type": content_type}
         sent = {"content": data, "headers": headers, "timeout": _timeout(httpx, timeout_ms)}
         try:
-            # No redirect is followed: the token is for this homeserver alone.
+            # Redirects are not followed, because the token is for this homeserver alone.
             async with (
                 asyncio.timeout(timeout_ms / 1000),
                 self._client.stream(
@@ -837,8 +838,8 @@ class Homeserver:
                 value="matrix",
                 remedy=install_command("matrix"),
             ) from error
-        # Without TLS no certificates are read; the library still requires a context, so this one trusts
-        # nobody.
+        # Without TLS, no certificates are read. The library still requires a context, so this context trusts
+        # no certificate.
         is_plain = self._base_url.startswith("http://")
         trusted = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if is_plain else True
         headers = {"Authorization": f"Bearer {self._token}"}
@@ -953,13 +954,13 @@ _GAP_PAGES = 50
 _SKEW_MS = 3_600_000
 """The assumed maximum clock difference between homeservers.
 
-Events that are older than the last round by more than this were known then.
+If all events are older than the last round by more than this, they were known in that round.
 """
 _NOT_THERE = (400, 403, 404)
 
 
 class Intake:
-    """Processes batches in order. A repeated event is handed over again, and ignored there."""
+    """Processes batches in order. A repeated event is handed over again, and its receiver ignores it."""
 
     def __init__(
         self,
@@ -978,7 +979,7 @@ class Intake:
         self.insists = True
         """Whether a batch waits for related data that cannot be requested now.
 
-        Otherwise it is processed without.
+        If False, the batch is processed without this data.
         """
         self._home = home
         self._position = position
@@ -1126,9 +1127,9 @@ class MatrixOptions(PlatformConfig, frozen=True, kw_only=True):
     base_url: str
     """The homeserver, such as `https://matrix.example.org`."""
     user_id: str | None = None
-    """The user of the token; the token of another user is refused."""
+    """The user to whom the token must belong; the token of another user is refused."""
     sync_file: FilePath | None = None
-    """The file that stores the position in the stream; None if a process starts with new events only."""
+    """The file that stores the position in the stream; if None, a process starts with new events only."""
     poll_ms: Annotated[int, Meta(ge=1_000, le=300_000)] = 30_000
     """How long the homeserver may hold a sync request open while there is nothing new."""
     command_prefix: str = "!"
@@ -1148,8 +1149,9 @@ class MatrixAdapter(BasePlatformAdapter):
     platform = Platform.MATRIX
     options = MatrixOptions
     capabilities = ChannelCapabilities(
-        # The platform's own limit is 65,536 bytes for the whole event, and that holds the text plain and as
-        # HTML: so 16,000 bytes, not characters. In an edit the text for old clients is kept short.
+        # Matrix limits the whole event to 65,536 bytes, and an event contains its text twice: plain and as
+        # HTML. So a text may have 16,000 bytes (not characters). In an edit, the text for old clients is kept
+        # short.
         limit=16_000,
         unit=LengthUnit.UTF8,
         edits=True,
@@ -1158,7 +1160,8 @@ class MatrixAdapter(BasePlatformAdapter):
         reactions=True,
         media=FILES,
         min_edit_interval_ms=1_500,
-        # Each homeserver has its own limits; this is ours, so that a refused reaction does not delay answers.
+        # Each homeserver has its own limits. This limit is postroom's own, so that refused reactions do not
+        # delay answers.
         rates=RateLimits(methods={"react": Rate(10, 1_000)}),
     )
 
@@ -1182,7 +1185,7 @@ class MatrixAdapter(BasePlatformAdapter):
         """Return the token, because two processes that receive with it would both answer."""
         return self.config.token
 
-    # Its life.
+    # Connecting and disconnecting.
 
     async def connect(self, *, is_reconnect: bool = False) -> None:
         """Check the token, find the position in the stream and start receiving."""
@@ -1256,7 +1259,7 @@ class MatrixAdapter(BasePlatformAdapter):
         self._invited(answer.body)
         await self._position.move(since, self._clock.now())
 
-    # What comes in.
+    # Incoming events.
 
     async def _look(self, failures: int) -> int:
         """Process one batch. The position advances after the whole batch has been stored."""
@@ -1315,7 +1318,7 @@ class MatrixAdapter(BasePlatformAdapter):
             _LOG.warning("matrix.not_joined", room=room_id, answer=answer.said())
         self._joining.discard(room_id)
 
-    # What goes out.
+    # Outgoing events.
 
     async def send(
         self, chat_id: str, content: str, reply_to: str | None = None, metadata: Metadata | None = None
@@ -1391,7 +1394,7 @@ class MatrixAdapter(BasePlatformAdapter):
             answer = await self._home.ask("POST", path, raw, content_type=mime, timeout_ms=120_000)
         url = answer.body.get("content_uri")
         if not answer.ok or not isinstance(url, str):
-            refused = self._result(answer)  # nothing was shown yet, so that nothing can be doubled
+            refused = self._result(answer)  # nothing was shown yet, so a repetition cannot show it twice
             kind = refused.error_kind if refused.error_kind is not SendErrorKind.UNKNOWN else None
             return SendResult.failed(kind or SendErrorKind.TRANSIENT, f"not uploaded: {answer.said()}")
         thread_id = (metadata or {}).get("thread_id")

@@ -37,7 +37,7 @@ def refuse_address(name: str, url: str, *, plain: bool = False, query: bool = Fa
     Unless `plain` is true, http is allowed only for this machine.
 
     Raises:
-        ValueError: The address is invalid; it is not quoted.
+        ValueError: The address is invalid. The error does not quote it.
     """
     try:
         parts = urlsplit(url)

@@ -20,13 +20,13 @@ _LANGUAGE = re.compile(r"language-[\w+-]{1,40}")
 
 
 def clean(text: str) -> str:
-    """Return a text without control characters, and with lone surrogates replaced."""
+    """Remove control characters from a text, and replace lone surrogates."""
     whole = text.encode("utf-8", "replace").decode("utf-8")
     return _HIDDEN.sub("", whole.replace("\r\n", "\n").replace("\r", "\n"))
 
 
 def replace_unstorable(text: str) -> str:
-    """Return text that every store and every JSON document can hold, with unchanged length in UTF-16.
+    """Change a text so that every store and JSON document can hold it; its length in UTF-16 stays the same.
 
     Lone surrogates and null characters become replacement characters.
     """
@@ -36,7 +36,7 @@ def replace_unstorable(text: str) -> str:
 
 
 def storable_json(value: Json) -> Json:
-    """Return the value with each text changed so that every store accepts it."""
+    """Return the value with each text in it changed by `replace_unstorable`."""
     if isinstance(value, str):
         return replace_unstorable(value)
     if isinstance(value, dict):

@@ -1,12 +1,13 @@
 """Slack: Socket Mode (with an app token) or signed HTTP requests (with a signing secret), and the Web API.
 
 `SlackOptions.token` is the bot's token (`xoxb-…`), `api_key` the app's (`xapp-…`, scope connections:write).
-With an app token, we open a web socket. Without one, Slack calls `/slack`, and `signing_secret` is required.
+With an app token, the adapter opens a web socket. Without one, Slack calls `/slack`, and `signing_secret` is
+required.
 
 Slack has threads instead of replies: `reply_to` begins a thread if `reply_in_threads` is set, and `thread_id`
-is the first message of the thread. `metadata["dedupe_key"]` becomes `client_msg_id`, with which Slack accepts
-a message only once. Slack documents the errors of this argument, but not the argument itself, so the outcome
-of a call without a response still counts as unknown.
+is the first message of the thread. `metadata["dedupe_key"]` becomes `client_msg_id`, by which Slack accepts a
+message only once. Slack documents the errors of this argument, but not the argument itself, so the outcome of
+a call without a response still counts as unknown.
 """
 
 import asyncio
@@ -66,10 +67,10 @@ if TYPE_CHECKING:
 _LOG = get_logger(__name__)
 
 
-# Slack's text dialect, both ways: Markdown becomes mrkdwn, and incoming text becomes plain words. In mrkdwn
-# only `&`, `<` and `>` are written as entities, and only `<…>` makes links and mentions. Each `<` of ours
-# is written as an entity, so an agent's text cannot notify a whole channel. Each function takes time in
-# proportion to the text, whatever it contains.
+# Conversion of Slack's text dialect: outgoing Markdown becomes mrkdwn, and incoming mrkdwn becomes plain
+# text. In mrkdwn only `&`, `<` and `>` are written as entities, and only `<…>` makes links and mentions. Each
+# `<` in an outgoing text is written as an entity, so an agent's text cannot notify a whole channel. The time
+# of each function grows linearly with the text, whatever it contains.
 
 
 _HELD: Final = re.compile("\ue001(\\d+)\ue002")
@@ -85,7 +86,7 @@ _RULE: Final = re.compile(r" {0,3}(?:(?:\*[ \t]*){3,}|(?:-[ \t]*){3,}|(?:_[ \t]*
 _QUOTE: Final = re.compile(r" {0,3}((?:>[ ]?)+)")
 _TABLE: Final = re.compile(r"\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?\Z")
 _MARKED: Final = re.compile(r"[*_~`<>&\[#+-]")
-"""The characters that a line must contain to need conversion."""
+"""Matches the characters that may need conversion. A line without any of them is left unchanged."""
 
 _LINK: Final = re.compile(
     r"!?\[([^\[\]\n]+)\]"
@@ -253,7 +254,7 @@ def _line(line: str) -> str:
 
 
 def _inline(line: str) -> str:
-    """Convert a line: set aside the parts that must not be changed, then convert the markup of the rest."""
+    """Convert a line, except for the parts that must not be changed."""
     held: list[str] = []
 
     def hold(shown: str) -> str:
@@ -318,20 +319,20 @@ def _spelt(match: re.Match[str]) -> str:
 
 
 def _entities_only(text: str) -> str:
-    """Keep Slack's three entities and escape every other `&`, so that decoding leaves it unchanged."""
+    """Keep Slack's three entities and escape every other `&`, so that decoding does not change it."""
     return re.sub(r"&(?!(?:amp|lt|gt);)", "&amp;", text)
 
 
-# Incoming requests as our values, without I/O.
+# Convert incoming requests to postroom's types, without I/O.
 #
 #     events_api       message, app_mention             ─▶ NewMessage
 #                      message_changed, message_deleted ─▶ Edit, Deletion
 #     slash_commands   /name args                       ─▶ NewMessage
-#     interactive      a button of ours                 ─▶ ButtonPress
+#     interactive      a postroom button                 ─▶ ButtonPress
 #
-# Irrelevant events (joins, topics, our own messages, unfurled links) are None. A message has the same id,
-# place and sender whether it arrives as `message` or as `app_mention`. The latter does not contain the kind
-# of conversation, so every conversation other than a direct message is a channel.
+# Irrelevant events (joins, topics, the bot's own messages, unfurled links) become None. A message has the
+# same id, place and sender whether it arrives as `message` or as `app_mention`. The latter does not contain
+# the kind of conversation, so every conversation other than a direct message is a channel.
 
 
 EVENTS: Final = "events_api"
@@ -340,7 +341,7 @@ INTERACTIVE: Final = "interactive"
 KINDS: Final = (EVENTS, COMMANDS, INTERACTIVE)
 
 ACTION: Final = "postroom:"
-"""The prefix of our buttons' ids."""
+"""The prefix of the ids of postroom's buttons."""
 REPLAY_WINDOW_S: Final = 300
 
 _TS: Final = re.compile(r"[0-9]{1,12}\.[0-9]{1,9}")
@@ -359,12 +360,12 @@ class Malformed(InvalidArgument):
 
 
 class Rules(PlatformConfig, frozen=True, kw_only=True):
-    """The settings for reading messages: the slash command, and whether messages begin threads."""
+    """The settings for reading messages."""
 
     command: Annotated[str, Meta(pattern=r"^/[^/]+\Z", extra={"write": "a text such as /postroom"})] = (
         "/postroom"
     )
-    """The slash command whose first word is the command: `/postroom stop` is `/stop`."""
+    """The slash command. The first word after it is postroom's command: `/postroom stop` means `/stop`."""
     reply_in_threads: bool = False
     """Whether each message in a channel begins a thread, and therefore a separate session."""
 
@@ -400,7 +401,7 @@ class File(Struct, frozen=True, kw_only=True):
     size: int | None = None
 
     def as_media(self) -> Attachment | None:
-        """Return it as an attachment; None if Slack does not provide the file."""
+        """Return the file as an attachment; None if Slack does not provide the file."""
         ref = self.url_private_download or self.url_private
         if self.mode in _GONE or not ref or not ref.strip():
             return None
@@ -443,7 +444,7 @@ class Shared(Struct, frozen=True, kw_only=True):
 
     @property
     def is_foreign(self) -> bool:
-        """Whether another person wrote it."""
+        """Whether another person wrote the attached text."""
         return bool(self.is_share or self.is_msg_unfurl or self.from_url)
 
     @property
@@ -465,7 +466,7 @@ class Shared(Struct, frozen=True, kw_only=True):
 
 
 class Message(Struct, frozen=True, kw_only=True):
-    """A message. Parts of an unknown form are not read, only named."""
+    """A message. For parts of an unknown form, the text contains only their names."""
 
     subtype: str | None = None
     user: str | None = None
@@ -484,7 +485,7 @@ class Message(Struct, frozen=True, kw_only=True):
         return _each(self.attachments, Shared, "an attachment")
 
     def same_words(self, other: "Message") -> bool:
-        """Return whether both have the same text and files.
+        """Return whether both messages have the same text and files.
 
         Slack also reports an edit when it unfurls a link.
         """
@@ -504,7 +505,7 @@ class Event(Message, frozen=True, kw_only=True):
 
 
 class Slash(Struct, frozen=True, kw_only=True):
-    """A slash command. It is not a message, so the unique id of its trigger serves as the message id."""
+    """A slash command. A slash command has no message id, so the unique id of its trigger is used instead."""
 
     command: Annotated[str, Meta(pattern="^/", max_length=255)]
     channel_id: Id
@@ -571,7 +572,7 @@ Update = NewMessage | Edit | Deletion | ButtonPress
 
 
 def read(kind: str, payload: Json, bot: Bot, rules: Rules) -> Update | None:
-    """Return the update in a request, or None if it is irrelevant.
+    """Convert a request to an update; return None if the request is irrelevant.
 
     Raises:
         Malformed: A required field is missing, or has another type.
@@ -594,7 +595,7 @@ def read(kind: str, payload: Json, bot: Bot, rules: Rules) -> Update | None:
 
 
 def is_ts(value: object) -> bool:
-    """Return whether it is the id of a message."""
+    """Return whether a value is the id of a message."""
     return isinstance(value, str) and _TS.fullmatch(value) is not None
 
 
@@ -607,7 +608,7 @@ def signature(secret: str, stamp: str, body: bytes) -> str:
 def is_signed(secret: str, headers: Mapping[str, str], body: bytes, *, now: int) -> bool:
     """Return whether Slack signed this request within the last five minutes.
 
-    The body need not be parsed first.
+    The signature covers the raw body, so the body need not be parsed before this call.
     """
     stamp = headers.get("x-slack-request-timestamp", "")
     if not (stamp.isascii() and stamp.isdigit() and len(stamp) <= 12):
@@ -618,7 +619,7 @@ def is_signed(secret: str, headers: Mapping[str, str], body: bytes, *, now: int)
 
 
 def _each(parts: Sequence[Json] | None, kind: type[S], name: str) -> tuple[list[S], tuple[str, ...]]:
-    """Return the parts that can be parsed; for each other part, return `name` in its place."""
+    """Parse the parts; return the parsed ones, and `name` once for each part that cannot be parsed."""
     found: list[S] = []
     for part in parts or ():
         try:
@@ -688,7 +689,7 @@ def _spoken(event: Event, message: Message, bot: Bot, rules: Rules) -> MessageEv
     shared, unknown = message.shared()
     own = [escape(one.words) for one in shared if not one.is_foreign]
     words = message.text or ""
-    if message.bot_id or not words:  # a program's text is a summary of its blocks
+    if message.bot_id or not words:  # the text of a program's message only summarizes its blocks
         words = "\n\n".join(dict.fromkeys(part for part in (blocks or words, *own) if part))
     text, mentioned = without_mention(words, bot.user_id)
     media, gone = _files(message.files)
@@ -717,9 +718,9 @@ def _spoken(event: Event, message: Message, bot: Bot, rules: Rules) -> MessageEv
 
 
 def said_in_thread(told: Json) -> tuple[str, str] | None:
-    """Return the id of an earlier message of a thread, and a line with its author and text; "" without text.
+    """Return the id of an earlier message of a thread, and a line with its author and text.
 
-    Return None if it is not a message.
+    The line is empty if the message has no text. Return None if `told` is not a message.
     """
     try:
         message = msgspec.convert(storable_json(told), Message)
@@ -780,7 +781,7 @@ def _press(told: Json, bot: Bot) -> ButtonPress | None:
     )
 
 
-# Outgoing messages in Slack's form, and their results in the gateway's form.
+# Convert outgoing messages to Slack's form, and Slack's responses to results.
 
 
 UNREACHABLE: Final = "unreachable"
@@ -793,11 +794,11 @@ TO_READ: Final = frozenset(
 )
 
 AS_WANTED: Final = frozenset({"already_reacted", "no_reaction"})
-"""Error codes for a reaction that already exists, or that has already been removed."""
+"""Error codes after which a reaction is already in the desired state: it exists, or it has been removed."""
 TOKEN_REFUSED: Final = frozenset(
     {"invalid_auth", "not_authed", "account_inactive", "token_revoked", "token_expired"}
 )
-"""Error codes that mean that a person must provide another token."""
+"""Error codes after which a person must provide another token."""
 
 _KINDS: Final[Mapping[SendErrorKind, frozenset[str]]] = {
     SendErrorKind.TOO_LONG: frozenset({"msg_too_long", "msg_blocks_too_long"}),
@@ -825,7 +826,7 @@ _KINDS: Final[Mapping[SendErrorKind, frozenset[str]]] = {
     SendErrorKind.TRANSIENT: frozenset(
         {UNREACHABLE, "service_unavailable", "request_timeout", "team_added_to_org"}
     ),
-    # For the first two, Slack may have performed a part; for the others, the key was used before.
+    # After the first two codes, Slack may have performed the call. After the others, the key was used before.
     SendErrorKind.UNKNOWN: frozenset(
         {
             ANSWER_LOST,
@@ -844,7 +845,7 @@ _MARKUP: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """Why a call was not performed, or that its outcome is unknown."""
+    """The reason why a call was not performed, or why its outcome is unknown."""
 
     code: str
     kind: SendErrorKind
@@ -862,13 +863,13 @@ class Refusal:
         return f"{self.code}: the scope {self.needed} is missing" if self.needed else self.code
 
     def as_result(self) -> SendResult:
-        """Convert it to the result of sending a message."""
+        """Convert the refusal to the result of sending a message."""
         return SendResult.failed(self.kind, f"slack: {self.describe()}", retry_after_ms=self.retry_after_ms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """A response of the Web API. If it has a refusal, the body may be empty."""
+    """A response of the Web API. If the call was refused, the body may be empty."""
 
     body: Mapping[str, Any] = field(default_factory=dict)
     scopes: frozenset[str] | None = None
@@ -876,7 +877,7 @@ class Answer:
     refusal: Refusal | None = None
 
     def word(self, name: str) -> str:
-        """Return a text of the body; empty if the field is missing."""
+        """Return the text in a field of the body; empty if the field is missing."""
         found = self.body.get(name)
         return found if isinstance(found, str) else ""
 
@@ -926,7 +927,7 @@ def _wait(header: str | None) -> int | None:
 
 
 def refuse(answer: Answer, what: str, remedy: str) -> None:
-    """Raise the error for a refusal during `connect`.
+    """Raise the error that belongs to a refusal during `connect`.
 
     Raises:
         ConfigError: A person must fix it.
@@ -977,17 +978,17 @@ LONGEST_TEXT: Final = 40_000
 LONGEST_EDIT: Final = 4_000
 """Maximum bytes of text in an edit; longer text goes into blocks."""
 LONGEST_BLOCKS: Final = 12_000
-"""Maximum total characters of all blocks. Slack accepts some hundred more, but does not document this."""
+"""Maximum total characters of all blocks. Slack accepts a few hundred more without documenting it."""
 LONGEST_SECTION: Final = 3_000
 PIECE: Final = 2_500
-"""Maximum characters of Markdown in one section, if not too many become entities."""
+"""Maximum characters of Markdown in one section. It is cut further if entities make it too long."""
 LONGEST_LABEL: Final = 75
 BUTTONS_A_ROW: Final = 25
 _SUMMARY: Final = 500
 
 
 def card_blocks(card: Card) -> list[dict[str, Any]]:
-    """Return a card: its text, then its buttons."""
+    """Return the blocks of a card: its text, then its buttons."""
     blocks = _sections(card.text)
     for first in range(0, len(card.buttons), BUTTONS_A_ROW):
         row = card.buttons[first : first + BUTTONS_A_ROW]
@@ -1026,9 +1027,9 @@ def _button(index: int, button: Button) -> dict[str, Any]:
 
 
 def _sections(markdown: str) -> list[dict[str, Any]]:
-    """Return a text in sections that Slack does not collapse.
+    """Split Markdown into sections, and tell Slack not to collapse them.
 
-    A fence that is cut continues in the next section.
+    If a cut falls into a fenced code block, the next section begins with a new fence.
     """
     pieces = split(markdown, limit=PIECE, unit=LengthUnit.CHARACTERS)
     texts = [text for piece in pieces for text in _within_limit(to_mrkdwn(piece))]
@@ -1036,7 +1037,7 @@ def _sections(markdown: str) -> list[dict[str, Any]]:
 
 
 def _within_limit(text: str) -> list[str]:
-    """Split text that its entities made too long at line ends, and never within an entity."""
+    """Split a text that its entities made too long. Cut at line ends if possible, and never in an entity."""
     pieces: list[str] = []
     while len(text) > LONGEST_SECTION:
         cut = text.rfind("\n", 1, LONGEST_SECTION)
@@ -1049,7 +1050,7 @@ def _within_limit(text: str) -> list[str]:
 
 
 QUICKLY: Final = 4_000
-"""Maximum characters that are converted on the event loop. Longer texts are converted on a thread."""
+"""Maximum characters of a text that is converted on the event loop. Longer texts use a thread."""
 Given = TypeVar("Given")
 Made = TypeVar("Made")
 _KEYS: Final = UUID("6f8b6a0e-3f0e-4c55-9a54-2f1d8a1b7c10")
@@ -1061,7 +1062,7 @@ def in_thread(thread_id: object) -> dict[str, str]:
 
 
 def deduped(told: Metadata) -> dict[str, str]:
-    """Return the field by which Slack recognises a repeated message. A key always gives the same value."""
+    """Return the field by which Slack recognises a repeated message. Equal keys give equal values."""
     key = told.get("dedupe_key")
     return {"client_msg_id": str(uuid5(_KEYS, key))} if isinstance(key, str) and key else {}
 
@@ -1080,7 +1081,7 @@ async def off_loop(work: Callable[[Given], Made], given: Given, length: int) -> 
 
 
 async def converted(content: str) -> str:
-    """Return Markdown in Slack's dialect."""
+    """Convert Markdown to Slack's dialect, on a thread if it is long."""
     return await off_loop(to_mrkdwn, storable(content), len(content))
 
 
@@ -1094,9 +1095,9 @@ def result_of(answer: Answer, *, nothing_done: bool = False) -> SendResult:
     return refusal.as_result()
 
 
-# The address that Slack calls: signed events, slash commands and buttons. Nothing is parsed before the
-# signature over the raw body is verified. The answer is 200 only if the request was accepted, and 503 if it
-# could not be stored: Slack then sends events again.
+# The endpoint that Slack calls with signed events, slash commands and button presses. Nothing is parsed
+# before the signature over the raw body is verified. The answer is 200 only if the request was accepted. It
+# is 503 if the request could not be stored, and Slack then sends events again.
 
 
 LARGEST_BODY: Final = 1024 * 1024
@@ -1116,7 +1117,7 @@ class SlackReceiver:
         take_unreadable: Callable[[bytes, str], Awaitable[None]],
         refused: Callable[[str], None],
     ) -> None:
-        """`is_taken` performs the work and returns whether its request may be acknowledged."""
+        """`is_taken` processes a request and returns whether the request may be acknowledged."""
         self._secret = secret
         self._clock = clock
         self._is_taken = is_taken
@@ -1140,7 +1141,7 @@ class SlackReceiver:
         try:
             kind, payload = _parsed(request.headers.get("content-type", ""), body)
         except Malformed as error:
-            # A form holds its secrets in another spelling.
+            # In a form, secrets are percent-encoded.
             return await self._kept(partial(self._take_unreadable, unquote_to_bytes(body), error.message))
         if kind == EVENTS and payload.get("type") == "url_verification":
             return PlainTextResponse(str(payload.get("challenge", ""))[:1_000])
@@ -1188,9 +1189,9 @@ class SlackOptions(Rules, frozen=True, kw_only=True):
     unfurl: bool = False
     """Whether Slack shows previews of the links in the bot's messages."""
     proxy: Proxy | None = None
-    """An HTTP proxy on the way to Slack."""
+    """An HTTP proxy for connections to Slack."""
     timeout_ms: Annotated[int, Meta(ge=1, le=600_000)] = 30_000
-    """The time limit of a call."""
+    """The time limit for a call, in milliseconds."""
 
     def __post_init__(self) -> None:
         refuse_address("base_url", self.base_url)
@@ -1233,7 +1234,7 @@ class SlackOptions(Rules, frozen=True, kw_only=True):
 
 
 MOST_IN_THREAD: Final = 100
-"""How many earlier messages of a thread a mention includes: the first one and the newest."""
+"""Maximum number of a thread's earlier messages that are added to a mention: the first and the newest."""
 THREAD_PAGE: Final = 200
 """Maximum messages in one page of a thread. Slack returns the oldest first, and limits some apps to 15."""
 MOST_THREAD_PAGES: Final = 5
@@ -1242,7 +1243,7 @@ NOTE: Final = 1_000
 """Maximum characters of a note to one person."""
 
 Keep = Callable[[Json | bytes, Callable[[], Awaitable[None]]], Awaitable[None]]
-"""The function that processes an update: `take_in` or `take_until_kept`."""
+"""The type of `take_in` and `take_until_kept`, which process an update."""
 
 
 class SlackAdapter(BasePlatformAdapter):
@@ -1251,14 +1252,15 @@ class SlackAdapter(BasePlatformAdapter):
     platform = Platform.SLACK
     options = SlackOptions
     capabilities = ChannelCapabilities(
-        # Cut by the platform at 40,000. Edits share a rate of about fifty a minute.
+        # Slack cuts a message at 40,000 characters. All edits together are limited to about fifty a minute.
         limit=39_000,
         edits=True,
         threads=True,
         reactions=True,
         media=FILES,
         min_edit_interval_ms=1_200,
-        # docs.slack.dev/apis/web-api/rate-limits: one message a second in a channel, and tiers of methods.
+        # docs.slack.dev/apis/web-api/rate-limits: one message a second in a channel, and a limit for each
+        # tier of methods.
         rates=RateLimits(
             chat=Rate(1, 1_000),
             methods={
@@ -1281,7 +1283,7 @@ class SlackAdapter(BasePlatformAdapter):
         self._socket: SlackSocket | None = None
         self._receiver: SlackReceiver | None = None
         self._threads_read: OrderedDict[tuple[str, str], None] = OrderedDict()
-        """The threads that an agent knows, each by its channel and its first message."""
+        """The threads whose messages an agent has read, each by its channel and its first message."""
         if self._options.signing_secret:
             self._receiver = SlackReceiver(
                 self._options.signing_secret,
@@ -1305,7 +1307,7 @@ class SlackAdapter(BasePlatformAdapter):
         """Return the route for events, slash commands and interactivity."""
         return () if self._receiver is None else (Route("/slack", self._receiver.answer, methods=["POST"]),)
 
-    # Its life.
+    # Connecting and disconnecting.
 
     async def connect(self, *, is_reconnect: bool = False) -> None:
         """Check the tokens and their scopes, then start receiving; see the base class."""
@@ -1386,7 +1388,7 @@ class SlackAdapter(BasePlatformAdapter):
         _LOG.error("slack.failed", code=code, why=message)
         self._fail(code, message, retryable=retryable)
 
-    # What comes in.
+    # Incoming requests.
 
     async def _is_taken(self, work: Callable[[], Awaitable[None]]) -> bool:
         return self.liveness.is_reachable and await self.is_taken(work)
@@ -1396,7 +1398,7 @@ class SlackAdapter(BasePlatformAdapter):
         _LOG.warning("slack.refused", what="request", why=why)
 
     async def _take_unreadable(self, raw: bytes, why: str, *, keep: Keep) -> None:
-        """Make something that Slack sent a dead letter."""
+        """Store data from Slack that cannot be read as a dead letter."""
 
         async def read() -> None:
             raise Malformed(why)
@@ -1404,7 +1406,7 @@ class SlackAdapter(BasePlatformAdapter):
         await keep(raw, read)
 
     async def _take(self, kind: str, payload: Json, *, keep: Keep) -> None:
-        """Take an envelope in by `take_in` or `take_until_kept`."""
+        """Process an envelope by `take_in` or `take_until_kept`."""
         if self._bot is not None:
             told = payload if isinstance(payload, dict) else {"payload": payload}
             await keep({"kind": kind, **told}, partial(self._hand_over, kind, payload, self._bot))
@@ -1430,13 +1432,13 @@ class SlackAdapter(BasePlatformAdapter):
                 self._tasks.start(self._show_note(update, note), name="note")
 
     async def _bring_thread(self, event: MessageEvent) -> None:
-        """Add earlier messages of a thread to an event that mentions the bot in other people's thread."""
+        """If an event mentions the bot in other people's thread, add the thread's earlier messages to it."""
         source, root = event.source, event.metadata.get("thread_root")
         if source is None or root is None or root == event.message_id or not event.addressed:
             return
         if (source.chat_id, root) in self._threads_read or event.is_command():
             return
-        found = {root: ""}  # each page of Slack's answer begins with the first message of the thread
+        found = {root: ""}  # each page of Slack's response repeats the first message of the thread
         asked = {"channel": source.chat_id, "ts": root, "latest": event.message_id, "limit": THREAD_PAGE}
         is_whole = False
         for _ in range(MOST_THREAD_PAGES):
@@ -1476,7 +1478,7 @@ class SlackAdapter(BasePlatformAdapter):
         self._note_thread(source)
 
     async def _show_note(self, press: ButtonPress, note: str) -> None:
-        """Show a note only to the person who pressed."""
+        """Show a note only to the person who pressed the button."""
         body = {
             "channel": press.source.chat_id,
             "user": press.source.user_id,
@@ -1487,7 +1489,7 @@ class SlackAdapter(BasePlatformAdapter):
         if answer.refusal is not None:
             _LOG.info("slack.note_not_shown", why=answer.refusal.describe())
 
-    # What goes out.
+    # Outgoing messages.
 
     async def send(
         self, chat_id: str, content: str, reply_to: str | None = None, metadata: Metadata | None = None
@@ -1587,7 +1589,10 @@ class SlackAdapter(BasePlatformAdapter):
         caption: str | None = None,
         metadata: Metadata | None = None,
     ) -> SendResult:
-        """Send a file. The result has no id, because Slack does not tell which message contains the file."""
+        """Send a file.
+
+        The result has no message id, because Slack does not tell which message contains the file.
+        """
         name = storable(attachment.name or "file")[:255]
         asked = {"filename": name, "length": data.size}
         ticket = await self._called("files.getUploadURLExternal", asked, form=True)
@@ -1613,7 +1618,7 @@ class SlackAdapter(BasePlatformAdapter):
         """Yield a received file; see the base class.
 
         Raises:
-            InvalidArgument: The file is not at Slack; nothing was fetched.
+            InvalidArgument: The file is not stored at Slack; nothing was fetched.
         """
         if self._api is None:
             raise ServerUnavailable("Slack is not connected", remedy="")
@@ -1623,7 +1628,7 @@ class SlackAdapter(BasePlatformAdapter):
                 yield piece
 
     async def _say(self, method: str, body: Mapping[str, Any], metadata: Metadata | None = None) -> Answer:
-        too_long = len(body.get("text", "")) > LONGEST_TEXT  # Slack would cut it off silently
+        too_long = len(body.get("text", "")) > LONGEST_TEXT  # Slack would truncate it silently
         if too_long or not blocks_fit(body.get("blocks", [])):
             return Answer(refusal=refused("msg_too_long"))
         chat = body.get("channel_id") or (body["channel"] if method == "chat.postMessage" else None)
@@ -1640,7 +1645,7 @@ class SlackAdapter(BasePlatformAdapter):
     async def _called(
         self, method: str, body: Mapping[str, Any], *, form: bool = False, token: str | None = None
     ) -> Answer:
-        """Call the Web API. If Slack refuses a bot token that it had accepted before, receiving ends too."""
+        """Call the Web API. If Slack refuses a bot token that it had accepted before, stop receiving, too."""
         if self._api is None:
             return Answer(refusal=refused(UNREACHABLE))
         answer = await self._api.call(method, body, form=form, token=token)

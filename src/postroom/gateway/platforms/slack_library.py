@@ -1,4 +1,4 @@
-"""The HTTP client and the web socket of Slack, over the libraries of the extra `slack`."""
+"""The HTTP client and the web socket for Slack, which use the libraries of the extra `slack`."""
 
 import asyncio
 import json
@@ -31,7 +31,7 @@ from postroom.log import get_logger
 _LOG = get_logger(__name__)
 
 
-# The Web API, and files. Tokens are sent only in headers. No exception of the client leaves this part,
+# The Web API, and files. Tokens are sent only in headers. The client's exceptions do not leave this part,
 # because they contain addresses.
 
 
@@ -68,7 +68,7 @@ class Network:
 
 
 def is_of_platform(url: str, base_url: str, *, any_port: bool = False) -> bool:
-    """Return whether an address is Slack's own: with TLS like the API, and on its host or a subdomain."""
+    """Return whether an address is on the API's host or a subdomain, with TLS if the API uses it."""
     if not (url.isascii() and url.isprintable() and " " not in url):
         return False
     try:
@@ -122,7 +122,9 @@ class SlackApi:
         return await self._ask(f"{self._base}/{method}", token or self._token, **sent)
 
     async def upload(self, url: str, data: FileContent) -> Answer:
-        """Upload a file to the address that Slack has named. Nobody sees it until the upload is completed.
+        """Upload a file to the address that Slack has named.
+
+        The file is invisible until the upload is completed.
 
         Raises:
             InvalidArgument: The address is not Slack's own.
@@ -132,7 +134,7 @@ class SlackApi:
         return await self._ask(url, None, content=data.pieces(), headers=length)
 
     async def fetch(self, url: str, *, max_bytes: int, is_page: bool) -> AsyncGenerator[bytes]:
-        """Yield a file from a person.
+        """Yield a file that a person has sent.
 
         Raises:
             InvalidArgument: The address is not Slack's own; nothing was fetched.
@@ -189,16 +191,16 @@ def _uploaded(status: int) -> Answer:
     return Answer(refusal=refused(UNREACHABLE if status >= 500 else f"http_{status}"))
 
 
-# Socket Mode: Slack's events over a web socket that we open.
+# Socket Mode: Slack sends its events over a web socket that the adapter opens.
 #
 #     open ─▶ hello ─▶ envelopes ─▶ (queue) ─▶ processed, one after another ─▶ ack
 #          ─▶ `disconnect` ─▶ the next connection is opened; the old one is closed ten seconds later
 #          ─▶ cut, silent  ─▶ a pause that grows, then the next connection
 #
 # All connections feed one queue, so that messages keep their order of arrival, even while one connection
-# replaces another. An envelope is acknowledged only after it was accepted. If it could not be stored, it is
-# tried again after a pause, and later ones wait. Slack repeats it too, which is harmless, but Slack stops
-# after some attempts, and never repeats buttons.
+# replaces another. An envelope is acknowledged only after it was accepted. If it could not be stored, the
+# adapter retries after a pause, and later envelopes wait. Slack also sends it again, which is harmless, but
+# it stops after some attempts, and never sends a button press again.
 
 
 try:
@@ -212,20 +214,21 @@ except ImportError as error:
     ) from error
 
 HEARTBEAT_MS: Final = 15_000
-"""The interval between pings. A ping without an answer by the next one ends the connection."""
+"""The interval between pings. If a ping is unanswered when the next one is due, the connection ends."""
 LEAVE_MS: Final = 10_000
 OPEN_S: Final = 15.0
 CLOSE_S: Final = 1.0
 LARGEST_FRAME: Final = 4 * 1024 * 1024
 MOST_WAITING: Final = 1_000
-"""The number of queued envelopes at which reading stops. Slack keeps the rest."""
+"""The number of queued envelopes at which the adapter stops reading. Slack keeps the rest."""
 
 _SILENT = logging.getLogger(f"{__name__}.library")
-_SILENT.setLevel(logging.CRITICAL)  # the library would log the ticket in the address, and messages in full
+# otherwise, the library logs the secret ticket in the address, and whole messages
+_SILENT.setLevel(logging.CRITICAL)
 
 
 class Ending(StrEnum):
-    """Why a connection should be replaced, or has ended."""
+    """The reason why a connection should be replaced, or has ended."""
 
     REPLACED = "replaced"
     CROWDED = "crowded"
@@ -244,7 +247,7 @@ _WHY: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hooks:
-    """The callbacks with which the socket calls its adapter."""
+    """The callbacks by which the socket calls its adapter."""
 
     address: Callable[[], Awaitable[str]]
     """Returns the address for one connection; raises ConfigError or ServerUnavailable."""
@@ -256,7 +259,7 @@ class Hooks:
     stands: Callable[[AdapterState, str], None]
     """Receives the state of the connection, and why it was lost."""
     failed: Callable[[str, str, bool], None]
-    """Called when receiving ends permanently: with a code, a sentence, and whether a new connect may help."""
+    """Called when receiving ends permanently: with a code, a message, and whether `connect` may help."""
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
@@ -264,8 +267,9 @@ class _Connection:
     peer: ClientConnection
     ended: "asyncio.Future[Ending]"
     proven: bool = False
-    """Whether the connection carried an envelope, or was open for a while. Pauses grow until a connection
-    has.
+    """Whether the connection has received an envelope, or was open for a while.
+
+    The pauses between attempts grow until a connection is proven.
     """
 
 
@@ -306,7 +310,7 @@ class SlackSocket:
             for connection in tuple(self._open):
                 group.create_task(self._leave(connection))
 
-    # Its connections.
+    # Connections.
 
     async def _keep(self, connection: _Connection) -> None:
         worker = self._tasks.start(self._work(), name="envelopes")
@@ -320,7 +324,7 @@ class SlackSocket:
                 if ending is Ending.DISABLED:
                     self._hooks.failed("socket_mode_disabled", SWITCHED_OFF, True)
                     return
-                if worker.done():  # its failure is logged; what it had not acked comes again
+                if worker.done():  # its failure is logged; Slack sends unacknowledged envelopes again
                     self._forget()
                     worker = self._tasks.start(self._work(), name="envelopes")
                 elif connection.proven:
@@ -426,7 +430,7 @@ class SlackSocket:
             return
         self._hooks.heard()
 
-    # What comes in.
+    # Incoming envelopes.
 
     async def _read(self, connection: _Connection) -> None:
         try:
@@ -463,11 +467,11 @@ class SlackSocket:
                 await self._hooks.take(str(envelope["type"]), envelope.get("payload"))
             connection.proven = True
             if isinstance(envelope, bytes):
-                continue  # it has no id by which it could be acknowledged
+                continue  # it has no id with which it could be acknowledged
             try:
                 await connection.peer.send(json.dumps({"envelope_id": envelope["envelope_id"]}))
             except websockets.ConnectionClosed:
-                _LOG.debug("slack.ack_lost")  # it comes again
+                _LOG.debug("slack.ack_lost")  # Slack sends it again
 
 
 SWITCHED_OFF: Final = "Socket Mode is disabled for this app"

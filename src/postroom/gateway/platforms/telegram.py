@@ -1,6 +1,6 @@
 """Telegram: one bot, by long polling or by a webhook.
 
-    poll      getUpdates(offset) ──▶ each update in turn: stored ──▶ offset moves on ──▶ getUpdates(offset)
+    poll      getUpdates(offset) ──▶ each update in turn: stored ──▶ offset advances ──▶ getUpdates(offset)
     webhook   POST, secret in a header ──▶ stored ──▶ 200
 
 `TelegramOptions` is the table [platforms.telegram]. With a webhook its `api_key` is the secret that Telegram
@@ -66,8 +66,8 @@ _LOG = get_logger(__name__)
 
 
 # Markdown in Telegram's dialect, which its Bot API calls MarkdownV2. Every character that could be read as
-# a mark is escaped, so that text stays text. Unsupported elements are replaced: headings become bold, lists
-# get bullets, tables stay as written, in a block of code.
+# markup is escaped, so that plain text stays plain text. Unsupported elements are replaced: headings become
+# bold, lists get bullets, tables stay as written, in a block of code.
 
 
 _DEEPEST: Final = 60
@@ -77,13 +77,13 @@ _IN_ADDRESS: Final = re.compile(r"([)\\])")
 _SHOWN_AS_LINK: Final = ("http://", "https://", "tg://", "mailto:")
 _LANGUAGE: Final = re.compile(r"[\w+#.-]{1,30}")
 _ITALIC: Final = "\0"
-"""A placeholder for italic markup until the text is complete. The parser never outputs this character."""
+"""A placeholder for the mark of italic text until the text is complete. The parser never outputs it."""
 
 
 def _parser() -> MarkdownIt:
     parser = MarkdownIt("commonmark", {"html": False, "maxNesting": _DEEPEST + 10})
     parser.enable(["strikethrough", "table"])
-    parser.disable("reference")  # the line with the target of a reference would not be shown
+    parser.disable("reference")  # Telegram would not show the line that holds the target of a reference
     parser.parse("it puts its rules in order at the first text; later ones may come in several threads")
     return parser
 
@@ -95,14 +95,14 @@ def markdown_v2(text: str) -> str | None:
     """Convert Markdown to Telegram's dialect; return None if it should be sent unchanged.
 
     It is sent unchanged if nothing visible would be left, or if it is nested too deeply. Any thread may call
-    this function. Do not convert long texts on the event loop: 4,096 brackets take 0.3 s.
+    this function. Do not convert long texts on the event loop, because 4,096 brackets take 0.3 s.
     """
     tokens = _PARSER.parse(text)
     if any(token.level >= _DEEPEST for token in tokens):
         return None
     lines = tuple(re.sub(r"\r\n?", "\n", text).split("\n"))
     written = _Writer(lines=lines).blocks(SyntaxTreeNode(tokens).children)
-    # Two italics side by side would read as one underline: an empty bold between keeps them apart.
+    # Without the empty bold text between them, two adjacent italic texts would be read as underlined.
     shown = written.replace(_ITALIC * 2, "_**_").replace(_ITALIC, "_")
     return shown if shown.strip("`>\n ") else None
 
@@ -165,7 +165,7 @@ class _Writer:
                 return self.inline(node)
 
     def _fenced(self, code: str, info: str) -> str:
-        if self.quoted:  # a block of code would end the quote
+        if self.quoted:  # a code block would end the quote
             return "\n".join(_code(line) for line in code.rstrip("\n").split("\n"))
         language = _LANGUAGE.match(info)
         body = _backslashed(code.rstrip("\n"))
@@ -175,7 +175,7 @@ class _Writer:
         inner = replace(self, quoted=True).blocks(node.children)
         if self.quoted:
             return inner
-        mark = "\\> " if self.listed else ">"  # only at the beginning of a line is it the platform's mark
+        mark = "\\> " if self.listed else ">"  # Telegram reads it as a mark only at the beginning of a line
         return "\n".join(f"{mark}{line}" for line in inner.split("\n"))
 
     def _item(self, node: SyntaxTreeNode) -> str:
@@ -241,9 +241,9 @@ class TelegramOptions(PlatformConfig, frozen=True, kw_only=True):
     delete_webhook: bool = False
     """Whether long polling removes a webhook that another program set."""
     poll_seconds: Annotated[int, Meta(ge=1, le=50)] = 30
-    """How long Telegram holds a poll open while there are no updates."""
+    """How long Telegram keeps a poll open, in seconds, while there are no updates."""
     timeout_ms: Annotated[int, Meta(ge=1, le=300_000)] = 30_000
-    """The time limit for a call during which no data arrives."""
+    """The time limit for a call, in milliseconds, during which no data arrives."""
     proxy: Proxy | None = None
     """An HTTP proxy for connections to Telegram."""
 
@@ -411,7 +411,10 @@ def _kind(status: int, described: str, *, is_telegram: bool) -> SendErrorKind:
 
 
 def failed_call(answer: Answer) -> ServerUnavailable:
-    """Return the error for a failed call: Telegram's response, or that Telegram could not be reached."""
+    """Return the error for a failed call.
+
+    It quotes Telegram's response, or says that Telegram is unreachable.
+    """
     if not answer.is_telegram:
         return unreachable(answer.error)
     return ServerUnavailable(f"Telegram rejected a call: {answer.error}", remedy="postroom retries")
@@ -439,7 +442,7 @@ _MEDIA: Final = {
     MessageType.STICKER: ("sendSticker", "sticker"),
 }
 _GENERAL: Final = "1"
-"""The topic that every forum begins with. A message to the general topic must not name a topic."""
+"""The general topic, which every forum has. A message to it must not name a topic."""
 
 
 def number_of(text: str | None) -> int | None:
@@ -503,7 +506,7 @@ _ENVELOPE: Final = frozenset(
     forward_sender_name forward_date reply_markup text entities caption caption_entities
     """.split()  # noqa: SIM905 - as a list they are a hundred lines
 )
-"""Fields of a message without further content, and the fields of its text."""
+"""Fields of a message that hold no content other than its text."""
 _EVENTS: Final = frozenset(
     """
     new_chat_members new_chat_member new_chat_participant left_chat_member left_chat_participant
@@ -521,7 +524,7 @@ _EVENTS: Final = frozenset(
 )
 """Fields of chat events that are not a person's message."""
 _OF_REPLY: Final = frozenset(("origin", "giveaway", "giveaway_winners"))
-"""Fields of an answered message that contain no content."""
+"""Fields without content in the message that another one replies to."""
 _REPEATED: Final = {"document": "animation", "location": "venue"}
 """Fields that repeat the content of another field."""
 _FORWARDS: Final = frozenset(("forward_origin", "forward_date", "forward_sender_name"))
@@ -626,7 +629,7 @@ class File(Struct, frozen=True, kw_only=True):
     is_video: bool = False
 
     def as_media(self, kind: MessageType, mime: str | None = None) -> Attachment:
-        """Return it as an attachment of this kind. `mime` is its type if Telegram names none."""
+        """Return the file as an attachment of this kind. `mime` is its MIME type if Telegram names none."""
         return Attachment(
             kind=kind, ref=self.file_id, mime=self.mime_type or mime, name=self.file_name, size=self.file_size
         )
@@ -676,7 +679,7 @@ class Told(Struct, frozen=True, kw_only=True):
     data: str = ""
 
     def listed(self, kind: str, *words: str) -> str:
-        """Return these texts as one string, preceded by the name of the kind of content."""
+        """Join these texts to one string that begins with the name of the kind of content."""
         return f"{kind}: " + ", ".join(filter(None, words or (self.title, self.description, self.text)))
 
 
@@ -718,12 +721,12 @@ def read_update(update: Json, me: Me) -> MessageEvent | ButtonPress | Moved | No
                 if message.migrate_to_chat_id or message.migrate_from_chat_id:
                     return _moved(message, me)
                 if name in EDITS and "location" in update[name]:
-                    return None  # a live location that has moved; no other location can be edited
+                    return None  # a live location has moved; no other location can be edited
                 return read_message(update[name], message, me)
         query = update.get("callback_query")
         is_ours = isinstance(query, dict) and isinstance(query.get("message"), dict) and "data" in query
         if query is None or (isinstance(query, dict) and not is_ours):
-            return None  # a button of a game, or below a message of another bot
+            return None  # the button belongs to a game or to another bot's message
         press = msgspec.convert(query, Press)
         return ButtonPress(
             source=_source(press.message, press.sender, me),
@@ -736,7 +739,7 @@ def read_update(update: Json, me: Me) -> MessageEvent | ButtonPress | Moved | No
 
 
 def _moved(message: Message, me: Me) -> Moved | None:
-    """Return the move of a group, which Telegram reports in the old and in the new group."""
+    """Return the change of a group's id, which Telegram reports in the old and in the new group."""
     here = None if message.chat is None else message.chat.id
     old, new = (message.migrate_from_chat_id or here), (message.migrate_to_chat_id or here)
     if old is None or new is None:
@@ -747,7 +750,7 @@ def _moved(message: Message, me: Me) -> Moved | None:
 
 
 def read_message(raw: Mapping[str, Json], message: Message, me: Me) -> MessageEvent | None:
-    """Return a message as an event; None if it has no content from a person for the bot.
+    """Convert a message to an event; None if the message has no content from a person for the bot.
 
     Raises:
         InvalidArgument: The message is invalid.
@@ -758,7 +761,8 @@ def read_message(raw: Mapping[str, Json], message: Message, me: Me) -> MessageEv
     if event is None:
         return None
     event.source, event.message_id = source, str(message.message_id)
-    if raw.keys() & _FORWARDS:  # another person's words are neither a command nor a mention of the bot
+    if raw.keys() & _FORWARDS:
+        # in another person's text, nothing counts as a command or as a mention of the bot
         event.forwarded = (Forwarded(text=event.text, author=_author(message, is_forward=True)),)
         event.media = Attachment.foreign(event.media)
         event.text, event.addressed = "", False
@@ -812,8 +816,8 @@ def _read_reply(
 def _content(raw: Mapping[str, Json], message: Message, me: Me) -> MessageEvent | None:
     """Return the content of a message; None for an event of the chat, such as a new member.
 
-    A part of an unknown kind, or in an unknown form, is only named. The event is addressed to the bot if the
-    text names the bot.
+    For a part of an unknown kind or form, the text contains only the name of the part. The event is addressed
+    to the bot if the text names the bot.
     """
     words, entities, is_named = message.caption, message.caption_entities, False
     if message.text is not None:
@@ -841,7 +845,7 @@ def _content(raw: Mapping[str, Json], message: Message, me: Me) -> MessageEvent 
 
 
 def _spelt_out(text: str, entities: Iterable[Json], me: Me) -> tuple[str, bool]:
-    """Return a text without mentions of the bot, with the addresses of its links.
+    """Return a text without mentions of the bot, and with the addresses of its links written out.
 
     The second value tells whether the text names the bot.
     """
@@ -994,7 +998,7 @@ class TelegramAdapter(BasePlatformAdapter):
     platform: ClassVar[Platform] = Platform.TELEGRAM
     options: ClassVar = TelegramOptions
     capabilities: ClassVar[ChannelCapabilities] = ChannelCapabilities(
-        # 4096 after formatting. Only private chats know drafts.
+        # The limit of 4096 counts the text after formatting. Only private chats support drafts.
         limit=4_096,
         unit=LengthUnit.UTF16,
         edits=True,
@@ -1002,9 +1006,9 @@ class TelegramAdapter(BasePlatformAdapter):
         typing=True,
         reactions=True,
         media=ALL_MEDIA,
-        # core.telegram.org/bots/faq: one a second in a chat, 20 a minute in a group, some 30 a second in all.
-        # There is no documented limit for reactions: this is our own, so that their refusal does not delay
-        # answers.
+        # core.telegram.org/bots/faq: one message a second in a chat, 20 a minute in a group, about 30 a
+        # second in total. Telegram documents no limit for reactions. This limit is postroom's own, so that
+        # refused reactions do not delay answers.
         rates=RateLimits(
             bot=Rate(30, 1_000),
             chat=Rate(1, 1_000),
@@ -1044,7 +1048,7 @@ class TelegramAdapter(BasePlatformAdapter):
             return ()
         return (Route(WEBHOOK_PATH, self._webhook, methods=["POST"]),)
 
-    # Its life.
+    # Connecting and disconnecting.
 
     async def connect(self, *, is_reconnect: bool = False) -> None:
         """Check the token and start receiving."""
@@ -1118,7 +1122,7 @@ class TelegramAdapter(BasePlatformAdapter):
             )
         _checked(answer)
 
-    # What comes in.
+    # Incoming updates.
 
     async def _poll(self, _: int) -> int:
         """Poll for updates once and process them; return the pause before the next poll."""
@@ -1127,7 +1131,7 @@ class TelegramAdapter(BasePlatformAdapter):
             wanted["offset"] = self._offset
         began, silence_ms = self._clock.now(), self._options.poll_seconds * 1_000
         updates = await self._asked("getUpdates", wanted, list, more_silence_ms=silence_ms)
-        # An empty answer that comes at once, or one whose updates have no number, would come again at once.
+        # If an answer is empty and came at once, or its updates have no number, the next would be the same.
         moved = not updates and self._clock.now() - began >= _SHORTEST_POLL_MS
         for update in updates:
             await self.take_in(update, partial(self._take, update))
@@ -1188,7 +1192,7 @@ class TelegramAdapter(BasePlatformAdapter):
             await self.handle_message(found)
 
     async def _follow(self, moved: Moved) -> None:
-        """Continue in the supergroup that a group has become."""
+        """Use the new id of a group that has become a supergroup, also for the group's sessions."""
         self._moved[moved.source.chat_id] = moved.chat_id
         if self._inbound is not None:
             await self._inbound.moved(moved.source, moved.chat_id)
@@ -1199,7 +1203,7 @@ class TelegramAdapter(BasePlatformAdapter):
         note = replace_unstorable(await self._inbound.pressed(press))
         shown = note[: self.capabilities.unit.fitting(note, 0, LONGEST_NOTE)]
         fields = {"callback_query_id": press.press_id, "text": shown}
-        # The press is stored; later messages do not wait for the note as well.
+        # The press is stored, so later messages need not wait for the note.
         if not self._tasks.closed:
             self._tasks.start(self._call("answerCallbackQuery", fields), name="answer a press")
 
@@ -1225,7 +1229,7 @@ class TelegramAdapter(BasePlatformAdapter):
         try:
             update = json.loads(body)
         except (ValueError, RecursionError):
-            update = body.decode("utf-8", "replace")  # no update, which becomes a dead letter
+            update = body.decode("utf-8", "replace")  # the body is not an update and becomes a dead letter
         kept = await self.is_taken(partial(self.take_in, update, partial(self._take, update)))
         return Response(status_code=200 if kept else 503)
 
@@ -1236,7 +1240,7 @@ class TelegramAdapter(BasePlatformAdapter):
         self.liveness.refused += 1
         _LOG.warning("channel.refused", platform=self.platform.value, code=code, **more)
 
-    # What it says.
+    # Outgoing messages.
 
     async def send(
         self, chat_id: str, content: str, reply_to: str | None = None, metadata: Metadata | None = None
@@ -1376,7 +1380,10 @@ class TelegramAdapter(BasePlatformAdapter):
         file: "SentFile | None" = None,
         metadata: Metadata | None = None,
     ) -> Answer:
-        """Call a method when its turn comes. For a group that has moved, use the new id."""
+        """Call a method as soon as the rate limits allow it.
+
+        Calls to a group that has moved use its new id.
+        """
         chat_id = str(fields.get("chat_id", ""))
         if (now_at := self._moved.get(chat_id)) is not None:
             fields = {**fields, "chat_id": int(now_at)}
@@ -1423,7 +1430,7 @@ def _client(options: TelegramOptions, token: str) -> "TelegramApi":
 
 
 def _checked(answer: Answer) -> Json:
-    """Return the result of a call before the first poll.
+    """Return the result of a call that `connect` makes before the first poll.
 
     Raises:
         ConfigError: Telegram refuses the token.

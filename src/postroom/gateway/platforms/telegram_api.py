@@ -1,7 +1,7 @@
 """The HTTP side of Telegram's adapter, and the only module that uses the HTTP library.
 
 The token is part of each address at Telegram. The transport inserts it, below all code that logs or quotes an
-address. So requests, errors and logs contain `bot***` instead of the token.
+address. So requests, errors and logs show `bot***` instead of the token.
 """
 
 import json
@@ -35,7 +35,7 @@ MASK: Final = "bot***"
 
 _SAFE_PATH: Final = re.compile(r"[\w][\w .+-]*(/[\w][\w .+-]*)*")
 File = tuple[str, FileContent, str]
-"""A file's name, its content and its MIME type."""
+"""The name, the content and the MIME type of a file."""
 
 
 class _WithToken(httpx2.AsyncBaseTransport):
@@ -43,8 +43,8 @@ class _WithToken(httpx2.AsyncBaseTransport):
 
     def __init__(self, token: str, *, is_plain: bool, proxy: str | None) -> None:
         self._path = f"/bot{token}/".encode("ascii")
-        # Without TLS no certificates are read; the library still requires a context, so this one trusts
-        # nobody.
+        # Without TLS, no certificates are read. The library still requires a context, so this context trusts
+        # no certificate.
         trusted = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if is_plain else True
         self._inner = httpx2.AsyncHTTPTransport(verify=trusted, trust_env=False, proxy=proxy)
 
@@ -85,8 +85,8 @@ class TelegramApi:
     ) -> Answer:
         """Call a method and return the outcome. Network failures are returned as well, never raised.
 
-        The field `file` gives the name under which `file` is sent. `more_silence_ms` extends the time limit
-        for receiving data.
+        The value of the field named `file` is the name of the form field in which the file is sent.
+        `more_silence_ms` is added to the time limit for receiving data.
         """
         url = f"{self._base}/{MASK}/{method}"
         sent, body = {**_body(fields, file), "timeout": self._timeout(more_silence_ms)}, bytearray()
@@ -109,7 +109,9 @@ class TelegramApi:
             return Answer(kind=SendErrorKind.UNKNOWN, error=f"Telegram's answer was lost: {_said(error)}")
 
     async def download(self, path: str, *, max_bytes: int) -> AsyncGenerator[bytes]:
-        """Yield the file at the path that `getFile` has returned. No other host is ever contacted.
+        """Yield the file at the path that `getFile` has returned.
+
+        No host other than the Bot API server is contacted.
 
         Raises:
             TooLarge: The file is larger than `max_bytes`; no more than that is yielded.
@@ -134,7 +136,7 @@ class TelegramApi:
 
 
 def _said(error: httpx2.RequestError) -> str:
-    """Return the type of an error as its description, because its text may contain secrets."""
+    """Describe an error by its type only, because its text may contain secrets."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(error).__name__).lower()
 
 
@@ -166,7 +168,7 @@ def _body(fields: Mapping[str, Json], file: File | None) -> dict[str, Json]:
 
 
 async def _form(head: bytes, content: FileContent, tail: bytes) -> AsyncIterator[bytes]:
-    """Yield a form with a file, without loading the whole file into memory."""
+    """Yield the parts of a form with a file, without loading the whole file into memory."""
     yield head
     async for piece in content.pieces():
         yield piece

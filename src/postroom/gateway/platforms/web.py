@@ -77,21 +77,22 @@ from postroom.sse import SseResponse
 from postroom.stores.chats.files import FileStore
 from postroom.stores.chats.web_chats import WebChats
 
-# The recent entries of one person's conversations, and the pages that watch them.
+# The recent entries of one person's conversations, and the open pages that receive their changes.
 #
-# Each change of an entry has a number. A page that saw the changes up to a number gets the later ones. It
-# gets an entry that changed several times once, in its latest state. The log is in memory and holds the
-# newest entries and the drafts; the store holds every entry except drafts. A restart begins a new log,
-# whose name (`epoch`) is part of each number, so that the numbers of two logs differ.
+# Each change of an entry has a number. A page that has received the changes up to a number gets the later
+# ones. If an entry has changed several times, the page gets it once, in its latest state. The log is in
+# memory and holds the newest entries and the drafts; the store holds every entry except drafts. A restart
+# begins a new log, whose name (`epoch`) is part of each number, so that the numbers of two logs differ.
 
 
 MOST_LOGGED: Final = 500
 MOST_CHARACTERS: Final = 5_000_000
 MOST_WATCHERS: Final = 16
 CHARACTERS_A_MS: Final = 32
-"""For each this many characters of a draft, the server waits 1 ms before it sends the draft again.
+"""The number of characters of a draft for which the server waits 1 ms before it sends the draft again.
 
-The server renders the whole draft each time, so it renders a long draft less often."""
+The server renders the whole draft each time, so it must send a long draft less often.
+"""
 LONGEST_WAIT_MS: Final = 1_000
 _ALIVE: Final = sse.entry("alive", "{}")
 MAIN: Final = "main"
@@ -108,7 +109,7 @@ class ShownFile(Record, frozen=True, kw_only=True):
     size: int
 
     def shown(self) -> dict[str, Json]:
-        """Return the file in the form that the page receives."""
+        """Return the file as JSON data for the page."""
         return {"id": self.sha256, "name": self.name, "type": self.media_type, "size": self.size}
 
 
@@ -117,14 +118,14 @@ class Entry(Record, frozen=True, kw_only=True):
 
     entry_id: str
     kind: str
-    """`message` was written by the person; `answer` and `card` were sent to the person."""
+    """`message` (written by the person), or `answer` or `card` (sent to the person)."""
     text: str
     reasoning: str = ""
     """In an answer: the reasoning of the model, which is not part of the text."""
     at: int
     conversation: str = MAIN
     order: int = 0
-    """The position in the order of entries. A restart of the server does not reset the positions."""
+    """The position of the entry among the person's entries. A restart of the server does not reset it."""
     version: int = 0
     draft: bool = False
     gone: bool = False
@@ -132,7 +133,7 @@ class Entry(Record, frozen=True, kw_only=True):
     failed: bool = False
     """Whether the answer reports a failure, so that the page offers a retry."""
     answered: bool = False
-    """In a message: whether an agent has begun to answer it or has asked a question about it."""
+    """In a message: whether an agent has begun to answer the message, or has asked a question about it."""
     answers: tuple[str, ...] = ()
     note: str = ""
     """In a message that waits: the gateway's notice about its turn, until an agent reads the message."""
@@ -149,7 +150,7 @@ class Entry(Record, frozen=True, kw_only=True):
         return len(self.text) + len(self.reasoning)
 
     def shown(self) -> dict[str, Any]:
-        """Return the entry in the form that the page receives, without HTML."""
+        """Return the entry as JSON data for the page, without the HTML of its text."""
         return {
             "id": self.entry_id,
             "conversation": self.conversation,
@@ -171,13 +172,13 @@ class Entry(Record, frozen=True, kw_only=True):
         }
 
     def to_body(self) -> dict[str, Json]:
-        """Return the entry in the form in which it is stored."""
+        """Return the entry as a body to store."""
         body: dict[str, Json] = msgspec.to_builtins(self)
         return body
 
     @classmethod
     def from_body(cls, body: dict[str, Json]) -> "Entry":
-        """Return the entry that `to_body` stored in this body, with version 0."""
+        """Return the entry that `to_body` stored in this body. Its version is 0."""
         return replace(msgspec.convert(body, cls), version=0)
 
 
@@ -186,13 +187,13 @@ class Watcher:
 
     def __init__(self) -> None:
         self.waiting: dict[str, None] = {}
-        """The unnumbered events that the page has not received yet, each once."""
+        """The events without a number that the page has not received yet. Equal events are kept once."""
         self.ended = False
         self.news = asyncio.Event()
 
 
 class ChatLog:
-    """The log of one person."""
+    """The log of one person's chat, with the open pages."""
 
     def __init__(self, epoch: str) -> None:
         self._epoch = epoch
@@ -205,11 +206,11 @@ class ChatLog:
         self._characters = 0
         self._watchers: set[Watcher] = set()
 
-    # What it shows.
+    # Entries.
 
     @property
     def number(self) -> str:
-        """The number of the newest change."""
+        """The number of the newest change, which begins with the log's `epoch`."""
         return f"{self._epoch}-{self._version}"
 
     def find(self, entry_id: str) -> Entry | None:
@@ -225,7 +226,7 @@ class ChatLog:
         return any(message_id in one.answers for one in self._entries.values())
 
     def file(self, sha256: str) -> ShownFile | None:
-        """Return a file that some entry shows."""
+        """Return a file that any entry shows; None if no entry shows it."""
         shown = (file for entry in self._entries.values() for file in entry.files)
         return next((file for file in shown if file.sha256 == sha256), None)
 
@@ -235,14 +236,17 @@ class ChatLog:
         return self.newest_order
 
     def placed(self, entry: Entry) -> Entry:
-        """Return the entry with the position of the entry that it replaces, or with a new position."""
+        """Return the entry with the position of the entry that it replaces, or else with a new position."""
         known = self._entries.get(entry.entry_id) or self._entries.get(entry.replaces)
         if known is not None:
             return replace(entry, order=known.order)
         return entry if entry.order else replace(entry, order=self.next_order(entry.at))
 
     def put(self, entry: Entry) -> None:
-        """Show an entry on all open pages. It replaces the entry with the same id, and its draft."""
+        """Show an entry on all open pages.
+
+        It replaces the entry with the same id, and the draft of an answer.
+        """
         self._version += 1
         entry = self.placed(entry)
         if (draft := self._entries.pop(entry.replaces, None)) is not None:
@@ -277,7 +281,8 @@ class ChatLog:
         """Return the entries that a part of an answer changes: the drafts that it replaces, and the answer.
 
         The answer replaces its draft, and keeps the draft's reasoning if it has none of its own. A complete
-        answer has its own id, so that it is recognized if it is sent again. The caller shows the entries.
+        answer has an id of its own, by which it is recognized if it is sent again. The caller must show the
+        entries.
         """
         answered = tuple(answers)
         drafts = [one for one in self._entries.values() if one.draft and set(one.answers) & set(answered)]
@@ -296,7 +301,7 @@ class ChatLog:
         )
         return [*ended, entry]
 
-    # Who watches.
+    # Open pages.
 
     def typing(self, conversation: str) -> None:
         """Show that an answer is being written in a conversation."""
@@ -307,7 +312,7 @@ class ChatLog:
         self._tell(sse.entry("conversations", "{}"))
 
     def beat(self) -> None:
-        """Send each page a heartbeat, and disconnect those whose session has ended."""
+        """Send a heartbeat to each page, and disconnect the pages whose session has ended."""
         self._tell(_ALIVE)
 
     def end(self) -> None:
@@ -345,8 +350,8 @@ class ChatLog:
     ) -> AsyncGenerator[str]:
         """Yield the changes since `last_id`, then each change as it happens, until the session ends.
 
-        `may_watch` is called at each heartbeat and tells whether the session is valid. `render` returns
-        entries in the form that the page receives. `wait` sleeps for a number of milliseconds.
+        `may_watch` is called at each heartbeat, and returns whether the session is still valid. `render`
+        converts entries to JSON data for the page. `wait` sleeps for a number of milliseconds.
         """
         seen, is_whole = self._seen(last_id)
         if not is_whole:
@@ -388,10 +393,10 @@ class ChatLog:
             watcher.news.set()
 
 
-# The access to our own chat page, and its files, in memory. They never contain text of a chat.
+# The sign-in to the chat page, and the page's files in memory, which never contain text of a chat.
 #
 # Each token belongs to a person. The cookie of a session is signed with a key that is derived from the token.
-# Every server recognises the session by it, also after a restart. A session ends after twelve hours, when the
+# So every server recognises the session, also after a restart. A session ends after twelve hours, when the
 # token changes, or when the person signs out.
 
 
@@ -401,7 +406,7 @@ POLICY: Final = (
 _HEADERS: Final = {
     "Content-Security-Policy": POLICY,
     "X-Content-Type-Options": "nosniff",
-    # Not `no-referrer`: with it browsers send `Origin: null` with our own forms, which are refused then.
+    # Not `no-referrer`: with it, browsers send `Origin: null` with the page's own forms, which is refused.
     "Referrer-Policy": "same-origin",
     "X-Frame-Options": "DENY",
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -532,7 +537,7 @@ class Visitors:
         wait = self._wait(address)
         if wait:
             raise Refused(429, "wait", f"Too many attempts. Try again in {wait} seconds.", retry_after=wait)
-        # All are compared, so that the time reveals nothing about similar tokens.
+        # All tokens are compared, so that the time reveals nothing about similar tokens.
         found = [name for name, known in self._people.items() if same_secret(token, known)]
         if not found:
             self._failed(address)
@@ -573,7 +578,7 @@ class Visitors:
 
 
 def require_own_page(request: Request, *, is_form: bool = False) -> None:
-    """Check that a changing request was sent by the chat page, and not by another site.
+    """Check that a request that changes something was sent by the chat page, and not by another site.
 
     The page's script sends a header that a form on another site cannot send. A form must name its origin.
 
@@ -624,7 +629,7 @@ class WebOptions(PlatformConfig, frozen=True, kw_only=True):
     """The table [platforms.web]."""
 
     name: str = "owner"
-    """The person who signs in with `token`."""
+    """The name of the person who signs in with `token`."""
     people: Mapping[str, WebPerson] = {}
     """The other people; each has separate conversations."""
     title: Annotated[
@@ -646,7 +651,7 @@ class WebAdapter(HttpAdapter):
     largest_body: ClassVar = LARGEST_BODY
     beats = True
     capabilities: ClassVar = ChannelCapabilities(
-        # The interval only bounds how often the page is updated.
+        # This interval only limits how often an open page is updated.
         limit=NO_LIMIT,
         edits=True,
         streams=True,
@@ -667,7 +672,7 @@ class WebAdapter(HttpAdapter):
         epoch = secrets.token_hex(4)
         self._logs = {name: ChatLog(epoch) for name in people}
         self._uploaded: dict[str, OrderedDict[str, ShownFile]] = {name: OrderedDict() for name in people}
-        """The newest uploaded files that are not part of a message yet."""
+        """For each person, the newest uploaded files that are not part of a message yet."""
         self._without_main: set[str] = set()
         """The people who deleted the conversation `main` in this process and have not written there since."""
         self._markdown = Markdown(headings=AS_WRITTEN)
@@ -699,7 +704,7 @@ class WebAdapter(HttpAdapter):
         for log in self._logs.values():
             log.end()
 
-    # The page and who opens it.
+    # The page, and the people who open it.
 
     async def _page(self, request: Request) -> Response:
         name = await self._person(request)
@@ -723,7 +728,8 @@ class WebAdapter(HttpAdapter):
         session = request.cookies.get(_cookie_name(request), "")
         name = self._visitors.who(session)
         if name is not None:
-            ends_at = self._clock.now() + milliseconds(SESSION_LIFE)  # at the latest
+            # the session ends at this time at the latest
+            ends_at = self._clock.now() + milliseconds(SESSION_LIFE)
             await self._chats().end_session(_hidden(session), ends_at=ends_at)
             self._logs[name].beat()
         return _with_session(request, "", 0)
@@ -732,7 +738,7 @@ class WebAdapter(HttpAdapter):
         """Return the person who is signed in with this browser; None if nobody is.
 
         Raises:
-            StoreError: It could not be read whether the person has signed out.
+            StoreError: The store could not tell whether the person has signed out.
         """
         session = request.cookies.get(_cookie_name(request), "")
         name = self._visitors.who(session)
@@ -744,7 +750,7 @@ class WebAdapter(HttpAdapter):
         try:
             return await self._person(request) is not None
         except StoreError:
-            return False  # the page reconnects and gets the reason
+            return False  # the page then reconnects and gets the reason
 
     async def _who(self, request: Request) -> str:
         name = await self._person(request)
@@ -754,7 +760,7 @@ class WebAdapter(HttpAdapter):
         return name
 
     async def _read(self, request: Request) -> tuple[str, dict[str, Json]]:
-        """Return the person who sent a changing request, and its content."""
+        """Return the person who sent a request that changes something, and the content of the request."""
         require_own_page(request)
         name = await self._who(request)
         require_json(request)
@@ -773,7 +779,7 @@ class WebAdapter(HttpAdapter):
         return json_response({"conversations": shown, "more": len(found) > MOST_CONVERSATIONS})
 
     async def _conversation(self, request: Request) -> Response:
-        """Return the newest 40 entries, or the 40 before a position, and the number of the newest change."""
+        """Return the newest 40 entries or the 40 before a position, and the number of the newest change."""
         name, before = await self._who(request), _before(request)
         conversation = _conversation_id(request.path_params["id"])
         log = self._logs[name]
@@ -812,7 +818,10 @@ class WebAdapter(HttpAdapter):
         return json_response({"id": conversation, "state": "deleted"})
 
     async def _stop(self, request: Request) -> Response:
-        """Stop the active run of a conversation; the part of its answer that was already shown stays."""
+        """Stop the active run of a conversation.
+
+        The part of the answer that was already shown stays visible.
+        """
         name, _ = await self._read(request)
         source = self._source(name, _conversation_id(request.path_params["id"]))
         note = await self._receiver().pressed(ButtonPress(source=source, value="stop"))
@@ -866,11 +875,11 @@ class WebAdapter(HttpAdapter):
         return True
 
     async def _rendered(self, entries: Sequence[Entry]) -> list[dict[str, Any]]:
-        """Return entries in the form that the page receives, with their texts as safe HTML."""
+        """Convert entries to JSON data for the page, with their texts as safe HTML."""
         bodies = await self._markdown.render({place: one.text for place, one in enumerate(entries)})
         return [{**one.shown(), "html": str(bodies[place].html)} for place, one in enumerate(entries)]
 
-    # What comes in.
+    # Incoming messages and files.
 
     async def _take(self, request: Request) -> Response:
         name, data = await self._read(request)
@@ -880,7 +889,8 @@ class WebAdapter(HttpAdapter):
         event.media = tuple(map(_attachment, files))
         message_id, log = str(event.message_id), await self._log(name)
         is_new = await self._entry(name, message_id) is None
-        order = log.next_order(self._clock.now())  # above its answer, however soon that comes
+        # the message is shown above its answer, however soon the answer arrives
+        order = log.next_order(self._clock.now())
         if is_new:
             if conversation == MAIN:
                 self._without_main.discard(name)
@@ -963,7 +973,10 @@ class WebAdapter(HttpAdapter):
         return StreamingResponse(_begun(first, pieces), media_type=media_type, headers=headers)
 
     async def _sent_with(self, name: str, ids: Json) -> tuple[ShownFile, ...]:
-        """Return the files that a message refers to: just uploaded, or already shown in this chat."""
+        """Return the files that a message refers to.
+
+        Each was just uploaded, or is already shown in this chat.
+        """
         if not isinstance(ids, list) or len(ids) > MOST_FILES or not all(isinstance(one, str) for one in ids):
             raise Refused(400, "malformed", f"`files` must be a list of at most {MOST_FILES} ids")
         known = [await self._known(name, one) for one in ids]
@@ -986,7 +999,7 @@ class WebAdapter(HttpAdapter):
         return self.files
 
     async def fetch_media(self, attachment: Attachment, *, max_bytes: int) -> AsyncIterator[bytes]:
-        """Yield an uploaded file, from the store."""
+        """Yield an uploaded file from the store."""
         if attachment.size is not None and attachment.size > max_bytes:
             raise TooLarge(f"it exceeds {max_bytes:,} bytes", value=attachment.size)
         async for piece in self._store().content(attachment.ref):
@@ -1095,7 +1108,7 @@ class WebAdapter(HttpAdapter):
         for log in self._logs.values():
             log.beat()
 
-    # What goes out.
+    # Outgoing entries.
 
     async def send(
         self, chat_id: str, content: str, reply_to: str | None = None, metadata: Metadata | None = None
@@ -1122,7 +1135,7 @@ class WebAdapter(HttpAdapter):
     async def edit_message(
         self, chat_id: str, message_id: str, content: str, metadata: Metadata | None = None
     ) -> SendResult:
-        """Replace the text of a message, or a draft by its complete answer."""
+        """Replace the text of a message, or replace a draft by the complete answer."""
         told = metadata or {}
         fields: dict[str, Any] = {"text": content}
         if reasoning := _reasoning(told):
@@ -1144,7 +1157,7 @@ class WebAdapter(HttpAdapter):
     async def send_typing(self, chat_id: str, metadata: Metadata | None = None) -> None:
         """Show for some seconds that an answer is being written.
 
-        The messages that it answers lose their notices about their turns.
+        The notices about their turn are removed from the messages that are being answered.
         """
         log = self._logs.get(chat_id)
         if log is not None:
@@ -1189,8 +1202,8 @@ class WebAdapter(HttpAdapter):
     async def _told(self, name: str, *entries: Entry, title: str, read: Iterable[str] = ()) -> SendResult:
         """Show entries to a person; `read` holds the ids of the messages that the agent had read before.
 
-        An answer to a message of a conversation that was deleted is not shown. What the page shows already is
-        not shown again, also after a restart.
+        An answer to a message of a conversation that was deleted is not shown. An entry that the page already
+        shows is not shown again, also after a restart.
         """
         conversation, ids = entries[-1].conversation, tuple(read)
         if not entries[-1].draft and await self._entry(name, entries[-1].entry_id) is not None:
@@ -1289,7 +1302,7 @@ def _message_id(told: Json) -> str:
 
 
 def _base(request: Request) -> str:
-    """Return the page's own path, wherever the routes are mounted."""
+    """Return the path of the page, which depends on where the routes are mounted."""
     return f"{request.scope.get('root_path', '')}/chat"
 
 

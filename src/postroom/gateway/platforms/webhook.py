@@ -8,25 +8,25 @@
 
 The scheme `postroom`: `X-Postroom-Timestamp` is the time in seconds since the epoch, and
 `X-Postroom-Signature: v1=<hex>` is the HMAC-SHA256 of `<timestamp>.<raw body>`. `X-Postroom-Delivery` is the
-delivery id, which is the same in each repetition; without it, an id is derived from the content. The same id
-with a different body in the same chat is refused with 409; bodies are compared as JSON, not byte by byte. The
-delivery id is not signed. Therefore, a signature that was accepted under one id is refused under another one
-while its timestamp is valid, but only by the process that accepted it. GitHub's signature and GitLab's token
-contain no timestamp: their security depends on a private connection.
+delivery id, which is the same in each repetition; without it, an id is derived from the content. A request
+with the same id but a different body in the same chat is refused with 409; bodies are compared as JSON, not
+byte by byte. The delivery id is not signed. Therefore, a signature that was accepted under one id is refused
+under another one while its timestamp is valid, but only by the process that accepted it. GitHub's signature
+and GitLab's token contain no timestamp: their security depends on a private connection.
 
-A body that lacks a field of the template, such as GitHub's `ping`, does not become a message. It is answered
-with 202, the status `ignored` and the name of the field. A null counts as a value. The agent is told which
-parts of the prompt come from the body, except in the scheme `postroom` without a template.
+A body that lacks a field of the template, such as GitHub's `ping`, does not become a message. The request is
+answered with 202, the status `ignored` and the name of the field. A null counts as a value. The agent is told
+which parts of the prompt come from the body, unless the scheme is `postroom` and there is no template.
 
 A message can be a command, such as `/stop`, only if the template begins with a slash, or if there is no
-template and the scheme is `postroom`. So text by strangers in a repository never becomes a command.
+template and the scheme is `postroom`. So text that strangers write in a repository never becomes a command.
 
 The chat is `<name>`, or `<name>/<conversation>` if the body names a `conversation`, so routes never share a
 chat. A callback gets an `X-Postroom-Delivery` that is the same for each repetition of an answer. Answers to
-routes without a callback are kept only in memory, at most the newest 1,000 and 20 million characters, and are
-lost at a restart. `answers` in the 202 response is the address of the answer, below the mount point of these
-routes. To fetch it, sign `<timestamp>.<path>` with the route's secret as in the scheme `postroom`, with the
-full path or the path as above.
+routes without a callback are kept only in memory, at most the newest 1,000 with 20 million characters in
+total, and are lost at a restart. `answers` in the 202 response is the address of the answer, below the mount
+point of these routes. To fetch it, sign `<timestamp>.<path>` with the route's secret as in the scheme
+`postroom`, with the full path or the path as above.
 """
 
 import asyncio
@@ -84,14 +84,14 @@ if TYPE_CHECKING:
 _LOG = get_logger(__name__)
 
 
-# Webhooks as values: routes, signatures, prompts, and what an answer's receiver said. Pure functions.
+# Routes, signatures, prompts, and the responses of the receivers of answers. Pure functions.
 
 
 DELIVERY: Final = "X-Postroom-Delivery"
 LONGEST_PROMPT: Final = 2_000_000
-"""Maximum characters of a prompt. It needs a limit because a template may repeat a large field."""
+"""Maximum characters of a prompt. The limit is needed because a template may repeat a large field."""
 LONGEST_SHOWN: Final = 200
-"""How many characters of a value are shown to the agent, to identify text that is not the operator's."""
+"""How many characters of each inserted value are shown to the agent, to identify foreign text."""
 
 _LONGEST_WAIT_MS: Final = 3_600_000
 _DELIVERY: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
@@ -111,7 +111,7 @@ class Scheme(StrEnum):
 
 
 class HookTable(Table, frozen=True, kw_only=True):
-    """The table [platforms.webhook.routes.<name>]: how a caller authenticates, and where answers go."""
+    """The table [platforms.webhook.routes.<name>]: how a caller authenticates, and where answers are sent."""
 
     secret: Secret = Secret()
     """The shared secret, of 16 characters or more."""
@@ -120,12 +120,12 @@ class HookTable(Table, frozen=True, kw_only=True):
     prompt: str | None = None
     """The text for the agent, with fields such as `{repo.name}`.
 
-    None for the body's `text` or the whole body.
+    If None, the text is the body's field `text` or, without this field, the whole body.
     """
     callback_url: str | None = None
     """The address that receives answers: https, or http on this machine. Redirects are not followed."""
     callback_secret: Secret | None = None
-    """The secret that signs answers; None: `secret`."""
+    """The secret that signs answers. If None, `secret` signs them."""
 
     def __post_init__(self) -> None:
         for name, secret in (("secret", self.secret), ("callback_secret", self.callback_secret)):
@@ -143,7 +143,7 @@ class HookTable(Table, frozen=True, kw_only=True):
 
 
 class HookRoute(HookTable, frozen=True, kw_only=True):
-    """One caller with its name."""
+    """The table of one caller, with the caller's name."""
 
     name: str
 
@@ -186,13 +186,13 @@ def _not_proven() -> Refused:
 _DELIVERY_HEADERS: Final = {
     Scheme.POSTROOM: DELIVERY,
     Scheme.GITHUB: "X-GitHub-Delivery",
-    # X-Gitlab-Event-UUID is shared by hooks that trigger each other; this one is the same only for retries.
+    # Hooks that trigger each other share X-Gitlab-Event-UUID. This header is the same only for retries.
     Scheme.GITLAB: "Idempotency-Key",
 }
 
 
 def delivery_of(route: HookRoute, headers: Mapping[str, str], body: bytes) -> str:
-    """Return the key that a delivery shares with its repetitions: its id, or else a hash of its content.
+    """Return the delivery id or, if there is none, a hash of the content. Repetitions have the same key.
 
     Raises:
         Refused: The id is invalid.
@@ -208,8 +208,8 @@ def delivery_of(route: HookRoute, headers: Mapping[str, str], body: bytes) -> st
 def may_command(route: HookRoute) -> bool:
     """Return whether a message of this route may be a command of the chat.
 
-    It may be one only if its first character is from the operator or a trusted caller. Text that strangers
-    wrote in a repository is never a command, even if it begins like one.
+    It may be a command only if its first character is from the operator or a trusted caller. Text that
+    strangers wrote in a repository is never a command, even if it begins like one.
     """
     return route.scheme is Scheme.POSTROOM if route.prompt is None else route.prompt.startswith("/")
 
@@ -217,7 +217,7 @@ def may_command(route: HookRoute) -> bool:
 def prompt_of(template: str | None, data: Mapping[str, Json], body: bytes) -> str:
     """Return the prompt: the template with its fields, otherwise the body's `text`, otherwise the whole body.
 
-    Fields inside inserted values are not replaced. A missing value becomes an empty text.
+    Fields inside inserted values are not replaced. A missing value is replaced by an empty string.
 
     Raises:
         Refused: The prompt is blank or too long.
@@ -242,7 +242,7 @@ def missing_field(template: str | None, data: Mapping[str, Json]) -> str | None:
 
 
 def foreign_fields(route: HookRoute, data: Mapping[str, Json], body: bytes) -> dict[str, Json]:
-    """Return the beginning of each value in the prompt that does not come from the operator.
+    """Return the beginning of each value in the prompt that comes from the body, keyed by its field.
 
     The result is empty for a caller of the scheme `postroom` without a template, who writes directly to the
     agent.
@@ -267,7 +267,7 @@ def _filled(template: str, data: Mapping[str, Json]) -> str:
 
 
 class _Absent:
-    """The value of a field that a body lacks."""
+    """The marker for a field that a body lacks."""
 
 
 _ABSENT: Final = _Absent()
@@ -307,9 +307,9 @@ def conversation_of(data: Mapping[str, Json]) -> str | None:
 
 
 def outcome_of(status: int, retry_after: str | None, *, now: int) -> SendResult:
-    """Return the result of sending an answer, according to its receiver's status code.
+    """Convert the status code of an answer's receiver to the result of sending the answer.
 
-    After 500, 502 or 504 it is unknown whether it was accepted. A redirect is not followed.
+    After 500, 502 or 504 it is unknown whether the answer was accepted. A redirect is not followed.
     """
     if 200 <= status < 300:
         return SendResult.sent()
@@ -355,7 +355,7 @@ class WebhookOptions(PlatformConfig, frozen=True, kw_only=True):
     routes: Annotated[Mapping[RouteName, HookTable], Meta(min_length=1)]
     """The callers by name. The name is part of the caller's address."""
     callback_timeout_s: Annotated[float, Meta(ge=0.1, le=60)] = 10
-    """The time limit for a callback during which no data arrives."""
+    """The time limit for a callback, in seconds, during which no data arrives."""
 
 
 class WebhookAdapter(HttpAdapter):
@@ -392,7 +392,7 @@ class WebhookAdapter(HttpAdapter):
             MissingExtra: A route has a callback, and no HTTP client is installed.
         """
         if self._client is None and any(route.callback_url for route in self._routes.values()):
-            # Making one reads the certificates of the system.
+            # Creating a client reads the system's certificates, so it is done on a thread.
             self._client = await asyncio.to_thread(_client, self._seconds)
         await super().connect(is_reconnect=is_reconnect)
 
@@ -403,7 +403,7 @@ class WebhookAdapter(HttpAdapter):
         if client is not None:
             await client.aclose()
 
-    # What comes in.
+    # Incoming webhooks.
 
     async def _take(self, request: Request) -> Response:
         route = self._routes.get(request.path_params["name"])
@@ -452,10 +452,10 @@ class WebhookAdapter(HttpAdapter):
         return event
 
     async def _refuse_other_content(self, event: MessageEvent) -> None:
-        """Refuse a message whose delivery id names a stored message with other content.
+        """Refuse a message if a stored message with the same delivery id has other content.
 
         The stored message is unchanged. The comparison comes after storing, so that the later of two
-        concurrent requests is refused too. Messages that an older release stored are not compared.
+        concurrent requests is refused too. Messages that were stored by an older release are not compared.
 
         Raises:
             Refused: The stored message has other content.
@@ -500,7 +500,7 @@ class WebhookAdapter(HttpAdapter):
             )
         return json_response({"delivery": delivery, "answers": found, "final": found[-1]["final"]})
 
-    # What goes out.
+    # Outgoing answers.
 
     async def send(
         self, chat_id: str, content: str, reply_to: str | None = None, metadata: Metadata | None = None
@@ -556,7 +556,10 @@ class WebhookAdapter(HttpAdapter):
 
 
 class _Answers:
-    """The answers that wait to be fetched, by the answered message. The oldest are dropped."""
+    """The answers that wait to be fetched, keyed by the answered message.
+
+    If there are too many, the oldest are dropped.
+    """
 
     def __init__(self) -> None:
         self._kept: OrderedDict[str, list[dict[str, Any]]] = OrderedDict()
@@ -583,7 +586,7 @@ def _answers_at(name: str, delivery: str) -> str:
 
 
 def _whole(request: Request, path: str) -> str:
-    """Return the public path of one of these routes, including their mount point."""
+    """Return the public path of one of these routes, including the mount point."""
     return f"{request.scope.get('root_path', '')}{path}"
 
 
@@ -596,5 +599,5 @@ def _client(seconds: float) -> "httpx2.AsyncClient":
             value=error.name,
             remedy=install_command("openai"),
         ) from error
-    # Nothing from the environment: neither a proxy nor a netrc gets to see the signed request.
+    # The environment is ignored, so that neither a proxy nor a netrc file affects the signed request.
     return httpx2.AsyncClient(timeout=seconds, follow_redirects=False, trust_env=False)

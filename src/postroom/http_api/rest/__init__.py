@@ -1,1 +1,1 @@
-"""The mail room over REST: one address for each operation, generated from the same table as the MCP tools."""
+"""Mail over REST: one address for each operation, generated from the same table as the MCP tools."""

@@ -1,7 +1,7 @@
-"""The OpenAPI 3.1 document: the table of operations, the schemas of their commands and answers, and callers.
+"""The OpenAPI 3.1 document: operations, the schemas of their commands and responses, and their callers.
 
 It is generated from the same commands as the schemas of the MCP tools, and adds the limits of values. The
-same code always generates the same bytes.
+same version of the code always generates the same bytes.
 """
 
 from collections.abc import Sequence
@@ -69,7 +69,8 @@ _REQUEST_ID: Final = {
 def document(*, session_cookie: str, administration: Sequence[Operation] = ()) -> dict[str, Any]:
     """Return the document as plain data.
 
-    `session_cookie` is the name of the pages' cookie here, `administration` the rows below /admin.
+    `session_cookie` is the name of this server's login cookie, and `administration` are the operations below
+    /admin.
     """
     schemas = Schemas((*MAIL_OPERATIONS, *administration))
     administered: dict[str, dict[str, Any]] = {}
@@ -142,7 +143,7 @@ def _query(command: type[msgspec.Struct]) -> list[dict[str, Any]]:
 
 
 def _events(schemas: Schemas) -> dict[str, Any]:
-    """Return the description of the address for events: it responds like `fetch_events` or streams."""
+    """Return the description of the events address, which responds like `fetch_events` or with a stream."""
     responses = _responses(schemas.answer(OPERATIONS["fetch_events"]), _OF_MAIL - ONLY_OF_CHANGES)
     responses["200"]["content"]["text/event-stream"] = {"schema": {"type": "string"}}
     return {
@@ -231,11 +232,11 @@ def _schemes(session_cookie: str) -> dict[str, Any]:
 
 @cache
 def encoded(*, session_cookie: str, administration: tuple[Operation, ...] = ()) -> bytes:
-    """Return the document in encoded form. It is generated at the first request."""
+    """Return the document as encoded JSON; it is generated at the first request."""
     return msgspec.json.encode(document(session_cookie=session_cookie, administration=administration))
 
 
 BASE: Final = "/v1"
 DOCUMENT: Final = f"{BASE}/openapi.json"
 EVENTS: Final = f"{BASE}/events"
-"""The address that waits for events. It is not an operation."""
+"""The address at which callers wait for events; it is not an operation."""

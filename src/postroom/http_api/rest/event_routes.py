@@ -1,7 +1,7 @@
-"""The events of a project as they happen, at one address: a long poll, or a stream.
+"""One address for the events of a project as they happen: by long polling, or as a stream.
 
-    GET /v1/events?project_key=&after=&wait=30      one answer: when there are events or the wait is over
-    GET /v1/events?project_key=  text/event-stream  event by event, until the server stops or the hour is over
+    GET /v1/events?project_key=&after=&wait=30      one response: when there are events, or after the wait
+    GET /v1/events?project_key=  text/event-stream  event by event, until the server stops or after 1 h
 
 A reader that reconnects with `Last-Event-ID` (as browsers do) gets the missed events, each once.
 """
@@ -28,28 +28,31 @@ from postroom.services.following import EventFollowing
 STREAM: Final = "text/event-stream"
 LAST_ID: Final = "Last-Event-ID"
 REFUSED: Final = "refused"
-"""The type of the last event of a stream that cannot continue."""
+"""The type of the last event of a stream that cannot continue after an error."""
 ALIVE: Final = "beat"
-"""The event type of a heartbeat. Pages must notice silence, and browsers do not pass comments to scripts."""
+"""The event type of a heartbeat.
+
+A heartbeat is an event, because pages must notice silence, and browsers do not pass comments to scripts.
+"""
 RETRY_MS: Final = 2_000
 BEAT: Final = 15
-"""Seconds of silence before a heartbeat."""
+"""Number of seconds without an event after which a heartbeat is sent."""
 LIFE: Final = timedelta(hours=1)
-"""The maximum duration of a stream, so that callers must reconnect and are checked again."""
+"""The maximum duration of a stream; after it, callers must reconnect, and their access is checked again."""
 MOST_LISTENERS: Final = 128
-"""Maximum number of concurrent streams and waits. Immediate responses are not limited."""
+"""Maximum number of concurrent streams and waiting requests; immediate responses are not limited."""
 _LISTS: Final = list_fields(input_schema(FollowEvents))
 
 
 class EventService:
-    """Answers requests for events, and limits the number of waiting clients."""
+    """Answers requests for events, and limits the number of clients that wait."""
 
     def __init__(self, following: EventFollowing) -> None:
         self._following = following
         self._listeners = 0
 
     async def answer(self, request: Request) -> Response:
-        """Return the events, or a stream of them.
+        """Return the events, or a stream of events.
 
         Raises:
             InvalidArgument: A field, or the last event id, is invalid.
@@ -67,13 +70,13 @@ class EventService:
         try:
             return _as_json(await _while_there(request, self._following.events(asked, caller)))
         except ClientDisconnect:
-            return Response(status_code=204)  # which nobody reads
+            return Response(status_code=204)  # nobody reads this response
         finally:
             self._leave()
 
     async def _stream(self, asked: FollowEvents, caller: Caller) -> Response:
         self._come()
-        try:  # what cannot be followed is refused with a status, before the stream begins
+        try:  # before the stream begins, an error can still set the status
             first = await self._following.events(_at_once(asked), caller)
         except BaseException:
             self._leave()
@@ -93,7 +96,7 @@ class EventService:
         self._listeners -= 1
 
     async def _events(self, asked: FollowEvents, found: EventsView, caller: Caller) -> AsyncGenerator[str]:
-        """Yield events as they occur; heartbeats in between contain the position in the log."""
+        """Yield events as they occur; the heartbeats between them contain the position in the log."""
         loop = asyncio.get_running_loop()
         until = loop.time() + LIFE.total_seconds()
         yield sse.retry(RETRY_MS)
@@ -113,18 +116,18 @@ class EventService:
 
 
 async def _while_there(request: Request, asking: Awaitable[EventsView]) -> EventsView:
-    """Return the events; stop waiting if the client has gone.
+    """Return the events; stop waiting if the client has disconnected.
 
     Raises:
-        ClientDisconnect: The client has gone.
-        PostroomError: The request is refused.
+        ClientDisconnect: The client has disconnected.
+        PostroomError: The log cannot be followed.
     """
     try:
         async with asyncio.TaskGroup() as group:
             watching = group.create_task(_gone(request))
             found = await asking
             watching.cancel()
-    except ExceptionGroup as errors:  # of the two errors, the first
+    except ExceptionGroup as errors:  # of two errors, raise the first
         raise errors.exceptions[0] from None
     return found
 

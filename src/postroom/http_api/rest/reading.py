@@ -1,4 +1,4 @@
-"""Converts requests to the plain arguments of an operation, which `read_command` then validates."""
+"""Converts requests to the plain arguments of an operation, which `read_command` validates later."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -15,11 +15,11 @@ JSON: Final = "application/json"
 KEY_HEADER: Final = "Idempotency-Key"
 KEY_FIELD: Final = "idempotency_key"
 MOST_FIELDS: Final = 2_000
-"""Maximum number of query fields: about as many short ones as fit into the longest query."""
+"""Maximum number of query fields, which is about how many short ones fit into the longest query."""
 
 
 def query_arguments(query: bytes, lists: frozenset[str]) -> dict[str, Any]:
-    """Parse the fields of a query. A list is given by repeating its field once for each entry.
+    """Parse the fields of a query; a list is given by repeating its field for each entry.
 
     Raises:
         InvalidArgument: The query is not UTF-8, has too many fields, or repeats a single value.
@@ -28,7 +28,7 @@ def query_arguments(query: bytes, lists: frozenset[str]) -> dict[str, Any]:
         pairs = parse_qsl(
             query.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=MOST_FIELDS
         )
-    except ValueError as error:  # broken UTF-8 is one too
+    except ValueError as error:  # invalid UTF-8 raises a ValueError, too
         raise InvalidArgument(
             "the query is malformed", remedy=f"send at most {MOST_FIELDS} fields, UTF-8 percent-encoded"
         ) from error
@@ -51,12 +51,12 @@ async def body_arguments(request: Request) -> dict[str, Any]:
     """Parse the fields of a JSON body, and add the idempotency key from the header.
 
     Raises:
-        HTTPException: The body has another type than JSON (415).
-        InvalidArgument: The body is not a JSON object, or header and body have different keys.
+        HTTPException: The body's type is not JSON (415).
+        InvalidArgument: The body is not a JSON object, or the header and the body contain different keys.
     """
     _refuse_other_types(request.headers)
     found = _object(await request.body())
-    given = request.headers.get(KEY_HEADER)  # there is one at most: the door refuses two
+    given = request.headers.get(KEY_HEADER)  # the guard lets at most one through
     if given is None:
         return found
     key = given.strip()
@@ -87,6 +87,6 @@ def _object(body: bytes) -> dict[str, Any]:
 
 
 def list_fields(schema: Mapping[str, Any]) -> frozenset[str]:
-    """Return the names of the fields that are lists, according to the schema of the operation's tool."""
+    """Return the names of the fields that are lists, according to the schema of the operation's MCP tool."""
     properties: Mapping[str, Mapping[str, Any]] = schema["properties"]
     return frozenset(name for name, kind in properties.items() if kind.get("type") == "array")

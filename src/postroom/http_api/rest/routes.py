@@ -1,4 +1,4 @@
-"""The routes of the mail room: read the arguments, perform the operation, answer in JSON."""
+"""The REST routes for mail: read the arguments, perform the operation, and answer in JSON."""
 
 from collections.abc import Awaitable, Callable
 from urllib.parse import quote
@@ -24,7 +24,7 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 def rest_paths() -> frozenset[str]:
-    """Return every address of this interface, for the guard."""
+    """Return every address of this REST interface, for the guard."""
     return frozenset({DOCUMENT, EVENTS, *(one.path for one in MAIL_OPERATIONS)})
 
 
@@ -35,10 +35,11 @@ def rest_routes(
     session_cookie: str,
     administration: tuple[Operation, ...] = (),
 ) -> list[Route]:
-    """Return a route for each operation, the route that waits for events, and the route of the description.
+    """Return a route for each operation, the route for events, and the route of the OpenAPI document.
 
-    `permissions` has the callers of each. `session_cookie` is the name of the cookie that identifies people
-    at the pages. The document describes the rows of `administration`, too.
+    `permissions` lists the callers that each route accepts. `session_cookie` is the name of the cookie that
+    identifies people who are logged in to the pages. The document also describes the operations in
+    `administration`.
     """
     events_of = EventService(following)
 

@@ -1,4 +1,4 @@
-"""The schemas of the document: the fields of commands with examples, responses, and refusals."""
+"""The schemas of the OpenAPI document: the fields of commands with examples, responses, and errors."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -56,7 +56,7 @@ class QueryField:
 
 
 class Schemas:
-    """The schemas of the responses of some operations, and `parts`, the schemas to which they refer."""
+    """The response schemas of some operations, and `parts`, the schemas to which these refer."""
 
     def __init__(self, operations: Sequence[Operation]) -> None:
         in_json = [row for row in operations if row.name != WHOLE_ATTACHMENT.name]
@@ -82,14 +82,14 @@ class Schemas:
 
 
 def _answer_of(operation: Operation) -> Any:
-    """Return the type of an operation's answer, without the answer of another server that is passed on."""
+    """Return the type of an operation's result, without the responses that another server may return."""
     choices = [kind for kind in get_args(operation.answer) if kind is not Response]
     is_passed_on = Response in get_args(operation.answer)
     return choices[0] if is_passed_on else operation.answer
 
 
 def _as_text(schema: Any) -> Any:
-    """Return the schema of a time, or of times within an object, in the form that `plain` writes."""
+    """Return the schema of times in the form that responses use: as text."""
     if isinstance(schema, list):
         return [_as_text(one) for one in schema]
     if not isinstance(schema, dict):
@@ -105,7 +105,7 @@ def reference(command: type[msgspec.Struct]) -> dict[str, Any]:
 
 
 def query_fields(command: type[msgspec.Struct]) -> Iterator[QueryField]:
-    """Yield the fields of a reading operation; unneeded fields are omitted, because a query has no null."""
+    """Yield the fields of a reading operation; none may be null, because a query cannot express null."""
     _, parts = msgspec.json.schema_components([command])
     schema = parts[command.__name__]
     for name, given in schema["properties"].items():
@@ -237,7 +237,7 @@ DOOR: Final[Mapping[int, tuple[str, ...]]] = {
     500: ("internal_error",),
     503: ("server_unavailable",),
 }
-"""The error codes outside operations, apart from those about tokens and sizes."""
+"""The error codes that do not come from operations, except those about tokens and sizes."""
 ONLY_OF_CHANGES: Final = frozenset({415, 507})
 ALWAYS: Final = frozenset({400, 401, 403, 413, 421, 500})
 """The possible statuses of a call that does not use mail."""
@@ -256,11 +256,11 @@ ADMINISTRATIVE: Final[tuple[type[errors.PostroomError], ...]] = (
     errors.ServerUnavailable,
     errors.ConfigError,
 )
-"""The errors of administration alone."""
+"""The errors that only administration can raise."""
 
 
 def codes_by_status(kinds: Sequence[type[errors.PostroomError]] = MAIL) -> dict[int, tuple[str, ...]]:
-    """Return the possible codes of a refusal with each status, in order."""
+    """Return, for each status, the possible error codes, in order."""
     found: defaultdict[int, set[str]] = defaultdict(set)
     for kind in kinds:
         found[STATUSES[kind]].add(kind.code)

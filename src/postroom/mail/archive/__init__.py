@@ -1,1 +1,1 @@
-"""The Git archive for people: an export of the database by the relay, and the rebuild from it."""
+"""The Git archive, which people can read: exported by the relay, and the source for a rebuild."""

@@ -5,10 +5,10 @@ identified by their ids, and it never delays mail. Records that wait to be archi
 relay delivers them in batches.
 
 A small file next to the repositories, the mark file, records the id of the store and the newest log entries
-that the archive has. At start-up, a server compares the mark with the database, so that a different or older
-database never writes records whose numbers the archive already uses. Each change that is archived adds an
-entry to the log of its project, and entry numbers only grow. A smaller newest number therefore reveals an
-older database.
+that the archive has. At start-up, a server compares the mark with the database, and does not start if the
+database is a different or an older one. Such a database could reuse record numbers that the archive already
+contains. Each archived change adds an entry to the log of its project, and entry numbers only grow. If the
+newest number in the database is smaller than the one in the mark, the database is older than the archive.
 """
 
 import asyncio
@@ -49,11 +49,14 @@ class Batch:
     recalled: list[tuple[Message, bytes]] = field(default_factory=list)
     """Messages whose text was deleted; the names of their files still contain the former subjects."""
     deleted: list[tuple[int, int]] = field(default_factory=list)
-    """Deleted messages with the time at which each was sent, which determines the folder of its file."""
+    """Deleted messages, each as its id and the time when it was sent.
+
+    The time determines the folder of the message's file.
+    """
     removed: list[str] = field(default_factory=list)
     """Other files to remove."""
     newest_entry: int = 0
-    """The newest entry of the project's log when the batch was read."""
+    """Number of the newest entry in the project's log when the batch was read."""
 
     @property
     def subject(self) -> str:
@@ -91,7 +94,7 @@ def _gather_messages(tx: MailReads, batch: Batch, ids: Sequence[int]) -> None:
         if message.recalled_at is not None:
             batch.recalled.append((message, content))
             continue
-        if is_damaged(message):  # the archive may still have the text that was sent
+        if is_damaged(message):  # the archive may still have the original text
             continue
         batch.messages.append(message)
         batch.files[layout.message_path(message)] = content
@@ -128,7 +131,7 @@ def differing_files(batch: Batch, blobs: Mapping[str, str], repository: ArchiveR
     """Return the paths of a batch's files that are missing from the archive or differ there.
 
     A file in the layout of an older release counts as equal if its fields are equal. Thread digests are
-    skipped, because they are made from the messages. `blobs` has the hashes in the archive. Blocks.
+    skipped, because they are generated from the messages. `blobs` has the hashes in the archive. Blocks.
 
     Raises:
         ArchiveUnavailable: A file cannot be read.
@@ -163,7 +166,7 @@ def _tell_the_same(path: str, content: bytes, found: bytes) -> bool:
     except ValueError:
         return False
     if path.startswith("reservations/") and theirs.get("expires_at", "") <= ours["expires_at"]:
-        del ours["expires_at"]  # every call of its agent extends it, and the archive is not told of each
+        del ours["expires_at"]  # every call of the agent extends it, and these changes are not archived
     return all(theirs[name] == value for name, value in ours.items() if name in theirs)
 
 
@@ -176,7 +179,7 @@ def _told(path: str, content: bytes) -> dict[str, Any]:
 
 NAME: Final = "store.json"
 _READ_BEFORE: Final = "newest_message"
-"""A field that the previous release needs when it starts; its value 0 has no meaning."""
+"""A field that the previous release needs when it starts; its value is always 0 and has no meaning."""
 _LARGEST: Final = 16 * 1024 * 1024
 
 
@@ -191,7 +194,7 @@ class StoreMark:
 
 
 def read_mark(folder: Path) -> StoreMark | None:
-    """Return the mark from a folder, or None if there is none.
+    """Read the mark file in a folder and return the mark, or None if there is no mark file.
 
     Raises:
         ConfigError: The file exists but is not a valid mark file.
@@ -234,7 +237,7 @@ def write_mark(folder: Path, mark: StoreMark) -> None:
 
 
 def raise_mark(folder: Path, slug: str, newest: int) -> None:
-    """Record in the mark file that the archive has this entry of a project's log; no effect without the file.
+    """Record in the mark file that the archive contains this log entry; no effect if there is no mark file.
 
     Raises:
         ConfigError: The file is not a valid mark file.
@@ -270,7 +273,7 @@ class Author:
 class Archive:
     """Writes the records of projects into their repositories under `root`.
 
-    Handles the effects for the archive.
+    It handles the outbox effects that are addressed to the archive.
     """
 
     lease = timedelta(minutes=5)
@@ -308,8 +311,8 @@ class Archive:
         self._views: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         """Locks by slug.
 
-        Each lock is held from reading a project until writing it, so that an older state never overwrites a
-        newer one.
+        A lock is held from the moment a project is read until it is written, so that an older state never
+        overwrites a newer one.
         """
 
     def repository(self, slug: str) -> ArchiveRepository:
@@ -329,16 +332,16 @@ class Archive:
         return known
 
     def serves(self, target: str) -> bool:
-        """Return True, because every project has its repository here and one server writes them all."""
+        """Return True: every project has its repository here, and one server writes all of them."""
         return self._may_write()
 
     async def perform(self, rows: Sequence[OutboxMessage]) -> Performed:
         """Write the records of a project as one commit.
 
-        Repeating a write changes nothing, because its files are the same.
+        Writing the same records again changes nothing, because the files are the same.
 
         Raises:
-            ArchiveUnavailable: Nothing was written; the rows stay in the backlog.
+            ArchiveUnavailable: No record was written; the rows stay in the outbox.
         """
         project_id = int(rows[0].target)
         if project_id not in self._slugs:
@@ -374,7 +377,7 @@ class Archive:
         *,
         may_write: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Write records, named `<kind>:<id>`, and remove files, all read from one snapshot of the store."""
+        """Write records, named `<kind>:<id>`, and remove files, based on a single snapshot of the store."""
 
         def look(tx: MailReads) -> Batch | None:
             project = tx.project_by_id(project_id)
@@ -389,9 +392,9 @@ class Archive:
         slug = self._slugs[project_id]
         async with self._views[slug]:
             batch = await self._store.read(look)
-            if not may_write():  # the server stalled, so its view may be old
+            if not may_write():  # the server stalled, so the state that it has read may be outdated
                 raise ArchiveUnavailable("another server writes the archive now", value=slug)
-            if batch is not None:  # else the project was merged into another
+            if batch is not None:  # otherwise the project was merged into another one
                 await asyncio.to_thread(self._commit, batch)
 
     def _commit(self, batch: Batch) -> None:
@@ -399,7 +402,7 @@ class Archive:
         for message, content in batch.recalled:
             batch.files[_place(repository, message)] = content
         try:
-            with self._marking:  # before the write, so that the mark is never behind the archive
+            with self._marking:  # written before the commit, so that the mark is never behind the archive
                 raise_mark(self.root, batch.project.slug, batch.newest_entry)
         except OSError as error:
             raise ArchiveUnavailable(
@@ -417,7 +420,7 @@ class Archive:
             repository.tidy(self._clock.now())
 
     async def rebuild(self, project: Project, *, page: int = 200) -> int:
-        """Write all records of a project, and return their number.
+        """Write all records of a project to its repository, and return how many there are.
 
         Files that are up to date are not written again, so the call can be repeated at any time.
 
@@ -437,11 +440,11 @@ class Archive:
         return written
 
     async def replace(self, project: Project, aside: str) -> int:
-        """Rename a project's repository to this name, and write a new repository from the database.
+        """Move a project's repository aside under this name, and write a new one from the database.
 
         Raises:
-            ArchiveUnavailable: The repository cannot be renamed, or not all records were written; run
-                `rebuild` in the latter case.
+            ArchiveUnavailable: The repository cannot be renamed, or only some records were written. In the
+                latter case, run `rebuild`.
         """
         place = self.root / f"{project.slug}.git"
         try:
@@ -451,22 +454,22 @@ class Archive:
         return await self.rebuild(project)
 
     async def lost_head(self, project: Project) -> bool:
-        """Return whether a project's repository lacks nothing but its HEAD."""
+        """Return whether a project's repository exists, but its HEAD is missing or damaged."""
         return await asyncio.to_thread(head_is_lost, self.root / f"{project.slug}.git")
 
     async def write_head(self, project: Project) -> None:
-        """Write the HEAD of a project's repository again.
+        """Restore the HEAD of a project's repository.
 
         Raises:
-            ArchiveUnavailable: It cannot be written.
+            ArchiveUnavailable: HEAD cannot be written.
         """
         await asyncio.to_thread(write_head, self.root / f"{project.slug}.git")
 
     async def differing(self, project: Project, *, page: int = 200) -> list[str]:
         """Return the archive files that differ from the database.
 
-        Records that still wait to be archived are skipped, and records that change during the comparison are
-        compared again.
+        Records that are still waiting to be archived are skipped. Records that change during the comparison
+        are compared again.
 
         Raises:
             ArchiveUnavailable: The archive cannot be read.
@@ -503,11 +506,11 @@ class Archive:
 
 
 def _settled_batch(tx: MailReads, *, project: Project, records: Sequence[str]) -> Batch:
-    """Collect the files of the records that do not wait to be archived."""
+    """Return the files of those records that are not waiting to be archived."""
     rows = tx.outbox.open(ARCHIVE, limit=100_000)
     waiting = {record for row in rows for record in records_of(row.payload)}
     batch = gather(tx, project, [one for one in records if one not in waiting])
-    if any(row.target == str(project.id) for row in rows):  # every write includes it
+    if any(row.target == str(project.id) for row in rows):  # every write includes the project's file
         batch.files.pop(layout.PROJECT_FILE, None)
     return batch
 
@@ -518,7 +521,7 @@ def _place(repository: ArchiveRepository, message: Message) -> str:
 
 
 def _places(repository: ArchiveRepository, messages: Sequence[tuple[int, int]]) -> Iterator[str]:
-    """Yield the paths of messages, each given with the time when it was sent."""
+    """Yield the paths of messages; each message is given as its id and the time when it was sent."""
     ids = {number for number, _ in messages}
     for folder in sorted({layout.message_folder(sent_at) for _, sent_at in messages}):
         yield from (path for path in repository.paths(f"{folder}/") if layout.message_id_of(path) in ids)

@@ -8,7 +8,7 @@
     attachments/<first two>/<sha256>
 
 The front matter has one `name: <JSON>` per line, which YAML parsers also understand. Blind-copy recipients
-are never written; only the database contains them.
+are never written to the archive; only the database contains them.
 """
 
 import json
@@ -46,12 +46,12 @@ def message_folder(sent_at: int) -> str:
 def message_path(message: Message) -> str:
     """Return the path of a message's file; the id makes it unique, and the subject makes it readable."""
     slug = re.sub(r"[^a-z0-9]+", "-", message.subject.casefold()).strip("-")[:_SLUG_CHARS].strip("-")
-    # Existing archives name their files like this: another word would leave the old files behind.
+    # Existing archives use this name; with another one, their old files would stay in the archive.
     return f"{message_folder(message.created_at)}/{message.id}-{slug or 'letter'}.md"
 
 
 def thread_path(thread_id: str) -> str:
-    """Return the path of a thread's digest; colons are escaped, because some file systems refuse them."""
+    """Return the path of a thread's digest; escape colons, because some file systems do not allow them."""
     return f"threads/{thread_id.replace('%', '%25').replace(':', '%3A')}.md"
 
 
@@ -87,7 +87,7 @@ def project_file(project: Project) -> bytes:
 
 
 def moved_project_file(slug: str, human_key: str, merged_into: str) -> bytes:
-    """Return the file of a merged project, which names the project into which it was merged."""
+    """Return the project file for a merged project, which names the project into which it was merged."""
     return _json({"slug": slug, "human_key": human_key, "merged_into": merged_into})
 
 
@@ -170,7 +170,7 @@ def read_message_file(content: bytes) -> tuple[dict[str, Any], str]:
     if not fence:
         raise ValueError("the front matter is not closed")
     fields = {}
-    for line in head.split("\n"):  # not splitlines: JSON may hold other line separators
+    for line in head.split("\n"):  # not splitlines, because JSON may contain other line separators
         name, _, value = line.partition(": ")
         fields[name] = json.loads(value)
     return fields, body

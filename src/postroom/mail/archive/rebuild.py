@@ -28,7 +28,7 @@ _TOLD: Final = 500
 
 @dataclass(slots=True)
 class _Found:
-    """Rows by table, and the data that links them."""
+    """The rows that were read, by table, and the ids that link them to each other."""
 
     rows: dict[str, list[Row]] = field(default_factory=dict)
     agents: dict[str, int] = field(default_factory=dict)
@@ -107,7 +107,7 @@ def holds_archive(root: Path) -> bool:
 
 
 def projects_made(root: Path, slugs: Sequence[str], *, author: tuple[str, str]) -> dict[str, int]:
-    """Return when some projects were created, according to their repositories; skip those without a time.
+    """Return when these projects were created, according to their repositories; skip those without a time.
 
     Raises:
         ArchiveUnavailable: A repository cannot be read.
@@ -164,7 +164,7 @@ def _read_project(found: _Found, slug: str, repository: ArchiveRepository) -> No
 
 
 def _told(slug: str, repository: ArchiveRepository) -> Iterator[tuple[str, bytes]]:
-    """Yield the message files, and report progress at intervals."""
+    """Yield the message files, and report the progress at intervals."""
     total = len(repository.paths("messages/"))
     for done, found in enumerate(repository.walk("messages/")):
         if not done % _TOLD:
@@ -250,7 +250,7 @@ def _read_message(found: _Found, project: Row, where: str, content: bytes) -> No
 
 
 def _tie_aliases(found: _Found) -> None:
-    """Make the names of merged projects aliases of the projects that contain their records now.
+    """Make the names of a merged project aliases of the project that contains its records now.
 
     A target may itself have been merged into another project.
     """
@@ -266,7 +266,7 @@ def _tie_aliases(found: _Found) -> None:
 
 
 def _tie_messages(found: _Found) -> None:
-    """Number the messages of each inbox in the order in which they were written."""
+    """Number the messages in the inbox of each recipient, in the order in which they were written."""
     seqs: dict[int, int] = {}
     for row, head, slug in sorted(found.messages, key=lambda message: message[0]["id"]):
         found.add("messages", row)

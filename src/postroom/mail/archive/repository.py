@@ -1,15 +1,15 @@
 """The archive's repository: stores batches of files and returns files, through the `git` program.
 
 It manages one bare repository with the branch `main`. It uses neither the index nor a working tree, so that
-there is no `index.lock` and the cost of a batch does not grow with the number of files. It knows nothing of
-mail.
+there is no `index.lock` and the cost of a batch does not grow with the number of files. This module has no
+knowledge of mail.
 
     turn ──▶ tip ──▶ fast-import (one pack, one fsync) ──▶ what changed? ──▶ compare and set of the branch
               ▲                                                                        │
-              └───────────────── another writer came between ◀─────────────────────────┘
+              └───────────────── another writer was faster ◀───────────────────────────┘
 
-The writers of this class take turns. Without turns, one of two equally fast processes lost the race twenty
-times in a row. Consistency does not depend on the turns, but only on the compare-and-set of the branch, which
+Writers that use this class take turns. Without turns, one of two equally fast processes lost the race twenty
+times in a row. Turns only make this faster: consistency depends on the compare-and-set of the branch, which
 also protects against other Git processes.
 
 `GitProgram` starts and stops Git with a clean environment and a time limit for each call, and translates its
@@ -36,17 +36,17 @@ from postroom.contracts.clock import milliseconds
 from postroom.contracts.errors import ArchiveUnavailable, InvalidArgument, InvalidPath
 
 SETTINGS = (
-    "core.fsync=objects,derived-metadata,reference",  # a power cut leaves no branch that names half an object
-    # another writer holds the branch for milliseconds; a dead one never releases it
+    "core.fsync=objects,derived-metadata,reference",  # a power failure leaves no branch with partial objects
+    # a live writer locks the branch for milliseconds; a dead one never releases the lock
     "core.filesRefLockTimeout=500",
-    "fastimport.unpackLimit=0",  # a batch is one pack with one fsync, never a loose file an object
-    "gc.auto=0",  # tidying is the worker's, never a surprise in the middle of a write
-    "pack.threads=1",  # repacking runs while the server works: one core is enough
+    "fastimport.unpackLimit=0",  # a batch is one pack with one fsync, never one loose file per object
+    "gc.auto=0",  # only the worker repacks, so that Git never starts to do so during a write
+    "pack.threads=1",  # repacking runs beside the server, so it may use only one core
 )
 GRACE_SECONDS = 1.0
-"""Seconds that Git gets to remove its lock files after it was asked to stop.
+"""The number of seconds that Git gets to remove its lock files after it was asked to stop.
 
-A killed Git would leave them behind.
+A Git process that is killed leaves them behind.
 """
 STDERR_SHOWN = 300
 """Maximum number of characters of Git's error output that an error shows."""
@@ -59,7 +59,7 @@ _RESTORE = (
     "move the repository away and run `postroom rebuild archive`"
 )
 
-# Git tells its failures in words only. LC_ALL=C keeps them in English; the first match names the remedy.
+# Git reports failures only as text. LC_ALL=C keeps it in English; the first match decides the remedy.
 _REMEDIES = (
     (".lock': File exists", "wait for the other Git process; if none runs, remove the named lock file"),
     ("No space left on device", _FREE_SPACE),
@@ -81,7 +81,7 @@ _REMEDIES = (
 )
 
 HEAD: Final = b"ref: refs/heads/main\n"
-"""The content of the HEAD file in each repository, which names its only branch."""
+"""The content of the HEAD file in each repository; it points to the repository's only branch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,13 +148,13 @@ class GitProgram:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 env=self._environment,
-                cwd=self.folder.anchor,  # always there, unlike the caller's folder
+                cwd=self.folder.anchor,  # this folder always exists, unlike the caller's current folder
                 umask=0o077,
                 start_new_session=True,  # Git starts child processes; a timeout stops them all
             ) as process:
                 try:
                     out, complaint = process.communicate(stdin, timeout=bound.total_seconds())
-                except BaseException:  # whatever ended the wait, no Git process outlives it
+                except BaseException:  # whatever ended the wait, no Git process may continue after it
                     _end(process)
                     raise
         except subprocess.TimeoutExpired:
@@ -187,24 +187,24 @@ def remedy_for(said: str) -> str | None:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ask the process and its children to end, and kill them after the grace period."""
+    """Ask the process and its child processes to end, and kill them after the grace period."""
     for wish in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(process.pid, wish)
             process.wait(GRACE_SECONDS)
-        except (ProcessLookupError, PermissionError):  # none of them is left; macOS says the latter
+        except (ProcessLookupError, PermissionError):  # all have ended; macOS: the second error
             return
-        except subprocess.TimeoutExpired:  # it did not listen
+        except subprocess.TimeoutExpired:  # it ignored the request to end
             continue
 
 
 def head_is_lost(folder: Path) -> bool:
-    """Return whether only HEAD is missing, without which Git does not recognize a repository. Blocks."""
+    """Return whether the HEAD of a repository is missing or damaged, so that Git rejects it. Blocks."""
     try:
         return (folder / "objects").is_dir() and (folder / "HEAD").read_bytes() != HEAD
     except FileNotFoundError:
         return True
-    except OSError:  # the folder is unreadable, so a later write fails too
+    except OSError:  # the folder is unreadable, so a later write will fail and report it
         return False
 
 
@@ -236,7 +236,7 @@ PATH_LIMIT = 4096
 """Maximum number of bytes in a path; newer releases of `git fsck --strict` report longer paths."""
 NO_SUBJECT = "(no subject)"
 
-# Names that Git takes for its own, here or when the archive is checked out on macOS or Windows, where case,
+# Names that Git reserves, here or when the archive is checked out on macOS or Windows, where case,
 # trailing dots and blanks, a stream name after a colon and invisible characters do not count. "gi....~1" is
 # how Windows shortens them. All of them are also findings of `git fsck --strict`.
 _RESERVED = re.compile(r"\.git(modules)?|gi[^~.]{0,4}~\d+")
@@ -247,7 +247,10 @@ _ESCAPED = re.compile(rb'[\x00-\x1f\x7f"\\]')
 _TRAILER_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]*")
 _IDENTITY = re.compile(r"[^<>\x00-\x1f\x7f]+")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-"""Characters that could move a terminal's cursor or end a message early; newlines and tabs are kept."""
+"""Control characters, which could move a terminal's cursor or end a message early.
+
+Newlines and tabs are not included.
+"""
 
 
 def checked_path(path: str) -> str:
@@ -266,7 +269,7 @@ def checked_path(path: str) -> str:
 
 
 def checked_identity(name: str, email: str) -> str:
-    """Return `Name <email>` in the format of a commit.
+    """Return `Name <email>` in the format that Git uses in a commit.
 
     Raises:
         InvalidArgument: A part is blank or contains angle brackets or control characters.
@@ -300,7 +303,7 @@ def message(subject: str, body: str, trailers: Sequence[tuple[str, str]]) -> str
 
 
 def file_changes(files: Mapping[str, bytes]) -> bytes:
-    """Return the lines of the stream that add or replace `files`.
+    """Return the lines of the import stream that add or replace `files`.
 
     Raises:
         InvalidPath: A path is not safe, or is both a file and the folder of another file.
@@ -317,7 +320,7 @@ def file_changes(files: Mapping[str, bytes]) -> bytes:
 
 
 def file_removals(paths: Sequence[str]) -> bytes:
-    """Return the lines of the stream that remove files; missing files are ignored.
+    """Return the lines of the import stream that remove files; missing files are ignored.
 
     Raises:
         InvalidPath: A path is not safe.
@@ -328,10 +331,10 @@ def file_removals(paths: Sequence[str]) -> bytes:
 def commit_stream(
     *, ref: str, identity: str, now: int, text: str, changes: bytes, parent: str | None
 ) -> bytes:
-    """Return the complete input for one commit; Git answers with the commit's id.
+    """Return the complete import stream for one commit; Git answers it with the commit's id.
 
-    `ref` is a name that is used only in this input: the reset removes it before Git writes any ref, so that
-    it never remains, even after a failure or a kill.
+    `ref` is a name that occurs only in this stream. The reset in the stream removes it before Git writes any
+    ref, so it never remains, even after a failure or a kill.
     """
     who = f"{identity} {now // 1000} +0000"
     head = f"commit {ref}\nmark :1\nauthor {who}\ncommitter {who}\n".encode()
@@ -354,7 +357,7 @@ def _one_line(text: str) -> str:
 
 
 def _fault(path: str) -> str | None:
-    """Return what is wrong with a path, or None."""
+    """Return the reason why a path is not safe, or None if it is."""
     try:
         encoded = path.encode()
     except UnicodeEncodeError:
@@ -368,7 +371,7 @@ def _fault(path: str) -> str | None:
             return "it is absolute, or contains an empty name"
         if len(segment.encode()) > SEGMENT_LIMIT:
             return f"it contains a name longer than {SEGMENT_LIMIT} bytes"
-        # Where a backslash separates too, each part counts as a name.
+        # Some systems also treat a backslash as a separator, so each part counts as a name.
         for name in segment.split("\\"):
             if name in {".", ".."}:
                 return "it leaves its folder"
@@ -391,7 +394,7 @@ LONG = 10
 PACKS_KEPT = 50
 LOOSE_KEPT = 2_000
 LEFTOVER_AFTER = timedelta(hours=1)
-"""Age after which an unchanged temporary file is assumed to belong to a dead process."""
+"""Age after which a temporary file that has not changed is assumed to belong to a dead process."""
 LEFTOVERS = ("objects/pack/tmp_*", "objects/pack/.tmp-*", "fast_import_crash_*")
 _OWN_LEFTOVER = re.compile(r"objects/pack/tmp_(?:pack|idx)_\w+|fast_import_crash_\d+")
 ARGUMENTS_LIMIT = 24_000
@@ -414,9 +417,9 @@ class ArchiveRepository:
     """One bare Git repository to which commits are only ever added.
 
     Several writers, in threads or processes, may share it. Writers take turns. If a writer finds that the
-    branch has moved, it builds its commit again on the new tip. Waiting for a turn and each Git call are
-    limited by the timeout; calls that read the whole repository may take ten times as long. All methods
-    block, so run them in a worker thread.
+    branch has moved, it builds its commit again on the new tip. The timeout limits the wait for a turn and
+    each Git call. Calls that read the whole repository may take ten times as long. All methods block, so run
+    them in a worker thread.
     """
 
     def __init__(self, git: GitProgram, identity: str) -> None:
@@ -449,7 +452,7 @@ class ArchiveRepository:
 
     @property
     def is_made(self) -> bool:
-        """Whether the repository exists; False if the folder is unreadable, as creating it shows why."""
+        """Whether the repository exists; False if the folder is unreadable, so that `open` shows why."""
         try:
             return (self._git.folder / "HEAD").exists()
         except OSError:
@@ -467,10 +470,10 @@ class ArchiveRepository:
     ) -> str | None:
         """Add or replace `files` in one commit on the branch, dated `now`, and return its id.
 
-        Return None if the archive already has exactly these files. A batch can therefore be repeated, even
-        after a failure whose outcome is unknown. Files in `removed` are removed from the newest tree; earlier
-        commits keep them, and nothing else is ever removed. The subject is joined into one line of at most 72
-        characters, and each trailer's value into one line.
+        Return None if the archive already has exactly these files. This makes it safe to write a batch again,
+        even if it is unknown whether the first write succeeded. Files in `removed` are removed from the
+        newest tree; earlier commits keep them, and nothing else is ever removed. The subject is joined into
+        one line of at most 72 characters, and each trailer's value into one line.
 
         Raises:
             InvalidPath: A path is not safe, or a file would replace a folder or a folder a file.
@@ -492,7 +495,7 @@ class ArchiveRepository:
                 answer = self._git.ask("update-ref", BRANCH, built, parent or UNBORN)
                 if answer.code == 0:
                     return built
-                if self.tip() == parent:  # else another writer moved the branch
+                if self.tip() == parent:  # otherwise another writer has moved the branch
                     raise self._git.failure("update-ref", answer)
         raise ArchiveUnavailable(
             f"other writers moved {BRANCH} {ATTEMPTS} times while one batch was written",
@@ -503,13 +506,13 @@ class ArchiveRepository:
     def tip(self) -> str | None:
         """Return the id of the newest commit, or None before the first one."""
         answer = self._git.ask("for-each-ref", "--format=%(objectname)", BRANCH)
-        # A branch file that Git cannot read is only a complaint here; taking it for no branch would hide it.
+        # Git only warns here if it cannot read a branch file; do not mistake that for a missing branch.
         if answer.code != 0 or answer.complaint:
             raise self._git.failure("for-each-ref", answer)
         return answer.out.decode().strip() or None
 
     def existing(self, paths: Iterable[str]) -> set[str]:
-        """Return those of the paths that are files in the newest commit.
+        """Return which of the given paths are files in the newest commit.
 
         Raises:
             InvalidPath: A path is not safe.
@@ -538,8 +541,8 @@ class ArchiveRepository:
         """Yield every file of the newest commit in the folder `prefix` (or all files), ordered by path.
 
         All files come from the same commit, whatever is written in the meantime. All paths are held in
-        memory, and contents are read in groups. No process runs between two groups, so that the caller may be
-        slow.
+        memory, and contents are read in groups. No Git process runs between two groups, so the caller may
+        take its time.
 
         Raises:
             InvalidPath: The prefix is not safe.
@@ -576,7 +579,7 @@ class ArchiveRepository:
         findings = [line for line in lines if line.strip() and not line.startswith(("notice: ", "dangling "))]
         if answer.code != 0 and not findings:
             findings = [f"git fsck ended with {answer.code}"]
-        with self._turn():  # no writer of this class is active, so an existing lock belongs to a dead one
+        with self._turn():  # no writer of this class is active, so an existing lock belongs to a dead process
             folder = self._git.folder
             left = [*folder.glob("*.lock"), *folder.glob("refs/**/*.lock")]
         return findings + [
@@ -589,7 +592,7 @@ class ArchiveRepository:
         """Combine small packs if there are over 50, or over 2,000 loose objects; return whether it did so.
 
         Also remove temporary files of processes that died more than an hour before `now`. No object is
-        deleted, so that concurrent writers are safe and readers never have to wait.
+        deleted, so concurrent writers are safe and readers never have to wait.
 
         Raises:
             ArchiveUnavailable: Git failed; nothing is lost.
@@ -599,8 +602,8 @@ class ArchiveRepository:
         counts = dict(line.split(": ", 1) for line in counted)
         if int(counts["packs"]) <= PACKS_KEPT and int(counts["count"]) <= LOOSE_KEPT:
             return False
-        # Geometric: packs of similar size are joined, so that the work is proportional to the additions.
-        # Objects that no branch names yet, such as a batch in progress, are kept.
+        # Geometric: packs of similar size are combined, so the work is proportional to what was added.
+        # Objects that no branch refers to yet, such as a batch in progress, are kept.
         self._git.run("repack", "--geometric=2", "-d", "-l", "-q", "-n", patience=LONG)
         return True
 
@@ -608,7 +611,7 @@ class ArchiveRepository:
     def _turn(self) -> Iterator[None]:
         """Wait until no other writer of this class is active.
 
-        The turn ends when the process ends at the latest.
+        The turn ends with the context, or when the process dies.
         """
         path = self._git.folder / TURN_FILE
         patience = self._git.timeout.total_seconds()
@@ -647,14 +650,14 @@ class ArchiveRepository:
         return answer.out.decode().strip()
 
     def _discard(self, complaint: str) -> None:
-        """Remove the files that a failed import names, because they would keep a full disk full."""
+        """Remove the files that a failed import names in its output; they may have filled the disk."""
         for name in _OWN_LEFTOVER.findall(complaint):
-            # The caller needs the import's error; `tidy` removes the rest later.
+            # Ignored, because the caller needs the import's error; `tidy` removes these files later.
             with suppress(OSError):
                 (self._git.folder / name).unlink()
 
     def _changes_something(self, parent: str | None, built: str, removed: Sequence[str]) -> bool:
-        """Return whether the new tree differs from its parent's; raise if the new tree lost a file."""
+        """Return whether the new tree differs from its parent's tree; raise if the new tree lost a file."""
         if parent is None:
             return True
         changed = self._git.run("diff-tree", "-r", "-z", "--name-status", "--no-renames", parent, built)
@@ -683,7 +686,7 @@ class ArchiveRepository:
             yield from self._contents(group)
 
     def _contents(self, entries: Sequence[_Entry]) -> Iterator[tuple[str, bytes]]:
-        """Yield the path and the content of each entry, after one process has read them all and exited."""
+        """Yield the path and the content of each entry; one process reads them all and exits first."""
         if not entries:
             return
         asked = "".join(f"{entry.blob}\n" for entry in entries).encode()
@@ -707,7 +710,7 @@ class ArchiveRepository:
                 try:
                     if path.stat().st_mtime_ns // 1_000_000 < since:
                         path.unlink()
-                # its process completed it in the meantime, or another tidy removed it
+                # its process has completed it in the meantime, or another `tidy` has removed it
                 except FileNotFoundError:
                     continue
                 except OSError as error:
@@ -717,7 +720,7 @@ class ArchiveRepository:
 
 
 def _create(git: GitProgram) -> None:
-    """Create the repository in a temporary folder and rename it, so that nobody finds it incomplete."""
+    """Create the repository in a temporary folder and rename the folder, so nobody sees it incomplete."""
     folder = git.folder
     fresh = GitProgram(git.program, folder.with_name(f".{folder.name}-{uuid.uuid4().hex}"), git.timeout)
     try:

@@ -1,7 +1,7 @@
-"""Mail that wakes its recipient: a message to an agent with a runner starts a run that answers the sender.
+"""Mail that wakes its recipient: if the recipient has a runner, a message starts a run that answers it.
 
-send ─▶ one change: the message, also on its reader's thread, where it starts a run or waits
-run ─▶ still unread? ─▶ delivered: the run has it ─▶ the reader's command
-end ─▶ one change: message read, its sender answered on the same thread
-round ─▶ a message that has woken nobody yet ─▶ on its reader's thread, or to the reader's chat
+send ─▶ one change: the message is stored, also on its recipient's thread, where it starts a run or waits
+run ─▶ still unread? ─▶ assigned to the run ─▶ the recipient's program gets it
+end ─▶ one change: the message is marked as read, and its sender is answered on the same thread
+round ─▶ a message that has woken nobody yet ─▶ on its recipient's thread, or to the recipient's chat
 """

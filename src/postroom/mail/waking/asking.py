@@ -19,7 +19,7 @@ from postroom.mail.projects import full_address
 from postroom.mail.waking.prompts import ASKED, ASKING_LANES, asking_thread, messages_named
 
 STARTER: Final = "starter"
-"""Stands for the person or agent whose message started the run."""
+"""Stands for the person or agent who wrote the message that started the run."""
 _OWN_RUN = "give the run's own id from POSTROOM_RUN of the program that the server started"
 
 
@@ -35,9 +35,9 @@ def ask_person(context: WriteContext, asked: AskPerson) -> AskedView:
 
     Raises:
         IllegalTransition: The agent has no such active run.
-        InvalidArgument: Only one of a timeout and its effect is given, the kind of answer is
+        InvalidArgument: A timeout is given without its effect or the other way round, the kind of answer is
             invalid, or the call neither names a run nor comes from one.
-        UnknownAgent: Somebody who may or may not answer does not exist.
+        UnknownAgent: A person or agent that the call permits or forbids to answer does not exist.
     """
     home, agent = acting_active(context, asked.project_key, asked.agent_name)
     if (asked.timeout_seconds is None) != (asked.on_timeout == "wait"):
@@ -55,7 +55,7 @@ def ask_person(context: WriteContext, asked: AskPerson) -> AskedView:
     for one in same:
         if one.asked == question.asked:
             question = replace(question, id=one.id)
-        else:  # nobody has seen it: it is shown after the turn
+        else:  # nobody has seen it yet, because it is shown only after the turn
             context.tx.unask(run_id, agent.id, one.id, context.now)
     if not question.id:
         numbers = (question_number(run_id, question.text, context.now, salt) for salt in count())
@@ -66,18 +66,18 @@ def ask_person(context: WriteContext, asked: AskPerson) -> AskedView:
 
 
 def ask_person_again(context: WriteContext, asked: AskPerson, kept: AskedView) -> None:
-    """Restore the question that belongs to an answer stored under a key.
+    """Restore a question if the result of its call was stored under an idempotency key.
 
-    If the server crashes or the attempt fails, the attempt ends and its question is removed. The next attempt
-    repeats the call and gets the stored result, so the question must exist under the same id. A question that
-    is open or answered is not asked again.
+    If the server crashes or the attempt fails, the question is removed with the attempt. The next attempt
+    repeats the call and gets the stored result, so the question must exist again under the same id. A
+    question that is still open or was answered is not asked again.
 
     Raises:
         IllegalTransition: The question does not exist, and the agent has no such active run.
     """
     home, agent = acting(context, asked.project_key, asked.agent_name)
     if _is_outside(context, asked, agent):
-        return  # it does not depend on an attempt
+        return  # a question asked outside a run does not depend on an attempt
     run_id = _run_of(context, asked)
     if not context.tx.has_asked(run_id, kept["question_id"]):
         question = _question(context, asked, home, agent, run_id)
@@ -94,7 +94,7 @@ def _run_of(context: WriteContext, asked: AskPerson) -> str:
 
 
 def _is_outside(context: WriteContext, asked: AskPerson, agent: Agent) -> bool:
-    """Return whether an agent without a runner asks: a client program that a person started."""
+    """Return whether an agent without a runner asks, that is, a client program that a person started."""
     return not (asked.run_id or context.caller.run_id) and context.tx.runner(agent.id) is None
 
 
@@ -145,7 +145,7 @@ def _keep(context: WriteContext, agent: Agent, run_id: str, question: AskedQuest
 def _question(
     context: WriteContext, asked: AskPerson, home: Project, agent: Agent, run_id: str
 ) -> AskedQuestion:
-    """Return the question that a call asks, without its id."""
+    """Return the question that a call asks, with no id yet."""
     kind = asked_for(
         choices=asked.choices,
         wants_text=asked.text,
@@ -181,11 +181,11 @@ def _question(
 
 
 def _address(context: WriteContext, written: str, home: Project, run_id: str) -> str:
-    """Return the full address of somebody who may or may not answer.
+    """Return the full address of a person or agent that the call permits or forbids to answer.
 
     Raises:
         UnknownAgent: There is nobody with this address.
-        InvalidArgument: No message started the run.
+        InvalidArgument: The address is `starter`, but no message started the run.
     """
     if written == OPERATOR:
         return written

@@ -1,6 +1,6 @@
 """Runs of agents on mail: the messages that a run receives, its execution, and the answer to the senders.
 
-The change that starts a run also assigns the run's messages, and the change that ends it also writes the
+The change that starts a run also assigns messages to the run. The change that ends the run also writes the
 answer.
 """
 
@@ -59,12 +59,12 @@ from postroom.stores.store import Transaction
 
 _ENDS_WELL = (TerminationKind.NATURAL_END, TerminationKind.BEHAVIOR_REQUESTED, TerminationKind.SUSPENDED)
 AgentName = tuple[str, str]
-"""The slug of the project, and the name of the agent."""
+"""The slug of an agent's project, and the agent's name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunInput:
-    """The mail of a run that starts or is continued."""
+    """The mail for a run that starts or continues."""
 
     agent: AddressedAgent | None
     """The agent of the run; None if it no longer exists."""
@@ -86,8 +86,8 @@ def begin(
 ) -> RunInput:
     """Assign messages to an agent's run, record the run as active, and return the run's mail.
 
-    `before` is the run as an earlier execution stored it. `answered` are the questions whose answers the run
-    continues with. A run that has no input is not recorded as active.
+    `before` is the run as an earlier execution stored it. `answered` are the questions whose answers let the
+    run continue. A run that has no input is not recorded as active.
     """
     now = messages_named([one.id or "" for one in messages])
     given = before.input.trigger_message_ids if before is not None and before.input is not None else ()
@@ -112,8 +112,8 @@ def take(
 ) -> tuple[RunMessage, ...]:
     """Assign messages that arrived while the run was active; return those that the run reads.
 
-    `told` means that the program has received these messages. They are then assigned even if its agent has
-    read them.
+    `told` means that the program has already received these messages. They are then assigned even if the
+    agent has read them in the inbox.
     """
     ids = messages_named([one.id or "" for one in messages])
     _, assigned = _assigned(tx, whose, run_id, ids, told=told)
@@ -121,7 +121,7 @@ def take(
 
 
 def unread(tx: MailReads, whose: AgentName, messages: Sequence[RunMessage]) -> tuple[RunMessage, ...]:
-    """Return the messages that were neither read by their agent nor recalled; write nothing."""
+    """Return those messages that their agent has not read and that were not recalled; write nothing."""
     addressed = tx.agent_addressed(*whose)
     ids = messages_named([one.id or "" for one in messages])
     found = {} if addressed is None else tx.received(addressed.agent.id, ids)
@@ -135,14 +135,14 @@ def _assigned(
 ) -> tuple[AddressedAgent | None, list[Received]]:
     """Assign messages to a run; return its agent and the messages that need the run.
 
-    A message that is already assigned to the run stays assigned, because the run was cut off and may have
-    read it. Another message needs the run if it was neither recalled nor read, and if postroom runs its
+    A message that is already assigned to the run stays assigned, because an interrupted execution may have
+    read it. Any other message needs the run if it was neither recalled nor read, and if postroom runs its
     agent.
     """
     addressed = tx.agent_addressed(*whose)
     if addressed is not None:
         tx.lock_projects([addressed.project.id])
-        addressed = tx.agent_addressed(*whose)  # in its state under the lock
+        addressed = tx.agent_addressed(*whose)  # read its state again, now that the lock is held
     if addressed is None:
         return None, []
     agent = addressed.agent
@@ -161,12 +161,12 @@ def _assigned(
 
 
 def _among(messages: Sequence[RunMessage], mail: Sequence[int]) -> tuple[RunMessage, ...]:
-    """Return the messages that are either mail with one of these ids, or no mail at all."""
+    """Return the mail messages with one of these ids, and the messages that are not mail."""
     return tuple(one for one in messages if set(messages_named([one.id or ""])).issubset(mail))
 
 
 def _noted(tx: MailWrites, *, begun: RunInput, run_id: str, rules: Rules) -> tuple[RunMessage, ...]:
-    """Return the notes for a run that starts or starts again, as the message before its mail."""
+    """Return the notes for a run that starts or restarts, as a message that precedes its mail."""
     if begun.agent is None:
         return ()
     notes = notes_to_give(
@@ -185,10 +185,10 @@ def _noted(tx: MailWrites, *, begun: RunInput, run_id: str, rules: Rules) -> tup
 
 
 class MailRunExecutor(ExecutorAround):
-    """Wraps the executor of agents to process mail.
+    """Wraps the executor of agents, so that their runs read mail and ask people.
 
-    A run does not start if all its messages have been read in the meantime. If a run has asked a person, it
-    waits for the answer after it has ended its turn, and then continues with the answer.
+    A run does not start if all its messages have been read in the meantime. A run that has asked a person
+    ends its turn, waits for the answer, and then continues with it.
     """
 
     def __init__(
@@ -201,7 +201,7 @@ class MailRunExecutor(ExecutorAround):
         tracing: Tracing = OFF,
         rules: Rules | None = None,
     ) -> None:
-        """Keep the arguments; `whose` returns the agent whose runs a thread contains."""
+        """Keep the arguments; `whose` returns the agent that executes the runs of a thread."""
         super().__init__(within)
         self._store = store
         self._clock = clock
@@ -232,7 +232,7 @@ class MailRunExecutor(ExecutorAround):
         told = replace(
             activation, control=control, messages=messages, agent_id=self.agent_of(activation.thread_id)
         )
-        follows = list[str]()  # its earlier place in a trace, then those of its messages, in order
+        follows = list[str]()  # the run's earlier trace position, then those of its messages, in order
         if self._tracing.is_on:
             names = [run_trace(run_id), *map(message_trace, begun.mail)]
             places = await self._store.read(lambda tx: tx.traces(names))
@@ -273,9 +273,9 @@ class MailRunExecutor(ExecutorAround):
     async def _executed(
         self, told: RunActivation, sink: EventSink, span: Span, begun: RunInput
     ) -> AgentRunResult:
-        """Execute the run and collect its questions; work that it causes later continues its trace.
+        """Execute the run and collect its questions; work that the run causes later continues its trace.
 
-        A run that starts, or starts again, is given the notes that concern it.
+        A run that starts or restarts is given the notes that concern it.
         """
         run_id = told.run_id or ""
         if begun.agent is not None and begun.agent.has_notes and not told.decisions:
@@ -336,7 +336,7 @@ class LiveMail:
     def __init__(
         self, within: PendingBoundary, store: MailStore, mail_thread: str, whose: AgentName, run_id: str
     ) -> None:
-        """Read pending messages through `within`, for an agent's run on a mail thread."""
+        """Read the pending messages of an agent's run on a mail thread, through `within`."""
         self._within = within
         self._store = store
         self._mail_thread = mail_thread
@@ -344,7 +344,7 @@ class LiveMail:
         self._run_id = run_id
 
     async def waiting(self, boundary: Boundary, *, group: str | None = None) -> tuple[RunMessage, ...]:
-        """Return the messages that the run would read before this step, except read and recalled ones.
+        """Return the messages that the run would read before this step, except read or recalled ones.
 
         Raises:
             StoreError: The store could not be reached.
@@ -360,7 +360,7 @@ class LiveMail:
         """Commit the messages that the run reads before this step; return them in order.
 
         Messages that were read or recalled in the meantime are omitted. Messages in `only` were already given
-        to the program, so they are included even if its model has read them in the inbox, too. If the run is
+        to the program, so they are included even if its model has also read them in the inbox. If the run is
         interrupted before they are assigned, its next execution assigns them.
 
         Raises:
@@ -381,10 +381,10 @@ class LiveMail:
 
 
 async def _continued(activation: RunActivation) -> tuple[RunActivation, RunRecord | None]:
-    """Return the request of a run that continues with all its input, and the run as it was stored.
+    """Return a run's request with all the input with which it continues, and the run as it was stored.
 
-    The input includes people's decisions, as messages, and the earlier messages of a run that was held back
-    by a budget.
+    The input includes people's decisions, as messages. If only budgets held the run back, the input also
+    includes its earlier messages.
     """
     control, messages = activation.control, activation.messages
     before: RunRecord | None = None
@@ -402,8 +402,8 @@ async def _continued(activation: RunActivation) -> tuple[RunActivation, RunRecor
     decided = (
         RunMessage.user(answer_told(asked.get(call_id, ""), resume), id=f"{DECISION}{resume.decision_id}")
         for call_id, resume in activation.decisions
-        if call_id not in budgets  # the agent has not asked whether it may run
-        and not resume.decision_id.startswith(f"{BY_MAIL}/")  # it reads the reply itself
+        if call_id not in budgets  # the agent did not ask about the budget
+        and not resume.decision_id.startswith(f"{BY_MAIL}/")  # the agent reads the reply itself
     )
     return replace(activation, messages=(*messages, *decided)), before
 
@@ -415,12 +415,12 @@ no further answer is sent.
 """
 
 ANSWERED = "question told: "
-"""Prefix of the key that records that a run's questions were sent."""
+"""Prefix of the key which records that the questions of a run were sent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunCompletion:
-    """The end of a run that had messages, or the questions that the run asks before it continues."""
+    """The end of a run that had messages, or the questions for which the run waits before it continues."""
 
     run_id: str
     slug: str
@@ -430,9 +430,12 @@ class RunCompletion:
     failed: str | None
     """Why the run failed; None if it succeeded."""
     asked: tuple[str, ...] = ()
-    """The questions of a run that waits. Such a run has not ended, and its messages stay assigned."""
+    """The questions for which the run waits.
+
+    If there are any, the run has not ended, and its messages stay assigned.
+    """
     by_reply: bool = True
-    """Whether a reply answers the questions.
+    """Whether a person can answer the questions by a reply.
 
     A question about the run's budget can only be answered by a decision.
     """
@@ -448,8 +451,8 @@ class RunCompletion:
         project, agent = addressed.project, addressed.agent
         received = tx.received(agent.id, self.message_ids)
         tx.lock_projects({project.id, *(one.project_id for one in received.values())})
-        received = tx.received(agent.id, self.message_ids)  # in their state under the lock
-        context = replace(context, now=tx.now())  # the log of the project is in order of time
+        received = tx.received(agent.id, self.message_ids)  # read again under the lock
+        context = replace(context, now=tx.now())  # the entries in the project's log must be in order of time
         concerned = self._asked(context, received) if self.asked else self._handled(context, agent, received)
         if not concerned:
             return
@@ -467,7 +470,7 @@ class RunCompletion:
                 block_unfinished(context, project, agent, message.id, why[:MOST_REASON])
 
     def _asked(self, context: WriteContext, received: dict[int, Received]) -> list[int]:
-        """Return the messages assigned to the run; return none if these questions were sent before."""
+        """Return the messages assigned to the run; return none if its questions were already sent."""
         key = self.run_id, ANSWERED + "\n".join(filter(None, (self.dispatch_id, *self.asked)))
         if context.tx.answer(*key) is not None:
             return []
@@ -476,7 +479,7 @@ class RunCompletion:
         return [one.message_id for one in found if one.run_id in (None, self.run_id)]
 
     def _handled(self, context: WriteContext, agent: Agent, received: dict[int, Received]) -> list[int]:
-        """Mark the messages that are handled by this end of the run, and return them."""
+        """Mark the messages that this end of the run completes as handled, and return them."""
         found = list[int]()
         for one in filter(None, map(received.get, self.message_ids)):
             if one.run_id == self.run_id and one.delivered_at is not None:
@@ -484,7 +487,7 @@ class RunCompletion:
                     continue
                 delivered_at = one.delivered_at
             elif self.failed is None or one.read_at is not None:
-                continue  # it was read before this run came to it, and needs nothing more
+                continue  # it was read before this run received it, so nothing more is needed
             else:
                 delivered_at = context.now
             found.append(one.message_id)
@@ -549,8 +552,8 @@ class RunCompletion:
 def _asker(context: WriteContext, agent: Agent, asked: Message, *, is_answer: bool) -> Agent | None:
     """Return the agent that should get the answer to a message, if there is one.
 
-    This is the sender of the message or, if the message is itself the answer of a run, the agent that started
-    the thread. Otherwise two agents could thank each other forever.
+    This is the sender of the message. If the message is itself the answer of a run, it is the agent that
+    started the thread, because otherwise two agents could thank each other forever.
     """
     tx, sender_id = context.tx, asked.sender_id
     if is_answer:
@@ -585,7 +588,7 @@ class MessageEffects(RunEffects):
         """
         ended = _completion(run)
         if ended is not None:
-            ended.told(self._context_of(tx, accept))  # first: it locks all projects that are concerned
+            ended.told(self._context_of(tx, accept))  # first: it locks all affected projects
         elif run.status is RunStatus.DONE and ASKING in run.thread_id:
             _tell_asker(self._context_of(tx, accept), run)
         place = in_run(run.run_id)
@@ -607,7 +610,7 @@ class MessageEffects(RunEffects):
                 give_back(context, task, by=task.holder_id, reason="the run of its holder ended")
 
     def put_back(self, tx: Transaction, row: RunDispatch) -> None:
-        """Record that a run is inactive until it is retried."""
+        """Record that a run is inactive until its next attempt."""
         tx.mail.end_run(row.run_id, "failed", now=tx.now(), error=row.last_error or "")
 
     def withdraw(self, tx: Transaction, run: RunRecord) -> None:
@@ -621,7 +624,7 @@ class MessageEffects(RunEffects):
 
 
 def _tell_asker(context: WriteContext, run: RunRecord) -> None:
-    """Mail the answer to the agent that asked outside a run; an answer in its own window is not mailed."""
+    """Mail the answer to the agent that asked outside a run, unless it was given in that agent's window."""
     whose, given = agent_of(run.thread_id), run.answered[-1] if run.answered else None
     addressed = None if whose is None else context.tx.agent_addressed(*whose)
     if addressed is None or (given is not None and given.decision.decision_id.startswith(f"{IN_WINDOW}/")):
@@ -644,7 +647,7 @@ def _tell_asker(context: WriteContext, run: RunRecord) -> None:
 
 
 def _completion(run: RunRecord) -> RunCompletion | None:
-    """Return the end or the questions of a run, to report to senders; None if nobody has to be notified."""
+    """Return the end of a run or its questions, to notify senders; None if nobody has to be notified."""
     whose = agent_of(run.thread_id)
     messages = messages_named(run.input.trigger_message_ids if run.input else ())
     asked = [one.reason for one in run.waiting.tickets] if run.waiting else []

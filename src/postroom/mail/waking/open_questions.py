@@ -3,8 +3,8 @@
     asked by a tool (`ask_person`) ─▶ a decision, or a reply to the message that asks
     a permission, a budget ─────────▶ a decision only
 
-A recipient of the message that asks the question may reply, and so may any person, unless the question names
-those who may answer.
+Every recipient of the message that asks the question may answer by a reply, and so may any person. If the
+question names those who may answer, only they may.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,15 +23,15 @@ from postroom.stores.mail.access import RecordReads
 
 ASK: Final = "ask_person"
 IN_WINDOW: Final = "window"
-"""Prefix of the ids of decisions made in the window of the client program that asked."""
+"""Prefix of the ids of decisions that were made in the window of the client program that asked."""
 BY_MAIL: Final = "mail"
-"""Prefix of the ids of decisions made by a reply."""
+"""Prefix of the ids of decisions that were made by a reply."""
 _SHOWN: Final = 200
-"""Number of characters of a question that are shown to senders whose messages wait for its answer."""
+"""How many characters of a question the senders of messages see while their messages wait for its answer."""
 
 
 def takes_reply(run: RunRecord) -> bool:
-    """Return whether a run waits only for questions that can be answered by a reply."""
+    """Return whether all questions for which a run waits can be answered by a reply."""
     tickets = run.open_tickets
     return bool(tickets) and all(one.tool_name == ASK for one in tickets)
 
@@ -39,9 +39,9 @@ def takes_reply(run: RunRecord) -> bool:
 def answers(tx: RecordReads, run: RunRecord, *, reply_to: int | None, sender_id: int) -> bool:
     """Return whether a message from this sender answers a waiting run by replying to its question.
 
-    The question is the last message that reports the run, because earlier questions have been answered. Its
-    recipients may answer, and so may any person, because people answer for the operator, as they do on the
-    pages.
+    Only the last message that reports the run asks an open question, because earlier ones have been answered.
+    Its recipients may answer. Any person may answer, too, because people answer for the operator, as they do
+    on the pages.
     """
     return (
         reply_to is not None
@@ -60,12 +60,12 @@ def given_by_reply(
 ) -> tuple[tuple[str, ToolCallResume], ...]:
     """Return, in stored form, the answers that a reply gives to all open questions of a run.
 
-    A reply in words also answers a question that takes yes or no, and is then neither of them. Of a longer
-    reply, the answer is the first 2,000 characters.
+    A reply in words also answers a yes-or-no question, but then counts neither as yes nor as no. Only the
+    first 2,000 characters of a reply become the answer.
 
     Raises:
         NotPermitted: The sender may not answer one of the questions.
-        InvalidArgument: One of the questions does not take such an answer.
+        InvalidArgument: The answer is not valid for one of the questions.
     """
     by, text = _answerer(tx, message.sender_id), message.body_md.strip()[:LONGEST_TEXT]
     found = list[tuple[str, ToolCallResume]]()
@@ -80,7 +80,7 @@ def given_by_reply(
 
 
 def _answerer(tx: RecordReads, agent_id: int) -> Answerer:
-    """Return a sender as somebody who answers; a person added by the operator answers as operators do."""
+    """Return a message's sender as an answerer; people added by the operator count as operators."""
     agent = tx.agents_by_id([agent_id]).get(agent_id)
     home = None if agent is None else tx.project_by_id(agent.project_id)
     if agent is None or home is None:
@@ -92,7 +92,7 @@ def _answerer(tx: RecordReads, agent_id: int) -> Answerer:
 def held(
     tx: RecordReads, message: Message, readers: Sequence[Recipient], agents: Mapping[int, Agent]
 ) -> dict[int, str]:
-    """Return the recipients for whom a message has to wait, by id, with the reason to show to its sender.
+    """Return, by id, each recipient for whom a message has to wait, with the reason to show to its sender.
 
     `agents` are the recipients. Only the operator, and the people who are asked, may see the text of a
     question.
@@ -123,7 +123,7 @@ def held(
 
 
 def why_held(name: str, run: RunRecord) -> str:
-    """Return why messages to an agent wait while its run waits."""
+    """Return the text that tells a sender why messages to an agent wait while its run waits."""
     tickets = run.open_tickets
     if not tickets:
         return f"{name} is about to resume with an answer"

@@ -1,8 +1,8 @@
 """Messages as an agent reads them in its prompt, and notices about failures for their senders.
 
-Text written by others is data. It is enclosed in two markers that its author could not know, together with
-the author's name, whether this identity was verified, and the origin of the message. A message never grants a
-permission.
+Text written by others is data. It is enclosed in two markers that its author could not know. The markers also
+enclose the author's name, whether this identity was verified, and the origin of the message. A message never
+grants a permission.
 """
 
 from collections.abc import Sequence
@@ -16,15 +16,15 @@ from postroom.contracts.tools import ToolCallResume
 
 AGENT_THREAD = "agent:"
 _LANE: Final = "#"
-"""The separator before the number of a lane, which cannot occur in an agent's name."""
+"""The separator before the number of a lane; it cannot occur in an agent's name."""
 MESSAGE = "mail-"
-"""Prefix of the id with which a mail message waits on its recipient's thread; the message number follows."""
+"""Prefix of the id that a mail message has on its recipient's thread; the message number follows."""
 ASKING: Final = "#asks-"
-"""The mark in the names of the threads of questions asked outside a run; each has one open question."""
+"""The mark in the names of threads for questions asked outside a run; each thread has one open question."""
 ASKING_LANES: Final = 16
-"""How many questions an agent can have open outside runs."""
+"""How many questions an agent can have open at once outside its runs."""
 ASKED: Final = "asked-"
-"""Prefix of the id of the message that starts the run of such a question."""
+"""Prefix of the id of the message that starts the run for such a question."""
 DECISION = "decision-"
 """Prefix of the id of a decision that an agent receives as a message."""
 NOTES = "notes-"
@@ -40,7 +40,7 @@ STOPS = {
     "token_budget": "it reached its limit of tokens before it was done",
     "wall_timeout": "it reached its time limit before it was done",
 }
-"""The built-in loop's reasons for stopping, worded for a person who waits for an answer."""
+"""Reasons why the built-in loop stops, worded for a person who waits for an answer."""
 NO_WORDS = "(The run ended without an answer.)"
 CUT = "(The beginning was cut off, because the answer exceeds the limit for a message.)\n\n"
 
@@ -53,7 +53,7 @@ class Origin:
     program: str
     verified: bool
     is_answer: bool
-    """Whether the message reports the end of a run, so that nobody has written it."""
+    """Whether the message reports the end of a run, so that no agent or person has written it."""
 
 
 def agent_thread(slug: str, name: str, lane: int = 0) -> str:
@@ -67,7 +67,7 @@ def asking_thread(slug: str, name: str, lane: int) -> str:
 
 
 def lane_of(mail_thread: str, runs_at_once: int) -> int:
-    """Return the lane in which the runs of a mail thread are executed; it never changes."""
+    """Return the lane that executes the runs of a mail thread; it is always the same for a thread."""
     return crc32(mail_thread.encode()) % runs_at_once
 
 
@@ -81,12 +81,12 @@ def agent_of(thread_id: str) -> tuple[str, str] | None:
 
 
 def message_name(message_id: int) -> str:
-    """Return the id with which a message waits on its recipient's thread."""
+    """Return the id that a message has while it waits on its recipient's thread."""
     return f"{MESSAGE}{message_id}"
 
 
 def messages_named(ids: Sequence[str]) -> list[int]:
-    """Return those of the messages that started a run which are mail, in order."""
+    """Return, in order, the numbers of those messages of a run that are mail."""
     return [
         int(number)
         for name in ids
@@ -120,7 +120,7 @@ def as_said(message: Message, origin: Origin) -> str:
 
 
 def as_answered(message: Message) -> str:
-    """Return an answer as text for the chat in which a visitor asked."""
+    """Return an answer as text for the chat in which a visitor asked the question."""
     return f"{one_line(message.sender_name)}: {readable(message.body_md)}"
 
 
@@ -130,7 +130,7 @@ def failure(name: str, reason: str) -> str:
 
 
 def answer_told(question: str, decision: ToolCallResume) -> str:
-    """Return the message that tells an agent a person's decision on its question."""
+    """Return the message that tells an agent how a person decided on its question."""
     return f"You asked a person: {one_line(question)}\n{decision_told(decision)}"
 
 
@@ -150,7 +150,7 @@ def decision_told(decision: ToolCallResume) -> str:
 
 
 def asks(name: str, said: str, questions: Sequence[str], *, by_reply: bool = True) -> str:
-    """Return the notice which tells the senders of messages that the agent's run waits for a person."""
+    """Return the notice that tells the senders of messages that the agent's run waits for a person."""
     listed = "\n".join(f"- {one_line(one)}" for one in questions)
     first = f"{readable(said).strip()}\n\n" if said.strip() else ""
     how = f"{'by replying to this message, ' if by_reply else 'on the pages '}or with `postroom questions`"

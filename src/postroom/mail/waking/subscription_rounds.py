@@ -1,10 +1,11 @@
-"""Sends agents the messages that they have subscribed to.
+"""Sends the messages about log entries to the agents that have subscribed to them.
 
-new entries of a log ─▶ one change for each subscription: the message, and the cursor behind them
+new entries of a log ─▶ one change for each subscription: the message, and the cursor after the entries
 
-The message and the cursor are stored together, so that an entry becomes a message once, after restarts and
-with several servers too. Entries that no subscription matches are remembered in this process only; the cursor
-follows them every `MOST` entries, so that a new process reads few of them again.
+The message and the cursor are stored together, so each entry leads to one message only, even after restarts
+and with several servers. If a subscription does not match an entry, only this process remembers that it has
+read the entry. The stored cursor follows at least every `MOST` entries, so a new process reads few of them
+again.
 """
 
 from collections.abc import Sequence
@@ -26,23 +27,23 @@ if TYPE_CHECKING:
 
 _LOG = get_logger(__name__)
 MOST: Final = 500
-"""Maximum number of entries that one message covers, and after which a cursor follows without a message."""
+"""Maximum number of entries for one message, or of read entries until the cursor is stored without one."""
 _PAGE: Final = 500
 
 
 class SubscriptionRounds:
-    """Looks at the new entries of logs, and sends the messages."""
+    """Reads the new log entries for each subscription, and sends the messages about them."""
 
     def __init__(self, mail: "Mail", waker: Waker) -> None:
         self._mail = mail
         self._waker = waker
         self._seen: dict[int, int] = {}
-        """The newest entry that was considered for each subscription in this process."""
+        """By subscription, the newest entry that this process has considered."""
 
     async def round(self) -> int:
-        """Consider the new entries for each subscription; return the number of messages sent.
+        """Consider the new entries for each subscription; return how many messages were sent.
 
-        A message that cannot be sent is sent by a later round.
+        If a message cannot be sent now, a later round sends it.
 
         Raises:
             StoreError: The store could not be reached.
@@ -62,13 +63,13 @@ class SubscriptionRounds:
                 known[one.id] = min(seen, newest)
                 try:
                     sent += await self._sent(one, newest)
-                except PostroomError as error:  # the other subscriptions do not wait for this one
+                except PostroomError as error:  # a failure must not delay the other subscriptions
                     _LOG.warning("subscription.put_off", subscription=one.id, reason=error.describe())
         self._seen = known
         return sent
 
     async def _sent(self, one: Subscription, newest: int) -> bool:
-        """Send the message about the entries up to `newest`; return False if another server was faster."""
+        """Send the message about the entries up to `newest`; return False if another server sent it first."""
 
         def change(tx: MailWrites, made: OpenChange) -> bool:
             tx.lock_projects({one.project_id})
@@ -107,7 +108,7 @@ class SubscriptionRounds:
 
 
 def _has_news(tx: MailReads, *, one: Subscription, seen: int, newest: int, sensitive: bool) -> bool:
-    """Return whether a subscription has to be told, or its cursor to be moved."""
+    """Return whether a subscription needs a message, or its cursor needs to be moved."""
     if newest - one.cursor > MOST or newest < one.cursor:
         return True
     project, events = tx.project_by_id(one.project_id), _events_after(tx, one, seen, newest)
@@ -115,6 +116,6 @@ def _has_news(tx: MailReads, *, one: Subscription, seen: int, newest: int, sensi
 
 
 def _events_after(tx: MailReads, one: Subscription, after: int, newest: int) -> Sequence[ProjectEvent]:
-    """Return the entries of the subscription's kinds after a number, up to `newest`, at most `MOST`."""
+    """Return entries of the subscription's kinds, after the number `after` up to `newest`, at most `MOST`."""
     found = tx.project_events(one.project_id, after=after, limit=MOST, kinds=KINDS_OF[one.kind])
     return [entry for entry in found if entry.seq <= newest]

@@ -1,7 +1,7 @@
 """Claims ready tasks for agents whose runner requests it, and sends each task to the agent as a message.
 
 ready task ─▶ one change: claimed, its files reserved, a message on its thread ─▶ the message starts a run
-end of that run ─▶ the task is done, or blocked with the reason: nothing runs again and again by itself
+end of that run ─▶ the task is done, or blocked with the reason, so that no task is retried forever
 """
 
 from functools import partial
@@ -37,7 +37,7 @@ class TaskRuns:
         self._subscriptions = SubscriptionRounds(mail, waker)
 
     async def serve(self) -> None:
-        """Give out tasks and tell subscribers, at each hint and every 5 s, and 1 s after a failure."""
+        """Give out tasks and notify subscribers: at each hint, every 5 s, and 1 s after a failure."""
         with self._mail.store.changes.listen(TASKS) as hints:
             while True:
                 given, pause = 0, POLL
@@ -50,7 +50,7 @@ class TaskRuns:
                     await hints.wait(pause)
 
     async def round(self) -> int:
-        """Give at most one task to each of these agents; return how many tasks were given.
+        """Give each of these agents at most one task; return how many tasks were given.
 
         Raises:
             StoreError: The store could not be reached; the next round finds the rest.
@@ -66,7 +66,7 @@ class TaskRuns:
         return given
 
     async def _give(self, project: Project, agent_id: int) -> bool:
-        """Claim the next task for an agent and send it; return False if there is no task or no room."""
+        """Claim the next task for an agent and send it; return False if it gets none now."""
 
         def change(tx: MailWrites, made: OpenChange) -> bool:
             people = tx.project(PEOPLE_KEY)
@@ -92,7 +92,7 @@ def _assignees(agent_id: int) -> tuple[str, str]:
 
 
 def _with_work(tx: MailReads, *, agent_id: int) -> tuple[Project, int] | None:
-    """Return an agent with its project if there may be a task for it; otherwise None."""
+    """Return an agent with its project if a task may be ready for it; otherwise None."""
     agent = tx.agents_by_id([agent_id]).get(agent_id)
     project = None if agent is None else tx.project_by_id(agent.project_id)
     if agent is None or project is None or agent.retired_at is not None:
@@ -105,7 +105,7 @@ def _with_work(tx: MailReads, *, agent_id: int) -> tuple[Project, int] | None:
 
 
 def _sent(context: WriteContext, project: Project, agent: Agent, task: Task) -> bool:
-    """Send a task to an agent in its author's name, and claim it; return False if the message is refused."""
+    """Claim a task for an agent and send it in the author's name; return False if the agent refuses it."""
     tx = context.tx
     author = tx.agents_by_id([task.author_id])[task.author_id]
     home = tx.project_by_id(author.project_id) or project
@@ -128,7 +128,7 @@ def _sent(context: WriteContext, project: Project, agent: Agent, task: Task) -> 
 
 
 def _text(task: Task) -> str:
-    """Return the text of the message with a task; it also tells the agent how to finish the task."""
+    """Return the text of the message that gives a task to an agent; it also says how to finish the task."""
     parts = [task.text.strip()] if task.text.strip() else []
     if task.paths:
         parts.append(f"Files, reserved for you: {', '.join(f'`{path}`' for path in task.paths)}")

@@ -1,8 +1,8 @@
 """Wakes recipients: the change that stores a message also gives it to an agent's run or a person's chat.
 
-send ─▶ one change: the message ─┬─▶ on its reader's thread, where it starts a run or waits; announced
+send ─▶ one change: the message ─┬─▶ on the recipient's thread, where it starts a run or waits; announced
                                  └─▶ a row of the outbox, to the person's chat
-round ─▶ messages that were stored without that: by a run's end, without a server, before a runner existed
+round ─▶ messages that woke nobody yet: stored at a run's end, without a server, or before a runner existed
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -55,12 +55,14 @@ POLL = timedelta(seconds=5)
 AFTER_FAILURE = timedelta(seconds=1)
 BY: Final = "runner"
 MOST_AT_ONCE: Final = 32
-"""Maximum number of agents that a message wakes in its own change, because other changes wait meanwhile.
+"""Maximum number of agents that a message wakes in its own change.
+
+The limit exists because other changes have to wait meanwhile.
 
 Rounds wake the remaining agents.
 """
 MAX_REMEMBERED: Final = 4_096
-"""Maximum number of recipient combinations whose threads a server caches."""
+"""Maximum number of sets of recipients for which a server caches the threads to lock."""
 _NONCE = 16
 _BATCH = 100
 
@@ -74,13 +76,14 @@ class OpenChange:
     chats: ChatOutbox | None
     verified: bool
     said: set[str] = field(default_factory=set)
-    """The keys of the messages that were accepted for delivery to chats."""
+    """The keys of the messages that this change stored for delivery to chats."""
     refuses_full: bool = False
-    """Whether a message is refused if too many messages wait for its recipient; otherwise it wakes the
-    recipient later.
+    """Whether a message is rejected if too many messages wait for its recipient.
+
+    If not, the message is stored and wakes the recipient later.
     """
     expected: frozenset[str] = frozenset()
-    """The threads that are needed for the recipients of its messages."""
+    """The threads that the recipients of its messages need; the change has locked them."""
 
     def expect(
         self, readers: Sequence[Reader], *, thread_id: str | None, reply_to: int | None, sender_id: int
@@ -107,14 +110,14 @@ class OpenChange:
             raise _too_much_mail(full)
 
     def threads_of(self, reader: Reader, thread_id: str | None, reply_to: int | None) -> list[str]:
-        """Return the threads to which a message for a recipient may be added."""
+        """Return the threads to which a message may be added for a recipient."""
         threads, asking = lanes_of(reader, thread_id), self._asking(reader, reply_to)
         return threads if asking is None or asking.thread_id in threads else [*threads, asking.thread_id]
 
     def has_room(self, reader: Reader, thread_id: str | None, reply_to: int | None, sender_id: int) -> bool:
-        """Return whether a recipient's runs can take a message now.
+        """Return whether a recipient's runs can accept a message now.
 
-        They can if few are waiting, or if it is an answer.
+        They can if fewer messages wait than the limit, or if the message answers an open question.
         """
         threads = lanes_of(reader, thread_id)
         is_full = all(map(self.accept.is_full, threads))
@@ -123,7 +126,7 @@ class OpenChange:
     def wake(
         self, message: Message, home: Project, sender: Agent, readers: Sequence[Reader], *, is_answer: bool
     ) -> None:
-        """Wake recipients of a message of the project `home`; others are left to a later round.
+        """Wake the recipients of a message of the project `home`; leave others to a later round.
 
         `is_answer` tells whether the message is the answer of a run.
         """
@@ -138,17 +141,17 @@ class OpenChange:
                 self._carry(message, origin, one[1])
             elif not self.accept.thread_ids.issuperset(lanes_of(one, message.thread_id)):
                 self.tx.mail.wake_later()
-            elif self.refuses_full or self.has_room(  # `expect` has refused the message if there is no room
+            elif self.refuses_full or self.has_room(  # else `expect` has refused it
                 one, message.thread_id, message.reply_to, message.sender_id
             ):
-                # else a round finds it when some were read; a message that is there stays unchanged
+                # otherwise a round finds it once others were read; an existing message stays unchanged
                 asking = self._answered(one, message.reply_to, message.sender_id)
                 answers_given: Sequence[tuple[str, ToolCallResume]] = ()
                 if asking is not None:
                     try:
                         answers_given = given_by_reply(self.tx.mail, asking, message, self.tx.now())
                     except (NotPermitted, InvalidArgument):
-                        asking = None  # its sender is told why; the message waits
+                        asking = None  # the message waits, and its sender is told why
                 text = as_prompt(message, origin, reader=one[1].name, nonce=self.tx.new_id()[:_NONCE])
                 mode = DeliveryMode(
                     boundary=Boundary.NEXT_STEP,
@@ -189,7 +192,7 @@ class OpenChange:
         is_visitor = person.program == VISITOR
         text = as_answered(message) if is_visitor else as_said(message, origin)
         files = self.tx.mail.attachments([message.id])[message.id]
-        # A visitor has asked: an answer waits for no quiet hours, as an agent's does not.
+        # A visitor has asked: like an agent's answer, this answer does not wait for the end of quiet hours.
         is_quiet = message.importance != "urgent" and not is_visitor
         self.chats.enqueue(self.tx.outbox, key, address, text, files, keeps_quiet=is_quiet)
         self.said.add(key)
@@ -208,7 +211,7 @@ class _Left:
 
     @property
     def thread_ids(self) -> frozenset[str]:
-        """The threads that must be locked."""
+        """The threads that must be locked before the recipient can be woken."""
         if is_person(self.reader):
             return frozenset()
         return frozenset(lanes_of(self.reader, self.message.thread_id))
@@ -226,19 +229,19 @@ class Waker:
         chat_delivery: ChatDelivery,
         chats: ChatOutbox | None = None,
     ) -> None:
-        """Keep the arguments. `chats` sends messages to chats, if there are any."""
+        """Keep the arguments; `chat_delivery` sends messages to chats, if there are any."""
         self._chat_delivery = chat_delivery
         self._chats = chats
         self._store = store
         self._run_queue = run_queue
         self._verified = verified
         self._in_chats: set[str] = set()
-        """Messages that were passed to chats and of which it is unknown whether they are shown there."""
+        """Messages that were passed to chats, while it is unknown whether the chats show them."""
         self._woken_by: dict[Hashable, frozenset[str]] = {}
-        """The threads needed for the last message to the same recipients; empty sets are omitted."""
+        """By set of recipients, the threads that the last message to them needed; empty sets are omitted."""
 
     async def serve(self) -> None:
-        """Wake recipients at each hint and every 5 s, at once while more wait, and 1 s after a failure."""
+        """Wake recipients: at each hint, every 5 s, at once while more wait, and 1 s after a failure."""
         with self._store.changes.listen(WAKES) as hints:
             while True:
                 woken, pause = 0, POLL
@@ -261,9 +264,9 @@ class Waker:
         """Run a change that writes messages, and possibly other data; `key` is as in `MailStore.write`.
 
         Before anything else, the change locks the threads of the recipients: `thread_ids`, and the threads
-        that the last change with the same `readers` needed. `readers` names the recipients as the call does;
-        None if only the change can determine them. If the change finds that it needs other threads, it stops
-        before it has written anything and runs again with those threads locked.
+        that the last change with the same `readers` needed. `readers` identifies the recipients by the names
+        in the call; it is None if only the change can determine them. If the change finds that it needs other
+        threads, it stops before it has written anything and runs again with those threads locked.
         """
 
         def opened(tx: Transaction, accept: Accept) -> tuple[T, OpenChange]:
@@ -281,21 +284,21 @@ class Waker:
         self._in_chats |= made.said
         if readers is not None and made.expected:
             if len(self._woken_by) >= MAX_REMEMBERED:
-                self._woken_by.clear()  # each is found again at the cost of one more run of its change
+                self._woken_by.clear()  # a dropped entry only costs one more run of a change
             self._woken_by[readers] = made.expected
         else:
             self._woken_by.pop(readers, None)
         return done
 
     def opened(self, tx: Transaction, accept: Accept) -> OpenChange:
-        """Return the object that wakes recipients within a change of another package."""
+        """Return the object with which a change of another package wakes recipients."""
         return OpenChange(tx, accept, self._chats, self._verified)
 
     async def round(self) -> int:
-        """Wake the recipients of stored messages who were not woken before; return how many.
+        """Wake the recipients of stored messages who were not woken before; return how many were woken.
 
         Raises:
-            StoreError: Mail or runs could not be reached; the next round finds the rest.
+            StoreError: Mail or runs could not be reached; the next round continues with the rest.
         """
         done, after, shown, full = 0, (0, 0), set(self._in_chats), set[int]()
         while found := await self._store.read(partial(_unwoken, after=after)):
@@ -310,7 +313,7 @@ class Waker:
     async def _taken_up(self, message_id: int, agent_id: int, full: set[int]) -> bool:
         """Wake a recipient for a message; return False if that is no longer needed or not yet possible.
 
-        Add the recipient to `full` if it has reached its limit of waiting messages.
+        If the recipient has reached its limit of waiting messages, add it to `full`.
         """
         look = partial(_left, message_id=message_id, agent_id=agent_id)
         seen = await self._store.read(look)
@@ -338,7 +341,7 @@ class Waker:
 
         try:
             return await self.write(change, key=seen.reader[0].slug, thread_ids=seen.thread_ids)
-        except IdempotencyConflict:  # an earlier version has taken it, in other words
+        except IdempotencyConflict:  # an earlier version has already added this message, with another text
             self._in_chats.add(wake_key(message_id, agent_id))
             return False
 
@@ -362,7 +365,7 @@ def is_person(reader: Reader) -> bool:
 def lanes_of(reader: Reader, mail_thread: str | None) -> list[str]:
     """Return the thread of an agent's runs for a mail thread.
 
-    Without a mail thread, all threads of its runs.
+    Without a mail thread, return all threads of the agent's runs.
     """
     project, agent = reader
     lanes = range(agent.runs_at_once) if mail_thread is None else [lane_of(mail_thread, agent.runs_at_once)]

@@ -18,21 +18,21 @@ class FileStore:
         self._store = store
 
     async def files(self, thread_id: str, message_ids: Collection[str]) -> tuple[ChatFile, ...]:
-        """Return the files of these messages or runs of a thread, by message and position."""
+        """Return the files of these messages or runs of a thread, ordered by message and position."""
         asked = sorted(set(message_ids))
         return tuple(await self._store.read(lambda tx: tx.chats.files(thread_id, asked)))
 
     async def put_bytes(self, spooled: SpooledFile) -> None:
-        """Store bytes only once, under their hash and piece by piece; pieces that already exist are skipped.
+        """Store bytes only once, under their hash and piece by piece; skip pieces that already exist.
 
-        Repeating an interrupted call continues where it stopped.
+        If an interrupted call is repeated, it continues where it stopped.
         """
         whole = max(1, -(-spooled.size // PIECE_BYTES))
         if await self._store.read(lambda tx: tx.chats.count_pieces(spooled.sha256)) == whole:
             kept = await self._store.write(
                 lambda tx: tx.chats.keep_pieces(spooled.sha256, now=tx.now()), key=spooled.sha256
             )
-            if kept == whole:  # no purge removed them in between
+            if kept == whole:  # a purge has not removed them in between
                 return
         for position in range(whole):
             piece = await asyncio.to_thread(_read, spooled.path, position)
@@ -60,7 +60,7 @@ class FileStore:
         return await self._store.write(change, key=BYTES_LOCK)
 
     async def put(self, file: ChatFile, *, notices: tuple[OutboxDraft, ...] = ()) -> None:
-        """Store a file of a message, or its changed record, together with notices about it."""
+        """Store the record of a message's file, together with notices about it; replace an earlier record."""
 
         def change(tx: Transaction) -> None:
             tx.lock(file.thread_id, *(lock for notice in notices for lock in notice.locks))

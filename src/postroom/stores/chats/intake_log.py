@@ -28,11 +28,11 @@ class IntakeLog:
 
     @property
     def storage_identity(self) -> str | None:
-        """The name of the database to which it writes."""
+        """The name of the database to which this store writes."""
         return self._store.identity
 
     async def receive(self, draft: InboundMessage, *, now: int | None = None) -> Received:
-        """Store a message as waiting; a message with a known key is returned unchanged.
+        """Store a message as waiting; if a message with its key is stored already, return that one unchanged.
 
         The message is durable when the call returns. The call can safely be repeated if its result was lost.
 
@@ -81,10 +81,10 @@ class IntakeLog:
     async def move(
         self, inbound_ids: Collection[int], move: InboundMove, *, now: int | None = None
     ) -> tuple[InboundMessage, ...]:
-        """Move all of these messages or none; return them, keyed by id. A repeated id counts only once.
+        """Change the status of all of these messages or of none; return them in order of id.
 
-        Moving a message to its current status changes nothing, so a move can safely be repeated if its result
-        was lost.
+        A repeated id counts only once. If a message already has the status, it stays unchanged, so a caller
+        that did not get the result can repeat the call.
 
         Raises:
             UnknownMessage: No message has one of these ids.
@@ -93,7 +93,7 @@ class IntakeLog:
         refuse_unfit(move.thread_id, move.reason)
         asked = frozenset(inbound_ids)
 
-        # None leaves its chat, and the first of the chats is what the change is known by.
+        # No message leaves its chat, and the key of the change is the first of the chats.
         named = await self._store.read(lambda tx: tx.chats.inbound_by_id(asked))
         chats = {chat_lock(message.key) for message in named}
 
@@ -178,7 +178,7 @@ class IntakeLog:
         return await self._store.read(lambda tx: tx.chats.inbound(key))
 
     async def messages(self, inbound_ids: Collection[int]) -> tuple[InboundMessage, ...]:
-        """Return those of these messages that exist, keyed by id; at most `MAX_INBOUND` ids are allowed.
+        """Return the messages among these that exist, ordered by id; at most `MAX_INBOUND` ids are allowed.
 
         Raises:
             InvalidRecord: There are more ids than that.
@@ -194,7 +194,7 @@ class IntakeLog:
         after: int = 0,
         limit: int = MAX_INBOUND,
     ) -> tuple[InboundMessage, ...]:
-        """Return open messages by id; `status` and `session_key` restrict the result.
+        """Return open messages in order of id; `status` and `session_key` restrict the result.
 
         The cost depends only on the number of open messages.
         """

@@ -9,7 +9,9 @@ from postroom.stores.chats.rows import refuse_unfit
 from postroom.stores.store import SqlStore, Transaction
 
 _LOCK = "linked_chats"
-"""One lock for all links, so that two codes entered at once cannot split three chats between two persons."""
+"""One lock for all links, so that two codes that are entered at the same time cannot link three chats to two
+different persons.
+"""
 
 
 class ChatLinks:
@@ -49,10 +51,10 @@ class ChatLinks:
         person: str,
         now: int | None = None,
     ) -> tuple[LinkOutcome, LinkedChat | None]:
-        """Link a chat with the chat that issued this code, and return the latter.
+        """Link a chat with the chat in which this code was issued, and return that chat.
 
         `person` is used as the id of the person if neither chat has one yet. A code can be used once. Each
-        unknown code counts as a wrong code of this chat; after `rules.most_wrong` wrong codes, the chat is
+        unknown code counts as a wrong code in this chat. After `rules.most_wrong` wrong codes, the chat is
         locked for `rules.locked_ms`. A correct code resets the count.
         """
         refuse_unfit(platform=address.platform, chat_id=address.chat_id, code_hash=code_hash, person=person)
@@ -74,7 +76,7 @@ class ChatLinks:
         return await self._store.write(change, key=_LOCK)
 
     async def share(self, address: ChatAddress, *, shares: bool) -> bool:
-        """Set whether a linked chat uses the person's conversation; return False if it is not linked."""
+        """Set whether a linked chat shares the person's conversation; return False if it is not linked."""
 
         def change(tx: Transaction) -> bool:
             tx.lock(_LOCK)
@@ -93,13 +95,13 @@ class ChatLinks:
             chat = _known(tx, address)
             if chat.person is None:
                 return None
-            tx.chats.put_linked_chat(replace(chat, person=None, code_hash=None))  # a lock stays
+            tx.chats.put_linked_chat(replace(chat, person=None, code_hash=None))  # the lock remains
             return chat
 
         return await self._store.write(change, key=_LOCK)
 
     async def chats_of(self, person: str) -> tuple[LinkedChat, ...]:
-        """Return a person's chats by platform and id, up to 200."""
+        """Return a person's chats, ordered by platform and id, up to 200."""
         return tuple(await self._store.read(lambda tx: tx.chats.linked_chats_of(person)))
 
 

@@ -17,7 +17,7 @@ class ChatPeople:
 
     @property
     def storage_identity(self) -> str | None:
-        """The name of the database to which it writes."""
+        """The name of the database to which this store writes."""
         return self._store.identity
 
     async def person(self, platform: str, user_id: str) -> Person | None:
@@ -35,7 +35,7 @@ class ChatPeople:
         )
 
     async def let_in(self, person: Person, *, now: int | None = None) -> Person:
-        """Store a person, or a new role and name of a known person; `added_at` stays unchanged.
+        """Store a new person, or the new role and name of a known person, whose `added_at` stays unchanged.
 
         Raises:
             InvalidRecord: The platform or the id is blank.
@@ -156,7 +156,7 @@ def _refuse_too_soon(former: PairingRequest | None, rules: PairingRules, now: in
 
 
 def _refuse_locked(tx: Transaction, platform: str, now: int) -> int:
-    """Return how many wrong codes the platform has had since the last correct one.
+    """Return the number of wrong codes on the platform since the last correct one.
 
     Raises:
         QueueFull: The platform is locked.

@@ -1,4 +1,4 @@
-"""Maps rows to records of chats; errors name unreadable rows, and unstorable values are refused."""
+"""Maps rows to records of chats. Errors name unreadable rows; values that no store can keep are refused."""
 
 from typing import Any
 
@@ -168,7 +168,7 @@ def of_session(session: ChatSession) -> dict[str, object]:
 
 
 def plain(fields: dict[str, Json]) -> dict[str, Json]:
-    """Return a deep copy of fields, with the values that they have after they were stored and read.
+    """Return a deep copy of fields, with the values that they will have when they are read from the store.
 
     Raises:
         InvalidRecord: A text contains a lone surrogate, which cannot be stored.

@@ -12,7 +12,7 @@ from postroom.stores.store import SqlStore, Transaction
 
 @dataclass(slots=True)
 class Activity:
-    """The time and place of a session's last activity, which is stored in the same change as the message."""
+    """The time and place of a session's last activity. It is stored in the same change as the message."""
 
     session_key: str
     thread_id: str
@@ -58,7 +58,7 @@ class ChatSessions:
 
     @property
     def storage_identity(self) -> str | None:
-        """The name of the database to which it writes."""
+        """The name of the database to which this store writes."""
         return self._store.identity
 
     async def load(self, session_key: str) -> ChatSession | None:
@@ -68,7 +68,7 @@ class ChatSessions:
     async def open(self, session: ChatSession, *, now: int | None = None) -> ChatSession:
         """Store a new session and its thread; if a session with this key exists, return it unchanged.
 
-        If several callers open it at the same time, one creates the session and all get it.
+        If several callers open it at the same time, one of them creates the session, and all of them get it.
 
         Raises:
             InvalidRecord: The session key or the thread id is blank.
@@ -117,7 +117,7 @@ class ChatSessions:
         return await self._store.write(change, key=session.session_key)
 
     async def rename(self, session_key: str, new_key: str, source: dict[str, Json]) -> bool:
-        """Give a session, its threads and its open messages a new key, because the chat has moved.
+        """Give a session, its threads and its open messages a new key, because the chat has got a new id.
 
         Return False and change nothing if no session has the old key, or if a session already has the new
         key.
@@ -144,7 +144,7 @@ class ChatSessions:
     async def threads(
         self, session_key: str, *, title: str | None = None, limit: int = MAX_INBOUND
     ) -> tuple[SessionThread, ...]:
-        """Return a session's threads, most recently active first; with `title`, only those of that title."""
+        """Return a session's threads, most recently active first; `title` selects those with that title."""
         return tuple(
             await self._store.read(lambda tx: tx.chats.threads(session_key, title=title, limit=page(limit)))
         )
@@ -154,14 +154,14 @@ class ChatSessions:
         return await self._store.read(lambda tx: tx.chats.thread(thread_id))
 
     async def sessions(self, *, after: str = "", limit: int = MAX_INBOUND) -> tuple[ChatSession, ...]:
-        """Return sessions by key."""
+        """Return sessions in order of key."""
         return tuple(await self._store.read(lambda tx: tx.chats.sessions(after=after, limit=page(limit))))
 
 
 def _checked(session: ChatSession) -> ChatSession:
-    """Return a copy of a session after checking that it can be stored.
+    """Check that a session can be stored, and return a copy of it.
 
-    Later changes to the caller's fields do not affect it.
+    Later changes to the caller's fields do not affect the copy.
     """
     refuse_unfit(session.title, session_key=session.session_key, thread_id=session.thread_id)
     return replace(session, source=plain(session.source), settings=plain(session.settings))

@@ -69,7 +69,7 @@ class ChatStores:
     async def answered(
         self, inbound_ids: Collection[int], thread_id: str, run_id: str | None
     ) -> tuple[tuple[InboundMessage, ...], tuple[ChatFile, ...]]:
-        """Return these messages, keyed by id, without unreadable ones, and a run's files, in one read."""
+        """Return, in one read, these messages in order of id, except unreadable ones, and a run's files."""
         asked = not_too_many(inbound_ids)
         return await self._store.read(lambda tx: tx.chats.answered(asked, thread_id, run_id))
 
@@ -93,7 +93,7 @@ class ChatStores:
         return await self._store.read(look)
 
     async def note_sent(self, outbox_id: str, steps: int) -> None:
-        """Store how many steps of a reply were delivered, so that they are not repeated after a crash."""
+        """Store the number of a reply's delivered steps, so that they are not repeated after a crash."""
         await self._store.write(lambda tx: tx.outbox.note_steps(outbox_id, steps))
 
 

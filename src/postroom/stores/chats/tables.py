@@ -1,4 +1,4 @@
-"""Stores inbound messages, sessions and people by the named statements of a transaction."""
+"""Stores inbound messages, sessions and people with the named statements of a transaction."""
 
 from collections.abc import Collection
 from dataclasses import asdict
@@ -41,7 +41,7 @@ class ChatTables:
         return rows.inbound(row) if row else None
 
     def inbound_by_id(self, inbound_ids: Collection[int], *, readable: bool = False) -> list[InboundMessage]:
-        """Return those of these inbound messages that exist, ordered by id.
+        """Return the inbound messages among these that exist, ordered by id.
 
         If `readable` is True, unreadable messages are omitted.
         """
@@ -51,7 +51,7 @@ class ChatTables:
     def answered(
         self, inbound_ids: Collection[int], thread_id: str, run_id: str | None
     ) -> tuple[tuple[InboundMessage, ...], tuple[ChatFile, ...]]:
-        """Return, in one read, these inbound messages by id, without unreadable ones, and a run's files."""
+        """Return, in one read, these inbound messages by id, except unreadable ones, and a run's files."""
         message_ids = [] if run_id is None else [run_id]
         found, files = self._tx.ask(
             ("chats.readable_inbound", {"ids": _possible(inbound_ids)}),
@@ -62,7 +62,7 @@ class ChatTables:
     def open_inbound(
         self, *, status: InboundStatus | None, session_key: str | None, after: int, limit: int
     ) -> list[InboundMessage]:
-        """Return open messages by id; `status` and `session_key` restrict the result."""
+        """Return open messages in order of id; `status` and `session_key` restrict the result."""
         values = {
             "status": status and status.value,
             "session_key": session_key,
@@ -108,7 +108,7 @@ class ChatTables:
         )
 
     def move_inbound(self, inbound_ids: Collection[int], move: InboundMove, now: int) -> None:
-        """Store a move of these messages; messages that may not be moved in this way stay unchanged."""
+        """Change the status of these messages; a message that may not change in this way stays unchanged."""
         values = {
             "ids": _possible(inbound_ids),
             "status": move.status.value,
@@ -131,7 +131,7 @@ class ChatTables:
         self._tx.run("chats.edit", values)
 
     def purge_inbound(self, *, older_than: int, limit: int) -> int:
-        """Remove messages that are not open, least recently changed first; return how many."""
+        """Remove messages that are no longer open, least recently changed first; return their number."""
         gone = self._tx.all("chats.purge", {"older_than": older_than, "limit": limit})
         self._tx.run("chats.forget_purged", {"ids": [str(row[0]) for row in gone]})
         return len(gone)
@@ -142,7 +142,7 @@ class ChatTables:
         return rows.session(row) if row else None
 
     def sessions(self, *, after: str, limit: int) -> list[ChatSession]:
-        """Return sessions by key."""
+        """Return sessions in order of key."""
         return [rows.session(row) for row in self._tx.all("chats.sessions", {"after": after, "limit": limit})]
 
     def put_session(self, session: ChatSession) -> None:
@@ -163,13 +163,13 @@ class ChatTables:
         return rows.thread(row) if row else None
 
     def threads(self, session_key: str, *, title: str | None, limit: int) -> list[SessionThread]:
-        """Return a session's threads, most recently active first; with `title`, only those of that title."""
+        """Return a session's threads, most recently active first; `title` selects those with that title."""
         statement = "chats.threads" if title is None else "chats.threads_titled"
         values = {"session_key": session_key, "title": kept(title), "limit": limit}
         return [rows.thread(row) for row in self._tx.all(statement, values)]
 
     def put_thread(self, thread: SessionThread) -> None:
-        """Store a thread of a session, or a new title and activity of a known one."""
+        """Store a new thread of a session, or the new title and activity of a known thread."""
         values = {**asdict(thread), "title": kept(thread.title)}
         self._tx.run("chats.put_thread", values)
 
@@ -185,7 +185,7 @@ class ChatTables:
         return [rows.person(row) for row in self._tx.all(statement, values)]
 
     def put_person(self, person: Person) -> Person:
-        """Store a person, or a new role and name of a known person; return the stored record."""
+        """Store a new person, or the new role and name of a known person; return the stored record."""
         values = {**asdict(person), "role": person.role.value, "name": kept(person.name)}
         [row] = self._tx.all("chats.let_in", values)
         return rows.person(row)
@@ -195,7 +195,7 @@ class ChatTables:
         return self._tx.changed("chats.shut_out", {"platform": platform, "user_id": user_id}) > 0
 
     def requests(self, *, platform: str | None, now: int, limit: int) -> list[PairingRequest]:
-        """Return the requests that are open at a given instant, oldest first."""
+        """Return the requests that are open at a given time, oldest first."""
         found = self._tx.all("chats.requests", {"platform": platform, "now": now, "limit": limit})
         return [rows.request(row) for row in found]
 
@@ -219,7 +219,7 @@ class ChatTables:
         self._tx.run("chats.forget_request", {"platform": platform, "user_id": user_id})
 
     def drop_ended_requests(self, platform: str, *, now: int, asked_until: int) -> None:
-        """Remove expired requests of people who may ask again."""
+        """Remove expired requests of people who may now send a new request."""
         values = {"platform": platform, "now": now, "asked_until": asked_until}
         self._tx.run("chats.drop_ended_requests", values)
 
@@ -228,7 +228,7 @@ class ChatTables:
         return self._tx.changed("chats.forget_requests", {"platform": platform})
 
     def pairing_failures(self, platform: str) -> tuple[int, int]:
-        """Return how many wrong codes a platform got since a correct one, and when its lock ends."""
+        """Return the number of wrong codes on a platform since a correct one, and the end of its lock."""
         row = self._tx.one("chats.pairing_failures", {"platform": platform})
         return (row[0], row[1]) if row else (0, 0)
 
@@ -243,12 +243,12 @@ class ChatTables:
         return rows.linked_chat(row) if row else None
 
     def linked_chat_with_code(self, code_hash: str, now: int) -> LinkedChat | None:
-        """Return the chat that issued a code that is valid at this instant."""
+        """Return the chat in which a code was issued that is valid at this time."""
         row = self._tx.one("chats.linked_chat_with_code", {"code_hash": code_hash, "now": now})
         return rows.linked_chat(row) if row else None
 
     def linked_chats_of(self, person: str) -> list[LinkedChat]:
-        """Return a person's chats by platform and id."""
+        """Return a person's chats, ordered by platform and id."""
         found = self._tx.all("chats.linked_chats_of", {"person": person, "limit": MAX_PEOPLE})
         return [rows.linked_chat(row) for row in found]
 
@@ -268,7 +268,7 @@ class ChatTables:
         return rows.web_conversation(row) if row else None
 
     def put_web_conversation(self, conversation: WebConversation) -> None:
-        """Store a conversation of the chat page, or the new title and position of a known one."""
+        """Store a new conversation of the chat page, or the new title and position of a known one."""
         values = {**structs.asdict(conversation), "title": kept(conversation.title)}
         self._tx.run("chats.put_web_conversation", values)
 
@@ -300,12 +300,12 @@ class ChatTables:
         self._tx.run("chats.put_web_entry", {**structs.asdict(entry), "body": encode(entry.body)})
 
     def files(self, thread_id: str, message_ids: Collection[str]) -> list[ChatFile]:
-        """Return the files of these messages of a thread, by message and position."""
+        """Return the files of these messages of a thread, ordered by message and position."""
         values = {"thread_id": thread_id, "message_ids": list(message_ids)}
         return [record(ChatFile, row) for row in self._tx.all("chats.files", values)]
 
     def put_file(self, file: ChatFile) -> None:
-        """Store a file of a message, or its changed record."""
+        """Store the record of a file of a message; this replaces an earlier record of the file."""
         self._tx.run("chats.put_file", structs.asdict(file))
 
     def count_pieces(self, sha256: str) -> int:
@@ -332,11 +332,11 @@ class ChatTables:
         self._tx.run("chats.drop_files", {"thread_ids": list(thread_ids)})
 
     def drop_unused_bytes(self, before: int, *, limit: int) -> int:
-        """Remove bytes without a file that were stored before an instant; the caller must hold `BYTES_LOCK`.
+        """Remove bytes without a file record stored before a time; the caller must hold `BYTES_LOCK`.
 
         Return the number of files, at most `limit`. Bytes are stored before the record of their file, and the
-        bytes of an upload have no record as long as its message waits. Therefore `before` must be earlier
-        than that. Bytes that a mail attachment or another file shares are kept.
+        bytes of an upload have no record until its message is processed. Therefore choose a `before` that is
+        older than any message that still waits. Bytes that a mail attachment or another file shares are kept.
         """
         unused = self._tx.all("chats.unused_pieces", {"before": before, "limit": limit})
         hashes, pieces = sorted({row[0] for row in unused}), sorted({row[1] for row in unused})
@@ -347,5 +347,5 @@ class ChatTables:
 
 
 def _possible(inbound_ids: Collection[int]) -> list[int]:
-    """Return the ids that an inbound message can have."""
+    """Return the ids among these that an inbound message can have."""
     return [one for one in inbound_ids if 0 < one <= _NEWEST]

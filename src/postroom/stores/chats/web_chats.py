@@ -15,11 +15,11 @@ class WebChats:
         self._store = store
 
     async def end_session(self, hashed: str, *, ends_at: int) -> None:
-        """Store the hash of a session that a person signed out of, until the session would have expired."""
+        """Store the hash of a session that a person has ended by signing out, until it would have expired."""
         await self._store.write(lambda tx: tx.mail.end_session(hashed, ends_at=ends_at))
 
     async def is_session_ended(self, hashed: str) -> bool:
-        """Return whether a person signed out of the session with this hash."""
+        """Return whether a person signed out from the session with this hash."""
         return await self._store.read(lambda tx: tx.mail.is_session_ended(hashed))
 
     async def conversations(
@@ -27,7 +27,7 @@ class WebChats:
     ) -> tuple[WebConversation, ...]:
         """Return a person's conversations, most recently active first.
 
-        Only those active before `before`, if given.
+        If `before` is given, return only those that were last active before it.
         """
         return tuple(
             await self._store.read(
@@ -63,7 +63,7 @@ class WebChats:
         await self._store.write(change, key=person)
 
     async def put(self, entries: Sequence[WebEntry]) -> bool:
-        """Store entries of a conversation; a known entry gets the new body and keeps its position.
+        """Store entries of a conversation. A known entry gets the new body and keeps its position.
 
         Return False and store nothing if the conversation was deleted.
 
@@ -117,7 +117,7 @@ class WebChats:
     async def entries(
         self, person: str, conversation_id: str, *, before: int | None = None, limit: int = 200
     ) -> tuple[WebEntry, ...]:
-        """Return the newest entries of a conversation, newest first; with a position, those before it."""
+        """Return a conversation's entries, newest first; with `before`, only those before that position."""
         return tuple(
             await self._store.read(
                 lambda tx: tx.chats.web_entries(person, conversation_id, before=before, limit=page(limit))

@@ -1,1 +1,1 @@
-"""Stores mail by the named statements of a transaction, on either engine."""
+"""Stores mail with the named statements of a transaction, on either engine."""

@@ -1,8 +1,9 @@
-"""Mail within one open transaction: its reads and its changes, over named statements.
+"""Mail within one open transaction: reads and changes, which execute named SQL statements.
 
-A change is one function of a `MailWrites` object, executed as one transaction: when `write` returns, either
-all of its writes are durable or none is stored. The function must be synchronous, quick and free of I/O. It
-may run again after a failure, so it must not modify anything outside the transaction.
+A change is one function that gets a `MailWrites` object and is executed as one transaction: when `write`
+returns, all of its writes are durable; if it fails, none is stored. The function must be synchronous and
+quick, and must do no I/O. It may run again after a failure, so it must not modify anything outside the
+transaction.
 
 This module makes no decisions about mail. `EventRecorder` writes the changes into the logs of projects.
 """
@@ -101,9 +102,9 @@ from postroom.stores.sql_transaction import Look, Row, SqlTransaction, asked
 
 @dataclass(slots=True, eq=False)
 class EventRecorder:
-    """Writes the log entries of one change; each entry gets the next number of its log.
+    """Writes the log entries of one change; each entry gets the next number in its log.
 
-    One object per change.
+    Each change has its own object.
     """
 
     _tx: SqlTransaction
@@ -116,7 +117,7 @@ class EventRecorder:
     _homes: dict[tuple[str, int | None], int] = field(default_factory=dict)
     """The project of each message and agent that this change has read or written, keyed by id."""
     _kinds: dict[tuple[int, int], RecipientKind] = field(default_factory=dict)
-    """The kind of each delivery that this change has read or written, by message and agent."""
+    """The kind of each delivery that this change has read or written, keyed by message and agent."""
 
     def know_agent(self, agent: Agent) -> None:
         """Remember the project of an agent until the change ends."""
@@ -137,7 +138,7 @@ class EventRecorder:
         return self._kinds[message_id, agent_id]
 
     def lock(self, project_ids: Iterable[int]) -> None:
-        """Lock these projects, so that no other change can add numbered entries to their logs."""
+        """Lock these projects, so that no other change can add entries to their logs."""
         if missing := set(project_ids) - self._locked:
             self._locked |= missing
             self._lock(*map("project:{}".format, sorted(missing)))
@@ -160,7 +161,7 @@ class EventRecorder:
         self._record([agent.project_id], happening)
 
     def agent_retired(self, before: Agent | None, retired_at: int | None, now: int) -> None:
-        """Record that an agent was retired or unretired, unless nothing changed."""
+        """Record that an agent was retired or became active again, unless nothing has changed."""
         if before is not None and (before.retired_at is None) != (retired_at is None):
             self.of_agent("agent.unretired" if retired_at is None else "agent.retired", before.id, now)
 
@@ -260,7 +261,7 @@ class EventRecorder:
         self._of_reservation(kind, reservation, now, detail)
 
     def expired(self, reservation: Reservation, now: int) -> None:
-        """Record that a reservation has expired, when a change finds that it has."""
+        """Record that a reservation has expired; called when a change finds an expired reservation."""
         self._of_reservation("reservation.expired", reservation, now, {"path": reservation.pattern})
 
     def released(self, reservation: Reservation, now: int, by: str) -> None:
@@ -340,7 +341,7 @@ class EventRecorder:
             "run_id": happening.run_id,
             "detail": dict(happening.detail),
         }
-        for project_id in project_ids:  # who sees it is decided by `mail.event_log`
+        for project_id in project_ids:  # `mail.event_log` decides who sees it
             self._log.note(f"project:{project_id}", happening.kind, told, origin="mail", at=happening.at)
 
 
@@ -373,21 +374,21 @@ class WakingReads:
         return record(KeptRunner, row) if row else None
 
     def runners(self, *, limit: int, after: int = 0) -> list[KeptRunner]:
-        """Return runners by agent id, after id `after`."""
+        """Return runners in order of agent id, starting after the id `after`."""
         found = self._tx.all("mail.runners", {"after": after, "limit": limit})
         return [record(KeptRunner, row) for row in found]
 
     def with_runner(self, agent_ids: Sequence[int]) -> dict[int, int]:
-        """Return those of these agents that have a runner or a chat address, with the time it was set."""
+        """Return the agents among these with a runner or a chat address, and the time it was set."""
         return dict(map(tuple, self._tx.all("mail.with_runner", {"ids": agent_ids})))
 
     def working_on(self, agent_ids: Sequence[int], project_id: int, thread_id: str) -> set[int]:
-        """Return those of these agents that have an active run with a message of this thread."""
+        """Return the agents among these that have an active run with a message of this thread."""
         values = {"ids": agent_ids, "project_id": project_id, "thread_id": thread_id}
         return {row[0] for row in self._tx.all("mail.working_on", values)}
 
     def waiting_runs(self, thread_ids: Sequence[str]) -> dict[str, RunRecord]:
-        """Return the waiting runs of these threads, keyed by thread; omit runs that are active again."""
+        """Return the waiting runs of these threads, keyed by thread, except runs that are active again."""
         found = map(rows.run, self._tx.all("mail.waiting_runs", {"thread_ids": thread_ids}))
         return {run.thread_id: run for run in found}
 
@@ -400,10 +401,10 @@ class WakingReads:
         return found
 
     def unwoken(self, *, after: tuple[int, int], limit: int) -> list[tuple[int, int]]:
-        """Return messages with recipients that have not been woken yet, in order, after `after`.
+        """Return pairs of a message and a recipient that was not woken yet, in order, after `after`.
 
-        The recipients are active and have a runner or a chat. The message was not read, recalled or
-        announced, and no run has received it.
+        The recipients are active and have a runner or a chat. The messages were not read, recalled or
+        announced, and no run has received them.
         """
         values = {"message_id": after[0], "agent_id": after[1], "limit": limit}
         return [(row[0], row[1]) for row in self._tx.all("mail.unwoken", values)]
@@ -440,22 +441,22 @@ class WakingReads:
         return question_id in stands
 
     def run_of(self, run_id: str) -> RunRecord | None:
-        """Return a stored run; None if there is none."""
+        """Return a stored run; None if it does not exist."""
         row = self._tx.one("threads.run", {"run_id": run_id})
         return None if row is None else rows.run(row)
 
     def snoozed(self, run_ids: Sequence[str], now: int) -> dict[tuple[str, str], int]:
-        """Return until when questions of these runs are put off, by the ids of their run and their call."""
+        """Return the times until which questions of these runs are put off, keyed by run id and call id."""
         rows_found = self._tx.all("mail.snoozed", {"run_ids": run_ids, "now": now})
         return {(run_id, question_id): until for run_id, question_id, until in rows_found}
 
     def answering_run(self, message_id: int) -> str | None:
-        """Return the run whose result a message reports; None if it does not report a run."""
+        """Return the run whose result a message reports; None if the message does not report a run."""
         row = self._tx.one("mail.answering_run", {"message_id": message_id})
         return row[0] if row else None
 
     def answers_among(self, run_id: str, message_ids: Sequence[int]) -> set[int]:
-        """Return those of these messages that report the end of a run."""
+        """Return the messages among these that report the end of a run."""
         asked = {"run_id": run_id, "message_ids": message_ids}
         return {row[0] for row in self._tx.all("mail.answers_among", asked)}
 
@@ -469,7 +470,7 @@ class WakingReads:
         return ChatAddress(platform=row[0], chat_id=row[1]) if row else None
 
     def reached_at(self, address: ChatAddress) -> list[int]:
-        """Return the ids of the people who are reached at this chat address."""
+        """Return the ids of the people who have this chat address."""
         values = {"platform": address.platform, "chat_id": address.chat_id}
         return [row[0] for row in self._tx.all("mail.reached_at", values)]
 
@@ -481,7 +482,7 @@ class WakingWrites(WakingReads):
     _tell: Callable[..., None]
 
     def wake_later(self) -> None:
-        """Send a hint, after the commit, that a message may have to wake a recipient."""
+        """After the commit, notify the waker that a message may have to wake a recipient."""
         self._tell(WAKES)
 
     def put_place(self, thread_id: str, place: str) -> None:
@@ -489,7 +490,7 @@ class WakingWrites(WakingReads):
         put_place(self._tx, thread_id, place)
 
     def put_runs_at_once(self, agent_id: int, runs_at_once: int) -> None:
-        """Set how many runs of an agent may execute at once, each on a different mail thread."""
+        """Set the number of runs that an agent may execute at once, each on a different mail thread."""
         self._tx.run("mail.put_runs_at_once", {"agent_id": agent_id, "runs_at_once": runs_at_once})
 
     def put_runner(
@@ -546,7 +547,7 @@ class WakingWrites(WakingReads):
         self._events.delivery(happened, message_id, agent_id, kind, at, run_id=message_run.run_id)
 
     def refuse_stale(self, claim: Claim) -> None:
-        """Refuse what a run writes if its claim was lost; else the claim stays until this change ends.
+        """Refuse the writes of a run that lost its claim; otherwise lock the claim until this change ends.
 
         Raises:
             StaleClaim: Another process may execute the run, or it has ended; nothing was written.
@@ -555,15 +556,15 @@ class WakingWrites(WakingReads):
             raise StaleClaim(f"dispatch {claim.dispatch_id!r} is no longer ours", value=claim.dispatch_id)
 
     def begin_run(self, run_id: str, agent_id: int, now: int, *, answered: Sequence[str] = ()) -> None:
-        """Record that a run of an agent is active; if it starts again, its questions are removed.
+        """Record that a run of an agent is active. If the run starts again, its questions are removed.
 
-        If the run is already recorded as active, the earlier attempt was cut off by a lost server or lease.
-        `answered` has the questions whose answers the run continues with.
+        If the run is already recorded as active, the loss of its server or lease interrupted the earlier
+        attempt. `answered` has the questions whose answers the run continues with.
         """
         values = {"run_id": run_id, "agent_id": agent_id, "now": now}
         if not self._tx.changed(
             "mail.begin_run", values
-        ):  # its lease or its server ended while it was active
+        ):  # the run's lease or server was lost while it was active
             former = self._tx.one("mail.end_run", {"run_id": run_id})
             self._events.of_run("run.cut_off", run_id, agent_id if former is None else former[0], now)
             self._end_attempt(run_id, "cut_off", now)
@@ -577,7 +578,7 @@ class WakingWrites(WakingReads):
     def ask(self, run_id: str, agent_id: int, question: AskedQuestion, now: int) -> bool:
         """Store a question of an active run; a repeated call has no effect.
 
-        Return False if the agent has no such active run.
+        Return False if the agent does not have this active run.
         """
         values = {
             "run_id": run_id,
@@ -599,7 +600,7 @@ class WakingWrites(WakingReads):
             self._events.of_run("question.withdrawn", run_id, agent_id, now, question_id=question_id)
 
     def snooze(self, run_id: str, question_id: str, *, until: int, by: str, now: int) -> None:
-        """Put an open question off until an instant; an instant in the past ends that."""
+        """Put an open question off until a time; a time in the past makes it due again."""
         values = {"run_id": run_id, "question_id": question_id, "until": until, "snoozed_by": by}
         self._tx.run("mail.drop_snoozed", {"now": now})
         self._tx.run("mail.unsnooze", values)
@@ -616,13 +617,13 @@ class WakingWrites(WakingReads):
         asked_at: Mapping[str, int] | None = None,
         usage: Usage | None = None,
     ) -> bool:
-        """Record that a run is no longer active; has no effect if the run is not active.
+        """Record that a run is no longer active. This has no effect if the run is not active.
 
         Return whether a task that was claimed in the run is still held.
 
         `error` is stored with the attempt. If the run now waits, `asked_at` has its questions, each with the
-        time at which it was asked. Questions that were asked since its start without `ask` are recorded, too.
-        `usage` is the usage of the whole run, and is given when the run ends.
+        time at which it was asked. Questions that the run asked since its start without `ask` are recorded,
+        too. `usage` is the usage of the whole run; it is given when the run ends.
         """
         told = {one.id for one in self.questions(run_id)} if asked_at else ()
         ended_run = self._tx.one("mail.end_run", {"run_id": run_id})
@@ -669,19 +670,19 @@ class TimelineReads:
     _tx: SqlTransaction
 
     def attempts_of_runs(self, run_ids: Sequence[str]) -> list[Attempt]:
-        """Return the attempts of runs, in order.
+        """Return the attempts of these runs, in order.
 
-        A run from before attempts were recorded has a single entry.
+        A run that is older than the records of attempts has a single entry.
         """
         return self._attempts("attempts_of_runs", run_ids=run_ids)
 
     def attempt_count(self, agent_ids: Sequence[int], span: Span) -> tuple[int, int]:
-        """Return how many attempts started in a time span, and how many agents made them."""
+        """Return the number of attempts that started in a time span, and the number of their agents."""
         count, agents = self._tx.all("timeline.attempt_count", {"agent_ids": agent_ids, **_span(span)})[0]
         return count, agents
 
     def attempt_groups(self, agent_ids: Sequence[int], span: Span, *, step: int) -> list[AttemptGroup]:
-        """Return the attempts that started in a time span and succeeded or were cancelled, in groups.
+        """Return groups of the attempts that started in a time span and succeeded or were cancelled.
 
         Attempts of one agent that started within the same `step` milliseconds form a group. Groups are
         ordered by agent and time.
@@ -696,32 +697,33 @@ class TimelineReads:
     def attempts_since(
         self, project_ids: Sequence[int], since: int, *, began_since: int, limit: int
     ) -> list[EndedAttempt]:
-        """Return the attempts of projects' agents that ended at or after an instant, the newest first.
+        """Return the attempts of the projects' agents that ended at or after a time, newest first.
 
-        Attempts that started before `began_since` are left out, so that only an index is searched.
+        Attempts that started before `began_since` are omitted, so that the query needs only an index.
         """
         values = {"project_ids": project_ids, "since": since, "begin": began_since, "limit": limit}
         return [EndedAttempt(*row) for row in self._tx.all("timeline.attempts_since", values)]
 
     def messages_since(self, project_ids: Sequence[int], since: int) -> dict[int, int]:
-        """Return the number of messages since an instant, by project; projects without any are left out."""
+        """Return the number of messages since a time, keyed by project; omit projects without messages."""
         values = {"project_ids": project_ids, "since": since}
         return {row[0]: row[1] for row in self._tx.all("timeline.messages_since", values)}
 
     def attempts_before(self, agent_ids: Sequence[int], begin: int) -> list[Attempt]:
-        """Return the last attempt of each agent that started before an instant.
+        """Return, for each agent, its last attempt that started before a time.
 
-        No earlier attempt extends beyond that instant.
+        No earlier attempt of the agent was still active at that time.
         """
         return self._attempts("attempts_before", agent_ids=agent_ids, begin=begin)
 
     def written(
         self, project_id: int, span: Span, *, limit: int, thread_id: str = "", agent_id: int | None = None
     ) -> list[Written]:
-        """Return a project's newest messages in order, or only those of a thread or of an agent."""
+        """Return a project's newest messages in order, optionally only those of a thread or an agent."""
         values = {"project_id": project_id, **_span(span), "limit": limit}
         found = self._written("written", values)
-        if len(found) < limit:  # the index by time has found all of the span; below, other indexes are better
+        # the index by time has found the complete span; otherwise, the indexes below are better
+        if len(found) < limit:
             found = self._among(found, thread_id, agent_id)
         elif agent_id is not None:
             mine = values | {"agent_id": agent_id}
@@ -744,7 +746,7 @@ class TimelineReads:
         return [one for one in found if thread_id in ("", one.thread_id)]
 
     def written_into(self, project_id: int, span: Span, *, to: int, limit: int) -> list[Written]:
-        """Return the newest messages from a project to agents of another, in order, without blind copies."""
+        """Return the newest messages from one project to agents of another, in order; omit blind copies."""
         values = {"project_id": project_id, **_span(span), "to": to, "limit": limit}
         return self._written("written_into", values)[::-1]
 
@@ -759,12 +761,12 @@ class TimelineReads:
         return int(self._tx.all("timeline.written_into_count", values | {"to": to})[0][0])
 
     def took_part(self, project_id: int, span: Span, *, newest: int) -> list[int]:
-        """Return the ids of senders and visible recipients of the newest messages of a project."""
+        """Return the ids of the senders and visible recipients of a project's newest messages."""
         values = {"project_id": project_id, **_span(span), "newest": newest}
         return [row[0] for row in self._tx.all("timeline.took_part", values)]
 
     def written_counts(self, project_id: int, span: Span, *, parts: int, most: int) -> list[int]:
-        """Return a project's number of messages, at most `most`, in each of `parts` equal parts of a span."""
+        """Divide a span into `parts` equal parts; count the messages in each, up to `most`."""
         values = {"project_id": project_id, **_span(span), "parts": parts, "most": most}
         return [row[1] for row in self._tx.all("timeline.written_counts", values)]
 
@@ -795,7 +797,7 @@ _DELETING = (
     "mail.delete_recipients",
     "mail.delete_messages",
 )
-"""The statements in execution order: rows that refer to the messages are deleted first."""
+"""The statements that delete messages, in order: rows that refer to a message are deleted before it."""
 _NEWEST = 2**63 - 1
 
 
@@ -815,12 +817,12 @@ class RetentionReads:
     _tx: SqlTransaction
 
     def aged_messages(self, project_id: int, *, after: int, limit: int) -> list[AgedMessage]:
-        """Return the facts that determine whether messages may be deleted, by id, after id `after`."""
+        """Return the facts that decide whether messages may be deleted, by id, starting after `after`."""
         values = {"project_id": project_id, "after": after, "limit": limit}
         return [record(AgedMessage, row) for row in self._tx.all("mail.aged_messages", values)]
 
     def aged_messages_of(self, project_id: int, ids: Sequence[int]) -> list[AgedMessage]:
-        """Return the facts that determine whether these messages of a project may be deleted, by id."""
+        """Return the facts that decide whether these messages of a project may be deleted, in order of id."""
         values = {"project_id": project_id, "ids": ids}
         return [record(AgedMessage, row) for row in self._tx.all("mail.aged_messages_of", values)]
 
@@ -829,9 +831,9 @@ class RetentionReads:
     ) -> tuple[list[int], int | None]:
         """Check the next `limit` messages of a project after id `after`.
 
-        Return those that can be deleted, by id.
+        Return those that can be deleted, in order of id.
 
-        Also return the id of the last checked message; None at the end.
+        Also return the id of the last checked message, or None at the end.
         """
         place = {"project_id": project_id, "after": after}
         ends = self._tx.all("mail.end_of_page", {**place, "passed": limit - 1})
@@ -848,7 +850,7 @@ class RetentionReads:
         return [row[0] for row in self._tx.all("mail.old_messages", values)], end
 
     def attached_in(self, project_id: int, hashes: Sequence[str]) -> set[str]:
-        """Return which of these contents are attached to any message of a project."""
+        """Return the contents among these that are attached to any message of a project."""
         found = self._tx.all("mail.attached_in", {"project_id": project_id, "hashes": hashes})
         return {sha256 for row in found for sha256 in row if sha256 is not None} & set(hashes)
 
@@ -891,7 +893,7 @@ class RetentionWrites(RetentionReads):
         return ids
 
     def drop_attachments(self, message_ids: Sequence[int]) -> None:
-        """Remove attachments from messages, and their contents if nothing else refers to these."""
+        """Remove attachments from messages, and delete contents to which nothing else refers."""
         if stored := self._tx.all("mail.attachments", {"ids": message_ids}):
             lock_bytes(self._tx)
             hashes = {row[1] for row in stored} | {row[5] for row in stored}
@@ -899,7 +901,7 @@ class RetentionWrites(RetentionReads):
             self._tx.run("mail.drop_orphan_blobs", {"hashes": sorted(hashes - {None})})
 
     def _deletable(self, project_id: int, message_ids: Sequence[int]) -> list[int]:
-        """Return those of these messages that exist.
+        """Return the messages among these that exist.
 
         On SQLite, where the search index is updated later, only messages that are already indexed are
         returned.
@@ -913,7 +915,7 @@ class RetentionWrites(RetentionReads):
 
 
 _NEEDED: Final = None
-"""The marker for a column without a default: the table rejects a row that has no value for this column."""
+"""Marks a column without a default: the table rejects a row that has no value for it."""
 TABLES: Final[Mapping[str, Mapping[str, object]]] = {
     "projects": {
         **dict.fromkeys(("id", "slug", "human_key", "created_at"), _NEEDED),
@@ -985,7 +987,7 @@ class TaskReads:
     def ready_tasks(
         self, project_id: int, assignees: Iterable[str], *, after: tuple[int, int], limit: int
     ) -> list[Task]:
-        """Return claimable tasks with one of these assignees, by priority and id, after such a pair."""
+        """Return claimable tasks with one of these assignees, by (priority, id), starting after `after`."""
         looks = [
             (
                 "tasks.ready",
@@ -1005,14 +1007,14 @@ class TaskReads:
     def tasks_in(
         self, project_id: int, state: TaskState, *, after: tuple[int, int], limit: int
     ) -> list[Task]:
-        """Return open tasks of a state by priority and id, after such a pair."""
+        """Return open tasks in a state, ordered by (priority, id), starting after `after`."""
         values = {"priority": after[0], "after": after[1], "limit": limit}
         return self._tasks("tasks.listed", project_id=project_id, state=state, **values)
 
     def ended_tasks(
         self, project_id: int, state: TaskState, *, before: tuple[int, int], limit: int
     ) -> list[Task]:
-        """Return done or cancelled tasks, newest first, before a pair of the time of their end and id."""
+        """Return done or cancelled tasks, newest first, that come before a pair of end time and id."""
         values = {"changed_at": before[0], "before": before[1], "limit": limit}
         return self._tasks("tasks.ended", project_id=project_id, state=state, **values)
 
@@ -1024,7 +1026,7 @@ class TaskReads:
         return self._tasks("tasks.held", agent_id=agent_id)
 
     def is_renewal_due(self, agent_id: int, now: int) -> bool:
-        """Whether a quarter of the lease has passed since one of the agent's claims was renewed."""
+        """Return whether a quarter of the lease of one of the agent's claims has passed since its renewal."""
         return self._tx.one("tasks.is_renewal_due", {"agent_id": agent_id, "now": now}) is not None
 
     def count_reviews(self, project_id: int, *, limit: int) -> int:
@@ -1051,11 +1053,11 @@ class TaskReads:
         return self._tasks("tasks.dependents", id=task_id)
 
     def claiming_agents(self, *, after: int = 0, limit: int) -> list[int]:
-        """Return agents for which the server claims tasks and which have a runner, by id, after `after`."""
+        """Return the agents with a runner for which the server claims tasks, by id, after `after`."""
         return [row[0] for row in self._tx.all("tasks.claiming_agents", {"after": after, "limit": limit})]
 
     def leases_ended(self, project_id: int, now: int) -> list[Task]:
-        """Return claims whose lease has expired, earliest expiry first, a limited number per call."""
+        """Return tasks whose lease has expired, earliest expiry first. Each call returns a limited number."""
         return self._tasks("tasks.leases_ended", project_id=project_id, now=now)
 
     def _tasks(self, statement: str, /, **values: object) -> list[Task]:
@@ -1125,12 +1127,12 @@ class TaskWrites(TaskReads):
         return self._stored_task(task.id)
 
     def note_result(self, task_id: int, *, commit: str, output: str, result: str) -> None:
-        """Store the result of a task's work, as evidence."""
+        """Store the evidence of a task's work: its commit, the command's output and the agent's report."""
         values = {"id": task_id, "commit": commit, "output": output, "result": result}
         self._tx.run("tasks.note_result", values)
 
     def count_down(self, task_id: int) -> None:
-        """Record for each dependent of a task that one of its dependencies is done."""
+        """Record, for each task that depends on this one, that one of its dependencies is done."""
         self._tx.run("tasks.count_down", {"id": task_id})
 
     def _depend(self, task_id: int, depends_on: Sequence[int]) -> None:
@@ -1168,7 +1170,7 @@ def _task(row: Row) -> Task:
 
 
 class NoteReads:
-    """Reads notes of a project, and which of them a session or run was given."""
+    """Reads the notes of a project, and the records of notes that were given to a session or run."""
 
     _tx: SqlTransaction
 
@@ -1183,7 +1185,7 @@ class NoteReads:
         return [_note(row) for row in self._tx.all("notes.active", values)]
 
     def given_notes(self, place: str) -> set[int]:
-        """Return the ids of the notes that were given in a session or run."""
+        """Return the ids of the notes that were given to a session or run."""
         return {row[0] for row in self._tx.all("notes.given", {"place": place})}
 
 
@@ -1210,19 +1212,19 @@ class NoteWrites(NoteReads):
         self._events.of_note("note.ended", note, by, now)
 
     def prolong_note(self, note_id: int, ends_at: int) -> None:
-        """Store a later end of an active note."""
+        """Set a later end for an active note."""
         self._tx.run("notes.end_note", {"id": note_id, "ends_at": ends_at, "replaced_by": None})
 
     def give_notes(self, place: str, note_ids: Sequence[int], *, now: int) -> None:
-        """Record that notes were given in a session or run."""
+        """Record that notes were given to a session or run."""
         self._tx.run_many("notes.give", [{"place": place, "note_id": one, "now": now} for one in note_ids])
 
     def forget_given(self, place: str) -> None:
-        """Forget which notes were given in a session, whose client has dropped them from its context."""
+        """Delete the record of notes given to a session, as its client has dropped them from its context."""
         self._tx.run("notes.forget_given", {"place": place})
 
     def purge_given(self, before: int, *, limit: int) -> None:
-        """Forget what was given before an instant, the oldest first."""
+        """Delete records of notes that were given before a time, oldest first."""
         self._tx.run("notes.purge_given", {"before": before, "limit": limit})
 
 
@@ -1243,7 +1245,7 @@ class SubscriptionReads:
         return None if row is None else record(Subscription, row)
 
     def subscriptions(self, *, after: int, limit: int) -> list[tuple[Subscription, int]]:
-        """Return subscriptions by id, each with the number of the newest entry of its log."""
+        """Return subscriptions in order of id, each with the number of the newest entry of its log."""
         rows = self._tx.all("subscriptions.page", {"after": after, "limit": limit})
         return [(record(Subscription, row), row[-1]) for row in rows]
 
@@ -1275,7 +1277,7 @@ class SubscriptionWrites(SubscriptionReads):
         return msgspec.structs.replace(subscription, id=number)
 
     def move_cursor(self, subscription_id: int, cursor: int) -> None:
-        """Store that the log was considered up to an entry."""
+        """Store the number of the log entry up to which the subscription was processed."""
         self._tx.run("subscriptions.move_cursor", {"id": subscription_id, "cursor": cursor})
 
     def drop_subscription(self, subscription_id: int) -> None:
@@ -1324,7 +1326,7 @@ class MergingReads:
         return self._tx.one("merging.run_thread_between", values) is not None
 
     def archived_records(self, project_id: int) -> dict[int, list[str]]:
-        """Return the records in archive files that mention a project, keyed by the project of the file.
+        """Return the records that archive files contain about a project, keyed by the project of the file.
 
         Each record is `<kind>:<id>`. The result includes all records of the project, and messages from other
         projects to its agents.
@@ -1351,14 +1353,14 @@ class MergingWrites(MergingReads):
 
         The target receives the agents, messages, threads, reservations, tasks, notes, tokens and aliases. A
         thread that exists in both projects becomes one thread. The log with the smaller newest number is
-        appended to the other log, so that a reader that continues from a number of either log misses no entry
-        but may read some twice.
+        appended to the other log. A reader that continues from a number of either log therefore misses no
+        entry, but may read some entries twice.
 
-        Agents of the source are renamed first, as `renames` says by id. Their messages show the new names,
-        and log entries keep the former names.
+        Agents of the source are renamed first, according to `renames`, which is keyed by agent id. Their
+        messages show the new names, and log entries keep the former names.
         """
         self._events.lock([source.id, target.id])
-        for agent_id, name in renames.items():  # before the words of the messages move
+        for agent_id, name in renames.items():  # this happens before the words of the messages are moved
             values = {"agent_id": agent_id, "name": name, "name_key": name.casefold()}
             self._tx.run("merging.rename_agent", values)
             self._tx.run("merging.rename_sender", values)
@@ -1374,7 +1376,7 @@ class MergingWrites(MergingReads):
         for name in (source.human_key, source.slug):
             self._tx.run("mail.add_project_alias", {"human_key": name, "project_id": target.id})
         self._join_logs(f"project:{source.id}", f"project:{target.id}")
-        newest = self._log.newest(f"project:{target.id}")  # entries of the other log are not news
+        newest = self._log.newest(f"project:{target.id}")  # entries of the other log are not new events
         self._tx.run("merging.move_subscriptions", {**both, "newest": newest})
         self._events.project_merged(target.id, source.slug, now)
 
@@ -1411,14 +1413,14 @@ _OF_TOKENS = tuple(field.name for field in fields(KeptToken))
 
 
 class ProjectReads(Protocol):
-    """Reads projects, by name or all of them; a caller can be limited to one project."""
+    """Reads projects, either by name or all of them; a caller can be limited to one project."""
 
     def project(self, key: str) -> Project | None:
         """Return the project with this path, alias or slug."""
         ...
 
     def projects_spelled(self, spelling: str) -> list[Project]:
-        """Return the projects whose normalized path is this, oldest first."""
+        """Return the projects with this normalized path, oldest first."""
         ...
 
     def projects_of_repository(self, identity: str, *, remote: str = "", root: str = "") -> list[Project]:
@@ -1430,7 +1432,7 @@ class ProjectReads(Protocol):
         ...
 
     def projects(self, *, limit: int, after: int = 0) -> list[Project]:
-        """Return projects by id, after id `after`."""
+        """Return projects in order of id, starting after the id `after`."""
         ...
 
     def counts(self, *, unread: bool = True) -> dict[str, int]:
@@ -1448,12 +1450,12 @@ class ProjectWrites(ProjectReads, Protocol):
         ...
 
     def add_project_alias(self, project_id: int, human_key: str) -> None:
-        """Add another spelling of the path as a name of the project."""
+        """Add another spelling of the path as an alias of the project."""
         ...
 
 
 class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, TimelineReads, WakingReads):
-    """Reads of records by the ids of their projects. Absence is None or an empty list."""
+    """Reads records by the ids of their projects. A missing record is None, or missing from the list."""
 
     def __init__(
         self,
@@ -1472,7 +1474,9 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         self._log = log
         self._events = EventRecorder(tx, log, lock)
         self._known: dict[str, Project] = {}
-        """Projects that this transaction has read, keyed by the key that named them; they rarely change."""
+        """Projects that this transaction has read, keyed by the path, alias or slug under which they were
+        read.
+        """
         self._positions: dict[int, int] = {}
         """The position of the next recipient of each message that this change addresses."""
 
@@ -1487,7 +1491,7 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         return [record(kind, row) for row in self._tx.all(statement, values)]
 
     def now(self) -> int:
-        """Return the instant of this transaction in ms; it is read once, after the first locks were taken."""
+        """Return the time of this transaction in ms; it is read once, after the first locks are taken."""
         return self._now()
 
     def project_by_id(self, project_id: int) -> Project | None:
@@ -1518,7 +1522,7 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
             return [] if only is None else [only]
         if len(keys) > _FEW:
             return self._all(Agent, "mail.agents_named", project_id=project_id, name_keys=keys)
-        # A look-up each is cheaper than reading a list.
+        # One look-up for each name is cheaper than reading a list.
         looks = [_agent_named(project_id, key) for key in keys]
         found = [record(Agent, row) for rows in asked(self._tx, looks).values() for row in rows]
         return sorted(found, key=lambda agent: agent.id)
@@ -1528,7 +1532,7 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         return {one.id: one for one in self._all(Agent, "mail.agents_by_id", ids=agent_ids)}
 
     def agents(self, project_id: int, *, include_retired: bool, limit: int, after: int = 0) -> list[Agent]:
-        """Return a project's agents by id, after id `after`."""
+        """Return a project's agents in order of id, starting after the id `after`."""
         values = {"project_id": project_id, "after": after, "retired": include_retired, "limit": limit}
         return self._all(Agent, "mail.agents", **values)
 
@@ -1565,7 +1569,7 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         return {one.id: one for one in self._messages("mail.messages", ids=message_ids)}
 
     def received(self, agent_id: int, message_ids: Sequence[int]) -> dict[int, Received]:
-        """Return those of these messages that an agent received, by message id."""
+        """Return the messages among these that an agent received, keyed by message id."""
         look = "mail.received", {"agent_id": agent_id, "ids": tuple(message_ids)}
         [rows] = asked(self._tx, [look]).values()
         found = [record(Received, row) for row in rows]
@@ -1591,11 +1595,11 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         unread_only: bool = False,
         importance: Sequence[Importance] = (),
     ) -> list[InboxEntry]:
-        """Return an agent's messages without recalled ones.
+        """Return the messages in an agent's inbox, except recalled ones.
 
         With `after`, return the messages with a greater sequence number, oldest first. Without it, return the
         newest first or, with `before`, those with a smaller sequence number. `since` restricts the result to
-        messages sent at or after an instant.
+        messages sent at or after that time.
         """
         values = {
             "agent_id": agent_id,
@@ -1614,12 +1618,12 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         return list(map(_inbox_entry, self._tx.all("mail.inbox_events", values)))
 
     def unread_count(self, agent_id: int) -> int:
-        """Return how many messages of the agent are neither read nor recalled."""
+        """Return the number of the agent's messages that are neither read nor recalled."""
         [[count]] = self._tx.all("mail.unread_count", {"agent_id": agent_id})
         return int(count)
 
     def thread(self, project_id: int, thread_id: str, *, limit: int, after: int = 0) -> list[Message]:
-        """Return a thread's messages in order, after message id `after`."""
+        """Return a thread's messages in order, starting after the message id `after`."""
         values = {"project_id": project_id, "thread_id": thread_id, "after": after, "limit": limit}
         return self._messages("mail.thread", **values)
 
@@ -1629,7 +1633,7 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         return self._messages("mail.thread_tail", **values)[::-1]
 
     def thread_size(self, project_id: int, thread_id: str) -> int:
-        """Return how many messages a thread holds."""
+        """Return the number of messages in a thread."""
         [[size]] = self._tx.all("mail.thread_size", {"project_id": project_id, "thread_id": thread_id})
         return int(size)
 
@@ -1645,7 +1649,7 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         return self._all(ThreadParticipant, "mail.thread_participants", **values)
 
     def threads(self, project_id: int, *, limit: int, before: int | None = None) -> list[ThreadHead]:
-        """Return threads below message id `before`, ordered by their newest message, newest first."""
+        """Return threads, newest message first; `before` is the message id below which to continue."""
         return self._all(ThreadHead, "mail.threads", project_id=project_id, limit=limit, before=before)
 
     def tallies(self, project_ids: Sequence[int], *, most: int) -> list[ProjectTally]:
@@ -1655,9 +1659,9 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
     def wanted_threads(
         self, project_id: int, wanted: ThreadFilter, *, limit: int, among: int, before: int | None = None
     ) -> tuple[list[ThreadHead], int | None]:
-        """Return the threads that match, among the newest `among` threads below message id `before`.
+        """Return the matching threads among the newest `among` threads below the message id `before`.
 
-        They come newest first, with the message id below which to continue; None at the end.
+        The newest thread comes first. Also return the message id below which to continue, or None at the end.
         """
         window: dict[str, object] = {"project_id": project_id, "before": before}
         found = self._all(
@@ -1680,7 +1684,7 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         return found, int(row[0]) if row else None
 
     def project_messages(self, project_id: int, *, limit: int, after: int = 0) -> list[Message]:
-        """Return a project's messages by id, after id `after`."""
+        """Return a project's messages in order of id, starting after the id `after`."""
         return self._messages("mail.project_messages", project_id=project_id, after=after, limit=limit)
 
     def newest_messages(self, project_id: int, *, limit: int) -> list[Message]:
@@ -1688,9 +1692,10 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         return self._messages("mail.newest_messages", project_id=project_id, limit=limit)[::-1]
 
     def damaged_messages(self, *, after: int, limit: int) -> tuple[list[int], int | None]:
-        """Check the texts of the `limit` messages after message id `after` against their check values.
+        """Check the texts of the next `limit` messages, after the id `after`, against their check values.
 
-        Return the ids of damaged messages and the last id that was checked, or None if no message was left.
+        Return the ids of damaged messages, and the last id that was checked, or None if no messages were
+        left.
         """
         return check_values.damaged_messages(self._tx, after=after, limit=limit)
 
@@ -1701,7 +1706,7 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
     def search(
         self, project_id: int, query: Query, *, order: SearchOrder, limit: int, cursor: int = 0
     ) -> list[SearchHit]:
-        """Return matching messages, without recalled ones; call the store's `settle` first.
+        """Return matching messages, except recalled ones; call the store's `settle` first.
 
         With `newest`, results are ordered by descending id, below the id `cursor` (0 starts at the top). With
         `best`, the newest `BEST_AMONG` matches are ordered by rank, then newest first, and `cursor` is the
@@ -1710,10 +1715,10 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         return search_index.find(self._tx, project_id, query, order, limit=limit, cursor=cursor)
 
     def partly_searched(self, project_id: int, query: Query, *, limit: int) -> list[int]:
-        """Return the newest messages that a search may have missed because their text is partly indexed.
+        """Return the newest messages that a search may have missed because their index is incomplete.
 
-        Only text in scripts without spaces is cut, after 16,000 characters, so queries in other scripts miss
-        nothing.
+        Only text in scripts without spaces is truncated, after 16,000 characters, so queries in other scripts
+        miss nothing.
         """
         return search_index.partly_searched(self._tx, project_id, query, limit=limit)
 
@@ -1734,7 +1739,7 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         return self._all(Arrival, "mail.unannounced", agent_id=agent_id, limit=limit)
 
     def directed_unread(self, agent_id: int, *, limit: int) -> list[tuple[int, int]]:
-        """Return id and seq of the agent's unread messages that name it in `to`, newest first.
+        """Return the id and number of the agent's unread messages that name it in `to`, newest first.
 
         Broadcasts, recalled messages, and messages that an open run is processing are omitted.
         """
@@ -1746,14 +1751,14 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         return self._one(ClientSession, "mail.client_session", client=client, session_id=session_id)
 
     def sessions_seen(self, agent_ids: Sequence[int]) -> dict[int, int]:
-        """Return when a client session last acted as each of these agents.
+        """Return, for each of these agents, when a client session last acted as the agent.
 
         Agents without a session are omitted.
         """
         return {row[0]: row[1] for row in self._tx.all("mail.sessions_seen", {"ids": agent_ids})}
 
     def nudges(self, agent_id: int) -> Nudges:
-        """Return the record of how hooks intervened in the agent's turns."""
+        """Return the record of how hooks held up the agent's turns or added lines to them."""
         return self._one(Nudges, "mail.nudges", agent_id=agent_id) or Nudges()
 
     def file_views(self, files: Sequence[str]) -> list[FileView]:
@@ -1777,10 +1782,10 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         agent_id: int | None = None,
         limit: int | None = None,
     ) -> list[Reservation]:
-        """Return active reservations by id.
+        """Return active reservations in order of id.
 
         With `near`, return only reservations whose prefix consists of the first path segments of `near`, or
-        the other way round. Only their patterns can overlap a pattern with the prefix `near`.
+        begins with all segments of `near`. Only their patterns can overlap a pattern with the prefix `near`.
         """
         values = _near(project_id, now, near)
         values |= {"limit": _NO_LIMIT if limit is None else limit, "agent_id": agent_id}
@@ -1792,9 +1797,9 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
     def live_patterns(
         self, project_id: int, *, now: int, near: str, but: int, exclusive_only: bool
     ) -> list[LivePattern]:
-        """Return ids and patterns of active reservations, unordered, without those of the agent `but`.
+        """Return the ids and patterns of active reservations, unordered, except those of the agent `but`.
 
-        `near` is as in `live_reservations`; if it is empty, every pattern may overlap.
+        `near` works as in `live_reservations`; if it is empty, all patterns are returned.
         """
         values = _near(project_id, now, near) | {"but": but, "exclusive_only": exclusive_only}
         found = self._tx.all("mail.live_patterns_near" if near else "mail.live_patterns", values)
@@ -1805,7 +1810,7 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         return self._all(Reservation, "mail.reservations_by_id", ids=reservation_ids)
 
     def reservations(self, project_id: int, *, limit: int, after: int = 0) -> list[Reservation]:
-        """Return every reservation of a project by id, active or not, after id `after`."""
+        """Return all reservations of a project, active or not, in order of id, after the id `after`."""
         return self._all(Reservation, "mail.reservations", project_id=project_id, after=after, limit=limit)
 
     def newest_reservations(self, project_id: int, *, limit: int) -> list[Reservation]:
@@ -1826,21 +1831,21 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         return list(map(_token, self._tx.all("mail.tokens_named", {"name": name})))
 
     def tokens(self, *, limit: int, after: str = "") -> list[KeptToken]:
-        """Return tokens by id, after id `after`."""
+        """Return tokens in order of id, starting after the id `after`."""
         return list(map(_token, self._tx.all("mail.tokens", {"after": after, "limit": limit})))
 
     def is_session_ended(self, hashed: str) -> bool:
-        """Return whether a session of the pages, identified by its hash, was logged out."""
+        """Return whether the web session with this hash was logged out."""
         return self._tx.one("mail.ended_session", {"hash": hashed}) is not None
 
     def traces(self, names: Sequence[str]) -> dict[str, str]:
-        """Return the stored traces by name; names without a trace are omitted."""
+        """Return the stored traces, keyed by name; names without a trace are omitted."""
         return {row[0]: row[1] for row in self._tx.all("mail.traces", {"names": names})}
 
     def project_events(
         self, project_id: int, *, after: int, limit: int, kinds: Sequence[EventKind] = ()
     ) -> list[ProjectEvent]:
-        """Return entries after a sequence number, oldest first; `kinds` restricts the result."""
+        """Return log entries after a sequence number, oldest first; `kinds` restricts the result."""
         scope = EventScope.project(project_id).key
         found = self._log.of_scope(scope, after=after, limit=limit, kinds=kinds)
         return [_entry(project_id, seq, event) for seq, event in found]
@@ -1855,7 +1860,7 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         return self._log.newest(EventScope.project(project_id).key)
 
     def messages_of(self, agent_id: int, message_ids: Sequence[int]) -> tuple[set[int], set[int]]:
-        """Return which of these messages the agent sent, and which of them it received."""
+        """Return the messages among these that the agent sent, and those that it received."""
         values = {"agent_id": agent_id, "ids": message_ids}
         written, received = self._tx.ask(
             ("project_log.messages_written", values), ("project_log.messages_received", values)
@@ -1869,7 +1874,7 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
 
 
 class MailReads(RecordReads, MergingReads, ProjectReads):
-    """Reads within one consistent view."""
+    """Reads all records of mail, within one consistent view."""
 
     @override
     def project(self, key: str) -> Project | None:
@@ -1902,7 +1907,7 @@ class MailReads(RecordReads, MergingReads, ProjectReads):
 
 
 class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, SubscriptionWrites, WakingWrites):
-    """Changes to records, which are addressed by the ids of their projects.
+    """Changes to records, which are identified by the ids of their projects.
 
     Each change writes its events for agents, messages, reservations, tasks, notes, contacts and runs to the
     log of the project (`contracts.project_log`), unless nothing changes.
@@ -1921,7 +1926,7 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
         """
         named = tuple(sorted(set(project_ids)))
         self._events.lock(named)
-        # another change may have merged a project before this lock; the same trip checks it
+        # another change may have merged a project before this lock; the same round trip checks that
         if self._tx.dialect == "postgres":
             looks = [
                 ("mail.projects_there", {"ids": named}),
@@ -1932,13 +1937,13 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
                 self._known.clear()
 
     def set_git_identity(self, project_id: int, git_identity: str) -> None:
-        """Store the remote and root commit that identify the project's folder."""
+        """Store the identity of the project's repository: its remote and its root commit."""
         self._known.clear()
         values = {"id": project_id, "git_identity": git_identity}
         self._update("mail.set_git_identity", values, UnknownProject)
 
     def set_project_folder(self, project_id: int, human_key: str, *, spelling: str) -> None:
-        """Assign a folder that no project has; the project's former folder remains an alias."""
+        """Assign a folder that no project has yet; the project's former folder remains an alias."""
         self._known.clear()
         self._tx.run("mail.keep_former_folder", {"id": project_id})
         values = {"id": project_id, "human_key": human_key, "spelling": spelling}
@@ -1980,7 +1985,7 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
         return updated
 
     def set_agent_retired(self, agent_id: int, retired_at: int | None, *, now: int) -> None:
-        """Retire an agent at an instant, or unretire it with None."""
+        """Retire an agent at a time; None makes it active again."""
         before = self.agents_by_id([agent_id]).get(agent_id)
         self._update("mail.set_agent_retired", {"id": agent_id, "retired_at": retired_at}, UnknownAgent)
         self._events.agent_retired(before, retired_at, now)
@@ -1992,13 +1997,13 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
         self._update("mail.set_agent_token", {"id": agent_id, "token_hash": token_hash}, UnknownAgent)
 
     def set_contact_policy(self, agent_id: int, policy: ContactPolicy, *, now: int) -> None:
-        """Set from whom an agent accepts mail."""
+        """Set the policy that decides from whom an agent accepts mail."""
         before = self.agents_by_id([agent_id]).get(agent_id)
         self._update("mail.set_contact_policy", {"id": agent_id, "policy": policy}, UnknownAgent)
         self._events.policy_set(before, policy, now)
 
     def touch_agent(self, agent_id: int, now: int) -> None:
-        """Update an agent's last activity, and extend each of its reservations and claims by its own length.
+        """Update an agent's last activity, and extend its reservations and claims, each by its own length.
 
         A reservation or claim that has expired stays expired.
         """
@@ -2044,7 +2049,8 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
     ) -> Message:
         """Store a message; if it names no thread, it starts a thread named after its id (`msg-<id>`)."""
         self._events.lock([project_id])  # within a project, ids grow in the order in which they are seen
-        # The id is taken beforehand: a thread that is filled in afterwards is written to its index twice.
+        # The id is taken before the insert, because a thread that is filled in later would be written to its
+        # index twice.
         [[message_id]] = self._tx.all("mail.next_message")
         values: dict[str, Any] = {
             "id": message_id,
@@ -2064,7 +2070,7 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
         }
         self._tx.run("mail.insert_message", values)
         message = Message(**values)
-        if self._tx.dialect == "postgres":  # SQLite's writer does it after it has answered
+        if self._tx.dialect == "postgres":  # SQLite's writer does this after it has returned the results
             search_index.add(self._tx, message)
         self._positions[message_id] = 0
         self._events.sent(message)
@@ -2080,7 +2086,7 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
         self._events.reached(message_id, agent, kind)
 
     def mark_read(self, message_id: int, agent_id: int, now: int) -> int | None:
-        """Mark a message as read unless it is already; return the time, or None for a non-recipient."""
+        """Mark a message as read if it is unread; return the time of reading, or None for a non-recipient."""
         values = {"message_id": message_id, "agent_id": agent_id, "now": now}
         if row := self._tx.one("mail.mark_read", values):
             self._events.delivery("delivery.read", message_id, agent_id, row[0], now)
@@ -2089,7 +2095,7 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
         return int(row[0]) if row else None
 
     def mark_acked(self, message_id: int, agent_id: int, now: int) -> int | None:
-        """Mark a message as acknowledged and read, once; return the time, or None for a non-recipient."""
+        """Mark a message as acknowledged and read, once; return when it was, or None for a non-recipient."""
         self.mark_read(message_id, agent_id, now)
         values = {"message_id": message_id, "agent_id": agent_id, "now": now}
         if row := self._tx.one("mail.mark_acked", values):
@@ -2099,7 +2105,7 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
         return int(row[0]) if row else None
 
     def mark_recalled(self, message_id: int, now: int) -> None:
-        """Recall a message: delete its text, also from the search index, but keep the entry."""
+        """Recall a message: delete its text, also from the search index, but keep its row."""
         stored = self.attachments([message_id])[message_id]
         message = self.message(message_id)
         if message is None:
@@ -2107,7 +2113,7 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
         if message.recalled_at is None:
             self._events.recalled(message, now)
         self._tx.run("mail.mark_recalled", {"id": message_id, "now": now})
-        if self._tx.dialect == "postgres":  # on SQLite a trigger does it
+        if self._tx.dialect == "postgres":  # on SQLite, a trigger does this
             self._tx.run("mail.forget_words", {"ids": [message_id]})
         if stored:
             self.drop_attachments([message_id])
@@ -2130,12 +2136,12 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
         self._tx.run("mail.insert_attachment", values)
 
     def mark_announced(self, agent_id: int, message_ids: Sequence[int], *, by: str, now: int) -> int:
-        """Record that these messages were announced to the agent; return how many were not announced before.
+        """Record that these messages were announced to the agent; return how many had not been before.
 
         An existing record is not changed. `by` names the announcer, which is hook, watch or runner. Messages
         that the agent did not receive are ignored.
         """
-        # One by one: with a list of ids SQLite would scan the whole inbox.
+        # The messages are marked one by one, because with a list of ids SQLite would scan the whole inbox.
         new = 0
         for message_id in message_ids:
             self._events.lock_concerned(message_id, agent_id)
@@ -2155,11 +2161,11 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
         self._tx.run("mail.end_client_session", {"client": client, "session_id": session_id})
 
     def purge_client_sessions(self, before: int, *, limit: int) -> int:
-        """Delete sessions that were bound before an instant, the oldest first; return how many."""
+        """Delete sessions that were bound before a time, oldest first; return their number."""
         return self._tx.changed("mail.purge_client_sessions", {"before": before, "limit": limit})
 
     def set_nudges(self, agent_id: int, nudges: Nudges) -> None:
-        """Store the record of how hooks intervened in an agent's turns."""
+        """Store the record of how hooks held up an agent's turns or added lines to them."""
         values = {"agent_id": agent_id, "held_seq": nudges.held_seq, "notified_at": nudges.notified_at}
         self._tx.run("mail.set_nudges", values)
 
@@ -2168,7 +2174,7 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
         self._tx.run("mail.put_file_view", {one.name: getattr(view, one.name) for one in fields(FileView)})
 
     def note_file_change(self, file: str, blob: str, *, agent_id: int, now: int) -> None:
-        """Record for the other agents that have read a file that an agent has written a new version."""
+        """Record, for all other agents that have read a file, that this agent wrote a new version of it."""
         values = {"file": file, "blob": blob, "agent_id": agent_id, "now": now}
         self._tx.run("mail.note_file_change", values)
 
@@ -2177,7 +2183,7 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
         self._tx.run("mail.mark_file_views_told", {"agent_id": agent_id})
 
     def purge_file_views(self, before: int, *, limit: int) -> int:
-        """Delete views last reported before an instant, the oldest first; return their number."""
+        """Delete views that were last reported before a time, oldest first; return their number."""
         return self._tx.changed("mail.purge_file_views", {"before": before, "limit": limit})
 
     def insert_reservation(  # noqa: PLR0913 - one column an argument
@@ -2201,7 +2207,7 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
         return made
 
     def note_reserved_in(self, reservation_id: int, agent_id: int, place: str) -> None:
-        """Record the run or session in which an agent made a reservation, unless it was renewed meanwhile."""
+        """Record the run or session in which an agent made a reservation, unless it was renewed since."""
         values = {"id": reservation_id, "agent_id": agent_id, "reserved_in": place}
         self._tx.run("mail.note_reserved_in", values)
 
@@ -2231,7 +2237,7 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
         return released
 
     def expire_reservations(self, project_id: int, now: int) -> list[Reservation]:
-        """End reservations that have expired and return them, oldest first, a limited number per call."""
+        """End and return reservations that have expired, oldest first. Each call ends a limited number."""
         over = self._all(Reservation, "mail.expired_reservations", project_id=project_id, now=now)
         self._tx.run_many("mail.expire_reservation", [{"id": one.id} for one in over])
         for one in over:
@@ -2267,12 +2273,12 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
         return row[0] if row else None
 
     def end_session(self, hashed: str, *, ends_at: int) -> None:
-        """Record that a page session was logged out; the record lasts until the session would end."""
+        """Record that a web session was logged out; the record lasts until the session would have ended."""
         self._tx.run("mail.drop_ended_sessions", {"now": self.now()})
         self._tx.run("mail.end_session", {"hash": hashed, "ends_at": ends_at})
 
     def note_token_uses(self, uses: Mapping[str, int]) -> None:
-        """Record by id when tokens were last used; earlier instants and unknown ids are ignored."""
+        """Record the last use of tokens, keyed by id; earlier times and unknown ids are ignored."""
         rows = [{"id": token_id, "used_at": used_at} for token_id, used_at in sorted(uses.items())]
         self._tx.run_many("mail.note_token_use", rows)
 
@@ -2289,7 +2295,7 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
         self._tx.run("mail.drop_traces", {"names": names})
 
     def trim_log(self, project_id: int, *, keep: int, limit: int) -> int:
-        """Delete the oldest entries beyond the newest `keep` (1 or more), at most `limit`.
+        """Keep the newest `keep` entries (at least 1) and delete up to `limit` of the rest, oldest first.
 
         Return their number.
 
@@ -2304,12 +2310,12 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
         self._tx.run("mail.insert_answer", values)
 
     def purge_answers(self, before: int, *, limit: int) -> int:
-        """Delete stored results that are older than an instant; return how many."""
+        """Delete stored results that are older than a time; return their number."""
         return self._tx.changed("mail.purge_answers", {"before": before, "limit": limit})
 
 
 class MailWrites(RecordWrites, MailReads, MergingWrites, ProjectWrites):
-    """The reads and changes of mail in one transaction, which has its own object."""
+    """All reads and changes of mail in one transaction; each transaction has its own object."""
 
     @override
     def insert_project(
@@ -2334,7 +2340,7 @@ class MailWrites(RecordWrites, MailReads, MergingWrites, ProjectWrites):
     def restore_rows(
         self, rows: Mapping[str, Sequence[Mapping[str, object]]], logs: Mapping[str, int] | None = None
     ) -> None:
-        """Store whole rows by table, with their ids, to rebuild a store from an archive.
+        """Store complete rows with their ids, keyed by table, to rebuild a store from an archive.
 
         `logs` gives, by slug, the number after which a project's log continues; the next entry of the log
         records the project.

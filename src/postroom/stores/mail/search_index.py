@@ -1,4 +1,4 @@
-"""The search index of messages, and the list of threads by newest message; both differ per engine.
+"""The search index of messages, and the list of threads by newest message. Both depend on the engine.
 
 SQLite has an FTS5 table that does not contain the texts. The writer updates it after it has returned results
 to its callers, with many messages per commit, because an update with each message would double the size of a
@@ -10,12 +10,13 @@ folding case, accents, vowel points and character variants: `Ł`, `ß`, `İ` and
 `3`. Two kinds of text become encoded words:
 
 - A run of a script without spaces (Chinese, Japanese, Korean, Thai, Lao, Burmese, Khmer) becomes its pairs of
-  neighbouring characters, and its last character. Each part of a run is found, also next to Latin text.
+  neighbouring characters, and its last character. A search finds each part of such a run, also next to Latin
+  text.
 - A symbol such as an emoji is a word.
 
 On PostgreSQL, only the first 16,382 words of a message get positions, and each distinct word gets at most
-255. Phrases are matched by position. Later words can also be found, until the index entry of the message has
-a million bytes.
+255. Phrases are matched by position. Later words can also be found, as long as the index entry of the message
+has less than a million bytes.
 """
 
 import re
@@ -39,7 +40,7 @@ MAX_DEPTH: Final = 30
 
 
 MAX_UNSPACED: Final = 16_000
-"""Maximum number of characters in scripts without spaces that are indexed of one text.
+"""Maximum number of characters in scripts without spaces that are indexed in one text.
 
 Each pair of such characters may become a separate word, and other senders wait while they are indexed.
 PostgreSQL cannot find phrases after about 16,382 words.
@@ -55,7 +56,7 @@ _UNSPACED: Final = re.compile(
     "\u3400-\u4dbf\u4e00-\u9fff\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\uff66-\uffdc\U00020000-\U0003ffff]+"
 )
 _VIRAMA: Final = 9
-"""Combining class of the mark that joins two characters, which without the mark form another word."""
+"""Combining class of the mark that joins two characters; without it, they would be a different word."""
 _SPLITS: Final = "\u200b\u200c\ufeff"
 """Invisible characters that separate words; all other invisible characters are part of a word."""
 _TATWEEL: Final = "\u0640"
@@ -107,7 +108,7 @@ def asked_words(text: str) -> tuple[list[str], bool]:
     if not found or not found[-1].startswith(_CODE) or len(found[-1]) != 1 + _DIGITS:
         return list(found), False
     if len(found) > 1 and len(found[-2]) == 1 + 2 * _DIGITS and found[-2].endswith(found[-1][1:]):
-        return list(found[:-1]), False  # a match may continue after this run
+        return list(found[:-1]), False  # a match may continue after this part
     return list(found), True
 
 
@@ -117,7 +118,7 @@ def indexed_text(text: str) -> str:
 
 
 def _coded(text: str) -> str:
-    """Return a text in which runs without spaces are replaced by encoded words, up to the index limit."""
+    """Replace the parts of a text in scripts without spaces by encoded words, up to the index limit."""
     left = MAX_UNSPACED
 
     def code(run: re.Match[str]) -> str:
@@ -130,7 +131,7 @@ def _coded(text: str) -> str:
 
 
 def _coded_words(run: re.Match[str]) -> Iterator[Word]:
-    """Yield the encoded words of a text without spaces.
+    """Split a text without spaces into encoded words, and yield them.
 
     If NFKC changes its length, all of them get its position.
     """
@@ -143,7 +144,7 @@ def _coded_words(run: re.Match[str]) -> Iterator[Word]:
 
 
 def _coded_run(run: str) -> str:
-    """Return a run without spaces as encoded words, each surrounded by spaces."""
+    """Return a part of a text in a script without spaces as encoded words, each surrounded by spaces."""
     digits = unicodedata.normalize("NFKC", run).encode("utf-32-be").hex()
     codes = [digits[end - _DIGITS : end] for end in range(8, len(digits) + 1, 8)]
     pairs = map(str.__add__, codes, (*codes[1:], ""))
@@ -295,7 +296,7 @@ _LONGEST_WORD: Final = 500
 
 
 def home(project_id: int) -> str:
-    """Return the hidden word that is part of all messages of a project and that no author can write."""
+    """Return the word that the index adds to all messages of a project, and that no author can write."""
     return f"'#{project_id}'"
 
 
@@ -311,7 +312,8 @@ def tsvector(message: Message) -> str:
     place, size = 1, 0
     for field, text in texts.items():
         weight = _WEIGHTS[field]
-        for word in folded(text):  # many times for each message: hence no call more than it needs
+        # this runs many times for each message, so it makes as few calls as possible
+        for word in folded(text):
             lexeme = word if len(word) <= _LONGEST_WORD else word[:_LONGEST_WORD]
             found = places.get(lexeme)
             if found is None:
@@ -323,7 +325,7 @@ def tsvector(message: Message) -> str:
                 size += 2
                 found.append(f"{place if place < _LAST_PLACE else _LAST_PLACE}{weight}")
             place += 1
-        place += 1  # no phrase goes from one field into the next
+        place += 1  # a phrase must not match across two fields
     indexed = [f"'{lexeme}':{','.join(found)}" for lexeme, found in places.items()]
     return " ".join((home(message.project_id), *indexed))
 
@@ -437,7 +439,7 @@ def move(tx: SqlTransaction, source: int, target: int) -> None:
 def find(
     tx: SqlTransaction, project_id: int, query: Query, order: SearchOrder, *, limit: int, cursor: int
 ) -> list[SearchHit]:
-    """Return matching messages, as described in the interface."""
+    """Return the messages that match; see `RecordReads.search`."""
     values: dict[str, object] = {
         "limit": limit,
         "below": cursor or _NEWEST,
@@ -460,7 +462,7 @@ def find(
 
 
 def partly_searched(tx: SqlTransaction, project_id: int, query: Query, *, limit: int) -> list[int]:
-    """Return the newest messages that a search may have missed, as described in the interface."""
+    """Return the newest messages that a search may have missed; see `RecordReads.partly_searched`."""
     if not any(is_unspaced(word) for word, _ in asked_of(query)):
         return []
     return [row[0] for row in tx.all("mail.cut_messages", {"project_id": project_id, "limit": limit})]
@@ -470,7 +472,7 @@ def _ids(tx: SqlTransaction, project_id: int, below: int) -> dict[str, object]:
     """Return the id range of a project's messages below an id, and the project if it has few messages.
 
     Without the range, FTS5 would examine each message of all other projects for a word that is common there.
-    FTS5 uses only the first upper bound in a statement, so that a cursor cannot add another one.
+    FTS5 uses only the first upper bound in a statement, so a cursor cannot add a second one.
     """
     first, last, count = tx.all("mail.project_ids", {"project_id": project_id, "most": FEW + 1})[0]
     return {"first": first, "last": min(last, below - 1), "few": project_id if count <= FEW else None}

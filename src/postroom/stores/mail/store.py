@@ -1,4 +1,4 @@
-"""The part of the store that mail may use, which contains only mail's own tables."""
+"""The part of the store that mail may use. It contains only mail's own tables."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -19,7 +19,7 @@ class MailStore:
 
     @property
     def changes(self) -> ChangeNotifier:
-        """Hints about commits of this and other processes; mail uses the topic `MAIL`."""
+        """Notifications about commits of this and other processes; mail uses the topic `MAIL`."""
         return self._store.changes
 
     async def read(self, look: Callable[[MailReads], T]) -> T:
@@ -34,7 +34,7 @@ class MailStore:
         """Run `change` as one transaction; when the call returns, the change survives a power failure.
 
         An exception from `change` rolls it back and is raised here. `key` names the project of the change,
-        under any of its names. Changes with the same key run one after another, and others may run in
+        under any of its names. Changes with the same key run one after another; other changes may run in
         parallel. If the caller is cancelled, the change may or may not have been made.
 
         Raises:
@@ -43,7 +43,7 @@ class MailStore:
         return await self._store.write(lambda tx: change(tx.mail), key=OF_A_PROJECT + key)
 
     async def settle(self) -> None:
-        """Update search and thread lists, so that later reads see all messages written so far."""
+        """Update the search index and thread lists, so that later reads see all messages written so far."""
         await self._store.settle()
 
     async def probe(self) -> None:

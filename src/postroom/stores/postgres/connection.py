@@ -1,9 +1,9 @@
-"""The only module that uses the driver: a connection is one database session, for one thread.
+"""The only module that uses the PostgreSQL driver. A connection is one database session, for one thread.
 
-It is a thin layer over `psycopg.pq`, the library's low-level wrapper. Statements are buffered and sent
-together with the next query or at the end; then all answers are read up to a sync marker. Each statement is
-prepared under its own name at its first use, because the driver's automatic preparation does not survive an
-error in a pipeline.
+It is a thin layer over `psycopg.pq`, the driver's low-level wrapper of libpq. Statements are buffered, and
+sent together with the next query or at the end. Then all answers up to a sync marker are read. Each statement
+is prepared under its own name at its first use, because the driver's automatic preparation does not survive
+an error in a pipeline.
 """
 
 import contextlib
@@ -64,7 +64,7 @@ def encoded(value: object) -> bytes | None:
             raise InvalidRecord(
                 "PostgreSQL cannot store a value: a text contains an unpaired surrogate character"
             ) from error
-    if isinstance(value, int):  # truth values too, as 0 and 1
+    if isinstance(value, int):  # booleans are also encoded here, as 0 and 1
         return b"%d" % value
     if isinstance(value, float):
         return repr(value).encode()
@@ -97,7 +97,7 @@ def _quoted(text: bytes) -> bytes:
 
 
 def _number(text: bytes) -> int | float:
-    """Decode a numeric, which is the type of sums and averages of integers."""
+    """Decode a value of the type numeric, which sums and averages of integers have."""
     return float(text) if b"." in text or b"N" in text else int(text)
 
 
@@ -127,11 +127,11 @@ _TYPES: Final = {20: "bigint", 25: "text", 1016: "bigint[]", 1009: "text[]"}
 
 @cache
 def together(statement: Statement, types: tuple[int, ...]) -> Statement | None:
-    """Return a statement that executes a read for many sets of values, given as an array for each parameter.
+    """Return a statement that does a read for many sets of values, given as one array for each parameter.
 
     Each row ends with the position, counted from 1, of the set of values that found it; rows of the same
-    position keep the order of the read. Return None if there are no parameters, or if the type of one cannot
-    be combined.
+    position keep the order of the read. Return None if there are no parameters, or if one has a type that
+    cannot be combined.
     """
     if not types or not _TYPES.keys() >= set(types):
         return None
@@ -143,10 +143,10 @@ def together(statement: Statement, types: tuple[int, ...]) -> Statement | None:
 
 @cache
 def written_together(statement: Statement, types: tuple[int, ...]) -> Statement | None:
-    """Return a statement that executes a write of one row for many sets of values; None as in `together`.
+    """Return a statement that writes one row for each of many sets of values; None as in `together`.
 
-    No two sets may write the same row unless the statement adds the values up, because one of two updates of
-    a row would be lost.
+    Two sets must not write the same row, unless the statement adds the values up, because one of the two
+    updates would be lost.
     """
     if not types or not _TYPES.keys() >= set(types):
         return None
@@ -160,7 +160,7 @@ def written_together(statement: Statement, types: tuple[int, ...]) -> Statement 
 
 
 def _named(values: str) -> str:
-    """Return the values with the column names that VALUES assigns."""
+    """Return the values, each with the column name as alias that VALUES would assign to it."""
     return ", ".join(f"{value} AS column{place}" for place, value in enumerate(values.split(","), start=1))
 
 
@@ -177,7 +177,7 @@ def columns(several: Sequence[Bound]) -> list[bytes]:
 
 
 def _type(number: int) -> str:
-    """Return a parameter's type within an array; a list becomes text, as nested arrays need equal lengths."""
+    """Return a parameter's type within an array. Lists become text, as nested arrays need equal lengths."""
     return "text" if _TYPES[number].endswith("[]") else _TYPES[number]
 
 
@@ -192,9 +192,9 @@ def _use(place: int, kind: str) -> str:
 
 CONNECT_WITHIN: Final = timedelta(seconds=10)
 ANSWER_WITHIN: Final = timedelta(seconds=30)
-"""Time without an answer after which the database server counts as lost.
+"""The time without an answer after which the database server counts as lost.
 
-Shortly before, it is told to cancel the statement.
+Shortly before that time, the server is told to cancel the statement.
 """
 OLDEST_SERVER: Final = 14
 
@@ -202,20 +202,21 @@ SESSION: Final = {
     "client_encoding": "UTF8",
     "jit": "off",
     "statement_timeout": "25s",
-    # A process that stalls in the middle of a transaction blocks others from its threads no longer than this.
+    # A process that stalls in the middle of a transaction cannot block other processes for longer than this.
     "idle_in_transaction_session_timeout": "10s",
     "lock_timeout": "2s",
-    # Every statement finds few rows by an index. With many rows in its tables the planner does so by itself;
-    # what it plans on tables that were just made or emptied reads them from end to end, nearly always, and
-    # such a plan is kept until they are analysed again (`tests/meta/test_plans.py`).
+    # Every statement finds a few rows by an index. If its tables have many rows, the planner uses the index
+    # by itself. For tables that were just created or emptied, it nearly always plans to read them from end to
+    # end, and it keeps such a plan until they are analysed again (`tests/meta/test_plans.py`).
     "plan_cache_mode": "force_generic_plan",
     "enable_seqscan": "off",
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
 }
 _TIMEOUTS: Final = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
-# A shorter time-out of the address, of PGOPTIONS, the user or the database holds. A longer one, or none, does
-# not: others would wait for us, and we would take the server for gone before it gives up.
+# A shorter timeout in the address, in PGOPTIONS, or of the user or the database stays in force. A longer
+# timeout, or none, is replaced: others would wait for this process, and it would consider the server lost
+# before the server gives up.
 _SETTINGS: Final = """
 SELECT set_config(name, CASE
          WHEN name = ANY ($4::text[])
@@ -238,8 +239,8 @@ class Address:
     direct_dsn: str = field(default="", repr=False)
     """The database's own address, if `dsn` belongs to a pooler that gives each transaction another session.
 
-    Nothing is then stored in a session of the pooler; listening and locks use direct sessions of the
-    database.
+    In that case, nothing is stored in sessions of the pooler, and direct sessions of the database are used to
+    listen and to hold locks.
     """
     answer_within: timedelta = ANSWER_WITHIN
     connect_within: timedelta = CONNECT_WITHIN
@@ -262,7 +263,7 @@ class Address:
         """The same address with direct sessions."""
         if not self.direct_dsn:
             return self
-        # One may be unreachable while the other is reachable.
+        # One of the two may be unreachable while the other is reachable.
         return replace(self, dsn=self.direct_dsn, direct_dsn="", reach=Reach() if self.reach else None)
 
 
@@ -273,7 +274,7 @@ class Answer:
 
     def __init__(self, statement: str = "") -> None:
         self.statement = statement
-        """The name under which the statement is prepared, or empty."""
+        """The name under which the statement is prepared; empty if it is not prepared."""
         self.rows: list[Row] = []
         self.changed = 0
 
@@ -287,7 +288,7 @@ class _Described(Answer):
 
 
 class _Together(Answer):
-    """The answer of one statement that serves several queries: each row ends with the index of its query."""
+    """The answer of a statement that combines several queries: each row ends with its query's index."""
 
     __slots__ = ("answers",)
 
@@ -303,10 +304,10 @@ class _Together(Answer):
 
 
 _MARK: Final = Answer()
-"""Marks, among the expected answers, the end of the statements sent so far."""
+"""A marker among the expected answers: the end of the statements that were sent so far."""
 _UNDONE: Final = (pq.ExecStatus.FATAL_ERROR, pq.ExecStatus.PIPELINE_ABORTED)
 _FAILURES: Final = (psycopg.Error, OSError, ValueError)
-"""Errors of the library that only occur if the connection fails."""
+"""Errors of the driver that occur only if the connection fails."""
 
 
 class Connection:
@@ -327,7 +328,8 @@ class Connection:
         self._types: dict[str, tuple[int, ...]] = {}
         """The parameter types of statements, keyed by name."""
         self._looks: dict[tuple[bool, str], tuple[Statement, list[tuple[Bound, Answer]]]] = {}
-        """Queries for the next wait, by (False for locks, name), so that locks come first."""
+        """Queries for the next wait, keyed by a flag (False for locks, so that they sort first) and a name.
+        """
         self._writes: list[tuple[Statement, list[Bound]]] = []
         """Writes to send before any other statement."""
         self._expected: deque[Answer] = deque()
@@ -383,7 +385,7 @@ class Connection:
                 raise ConnectionLost("the server closed the connection")
 
     def begin(self, how: str = "BEGIN") -> None:
-        """Begin a transaction, together with the next query."""
+        """Begin a transaction; the statement is sent together with the next query."""
         self.send(how)
         if self._address.direct_dsn:
             self._set_up(for_transaction=True)
@@ -394,7 +396,7 @@ class Connection:
         self._writes.clear()
         if self._expected:
             with contextlib.suppress(PostroomError, Contended):
-                self.wait()  # what it refuses is undone anyway
+                self.wait()  # if the server refuses it, the transaction is rolled back anyway
         self.send("ROLLBACK")
         self.wait()
 
@@ -502,7 +504,7 @@ class Connection:
             raise error_for(refused)
 
     def pass_on(self) -> None:
-        """Let the server start executing the statements sent so far, instead of at the next wait."""
+        """Let the server start to execute the statements sent so far, before the next `wait`."""
         self._call(self._pg.flush)
 
     def flush(self) -> None:
@@ -562,7 +564,7 @@ class Connection:
         self.send(_SETTINGS, (list(session), list(session.values()), for_transaction, giving_way))
 
     def _wait_for_a_session(self, within: timedelta) -> None:
-        """Wait for the first answer: a pooler accepts any client and may then let it wait for a session.
+        """Wait for the first answer, because a pooler may accept a client and then let it wait for a session.
 
         Raises:
             StoreUnavailable: No session was free in time.
@@ -608,7 +610,7 @@ class Connection:
             return (result.error_field(which) or b"").decode(errors="replace")
 
         state = told(_DIAGNOSTIC.SQLSTATE)
-        if not state:  # the library's own: the server is gone
+        if not state:  # an error of libpq itself: the server is gone
             raise ConnectionLost(result.error_message.decode(errors="replace").strip())
         refusal = Refusal(
             state=state,
@@ -618,7 +620,7 @@ class Connection:
             user=quoted((self._pg.user or b"").decode(errors="replace")),
         )
         if isinstance(lost := error_for(refusal), ConnectionLost):
-            raise lost  # it is closed next, and reading on would only find that
+            raise lost  # the connection is closed next, so nothing more has to be read
         return refusal
 
     def _rows(self, name: str, result: pq.abc.PGresult) -> list[Row]:
@@ -655,7 +657,7 @@ class Connection:
                 self._call(self._pg.consume_input)
 
     def _call(self, step: Callable[[], Any]) -> Any:
-        """Call the library; the call only fails if the connection fails."""
+        """Call a function of the driver that fails only if the connection fails."""
         try:
             return step()
         except _FAILURES as error:
@@ -669,7 +671,7 @@ def _lost(error: Exception) -> ConnectionLost:
 def _connected(address: Address) -> pq.abc.PGconn:
     try:
         known = conninfo.conninfo_to_dict(address.dsn, fallback_application_name="postroom")
-        # A shorter time that is set for the library holds; without one it says a longer one.
+        # A shorter time that is set for libpq applies. Without one, libpq reports a longer time.
         own = timedelta(seconds=conninfo.timeout_from_conninfo(known))
         attempts = conninfo.conninfo_attempts(known)
     except psycopg.ProgrammingError as error:
@@ -688,7 +690,7 @@ def _connected(address: Address) -> pq.abc.PGconn:
 
 
 def _attempted(host: str, within: timedelta) -> pq.abc.PGconn:
-    """Connect to one host; other threads can run during the wait."""
+    """Connect to one host; other threads can run while this thread waits."""
     pg = pq.PGconn.connect_start(host.encode())
     until = time.monotonic() + within.total_seconds()
     waits = {

@@ -1,4 +1,4 @@
-"""The engine on PostgreSQL.
+"""The PostgreSQL engine.
 
 Three threads write, a few threads read, and one thread listens for changes made by other processes.
 """
@@ -58,7 +58,9 @@ _LOG = get_logger(__name__)
 
 
 TRIES: Final = 3
-"""Maximum attempts of a read whose connection is lost; repeating is safe because a read changes nothing."""
+"""Maximum number of attempts of a read whose connection is lost. It is safe to repeat a read, because it
+changes nothing.
+"""
 _END_WITHIN: Final = timedelta(seconds=5)
 _BEGIN: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
@@ -81,7 +83,7 @@ class Readers:
         return await self._threads.submit(partial(self._run, look))
 
     def close(self) -> None:
-        """Finish active reads and close every connection; abort a read that takes too long."""
+        """Finish active reads and close all connections; abort a read that takes too long."""
         alarm = threading.Timer(_END_WITHIN.total_seconds(), self._cut_all)
         alarm.start()
         self._threads.close()
@@ -120,7 +122,7 @@ class Readers:
             connection.undo()
             raise
         connection.send("COMMIT")
-        connection.flush()  # no need to wait for the end of a read
+        connection.flush()  # it is not necessary to wait for the end of a read
         return found
 
     def _cut_all(self) -> None:
@@ -130,15 +132,16 @@ class Readers:
 
 _LONGEST_NAME: Final = 63
 _WRITERS: Final = 3
-"""Two writers, and a third for changes that must wait, so that these do not block all others."""
+"""Two writers, and a third for changes that must wait, so that such changes do not block all others."""
 _SAMPLES: Final = 5
 _NOW: Final = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 _PLACE: Final = """
 SELECT format('postgresql:%s:%s/%s', coalesce(host(inet_server_addr()), 'local'),
               coalesce(inet_server_port(), 0), current_database())
 """
-# A row set that outgrows work_mem spills to a temporary file beside the database, about 12 bytes per row. The
-# probe's single row, like any changed row, fits on its page even when the disk is full.
+# A row set that exceeds work_mem is written to a temporary file on the database's disk, at about 12 bytes per
+# row. The single row of the probe would not show a full disk because, like any changed row, it fits on its
+# page.
 _ROW: Final = 12
 _ROOM: Final = Statement(
     name="store.room",
@@ -154,10 +157,10 @@ SELECT count(*) FROM small, generate_series(1, CAST($1 AS bigint) + 0 * length(s
 
 
 class DatabaseClock:
-    """The database's clock, computed from its last reading and the time that has passed since.
+    """The database's clock, computed from its last reading and the time that has elapsed since then.
 
     The elapsed time is measured by a monotonic clock, so that a wrong or corrected clock of this machine does
-    not affect any instant or lease.
+    not affect any time or lease.
     """
 
     def __init__(self) -> None:
@@ -209,7 +212,7 @@ class PostgresEngine(Engine):
         self.writers = (
             Writer(writing[0], partial(ownership.connect, 0), name="postroom-writer-0", patient=patient),
             Writer(writing[1], partial(ownership.connect, 1), name="postroom-writer-1", patient=patient),
-            patient,  # closed last: the others give it to do
+            patient,  # closed last, because the other threads give it work
         )
         address = ownership.address
         self.readers = Readers(address, count=readers)
@@ -223,7 +226,7 @@ class PostgresEngine(Engine):
         self._steps = shipped_migrations("postgres")
         self._tables = tables_of(self._steps)
         self._unfit: StoreError | None = None
-        """Why this release can no longer use the schema, which another release has upgraded."""
+        """The reason why this release can no longer use the schema, which another release has upgraded."""
         self.notifications = Notifications(address, changes, self.look_around)
 
     @classmethod
@@ -238,7 +241,7 @@ class PostgresEngine(Engine):
         is_tried: bool = False,
         is_gone: IsGone = nobody_is_gone,
     ) -> "PostgresEngine":
-        """Connect, upgrade the schema and start to listen to other processes.
+        """Connect, upgrade the schema, and start to listen for changes by other processes.
 
         With `is_tried`, all sessions that the engine will ever need are opened as a test. A server that has
         certainly exited, according to `is_gone`, does not prevent a schema migration.
@@ -250,7 +253,7 @@ class PostgresEngine(Engine):
             ConfigError: The server refuses the user, has no such database or is too old; or the schema's name
                 is invalid.
             SchemaTooNew: A newer release wrote the schema.
-            StoreReadOnly: The server accepts no writes, or none of this user.
+            StoreReadOnly: The server accepts no writes, or no writes of this user.
             StoreUnavailable: The server does not answer, or a pooler has too few sessions.
         """
         if not 0 < len(address.schema.encode()) <= _LONGEST_NAME or "\0" in address.schema:
@@ -322,13 +325,14 @@ class PostgresEngine(Engine):
         try:
             try:
                 refuse_unfit(connection, self._steps)
-            except WrongStore:  # a user that lost USAGE of the schema sees no table
+            except WrongStore:  # a user that has lost USAGE of the schema sees no tables
                 refuse_without_rights(connection, self._schema, self._tables)
                 refuse_unfit(connection, self._steps)
             self._unfit = None
         except (SchemaTooNew, StoreCorrupt, WrongStore) as error:
             self._unfit = error
-        except StoreReadOnly as error:  # it lacks a right, which each probe tells with what gives it
+        # the user lacks a right; each probe reports that, with the statement that grants it
+        except StoreReadOnly as error:
             _LOG.warning("store.schema_not_seen", code=error.code, reason=error.message, remedy=error.remedy)
 
     @override
@@ -357,7 +361,7 @@ class PostgresEngine(Engine):
 
     @override
     async def settle(self) -> None:
-        """Do nothing, because each commit updates the indexes."""
+        """Do nothing, because each commit already updates the indexes."""
 
     @override
     async def back_up(self, target: Path, *, is_read_back: bool = True) -> None:
@@ -369,7 +373,7 @@ class PostgresEngine(Engine):
 
     @override
     async def indexes_that_lack_rows(self) -> list[str]:
-        return []  # only `amcheck` sees one, which its administrator runs
+        return []  # only `amcheck`, which the database's administrator runs, detects one
 
     @override
     async def write_again(self, indexes: Sequence[str]) -> None:
@@ -455,7 +459,7 @@ def _refuse_pooler(first: Connection, address: Address) -> None:
 
 
 def _try_sessions(address: Address, count: int) -> None:
-    """Open `count` more sessions at once, because a pooler with too few makes readers wait without an error.
+    """Open `count` more sessions at once, as a pooler with too few would make readers wait without an error.
 
     Raises:
         StoreUnavailable: Fewer sessions are available.

@@ -1,4 +1,4 @@
-"""Maps errors of PostgreSQL to errors of postroom: one table from SQLSTATE to error classes."""
+"""Maps errors of PostgreSQL to errors of postroom, by a table from SQLSTATE codes to error classes."""
 
 import re
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from postroom.contracts.errors import (
 )
 
 HELD_UP: Final = {"held_up": True}
-"""Set in the details of a failure that concerns only certain rows, while the server works."""
+"""The details of a failure that concerns only certain rows, although the server works."""
 
 _LOST = ("08", "57P01", "57P02", "57P03", "57P05", "25P03")
 _CONTENDED = ("40001", "40P01")
@@ -66,7 +66,7 @@ _REFUSED_AT_LOGIN: Final = (
     ),
     ("^invalid |does not exist", _CORRECT),
 )
-"""The library's error texts for wrong connection settings, with the remedies."""
+"""The error texts of libpq for wrong connection settings, with the remedies."""
 _NO_POSTGRES: Final = re.compile(
     'at "(.+?)".*, port (\\d+) failed: (received invalid response|expected authentication request)'
 )
@@ -106,7 +106,7 @@ class Silent(ConnectionLost):
 
 
 class Contended(Exception):
-    """A deadlock between two transactions, for which the database server ended this one.
+    """A deadlock between two transactions, which the server resolved by ending this one.
 
     It can be repeated.
     """
@@ -178,7 +178,7 @@ def no_backup() -> StateError:
 def login_error(text: str) -> PostroomError:
     """Return the error for a failed connection, caused by wrong settings or a missing server.
 
-    The library provides no SQLSTATE for such a failure, only a text.
+    libpq provides no SQLSTATE for such a failure, only a text.
     """
     first = _first_line(text)
     if other := _NO_POSTGRES.search(first):
@@ -203,7 +203,7 @@ def dropped(error: ConfigError) -> PostroomError:
 
 
 def unreadable(text: str) -> ConfigError:
-    """Return the error for a malformed address, without the library's text, which may repeat a password."""
+    """Return the error for a malformed address, without libpq's text, which may contain a password."""
     if unknown := re.search('^invalid (?:URI query parameter: |connection option )("[^"]+")$', text.strip()):
         return ConfigError(
             f"the PostgreSQL URL has an unknown parameter {unknown[1]}",
@@ -213,7 +213,7 @@ def unreadable(text: str) -> ConfigError:
 
 
 def grants(schema: str, user: str) -> list[str]:
-    """Return the statements that grant a user a server's permissions on a schema; both names are quoted."""
+    """Return the statements that grant a user all permissions that a server needs on a schema."""
     every = ("SELECT, INSERT, UPDATE, DELETE ON ALL TABLES", "USAGE ON ALL SEQUENCES")
     return [f"GRANT {rights} IN SCHEMA {schema} TO {user}" for rights in every]
 
@@ -233,5 +233,5 @@ def _granting(refusal: Refusal) -> str:
 
 
 def _first_line(error: object) -> str:
-    """Return the first line of the library's text, without the hints on later lines."""
+    """Return the first line of libpq's text, without the advice on later lines."""
     return str(error).strip().partition("\n")[0]

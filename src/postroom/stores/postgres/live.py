@@ -1,4 +1,4 @@
-"""Live commands between processes: a row for each target listener, and a hint to the listener's process.
+"""Live commands between processes: a row for each target listener, and a notification to its process.
 
 Each listener is a row with an expiry time, which its process renews. The listeners of a dead process
 therefore expire. The tables are unlogged. If a crash of the database server empties the tables, senders store
@@ -40,13 +40,13 @@ _DECODER = msgspec.json.Decoder(LiveRunCommand)
 LISTENED_FOR = timedelta(seconds=15)
 """Time after which a listener expires unless its process renews it."""
 LOOK_AFTER = timedelta(seconds=1)
-"""Interval at which both sides check, in case a hint was lost."""
+"""Interval at which both sides check, in case a notification was lost."""
 _RENEWED_AFTER = timedelta(seconds=5)
 _FORGOTTEN_AFTER = timedelta(minutes=1)
 
 
 def _statements(name: str) -> dict[str, Statement]:
-    """Return the statements of a file by their headings; `{now}` stands for the database's current time."""
+    """Return the statements of a file, keyed by heading; `{now}` stands for the database's current time."""
     folder = resources.files("postroom.stores.postgres").joinpath("sql")
     pieces = _HEADING.split(folder.joinpath(f"{name}.sql").read_text(encoding="utf-8"))[1:]
     return {
@@ -111,7 +111,7 @@ class PostgresLiveChannels:
         subscription = Subscription(uuid4().hex, target, self._forget)
         await self._write("register", subscription.key, self._process_id, *_names(target), _ms(LISTENED_FOR))
         for former in [one for one in self._listening.values() if one.target == target]:
-            former.close()  # one in another process learns it when it is renewed
+            former.close()  # a listener in another process finds out when it is renewed
         self._listening[subscription.key] = subscription
         if not self._serving:
             self._serving = True
@@ -210,7 +210,7 @@ class PostgresLiveChannels:
         for listener_id, replaced in renewed:
             subscription = self._listening.get(listener_id)
             if subscription is None:
-                self._gone.add(listener_id)  # closed while it was renewed
+                self._gone.add(listener_id)  # the listener was closed while it was renewed
             elif replaced:
                 subscription.close()
         await self._write("clear_listeners", _ms(_FORGOTTEN_AFTER))

@@ -1,4 +1,4 @@
-"""Lets a PostgreSQL schema be one side of a copy between engines (`postroom.stores.moving`)."""
+"""The PostgreSQL side of a copy between engines (`postroom.stores.moving`)."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -30,7 +30,7 @@ _GO_ON: Final = (
 
 
 class PostgresSide:
-    """A schema that is accessed over one connection; `opened` yields such an object."""
+    """A schema that is accessed on one connection; `opened` yields such an object."""
 
     def __init__(self, connection: Connection, address: Address, name: str, *, is_made: bool) -> None:
         self._connection = connection
@@ -145,15 +145,15 @@ def opened(
 ) -> Iterator[PostgresSide]:
     """Open a schema for a copy, and prevent all servers from using it until the end.
 
-    `mark` creates the target if it is missing. Locks do not always reveal a running server: for a standby,
-    the locks are held on its primary, and behind a pooler there are none. Therefore servers are also
-    recognized by their leases, unless `is_gone` tells that the server has exited.
+    `mark` creates the target if it is missing. Locks do not always show a running server: if the schema is on
+    a standby, the locks are held on its primary, and behind a pooler there are no locks. Therefore servers
+    are also recognized by their leases, unless `is_gone` says that the server has exited.
 
     Raises:
         StoreHeld: A server, or another process, uses the schema.
         StateError: The source does not exist, or is older than this release. ConfigError, SchemaTooNew,
             StoreReadOnly, StoreUnavailable: As for `PostgresStore.open`.
-        StoreUnavailable: The connection broke during the copy, which can be continued later.
+        StoreUnavailable: The connection broke during the copy. The copy can be continued later.
     """
     address = Address(dsn=dsn, schema=schema, answer_within=_WITHIN, settings=_SETTINGS)
     try:

@@ -1,9 +1,9 @@
-"""Sends hints between processes with LISTEN and NOTIFY, on a separate connection and thread.
+"""Sends notifications between processes with LISTEN and NOTIFY, on a separate connection and thread.
 
-Hints are sent in batches after the commit, on a connection that does not wait for the disk, because NOTIFY
-within a transaction would allow only one transaction of the database to commit at a time.
+Notifications are sent in batches after the commit, on a connection that does not wait for the disk. NOTIFY
+inside the transactions themselves would allow only one transaction of the database to commit at a time.
 
-Each batch of hints is a separate transaction. A process that is alone sends no hints, which saves a third of
+Each batch is a separate transaction. A process that is alone sends no notifications, which saves a third of
 the transactions of a busy process. Each listening process announces itself and holds a shared session lock,
 so that other processes can detect it.
 """
@@ -29,11 +29,11 @@ from postroom.stores.postgres.sql_transaction import lock_number
 _LOG = get_logger(__name__)
 
 LOOK_AGAIN_AFTER: Final = timedelta(seconds=5)
-"""Time without any traffic after which a connection is checked."""
+"""The time without any traffic after which a connection is checked."""
 CONNECTS_AGAIN_AFTER: Final = timedelta(seconds=1)
 """Maximum pause between two attempts to reconnect after an outage."""
 TOGETHER_WITHIN: Final = timedelta(milliseconds=10)
-"""Minimum time between two batches of hints."""
+"""Minimum time between two batches of notifications."""
 LOOKS_EVERY: Final = timedelta(seconds=10)
 """Interval at which clocks are compared and the schema is checked for compatibility with this release."""
 _SEND: Final = "SELECT pg_notify($1::text, word) FROM unnest($2::text[]) AS word"
@@ -50,19 +50,19 @@ SELECT EXISTS (SELECT 1 FROM pg_locks
 
 
 class Notifications:
-    """Passes hints of this process to other processes, and their hints to its listeners."""
+    """Passes this process's notifications to other processes, and theirs to its own listeners."""
 
     def __init__(
         self, address: Address, changes: ChangeNotifier, look_around: Callable[[Connection], None]
     ) -> None:
-        """Keep the arguments; `look_around` is called at intervals with this connection."""
+        """Store the arguments; `look_around` is called at intervals with this connection."""
         self._address = replace(address.direct, settings={"synchronous_commit": "off"})
         self._changes = changes
         self._look_around, self._looked_at = look_around, 0
         self.channel = f"postroom_{blake2b(address.schema.encode(), digest_size=8).hexdigest()}"
         self._key = lock_number(f"postroom listens {address.schema}")
         self.is_listening = threading.Event()
-        """Whether this process currently receives hints from other processes."""
+        """Whether this process currently receives notifications from other processes."""
         self.is_alone = threading.Event()
         """Whether no other process listens, so that nothing is sent."""
         self._owed: set[str] = set()
@@ -84,7 +84,7 @@ class Notifications:
                 self._ring()
 
     def close(self) -> None:
-        """Stop; hints that were not sent yet are lost, which does no harm. Repeated calls have no effect."""
+        """Stop; unsent notifications are lost, which does no harm. Repeated calls have no effect."""
         if not self._closing.is_set():
             self._closing.set()
             self._ring()
@@ -93,7 +93,7 @@ class Notifications:
             self._woken.close()
 
     def _ring(self) -> None:
-        with contextlib.suppress(BlockingIOError):  # it rings already
+        with contextlib.suppress(BlockingIOError):  # the thread is already woken
             self._waker.send(b"!")
 
     def _serve(self) -> None:
@@ -107,7 +107,7 @@ class Notifications:
                     pause = TOGETHER_WITHIN
                     _LOG.warning("store.hints_lost", reason=str(error))
             self.is_listening.clear()
-            self._changes.tell_all()  # hints of others are lost until the next connection
+            self._changes.tell_all()  # notifications from others are lost until the next connection
             self._closing.wait(pause.total_seconds())
             pause = min(pause * 2, CONNECTS_AGAIN_AFTER)
 
@@ -119,7 +119,7 @@ class Notifications:
             self._send_to_others()
             self.is_listening.set()
             self._ring()
-            self._changes.tell_all()  # hints sent while nobody listened
+            self._changes.tell_all()  # notifications that were sent while nobody listened
             with selectors.DefaultSelector() as selector:
                 selector.register(connection.fileno, selectors.EVENT_READ)
                 selector.register(self._woken, selectors.EVENT_READ)
@@ -134,7 +134,7 @@ class Notifications:
             connection.close()
 
     def _pass_on(self, connection: Connection) -> None:
-        """Receive hints, and send queued ones.
+        """Receive notifications, and send queued ones.
 
         At intervals, also send an empty batch to detect a lost connection.
         """
@@ -170,7 +170,7 @@ class Notifications:
             self._send_to_others()
 
     def _send_to_others(self) -> None:
-        """Send hints from now on, and make the listeners of other processes check for earlier changes."""
+        """Send notifications from now on, and make listeners of other processes check for earlier changes."""
         self.is_alone.clear()
         with self._gate:
             self._owed.add(_BEGUN)

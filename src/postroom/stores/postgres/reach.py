@@ -1,4 +1,4 @@
-"""Logs whether a database can be reached, in one place for all sessions."""
+"""Logs whether a database can be reached, in a single place for all sessions."""
 
 import threading
 from collections.abc import Callable
@@ -15,7 +15,7 @@ TOLD_AGAIN: Final = timedelta(minutes=1)
 
 
 class Reach:
-    """Records each attempt to connect, from every thread, and logs changes.
+    """Records each attempt to connect, from all threads, and logs when the result changes.
 
     A server makes several attempts per second, and each periodic task would log its own error. Therefore an
     error is marked as already reported, so that the log omits repetitions.
@@ -43,11 +43,12 @@ class Reach:
                 self._told_at = now
                 lost_for = (now - self._lost_at) // 1_000
                 _LOG.warning("store.still_lost", **told, lost_for_s=lost_for, tries=self._tries)
-        error.is_told = True  # now, otherwise its own line would count as a repetition
+        # marked only now, because otherwise this line itself would count as a repetition
+        error.is_told = True
 
     def found(self) -> None:
         """Record that a session was opened."""
-        # the usual case; no lock, because a loss at this moment is logged after this
+        # the usual case; this takes no lock, because a loss at this moment is logged afterwards
         if self._lost_at is None:
             return
         with self._gate:

@@ -1,12 +1,12 @@
 """Upgrades a schema: all missing numbered steps are applied in order in one transaction.
 
-Servers of this release and of the previous one may use the schema at the same time. Therefore, if a step
-cannot lock a table at once, it is retried, so that users of the table wait at most half a second.
+Servers of this release and of the previous one may use the schema at the same time. Therefore a step that
+cannot lock a table at once is rolled back and retried, so that users of the table wait at most half a second.
 
-Either any number of processes may write to a schema, or one process has exclusive access for a copy. Each
-connection that writes holds a session lock as long as it exists. A process that has lost its connections
-stops writing if it finds that the schema is being copied. The work of servers that share a schema is divided
-by leases, not by these locks.
+Either any number of processes may write to a schema, or one process has exclusive access to it for a copy.
+Each connection that writes holds a session lock for as long as it exists. A process that has lost its
+connections stops writing if it finds that the schema is being copied. Leases, not these locks, divide the
+work among the servers that share a schema.
 
 An inspection reads the schema's outline and finds its faults. It has no time limit, uses its own connection,
 and bypasses the indexes, because an index may be damaged.
@@ -38,9 +38,9 @@ _LOG = get_logger(__name__)
 
 
 _NAMES: Final = re.compile(r"(?:CREATE TABLE|RENAME TO) (?:IF NOT EXISTS )?(\w+)")
-# One query on the catalog, whatever the number of tables. The schema may hold unrelated tables; if it holds
-# none of postroom's, missing rights show when they are created. The query names the schema, because a session
-# has no current schema if the user may not use it.
+# One query on the catalog, regardless of the number of tables. The schema may contain unrelated tables. If it
+# contains none of postroom's, missing rights become apparent when the tables are created. The query names the
+# schema, because a session has no current schema if the user may not use it.
 LACKING: Final = Statement(
     name="store.lacking_rights",
     text="""
@@ -71,12 +71,12 @@ SELECT found.* FROM (
 
 
 def tables_of(steps: Sequence[Migration]) -> list[str]:
-    """Return all table names in these steps, and the table of applied steps, which is only read."""
+    """Return the names of all tables in these steps, and of the table of applied steps (only read)."""
     return sorted({"schema_migrations", *(name for step in steps for name in _NAMES.findall(step.sql))})
 
 
 def refuse_without_rights(connection: Connection, schema: str, tables: Sequence[str]) -> None:
-    """Raise if the user has no permission to read and write one of these tables, as far as they exist.
+    """Raise if the user lacks permission to read or write one of these tables; ignore missing tables.
 
     Raises:
         StoreReadOnly: A permission is missing.
@@ -113,7 +113,9 @@ def refuse_lacking(found: Row, schema: str) -> None:
 
 
 _NOTICED: Final = {"tcp_keepalives_idle": "30", "tcp_keepalives_interval": "10", "tcp_keepalives_count": "3"}
-"""Lets the server detect within a minute that the machine of the lock's holder is gone, and free the lock."""
+"""Settings that let the server detect within a minute that the lock holder's machine is gone, and release the
+lock.
+"""
 _WRITERS_LOCK: Final = {
     True: "SELECT pg_advisory_lock($1::bigint)",
     False: "SELECT pg_advisory_lock_shared($1::bigint)",
@@ -137,7 +139,7 @@ class Ownership:
         self._alone = alone
 
     def connect(self, number: int) -> Connection:
-        """Connect for the writer with this number; wait briefly for a former owner's connection to end.
+        """Connect for the writer with this number; wait briefly for the connection of a former owner to end.
 
         Raises:
             StoreHeld: Another process has exclusive access to the schema.
@@ -201,9 +203,9 @@ def faults_of(tx: PostgresTransaction) -> list[str]:
     detected; use PostgreSQL's `amcheck` for that.
 
     Raises:
-        WrongStore: There are no tables.
+        WrongStore: The schema contains no tables.
     """
-    tx.one("store.id")  # a schema without tables would have no faults
+    tx.one("store.id")  # without this check, a schema without tables would have no faults
     texts = [one.text for one in statements("postgres").values() if one.text.startswith(_PREPARABLE)]
     there = [name for kind, name, _ in tx.all("outline.schema") if kind == "table"]
     faults = missing_tables("postgres", there, max((row[0] for row in tx.all("outline.steps")), default=0))
@@ -220,7 +222,7 @@ def faults_of(tx: PostgresTransaction) -> list[str]:
 
 
 def _refusal(tx: PostgresTransaction, look: Callable[[], str]) -> str:
-    """Return the fault that a query finds, or the server's error for the query; the transaction continues."""
+    """Return the fault that a query finds, or the server's error. The transaction can continue."""
     tx.connection.send("SAVEPOINT look")
     try:
         found = look()
@@ -232,7 +234,7 @@ def _refusal(tx: PostgresTransaction, look: Callable[[], str]) -> str:
 
 
 def _prepare(tx: PostgresTransaction, statement: str) -> str:
-    """Let the server resolve all tables and columns of a statement without executing it."""
+    """Let the server resolve all tables and columns of a statement, without executing it."""
     tx.connection.send(f"PREPARE look AS {statement}")
     tx.connection.send("DEALLOCATE look")
     tx.connection.wait()
@@ -255,7 +257,9 @@ _WITHIN: Final = timedelta(hours=6)
 """Time limit for a step, and for waiting for another process that upgrades."""
 _SETTINGS: Final = {"statement_timeout": "0", "lock_timeout": "0"}
 _GIVES_WAY: Final = "SET LOCAL lock_timeout = '500ms'"
-"""A quarter of the time limit after which other statements that wait for a row or table fail."""
+"""The time for which a step waits for a lock: a quarter of the time after which other statements that wait
+for a row or table fail.
+"""
 _FIRST_PAUSE: Final = timedelta(milliseconds=500)
 _LONGEST_PAUSE: Final = timedelta(seconds=30)
 
@@ -299,7 +303,8 @@ def migrate(
 
     Raises:
         WrongStore: The schema is missing or empty, and `may_begin` is False; nothing was changed.
-        SchemaTooNew: The schema has unknown steps, so that this release can no longer use it.
+        SchemaTooNew: The schema has steps that this release does not know, so it can no longer use the
+            schema.
         StoreHeld: A running server could not continue after a step; nothing was changed.
         StoreCorrupt: An applied step differs from the shipped step.
     """
@@ -340,12 +345,12 @@ def _migrated(connection: Connection, schema: str, steps: Sequence[Migration], i
 
 def _applied(connection: Connection, schema: str, steps: Sequence[Migration], is_gone: IsGone) -> list[int]:
     connection.begin()
-    # Held until the transaction ends, also when that is by the end of the process.
+    # The lock is held until the transaction ends, even if it ends because the process does.
     connection.send(_LOCK, (f"postroom migrates {schema}",))
     found = connection.send(_HAS_SCHEMA, (schema,))
     connection.wait()
     connection.send(_GIVES_WAY)
-    if not found.rows:  # with IF NOT EXISTS the right to create one would be needed even so
+    if not found.rows:  # IF NOT EXISTS would require the right to create a schema even if it exists
         connection.send(f"CREATE SCHEMA {quoted(schema)}")
     connection.send(_LEDGER)
     missing = missing_migrations(applied_steps(connection), steps, needed=needed_step(connection))
@@ -362,10 +367,10 @@ def _applied(connection: Connection, schema: str, steps: Sequence[Migration], is
 def _refuse_servers_without(connection: Connection, step: int, is_gone: IsGone) -> None:
     """Raise if a running server does not know a step.
 
-    A server that is just starting or has stalled will detect this itself (`refuse_unfit`).
+    A server that is just starting, or has stalled, will detect this itself (`refuse_unfit`).
 
     Raises:
-        StoreHeld: There is such a server.
+        StoreHeld: A running server does not know the step.
     """
     up = servers_up(connection, is_gone) if step else {}
     if without := {name: about for name, about in up.items() if int(about.get("schema") or 0) < step}:
@@ -378,7 +383,7 @@ def _refuse_servers_without(connection: Connection, step: int, is_gone: IsGone) 
 
 
 def refuse_servers(connection: Connection, name: str, is_gone: IsGone) -> None:
-    """Raise if a running server has a lease on the schema, because servers hold no locks on a standby.
+    """Raise if a running server has a lease on the schema; needed because servers hold no locks on a standby.
 
     Raises:
         StoreHeld: A server is running.
@@ -418,7 +423,7 @@ def refuse_unfit(connection: Connection, steps: Sequence[Migration]) -> None:
 
     Raises:
         SchemaTooNew, StoreCorrupt: As for `missing_migrations`.
-        WrongStore: As for `missing_migrations`, or a table vanished between two statements.
+        WrongStore: As for `missing_migrations`, or a table disappeared between two statements.
     """
     connection.begin()
     try:
@@ -429,7 +434,7 @@ def refuse_unfit(connection: Connection, steps: Sequence[Migration]) -> None:
 
 
 def applied_steps(connection: Connection) -> dict[int, str]:
-    """Return the checksum of each applied step, keyed by number; empty without a schema."""
+    """Return the checksum of each applied step, keyed by number; empty if there is no schema."""
     if not _is_true(connection, _HAS_TABLE, "schema_migrations"):
         return {}
     ledger = connection.send(_APPLIED)

@@ -1,4 +1,4 @@
-"""Runs the statements of one open transaction over a connection to PostgreSQL."""
+"""Runs the statements of one open transaction on a connection to PostgreSQL."""
 
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
@@ -29,7 +29,7 @@ OF_ONE_THREAD: Final = frozenset(
         "threads.spend",
     )
 )
-"""Writes of single rows that belong to a thread whose lock the writer holds.
+"""Writes of single rows that belong to a thread; the writer holds the lock of the thread.
 
 `threads.spend` adds to its row, so the order of such writes does not matter.
 """
@@ -42,7 +42,7 @@ LOOKS_OF_ONE_THREAD: Final = frozenset(
         "threads.thread",
     )
 )
-"""Reads of rows that belong to a thread, made by a change before it reads limits or budgets.
+"""Reads of rows that belong to a thread. A change makes them before it reads limits or budgets.
 
 Each writer of these rows holds the lock of the thread. Therefore the answers stay valid for a change that
 holds this lock, even after changes to other threads.
@@ -73,15 +73,16 @@ _FAILURES: Final = (PostroomError, Contended, ConnectionLost, LockHeld)
 
 
 class PostgresTransaction(SqlTransaction):
-    """Runs named statements over one connection. It neither begins nor ends the transaction.
+    """Runs named statements on one connection. It neither begins nor ends the transaction.
 
     Errors are sticky: a change that catches an error and continues is not committed. A transaction that must
-    not wait for locks fails with LockHeld; one that may wait only for its first lock fails at a later lock.
+    not wait for locks fails with LockHeld. A transaction that may wait only for its first lock fails with
+    LockHeld at a later lock.
 
     While `may_defer` is set, a change that has not written anything does not wait: its queries are sent, and
-    its run ends with Deferred. When it runs again from the start, it makes the same queries and finds the
-    answers. In this way, many changes wait only once, and each still decides on data read under its own
-    locks.
+    its run ends with Deferred. When it runs again from the start, it makes the same queries and finds their
+    answers. In this way, many changes share one wait, and each change still decides on data that was read
+    under its own locks.
     """
 
     def __init__(
@@ -97,7 +98,7 @@ class PostgresTransaction(SqlTransaction):
         self._others = others
         """The locks of the completed changes in the same group; None if the change is not part of a group."""
         self._written_to: int | None = None
-        """The position of this run's last write among the writes of the connection."""
+        """The position of the last write of this run among the writes of the connection."""
         self.known = {}
         self.spent = {} if spent is None else spent
         self.instant = None
@@ -106,11 +107,11 @@ class PostgresTransaction(SqlTransaction):
         self.runs = 0
         """Number of runs of the change in its group."""
         self.seen = 0
-        """Number of completed changes of its group at the last run."""
+        """Number of changes of its group that were completed at its last run."""
         self.shares_limits = False
         """Whether another change of the group has also locked the limits."""
         self.locked: set[str] = set()
-        """The names for which it has requested locks."""
+        """The names for which this transaction has requested locks."""
         self._statements = statements("postgres")
         self._may_wait = may_wait
         self._only_first = only_first
@@ -118,7 +119,7 @@ class PostgresTransaction(SqlTransaction):
         self._is_trying = False
         """Whether other changes may hold one of the requested locks."""
         self._asked: list[tuple[_Key, Answer]] = []
-        """The queries of its runs before its first write, by statement and values, in order."""
+        """The queries of its runs before its first write, in order, each with its statement and values."""
         self._place = 0
         """Number of queries in this run."""
 
@@ -138,7 +139,7 @@ class PostgresTransaction(SqlTransaction):
         self.known.clear()
         if stale - {LIMITS}:
             self._forget()
-            self.instant = None  # it may lie before the change that was waited for
+            self.instant = None  # the read may have happened before the change for which this one waited
         elif stale:
             self._asked = list(takewhile(lambda one: one[0][0] in LOOKS_OF_ONE_THREAD, self._asked))
         self.may_defer = may_defer
@@ -148,7 +149,7 @@ class PostgresTransaction(SqlTransaction):
         self.refuse_failed()
 
     def _forget(self) -> None:
-        """Discard the answers from this point on."""
+        """Discard the answers to this and all later queries."""
         del self._asked[self._place :]
 
     @property
@@ -198,8 +199,8 @@ class PostgresTransaction(SqlTransaction):
     def lock(self, *names: str) -> None:
         if self.locked.issuperset(names):
             return
-        self.instant = None  # it may lie before a change that is waited for
-        self.known.clear()  # they were read before others were locked out
+        self.instant = None  # the read may have happened before a change for which this one waits
+        self.known.clear()  # they were read before other changes were locked out
         self._forget()
         self.refuse_failed()
         may_wait = self._may_wait and not (self._only_first and self.locked)
@@ -261,7 +262,7 @@ class PostgresTransaction(SqlTransaction):
         self.refuse_failed()
         self._forget()
         if self._is_trying:
-            self.wait()  # a write without the lock may wait for the lock's holder
+            self.wait()  # a write without the lock may have to wait for the lock's holder
 
     def refuse_failed(self) -> None:
         """Raise an earlier error again, in case the change has suppressed it."""

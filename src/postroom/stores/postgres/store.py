@@ -27,13 +27,13 @@ class PostgresStore(Stores):
         is_tried: bool = False,
         is_gone: IsGone = nobody_is_gone,
     ) -> "PostgresStore":
-        """Connect, upgrade the schema and start to listen to other processes. Blocks.
+        """Connect, upgrade the schema, and start to listen for changes by other processes. Blocks.
 
         The store uses the database's clock, unless `clock` is given. If `dsn` is the address of a pooler that
-        gives each transaction another session, `direct_dsn` must be the database's own address, which is
-        needed to listen to other processes. With `is_tried`, all sessions that it will ever need are opened
-        as a test. A server that has certainly exited, according to `is_gone`, does not prevent a schema
-        migration.
+        gives each transaction another session, `direct_dsn` must be the database's own address. It is needed
+        to listen for changes by other processes. With `is_tried`, all sessions that it will ever need are
+        opened as a test. A server that has certainly exited, according to `is_gone`, does not prevent a
+        schema migration.
 
         Raises:
             MissingExtra: The driver is not installed.
@@ -43,7 +43,7 @@ class PostgresStore(Stores):
             StoreHeld: The schema is being copied, or a running server could not continue after a step of the
                 schema.
             SchemaTooNew: A newer release wrote the schema.
-            StoreReadOnly: The server accepts no writes, or none of this user.
+            StoreReadOnly: The server accepts no writes, or no writes of this user.
             StoreUnavailable: The server does not answer, or a pooler has too few sessions.
         """
         if find_spec("psycopg") is None:

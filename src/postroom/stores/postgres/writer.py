@@ -1,25 +1,25 @@
-"""A thread that writes over one connection: the changes of a group share a transaction and its commit.
+"""A thread that writes on one connection; the changes of a group share one transaction and its commit.
 
     callers ──▶ queue ──▶ BEGIN · changes · COMMIT, pipelined ──▶ answers
 
 The writes of a change are sent together with the next query, so an error may be reported to a change that did
 not cause it. If PostgreSQL refuses a statement of a group, the group is rolled back and its changes are
 repeated one by one. The same happens if a change raises after a write. This is rare, because changes read and
-decide before they write. A savepoint before each change would make all of them a fifth slower. If a
-connection is lost before COMMIT was sent, nothing has been written, and its changes are repeated on a new
+decide before they write. A savepoint before each change would make all changes a fifth slower. If the
+connection is lost before COMMIT was sent, nothing has been written, and the changes are repeated on a new
 connection.
 
 If a change in a group needs an answer before its first write, it is deferred: its queries are sent, and the
 next change runs. When all changes are deferred or done, the thread waits once for all answers. Then the
-deferred changes run again. This is possible because a change depends only on the data that it reads. If
-another change with the same lock was completed in the meantime, a deferred change repeats its queries,
-because their answers may have changed. Changes without a common lock are independent, as if they ran on two
-connections.
+deferred changes run again from their start. This is possible because a change depends only on the data that
+it reads. If another change with the same lock was completed in the meantime, a deferred change repeats its
+queries, because their answers may have changed. Changes without a common lock are independent of each other,
+as if they ran on two connections.
 
-One writer does nearly all the work and never waits for a lock. Changes that would have to wait go to a second
-writer, the patient one. Later changes with the same keys follow them there until they are done. In a group of
-the patient writer, only the first change waits, before any other change holds a lock. Therefore two groups
-never wait for each other.
+One writer does nearly all the work and never waits for a lock. Changes that would have to wait are passed to
+a second, patient writer. Later changes with the same keys follow them there until they are done. In a group
+of the patient writer, only the first change waits, before any other change of the group holds a lock.
+Therefore two groups never wait for each other.
 """
 
 import threading
@@ -47,18 +47,19 @@ from postroom.stores.postgres.sql_transaction import Deferred, LockHeld, Postgre
 _LOG = get_logger(__name__)
 
 TRIES: Final = 5
-"""Maximum attempts of changes that were ended by a deadlock or lost their connection."""
+"""Maximum number of attempts of changes that a deadlock ended or that lost their connection."""
 RUNS: Final = 8
-"""Maximum runs of a change in a group in which its queries wait for answers together with the others."""
+"""Maximum number of runs of a change in which its queries wait for answers together with those of its group.
+"""
 FIRST_PAUSE: Final = timedelta(milliseconds=50)
-"""Pause before the second attempt to connect; it doubles with each further attempt."""
+"""The pause before the second attempt to connect; it doubles with each further attempt."""
 _END_WITHIN: Final = timedelta(seconds=5)
 
 _Change = PendingChange[PostgresTransaction]
 
 
 class _OneByOne(Exception):
-    """Raised to roll back a group, because a change failed after a write or the first would wait."""
+    """Raised to roll back a group, because a change failed after a write, or the first change would wait."""
 
 
 class Writer:
@@ -72,7 +73,7 @@ class Writer:
         name: str,
         patient: "Writer | None" = None,
     ) -> None:
-        """Write over a connection; if it is lost, `connect` opens a new one.
+        """Write on a connection; if it is lost, `connect` opens a new one.
 
         `patient` is the writer that takes over changes which must wait for a lock. Without it, this writer
         waits itself.
@@ -82,7 +83,7 @@ class Writer:
         self.changes = 0
         self._patient = patient
         self._taken = Counter[str]()
-        """Number of changes, by key, that were taken over from the other writer."""
+        """Number of changes that were taken over from the other writer, keyed by their key."""
         self._gate = threading.Lock()
         self._connect = connect
         self._connection: Connection | None = connection
@@ -116,7 +117,7 @@ class Writer:
         self._disconnect()
 
     def leave(self, group: Sequence[_Change]) -> Sequence[_Change]:
-        """Take over the changes whose key is that of a change taken over before, and return the others."""
+        """Take over the changes that have the key of a change taken over before, and return the others."""
         with self._gate:
             taken = [change for change in group if change.key in self._taken]
         self.take(taken)
@@ -139,7 +140,7 @@ class Writer:
     def _commit(self, group: Sequence[_Change]) -> Sequence[_Change]:
         """Commit a group; if a part of it is refused or must be rolled back, commit each change separately.
 
-        Return the changes that still have to be done.
+        Return the changes that have not been done yet.
         """
         try:
             return self._commit_on_a_connection(group)
@@ -149,7 +150,8 @@ class Writer:
             if len(group) == 1 or isinstance(error, CommitUnknown) or self._connection is None:
                 fail(group, _told(error))
                 return ()
-        except Exception as error:  # a defect: waiting callers get the error, and the others continue
+        # a defect: the callers that wait get the error, and other callers continue
+        except Exception as error:
             self._disconnect()
             _LOG.exception("store.write_failed")
             fail(group, InternalError(f"a write failed because of a defect in postroom: {error!r}"))
@@ -166,7 +168,7 @@ class Writer:
         """Commit a group; repeat it after a deadlock, or if the connection is lost before its end.
 
         A session may remain read-only although the database no longer is. Changes that such a session refuses
-        are repeated on a new session; if that one refuses them as well, it is closed, too.
+        are repeated on a new session. If the new session refuses them as well, it is closed, too.
         """
         for number in range(TRIES):
             self._pause(number)
@@ -175,11 +177,11 @@ class Writer:
                 return self._transact(self._connected(), group)
             except (ConnectionLost, StoreUnavailable) as error:
                 if self._connection is not None and isinstance(error, StoreUnavailable):
-                    raise  # the server responds and reports it
+                    raise  # the server responds and reports the cause
                 self._disconnect()
                 failure: Exception = unreachable(error) if isinstance(error, ConnectionLost) else error
                 if self._closing.is_set():
-                    break  # it was cut off on purpose
+                    break  # the connection was aborted on purpose
             except StoreReadOnly as error:
                 self._disconnect()
                 if is_new:
@@ -250,7 +252,9 @@ class _Work:
         self.left: list[_Change] = []
         """Changes that would have to wait for a lock, and changes with the same keys."""
         self._locked: dict[str, int] = {}
-        """The names that completed changes have locked, and the number of changes completed at that time."""
+        """The names that completed changes have locked, each with the number of changes completed at that
+        time.
+        """
         self._is_alone = len(group) == 1
         self._waits = group[0] if may_wait else None
         spent = dict[str, Spending]()
@@ -281,12 +285,13 @@ class _Work:
             shared = {name for name in transaction.locked if lockers[name] > 1}
             if change.key in {one.key for one in self.left}:
                 self.left.append(change)
-            elif change.key in {one.key for one, _ in self._waiting}:  # changes of one key keep their order
+            # changes with the same key keep their order
+            elif change.key in {one.key for one, _ in self._waiting}:
                 self._waiting.append((change, transaction))
             else:
                 transaction.shares_limits = LIMITS in shared
                 self._run(change, transaction, may_defer=shared <= {LIMITS})
-                transaction.connection.pass_on()  # the server works while we go on with the next
+                transaction.connection.pass_on()  # the server works while the next change runs
         return bool(self._waiting)
 
     def _run(self, change: _Change, transaction: PostgresTransaction, *, may_defer: bool) -> None:
@@ -312,7 +317,7 @@ class _Work:
             raise
         except StopIteration:
             change.error = no_stop_iteration()
-        except BaseException as error:  # handed to the caller: it is the caller's function that raised
+        except BaseException as error:  # the error goes to the caller, whose function raised it
             change.error = error
         self._end(change, transaction)
         self._locked.update(dict.fromkeys(transaction.locked, len(self.done)))

@@ -1,1 +1,1 @@
-"""Runs within an open transaction of either engine (decisions and writes), and the ports over a store."""
+"""Runs within an open transaction of either engine (decisions and writes), and ports based on a store."""

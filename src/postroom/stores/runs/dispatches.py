@@ -1,8 +1,8 @@
-"""The queue within an open transaction.
+"""The queue of dispatches within an open transaction.
 
-A method that changes a dispatch is called while the lock of its thread is held. It reads the record, lets the
-record decide, and writes the result. A lost claim is returned rather than raised, because it may have ended
-its dispatch, and an exception would roll this change back.
+A method that changes a dispatch is called while the lock of its thread is held. It reads the record, calls
+the record's transition, and writes the result. A lost claim is returned rather than raised, because the
+method may have ended the dispatch, and an exception would roll that back.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -40,9 +40,9 @@ PURGED_AT_ONCE: Final = 1_000
 
 _EARLIEST: Final = (-(2**63), "")
 _FOR_EVER: Final = 2**63 - 1
-"""The value stored as the end of a hold that has no time limit."""
+"""The value that is stored as the end of a hold without a time limit."""
 _FEW: Final = 16
-"""Number of due rows, and of threads in the queue, up to which each one is examined."""
+"""Maximum number of due rows, and of threads in the queue, for which each one is examined."""
 _LATER_WINDOW: Final = 64
 """Minimum number of queue rows that are read together after the first window."""
 _WINDOWS: Final = 4
@@ -61,7 +61,7 @@ class Dispatches(Tables):
         return rows.dispatch(row) if row else None
 
     def begun_with(self, prefix: str, limit: int) -> dict[str, str]:
-        """Return the dispatches whose ids have this prefix, keyed by id, each with its run's id."""
+        """Return the run ids of the dispatches whose ids have this prefix, keyed by dispatch id."""
         asked = {"low": prefix, "beyond": beyond(prefix), "limit": limit}
         return {row[0]: row[1] for row in self._sql.all("dispatches.begun_with", asked)}
 
@@ -76,7 +76,7 @@ class Dispatches(Tables):
         return rows.dispatch(row) if row else None
 
     def claimed_by(self, consumer: str, *, besides: Sequence[str]) -> tuple[RunDispatch, ...]:
-        """Return a consumer's claimed dispatches by thread, except those with the claim tokens `besides`."""
+        """Return a consumer's claimed dispatches, except those with the claim tokens `besides`."""
         found = self._sql.all("dispatches.claimed_by", {"consumer": consumer, "besides": besides})
         return tuple(map(rows.dispatch, found))
 
@@ -105,11 +105,11 @@ class Dispatches(Tables):
         looks = [due_look(thread_id, now, behind)]
         if behind is None:
             looks.append(("dispatches.stale_queue", of_thread))
-            looks.append(("threads.thread", of_thread))  # which its beginning writes to
+            looks.append(("threads.thread", of_thread))  # the start of the run writes to this thread
         due, *others = self._asked(looks).values()
         for *_, run_id, body in due:
             self._sql.known["threads.run", run_id] = [] if body is None else [(run_id, body)]
-        # An interrupt leaves no stale one; who writes to the table by other means may.
+        # An interrupt leaves no stale dispatch, but a program that writes to the table directly may.
         for row in others[0] if others else ():
             self.put(rows.dispatch(row).superseded(reason=STALE_EPOCH, now=now))
         return rows.dispatch(due[0]) if due else None
@@ -117,7 +117,7 @@ class Dispatches(Tables):
     def first_due(self, thread_ids: Sequence[str]) -> list[RunDispatch]:
         """Return the next due dispatch of each of these threads.
 
-        Threads with a claimed dispatch are left out.
+        Threads with a claimed dispatch are omitted.
         """
         found = self._asked(due_look(thread_id, self._now()) for thread_id in thread_ids)
         due = [row for rows_of_thread in found.values() for row in rows_of_thread]
@@ -152,7 +152,7 @@ class Dispatches(Tables):
     def move_owned(
         self, claim: Claim, move: Callable[[RunDispatch, int], RunDispatch]
     ) -> RunDispatch | StaleClaim:
-        """Store the result of `move` for the dispatch that a claim owns, or return why the claim is stale.
+        """Apply `move` to the dispatch that a claim owns and store the result, or return why it is stale.
 
         Raises:
             UnknownDispatch: No dispatch has this id.
@@ -164,7 +164,7 @@ class Dispatches(Tables):
         return found if isinstance(found, StaleClaim) else self.put(move(found, self._now()))
 
     def proved(self, claim: Claim, found: RunDispatch, epoch: int) -> RunDispatch | StaleClaim:
-        """Return the dispatch if it still belongs to the claim.
+        """Return the dispatch if the claim still owns it.
 
         Supersede it if its epoch is older than the thread's.
         """
@@ -178,8 +178,8 @@ class Dispatches(Tables):
     def renew(self, lengths: Mapping[Claim, int]) -> frozenset[str]:
         """Extend claims, each by its own length from now; return the ids of dispatches that are still owned.
 
-        There is one statement for each length, without locks. It and a concurrent change of a dispatch wait
-        for each other, and a lost claim renews nothing.
+        There is one statement for each length, without locks. The statement and a concurrent change of the
+        same dispatch wait for each other. A lost claim is not renewed.
         """
         now, owned = self._now(), set[str]()
         for length in set(lengths.values()):
@@ -214,7 +214,7 @@ class Dispatches(Tables):
             self.put(found.hurried(not_before=not_before, now=self._now()))
 
     def interrupt(self, thread_id: str) -> Interrupt:
-        """Raise the thread's epoch and supersede all queued dispatches; see `DispatchStore.interrupt`."""
+        """Increment the thread's epoch and supersede its queued dispatches; see `DispatchStore.interrupt`."""
         named, now = {"thread_id": thread_id}, self._now()
         [[_, epoch, *_]], claimed, queue = self._sql.ask(
             queue_look(thread_id), ("dispatches.claimed", named), ("dispatches.queue", named)
@@ -230,7 +230,7 @@ class Dispatches(Tables):
         )
 
     def supersede_claimed(self, claim: Claim, reason: str) -> RunDispatch | StaleClaim | None:
-        """End a claimed dispatch as superseded, whatever its epoch.
+        """End a claimed dispatch as superseded, regardless of its epoch.
 
         Return None if it is no longer Claimed.
         """
@@ -247,10 +247,10 @@ class Dispatches(Tables):
         return [rows.dispatch(row) for row in found]
 
     def reclaim(self, dispatch_id: str, *, counts: bool = True) -> RunDispatch | None:
-        """Take back an overdue dispatch; return None if it is not overdue, or ends because of an old epoch.
+        """Take back an overdue dispatch; return None if it is not overdue, or ends due to an old epoch.
 
-        `counts` tells whether this counts as an interruption, or without a limit of interruptions as a failed
-        attempt.
+        `counts` says whether this counts as an interruption or, if interruptions have no limit of their own,
+        as a failed attempt.
         """
         now, row = self._now(), self._row(dispatch_id)
         found = rows.dispatch(row) if row else None
@@ -269,7 +269,7 @@ class Dispatches(Tables):
         return row
 
     def put(self, row: RunDispatch, *, is_last: bool = False, answer: RunRecord | None = None) -> RunDispatch:
-        """Store a changed dispatch and return it; `is_last` means that no other dispatch is queued after it.
+        """Store and return a changed dispatch; `is_last` means that no other dispatch is queued after it.
 
         The run whose `answer` the dispatch may contain is already stored.
         """
@@ -281,7 +281,7 @@ class Dispatches(Tables):
     def of_thread(
         self, thread_id: str, statuses: Collection[RunDispatchStatus], *, limit: int, offset: int
     ) -> tuple[RunDispatch, ...]:
-        """Return a thread's dispatches by priority, then age, then id."""
+        """Return a thread's dispatches, ordered by priority, then by age, then by id."""
         asked = {"thread_id": thread_id, "limit": limit, "offset": max(offset, 0)}
         if set(statuses) == {_QUEUED}:
             return self._all("queued_of_thread", asked)
@@ -295,7 +295,7 @@ class Dispatches(Tables):
         after: tuple[int, str] | None,
         thread_prefix: str = "",
     ) -> tuple[RunDispatch, ...]:
-        """Return dispatches of threads with this id prefix, by last change, then id."""
+        """Return dispatches of threads with this id prefix, ordered by their last change, then by id."""
         at, dispatch_id = after or _EARLIEST
         asked = {"status": status.value, "at": at, "id": dispatch_id, "limit": limit}
         asked |= {"low": thread_prefix, "beyond": beyond(thread_prefix)}
@@ -317,7 +317,7 @@ class Dispatches(Tables):
         full_keys: Sequence[str] = (),
         places: Places = None,
     ) -> tuple[DueThread, ...]:
-        """Return threads that have a due dispatch but no claimed one, in the order of these dispatches.
+        """Return the threads with a due dispatch but no claimed one, in the order of the due dispatches.
 
         `tenant` restricts the result to one tenant ('' means no tenant), `full_keys` excludes keys, and
         `places` restricts the result to threads that may run at one of these places.
@@ -330,10 +330,10 @@ class Dispatches(Tables):
     def _due(self, limit: int, tenant: str | None, full_keys: Sequence[str], places: Places) -> Sequence[Row]:
         """Return due rows in order, for at least `limit` threads if that many threads are due.
 
-        A single statement reads a few due rows, a few threads, or the first rows of the queue, which is
+        A single statement reads a few due rows, a few threads, or the first rows of the queue. This is
         usually enough. Its cost does not depend on the number of delayed rows, of rows of one thread, or of
-        rows that wait for a claimed or waiting run. If a few more windows contain too few due rows, each
-        thread is examined once instead.
+        rows that wait for a claimed or waiting run. If that and a few more windows contain too few due rows,
+        each thread is examined once instead.
         """
         within = {"is_anywhere": places is None, "places": sorted(places or ())}
         asked = {"now": self._now(), "full_keys": full_keys, "tenant": tenant, **within}
@@ -376,7 +376,7 @@ class Dispatches(Tables):
         return tuple((row[0], row[1], row[2]) for row in self._sql.all("dispatches.claimed_by_limit"))
 
     def starts(self, scope: str, most: int) -> tuple[int, int | None]:
-        """Return the number of a scope's last start, and when the start `most` before the next was."""
+        """Return the number of a scope's last start, and the time of the start `most` before the next one."""
         row = self._sql.one("dispatches.starts", {"scope": scope, "most": most})
         return (row[0], row[1]) if row else (0, None)
 
@@ -387,13 +387,13 @@ class Dispatches(Tables):
         self._sql.run("dispatches.forget_start", {"scope": scope, "number": number - most})
 
     def forget_starts(self, older_than: int) -> None:
-        """Remove the starts of scopes before this instant."""
+        """Remove the starts of all scopes that happened before this time."""
         self._sql.run("dispatches.forget_starts", {"older_than": older_than})
 
     def hold(self, thread_id: str, scope: str, until: int | None) -> None:
-        """Keep a thread's queued dispatches out of `due_threads` until a time, or with None until released.
+        """Omit a thread's queued dispatches from `due_threads` until a time or, with None, until released.
 
-        A hold only saves useless attempts and does not forbid anything: each claim decides again and ends the
+        A hold only avoids useless attempts; it does not forbid a claim. Each claim decides again and ends the
         hold.
         """
         values = {"thread_id": thread_id, "scope": scope, "until": until or _FOR_EVER}
@@ -410,9 +410,9 @@ class Dispatches(Tables):
         return None if row is None or row[0] in (None, _FOR_EVER) else row[0]
 
     def set_back(self, back_ms: int) -> int:
-        """Shorten delays and leases written before the clock was set back; return the number of delays.
+        """Shorten delays and leases stored before the clock was set back; return the number of delays.
 
-        Repeated calls, even by another process, change nothing.
+        A repeated call, even by another process, changes nothing.
         """
         values = {"back": back_ms, "now": self._now()}
         self._sql.run("dispatches.set_back_leases", values)
@@ -426,9 +426,9 @@ class Dispatches(Tables):
         return tuple(row[0] for row in self._sql.all("dispatches.due_tenants", {"limit": limit}))
 
     def next_due_at(self, places: Places = None) -> int | None:
-        """Return when the next dispatch of any thread without a claimed one is due; 0 if one is due now.
+        """Return when a dispatch of a thread without a claimed one is next due; 0 if one is due now.
 
-        Only threads that may run at one of these places are considered.
+        Only threads whose runs may execute at one of these places are considered.
         """
         if due := self._due(1, None, (), places):
             return min(int(row[6]) for row in due)
@@ -455,7 +455,7 @@ class Dispatches(Tables):
         self._tell(WORK)
 
     def open_threads(self, among: Sequence[str]) -> frozenset[str]:
-        """Return those of these threads that have an open dispatch."""
+        """Return the threads among these that have an open dispatch."""
         return frozenset(row[0] for row in self._sql.all("dispatches.open_threads", {"thread_ids": among}))
 
     def queued_threads(self, limit: int, after: str) -> tuple[str, ...]:
@@ -475,9 +475,9 @@ class Dispatches(Tables):
         return _number(self._sql.one("dispatches.count_dead", asked))
 
     def count_by_status(self) -> dict[RunDispatchStatus, int]:
-        """Count dispatches by status; each count of successfully ended ones stops at `MOST_COUNTED`.
+        """Count dispatches by status; counts of successfully ended dispatches stop at `MOST_COUNTED`.
 
-        Ended dispatches are kept for days and are no longer work. A gauge that counted all of them would
+        Ended dispatches are kept for days, but are no longer work. A gauge that counted all of them would
         become slower every day.
         """
         counted = dict(map(tuple, self._sql.all("dispatches.count_by_status", {"at_most": MOST_COUNTED})))
@@ -505,7 +505,7 @@ class Dispatches(Tables):
         """
         values = {
             "dispatch_id": dispatch.dispatch_id,
-            # No call has a blank id. A cancel by a person and one by a submission are kept side by side.
+            # No call has a blank id. A cancel by a person and a cancel by a submission are stored separately.
             "call_id": next((call for call, _ in command.decisions), " " if command.gives_way else ""),
             "body": encode(command),
             "created_at": self._now(),
@@ -523,7 +523,7 @@ class Dispatches(Tables):
         self._sql.run("dispatches.drop_commands", {"dispatch_id": dispatch_id})
 
     def purge_some(self, older_than: int, dead_letters_older_than: int | None) -> int:
-        """Remove some dispatches that ended before an instant; return how many, or 0 if there are no more."""
+        """Remove some of the dispatches that ended before a time; return how many, or 0 if none are left."""
         for status in TERMINAL:
             bound = older_than
             if status is RunDispatchStatus.DEAD_LETTER and dead_letters_older_than is not None:
@@ -573,11 +573,11 @@ def state_look(  # noqa: PLR0913 - what a step needs, by name
     waiting: int = 1,
     is_submission: bool = False,
 ) -> Look:
-    """Return the query for all data on which a decision about a step depends; see `ThreadState`.
+    """Return the query for all data on which the decision about a step depends; see `ThreadState`.
 
-    `run_id` names the run that the step writes, and `owned` the dispatch whose claim it proves. `adds` is the
-    id of a new dispatch, its dedupe key and its run, and `message_ids` are the ids of new messages. The query
-    counts at most `at_most` queued dispatches and `waiting` pending messages.
+    `run_id` names the run that the step writes, and `owned` the dispatch whose claim it proves. `adds` has
+    the id of a new dispatch, its dedupe key and its run, and `message_ids` has the ids of new messages. The
+    query counts at most `at_most` queued dispatches and `waiting` pending messages.
     """
     values = {
         "thread_id": thread_id,
@@ -596,7 +596,7 @@ def state_look(  # noqa: PLR0913 - what a step needs, by name
 
 
 def due_look(thread_id: str, now: int, behind: RunDispatch | None = None) -> Look:
-    """Return the query for a thread's due dispatch, as if the dispatch `behind` and its run had ended."""
+    """Return the query for a thread's due dispatch, as if `behind` and the run of `behind` had ended."""
     ending = ("", "") if behind is None else (behind.dispatch_id, behind.run_id)
     values = {"thread_id": thread_id, "now": now, "ending": ending[0], "ending_run": ending[1]}
     return "dispatches.next_due", values

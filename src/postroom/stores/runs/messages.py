@@ -36,7 +36,7 @@ _NEWEST: Final = 2**62
 _BEFORE_ALL: Final = -1
 _FIRST_PAGE: Final = 16
 _LAST_PAGE: Final = 1_024
-"""Number of pending messages in the first read, and the maximum in later reads."""
+"""Number of pending messages that the first read returns, and the maximum for later reads."""
 
 
 class Messages(Tables):
@@ -50,7 +50,7 @@ class Messages(Tables):
     def unsummarized(self, thread_id: str, after: int | None) -> tuple[Message, ...]:
         """Return the messages that no summary covers, in order.
 
-        With `above`, only those with a higher number.
+        With `after`, return only those with a higher number.
         """
         if after is None:
             found = self._sql.all("threads.unsummarized", {"thread_id": thread_id})
@@ -62,13 +62,13 @@ class Messages(Tables):
     def passed_over(
         self, thread_id: str, message_ids: Sequence[str], own: Sequence[str]
     ) -> tuple[Message, ...]:
-        """Return those of these messages that a summary omitted, and `own` in any case, in order."""
+        """Return the messages among these that a summary omitted, and all messages in `own`, in order."""
         asked = {"thread_id": thread_id, "message_ids": tuple(message_ids), "own": tuple(own)}
         found = self._sql.all("threads.passed_over", asked)
         return tuple(rows.message(row).message for row in found)
 
     def summary(self, thread_id: str, below: int | None = None) -> Summary | None:
-        """Return the thread's newest summary, or the newest below a number."""
+        """Return the thread's newest summary or, with `below`, the newest with a lower number."""
         asked = {"thread_id": thread_id, "below": _NEWEST if below is None else below}
         row = self._sql.one("threads.summary", asked)
         return None if row is None else decode(Summary, row[0], where=f"a summary of thread {thread_id!r}")
@@ -76,7 +76,7 @@ class Messages(Tables):
     def first_summary_of(
         self, thread_id: str, run_ids: Sequence[str], message_ids: Sequence[str]
     ) -> int | None:
-        """Return the number of the first summary that covers output of these runs or these messages."""
+        """Return the number of the first summary that covers these messages or output of these runs."""
         asked = {"thread_id": thread_id, "run_ids": tuple(run_ids), "message_ids": tuple(message_ids)}
         found = [row[0] for row in self._sql.all("threads.summaries_of", asked)]
         return min((number for number in found if number is not None), default=None)
@@ -127,7 +127,7 @@ class Messages(Tables):
     def append_waiting(
         self, thread_id: str, messages: Sequence[Message], mode: DeliveryMode
     ) -> tuple[PendingMessage, ...]:
-        """Append pending messages; the thread must exist, or the caller creates it.
+        """Append pending messages; the thread must exist, or the caller must create it.
 
         Raises:
             InvalidRecord: A message could not be committed in this form.
@@ -140,7 +140,7 @@ class Messages(Tables):
     def put_waiting(
         self, thread_id: str, messages: Sequence[Message], mode: DeliveryMode, at_most: int | None
     ) -> tuple[PendingMessage, ...]:
-        """Append pending messages, whose positions are counted only among the new messages.
+        """Append pending messages, and return them with positions counted only among the new messages.
 
         Raises:
             InvalidRecord, DuplicateRecord: As for `append_waiting`.
@@ -179,7 +179,7 @@ class Messages(Tables):
         group: str | None = None,
         resumed: RunRecord | None = None,
     ) -> tuple[PendingMessage, ...]:
-        """Return the first pending messages, up to the one at which `select_pending` stops.
+        """Return the first pending messages, up to the message at which `select_pending` stops.
 
         `resumed` is the waiting run that reads them. Messages that must not resume it are omitted.
         """
@@ -218,7 +218,7 @@ class Messages(Tables):
         if row[0] is not None:
             found = self._sql.one("threads.run", {"run_id": row[0]})
             return None if found is None else rows.run(found)
-        # An earlier release stored it without the run: each run of the thread is read.
+        # An earlier release stored the message without its run, so each run of the thread is read.
         for body in self._sql.all("threads.turns", {"thread_id": thread_id, "since": 0}):
             run = rows.run((body[0], body[3]))
             if run.input is not None and message_id in run.input.trigger_message_ids:
@@ -226,17 +226,17 @@ class Messages(Tables):
         return None
 
     def among_waiting(self, thread_id: str, message_ids: Sequence[str]) -> tuple[str, ...]:
-        """Return those of these messages that are pending on the thread."""
+        """Return the messages among these that are pending on the thread."""
         asked = {"thread_id": thread_id, "pending_ids": tuple(message_ids)}
         return tuple(row[0] for row in self._sql.all("threads.pending_versions", asked))
 
     def full(self, thread_ids: Collection[str], at_most: int) -> frozenset[str]:
-        """Return those of the threads that have at least `at_most` pending messages."""
+        """Return the threads among these that have at least `at_most` pending messages."""
         asked = {"thread_ids": sorted(thread_ids), "at_least": at_most}
         return frozenset(row[0] for row in self._sql.all("threads.full_threads", asked))
 
     def edit_waiting(self, thread_id: str, message: Message, expected_revision: int | None) -> PendingMessage:
-        """Replace a message under its id; see `ThreadStore.edit_pending`."""
+        """Replace the message that has this id; see `ThreadStore.edit_pending`."""
         before = self._as_expected(thread_id, message.id or "", expected_revision)
         refuse_broken_delta([message])
         now = self._now()
@@ -272,15 +272,15 @@ class Messages(Tables):
         return ordered
 
     def refer(self, thread_id: str, message: Message, answer: RunRecord) -> None:
-        """Remove the text of a committed message that is the stored answer.
+        """Remove the text of a committed message that is the stored answer of a run.
 
-        Let it refer to its run instead.
+        The message then refers to that run instead.
         """
         values = {"thread_id": thread_id, "message_id": message.id, "answer_of": answer.run_id}
         self._sql.run("threads.refer_to_answer", {**values, "body": encode(replace(message, content=()))})
 
     def take(self, thread_id: str, versions: Sequence[PendingVersion]) -> None:
-        """Remove pending messages; the positions of later ones decrease."""
+        """Remove pending messages; the positions of later messages decrease."""
         ids = [one.pending_id for one in versions]
         self._sql.run("threads.take_pending", {"thread_id": thread_id, "pending_ids": ids})
 
@@ -290,7 +290,7 @@ class Messages(Tables):
         return tuple(row[0] for row in found)
 
     def threads_left_over(self, limit: int, after: str) -> tuple[str, ...]:
-        """Return, by id, idle threads with a pending message that starts a run or was meant for one."""
+        """Return, by id, idle threads with a pending message that may start a run or was meant for a run."""
         found = self._sql.all("threads.threads_left_over", {"after": after, "limit": limit})
         return tuple(row[0] for row in found)
 

@@ -1,7 +1,7 @@
-"""The ports of runs over a store: each method is a read or a change, and takes the locks that it needs.
+"""The ports of runs, based on a store. Each method is one read or change, and takes the locks that it needs.
 
-The ports do not depend on the engine. Each method is one atomic step and takes plain values. If its result
-was lost, it can be repeated.
+The ports do not depend on the engine. Each method is one atomic step and takes plain values. A caller that
+did not get the result can repeat the call.
 
 Methods that need the time accept `now`, in milliseconds since the epoch; by default they use the store's own
 clock, which on PostgreSQL is the database's. If an object does not exist, a read returns None and a command
@@ -57,7 +57,7 @@ from postroom.stores.store import SqlStore, Transaction
 T = TypeVar("T")
 
 LOOK_AGAIN_AFTER: Final = timedelta(seconds=10)
-"""Interval at which a waiting reader checks for events, in case a hint was lost."""
+"""Interval at which a waiting reader checks for events, in case a notification was lost."""
 
 
 class _Port:
@@ -66,7 +66,7 @@ class _Port:
 
     @property
     def storage_identity(self) -> str | None:
-        """The name of the database to which it writes."""
+        """The name of the database to which this store writes."""
         return self._store.identity
 
 
@@ -92,9 +92,9 @@ class _RunPort(_Port):
     async def _change_of(
         self, dispatch_id: str, change: Callable[[RunTables], T | StaleClaim], *, now: int | None = None
     ) -> T:
-        """Execute a change of a dispatch while holding the lock of its thread, to which it always belongs."""
+        """Execute a change of a dispatch while holding the lock of its thread, which never changes."""
         thread_id = await self._look(lambda runs: runs.dispatches.thread_of(dispatch_id))
-        if thread_id is None:  # it is gone, or never was
+        if thread_id is None:  # the dispatch was removed, or never existed
             return await self._store.write(lambda tx: change(_at(tx.runs, now)))
         return await self._change(thread_id, change, now=now)
 
@@ -107,7 +107,7 @@ class DispatchStore(_RunPort):
 
         Raises:
             InvalidRecord: The dispatch is not Queued.
-            DuplicateRecord: A dispatch with this id exists, whatever its state; it is unchanged.
+            DuplicateRecord: A dispatch with this id exists, in any state; it is unchanged.
             DedupeKeyInUse: An open dispatch of the thread has its dedupe key.
             RunNotOpen: The run already has an open dispatch.
         """
@@ -236,7 +236,7 @@ class DispatchStore(_RunPort):
         """End a claimed dispatch as superseded; return None if it is no longer claimed.
 
         Raises:
-            StaleClaim: Another owner has claimed it.
+            StaleClaim: Another owner has claimed the dispatch.
         """
         return await self._change_of(
             claim.dispatch_id,
@@ -280,7 +280,7 @@ class DispatchStore(_RunPort):
         limit: int = 100,
         offset: int = 0,
     ) -> tuple[RunDispatch, ...]:
-        """Return a thread's dispatches by priority, then age, then id."""
+        """Return a thread's dispatches, ordered by priority, then by age, then by id."""
         chosen = frozenset(RunDispatchStatus if statuses is None else statuses)
         return await self._look(
             lambda runs: runs.dispatches.of_thread(thread_id, chosen, limit=page(limit), offset=offset)
@@ -298,7 +298,7 @@ class DispatchStore(_RunPort):
         after: tuple[int, str] | None = None,
         thread_prefix: str = "",
     ) -> tuple[RunDispatch, ...]:
-        """Return dispatches of threads with this id prefix, after the position `after` (`updated_at`, id).
+        """Return dispatches of threads with this id prefix, after a position (`updated_at`, id).
 
         They are ordered by their last change, then by id.
         """
@@ -318,14 +318,14 @@ class DispatchStore(_RunPort):
             await self._store.write(lambda tx: tx.runs.dispatches.mark_reconciled(named))
 
     async def due_thread_ids(self, *, limit: int = 100, now: int | None = None) -> tuple[str, ...]:
-        """Return threads that have a due dispatch but no claimed one, most urgent first."""
+        """Return the threads that have a due dispatch but no claimed one, most urgent first."""
         due = await self._look(lambda runs: runs.dispatches.due_threads(page(limit)), now=now)
         return tuple(one.thread_id for one in due)
 
     async def next_due_at(self, places: Places = None) -> int | None:
-        """Return when the next dispatch of any thread without a claimed one is due; 0 if one is due now.
+        """Return when a dispatch of a thread without a claimed one is next due; 0 if one is due now.
 
-        Only threads that may run at one of these places are considered.
+        Only threads whose runs may execute at one of these places are considered.
         """
         return await self._look(lambda runs: runs.dispatches.next_due_at(places))
 
@@ -352,12 +352,12 @@ class DispatchStore(_RunPort):
     async def purge_terminal(self, *, older_than: int, dead_letters_older_than: int | None = None) -> int:
         """Remove ended dispatches that were last changed before `older_than`; return how many.
 
-        Epochs are kept.
+        The epochs of threads are kept.
 
-        If `dead_letters_older_than` is given, it applies to dead letters. A dispatch whose run was not
+        If `dead_letters_older_than` is given, it is the limit for dead letters. A dispatch whose run was not
         updated yet is kept.
         """
-        removed = 0  # in several changes, so that a large purge keeps nobody waiting
+        removed = 0  # in several changes, so that a large purge does not delay other changes
         while gone := await self._store.write(
             lambda tx: tx.runs.dispatches.purge_some(older_than, dead_letters_older_than)
         ):
@@ -390,7 +390,10 @@ def _recent(
 
 
 class ThreadStore(_RunPort):
-    """Threads, runs, and committed and pending messages. Messages and runs change only through commits."""
+    """The store of threads, runs, and committed and pending messages.
+
+    Messages and runs change only by commits.
+    """
 
     async def submission_state(self, thread_id: str, run_id: str | None = None) -> ThreadState:
         """Return the state on which a submission to the thread depends, with all waiting messages."""
@@ -411,7 +414,7 @@ class ThreadStore(_RunPort):
         """Store a thread as given, except for its `message_count`, which only the store counts.
 
         Raises:
-            UnknownThread: Its parent does not exist.
+            UnknownThread: The parent of the thread does not exist.
             InvalidRecord: The thread would be its own ancestor.
         """
 
@@ -425,7 +428,7 @@ class ThreadStore(_RunPort):
     async def delete_thread(
         self, thread_id: str, *, children: Literal["detach", "reject", "cascade"] = "detach"
     ) -> bool:
-        # Its descendants are read first, so that one call locks them all.
+        # Its descendants are read first, so that one call locks all of them.
         """Remove a thread with its messages and runs; return False if there is none.
 
         Raises:
@@ -440,7 +443,7 @@ class ThreadStore(_RunPort):
         return await self._store.write(deleted, key=thread_id)
 
     async def list_threads(self, query: ThreadQuery) -> tuple[Thread, ...]:
-        """Return threads by id."""
+        """Return threads in order of id."""
         return await self._look(lambda runs: runs.threads.list(query, page(query.limit)))
 
     async def create_run(self, run: RunRecord) -> None:
@@ -464,7 +467,7 @@ class ThreadStore(_RunPort):
         return await self._look(lambda runs: runs.threads.latest_runs(thread_id, page(limit)))
 
     async def list_runs(self, query: RunQuery) -> tuple[RunRecord, ...]:
-        """Return runs by run id; a query for open statuses costs no more if there are many ended runs."""
+        """Return runs in order of id; ended runs do not slow down a query for open statuses."""
         return await self._look(lambda runs: runs.threads.list_runs(query, page(query.limit)))
 
     async def load_messages(self, thread_id: str) -> tuple[Message, ...] | None:
@@ -496,8 +499,8 @@ class ThreadStore(_RunPort):
         """Return a thread as a run sees it: the newest summary, and the messages after it.
 
         A summary is invalid if it covers content that is hidden, because it is named here or was rolled back.
-        In this case, the newest valid summary before it is used. The cost grows with the number of messages
-        after the summary, and with the hidden content.
+        In this case, the newest valid summary before it is used. The cost depends on the number of messages
+        after the summary, and on the amount of hidden content.
         """
 
         def look(runs: RunTables) -> Conversation:
@@ -521,11 +524,11 @@ class ThreadStore(_RunPort):
         return await self._change(thread_id, lambda runs: runs.messages.delete(thread_id))
 
     async def load_thread_state(self, thread_id: str) -> dict[str, Json] | None:
-        """Return the state that executors keep for the thread."""
+        """Return the state that executors have stored for the thread."""
         return await self._look(lambda runs: runs.threads.state(thread_id))
 
     async def spending(self, scopes: Sequence[str]) -> dict[str, Spending]:
-        """Return the spending of each scope; a scope that has spent nothing has an empty record."""
+        """Return the spending of each scope; it is zero for a scope that has spent nothing."""
         named = tuple(scopes)
         return await self._look(lambda runs: runs.threads.spending(named))
 
@@ -558,7 +561,7 @@ class ThreadStore(_RunPort):
         expected_revision: int | None = None,
         now: int | None = None,
     ) -> PendingMessage:
-        """Replace a pending message under its id and raise its revision.
+        """Replace the pending message that has this id, and increase its revision.
 
         Raises:
             AlreadyConsumed: A run has already read the message.
@@ -602,10 +605,10 @@ class EventStore(_Port):
     """The log of events."""
 
     async def append(self, draft: CanonicalEventDraft, *, now: int | None = None) -> CanonicalEvent:
-        """Append an event to its scopes in one step; a repeated key returns the event stored first.
+        """Append an event to its scopes in one step; for a repeated key, return the event stored first.
 
         Raises:
-            IdempotencyConflict: The key was used for another event.
+            IdempotencyConflict: The key was used for a different event.
             VersionConflict: A scope's newest number is not the expected one.
         """
 
@@ -619,7 +622,7 @@ class EventStore(_Port):
         return await self._store.write(appended, key=key)
 
     async def add(self, draft: CanonicalEventDraft) -> None:
-        """Add an event to the scopes of its thread and its run, unless its key was used."""
+        """Add an event to the scopes of its thread and its run, unless its key was used before."""
 
         def added(tx: Transaction) -> None:
             tx.lock(*draft.locks)
@@ -641,7 +644,7 @@ class EventStore(_Port):
         return await self._store.read(lambda tx: tx.events.load(event_id))
 
     async def count(self, scope: EventScope) -> int:
-        """Return the number of the newest event of a scope, 0 if there is none."""
+        """Return the number of the newest event of a scope; 0 if there is none."""
         return await self._store.read(lambda tx: tx.events.newest(scope.key))
 
     async def wait(self, scope: EventScope, *, after: int) -> None:
@@ -652,12 +655,12 @@ class EventStore(_Port):
 
 
 class OutboxStore(_Port):
-    """The stored effects."""
+    """The store of effects."""
 
     async def enqueue(self, draft: OutboxDraft, *, now: int | None = None) -> OutboxMessage:
         """Store an effect.
 
-        If its kind, target and key were used before, return the effect that was stored first.
+        If its kind, target and key have been used before, return the effect that was stored first.
 
         Raises:
             IdempotencyConflict: The key was used with another payload.
@@ -707,8 +710,8 @@ class OutboxStore(_Port):
         """Release the effect for a later attempt, or make it a dead letter if no attempt is left.
 
         With `final`, the effect becomes a dead letter at once, even if attempts are left. `may_have_arrived`
-        records for later claims that the effect may have been performed; if it is not set, the earlier record
-        stays unchanged.
+        records, for later claims, that the effect may have been performed. If it is not set, an earlier
+        record of this stays unchanged.
         """
         became = await self._store.write(
             lambda tx: _at(tx.outbox, now).nack(
@@ -728,7 +731,7 @@ class OutboxStore(_Port):
     async def dead_letters(
         self, *, kind: str | None = None, after: str = "", limit: int = 100
     ) -> tuple[OutboxMessage, ...]:
-        """Return dead letters, ordered by id, after the last one that was seen; `kind` restricts the result.
+        """Return dead letters in order of id, starting after the id `after`; `kind` restricts the result.
 
         The cost depends only on the number of dead letters.
         """
@@ -737,7 +740,7 @@ class OutboxStore(_Port):
         )
 
     async def revive(self, outbox_id: str, *, now: int | None = None) -> OutboxMessage | None:
-        """Make a dead letter pending and due now; its attempts are counted anew, and its last error is kept.
+        """Make a dead letter pending and due now; reset its count of attempts, but keep its last error.
 
         Return None if there is no such dead letter. If several callers revive it at the same time, only one
         gets it.
@@ -756,8 +759,8 @@ class OutboxStore(_Port):
         """Remove up to `limit` delivered effects created before `older_than`, oldest first.
 
         Return their number. Dead letters, pending effects and claimed effects are kept. Once an effect is
-        removed, its key counts as unused, and an effect that reuses the key is stored and performed again.
-        Therefore keep effects longer than the period in which a key may be reused.
+        removed, its key counts as unused: a new effect with the same key is stored and performed. Therefore
+        keep effects for longer than a key may be reused.
         """
         return await self._store.write(lambda tx: tx.outbox.purge(older_than, limit))
 
@@ -765,7 +768,7 @@ class OutboxStore(_Port):
 class StoreCoordinator(_Port, CommitCoordinator):
     """Writes steps of threads.
 
-    After a lost claim, it writes nothing, but the dispatch may become Superseded.
+    If the claim was lost, it writes nothing, except that the dispatch may become Superseded.
     """
 
     @override
@@ -778,7 +781,7 @@ class StoreCoordinator(_Port, CommitCoordinator):
 
 
 class RunStores(_Port):
-    """The ports over one store."""
+    """The ports of runs, all based on one store."""
 
     def __init__(self, store: SqlStore) -> None:
         super().__init__(store)
@@ -790,7 +793,7 @@ class RunStores(_Port):
         self.outbox = OutboxStore(store)
         self.coordinator: CommitCoordinator = StoreCoordinator(store)
         self.wakeups = store.changes.listen(WORK)
-        """Hints that there may be work. A lost hint only causes a delay, never an error."""
+        """Notifications that there may be work. A lost notification only causes a delay, never an error."""
 
 
 def page(limit: int) -> int:
@@ -806,5 +809,5 @@ P = TypeVar("P", bound=_AtAnInstant)
 
 
 def _at(tables: P, now: int | None) -> P:
-    """Return the tables at the given instant or, by default, at the instant of their transaction."""
+    """Return the tables at the given time or, by default, at the time of their transaction."""
     return tables if now is None else tables.at(now)

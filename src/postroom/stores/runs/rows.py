@@ -1,4 +1,4 @@
-"""Maps rows to records, one function per record; columns are in the order in which statements name them."""
+"""Maps rows to records, with one function for each record. Columns are in the order of the statements."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -35,11 +35,13 @@ _STATUS, _RESULT, _TERMINATION, _RECONCILED = map(
     _NAMES.index, ("status", "run_status", "termination", "reconciled")
 )
 _BOUNDLESS: Final = "\U0010ffff" * 64
-"""Text that sorts after every id, because no id contains its last character so many times."""
+"""A text that sorts after every id, because no id contains the last character of Unicode so many times."""
 _LAST_BEFORE_SURROGATES, _FIRST_AFTER_SURROGATES, _LAST = 0xD7FF, 0xE000, 0x10FFFF
 _FREE = tuple(map(_NAMES.index, ("last_error", "run_response", "run_error")))
 _RESPONSE, _ANSWER = _NAMES.index("run_response"), len(_NAMES)
-"""The positions of a dispatch's response, and of the run to which it refers instead."""
+"""The positions of a dispatch's response, and of the run to which it refers instead of containing the
+response.
+"""
 
 
 def dispatch(row: Row) -> RunDispatch:
@@ -66,14 +68,14 @@ def dispatch(row: Row) -> RunDispatch:
 
 @lru_cache(maxsize=256)
 def _termination(text: str) -> TerminationReason:
-    """Read the reason for which a run ended; cached, because most runs share a few reasons."""
+    """Read the reason for which a run ended. The result is cached, because most runs share a few reasons."""
     return decode(TerminationReason, text, where="termination")
 
 
 def dispatch_values(record: RunDispatch, answer: RunRecord | None = None) -> Values:
     """Return the columns of a dispatch, keyed by name.
 
-    If it contains the `answer` of a run, that run is stored already.
+    If it contains the `answer` of a run, that run must be stored already.
     """
     refers = answer is not None and record.run_response == answer.final_output
     return {
@@ -112,7 +114,7 @@ def dispatch_values(record: RunDispatch, answer: RunRecord | None = None) -> Val
 
 
 def run_values(record: RunRecord) -> Values:
-    """Return the columns of a run by name."""
+    """Return the columns of a run, keyed by name."""
     return {
         "run_id": record.run_id,
         "thread_id": record.thread_id,
@@ -152,7 +154,7 @@ def message_values(
 
 
 def thread_values(record: Thread) -> Values:
-    """Return the columns of a thread by name."""
+    """Return the columns of a thread, keyed by name."""
     return {
         "thread_id": record.id,
         "title": kept(record.title),
@@ -203,7 +205,7 @@ def thread_state(row: Row) -> ThreadState:
         StoreCorrupt: The thread, a run or the dispatch in it cannot be read.
     """
     runs: dict[str | None, RunRecord | None] = {None: None}
-    for place in (13, 26, 28, 30):  # often the same run
+    for place in (13, 26, 28, 30):  # often this is the same run
         if row[place] not in runs:
             runs[row[place]] = run(row[place : place + 2])
     return ThreadState(

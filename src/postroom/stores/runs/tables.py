@@ -1,8 +1,8 @@
 """The runs in an open transaction: `tx.runs`, next to `tx.events` and `tx.outbox`.
 
 A change first locks everything on which its decision depends, in one call (`thread_lock`, and the `locks` of
-commits, events and effects). The instant is read after that, when it is first used. A step of a thread sends
-all its queries at once, then decides, then writes.
+commits, events and effects). The time is read after that, when it is first used. A step of a thread sends all
+its queries at once, then decides, then writes.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -61,7 +61,7 @@ class RunTables(Tables):
         dispatch_ids: Collection[str],
         at_most: int,
     ) -> Together:
-        """Read all data for a decision on new runs at once: threads, and the ids of their new messages.
+        """Read at once all data on which new runs depend: threads, and the ids of their new messages.
 
         Queued dispatches of a thread are counted up to `at_most`.
         """
@@ -77,7 +77,7 @@ class RunTables(Tables):
         return rows.thread_state(found[look[0], *look[1].values()][0])
 
     def begin(self, dispatch: RunDispatch, run: RunRecord | None) -> None:
-        """Store a dispatch that this change claims and, if its run starts with this claim, the run."""
+        """Store a dispatch that this change claims and, if the run starts with this claim, also the run."""
         if run is not None:
             thread = self.threads.load(run.thread_id)
             if thread is not None:
@@ -88,7 +88,7 @@ class RunTables(Tables):
     def commit(
         self, step: ThreadCommit, following: Beginning | None = None, *, state: ThreadState | None = None
     ) -> Committed | StaleClaim:
-        """Write a step of a thread; if its claim was lost, refuse the step before any other write.
+        """Write a step of a thread. If its claim was lost, refuse the step before any other write.
 
         `following` is a dispatch that follows the ended one and is stored in the same step, as `begin` does.
         `state` is the state of the thread, if this transaction has read it completely and has not written
@@ -118,7 +118,7 @@ class RunTables(Tables):
             moved = delivered(step, delivery, state, now, self._new_id)
         if drafts is not None:
             drafts.decide(found, now)
-        # All is decided; from here on everything is written.
+        # All decisions are made. From here on, everything is written.
         next_dispatch, next_run = following or (None, None)
         after = self._write_thread(step, state, before, next_run, answer)
         if step.spends and (drafts is None or not drafts.were_stored):
@@ -153,7 +153,7 @@ class RunTables(Tables):
     def put_waiting(
         self, thread_id: str, messages: Sequence[Message], mode: DeliveryMode, at_most: int | None
     ) -> None:
-        """Append pending messages like `append_waiting`, at a cost independent of how many are waiting.
+        """Append pending messages like `append_waiting`, at a cost independent of their number.
 
         Raises:
             InvalidRecord, DuplicateRecord: As for `append_waiting`.
@@ -169,7 +169,7 @@ class RunTables(Tables):
     def _moved(
         self, step: ThreadCommit, claim: Claim, state: ThreadState, now: int
     ) -> RunDispatch | StaleClaim | None:
-        """Return the dispatch that the claim owns as the step changes it; None if it does not change.
+        """Return the claim's dispatch as the step changes it; None if the step does not change it.
 
         If the claim does not own the dispatch, return the reason.
         """
@@ -197,7 +197,7 @@ class RunTables(Tables):
         next_run: RunRecord | None,
         answer: RunRecord | None,
     ) -> Thread:
-        """Write the thread, its messages, its runs and the rows that depend on them; return the thread."""
+        """Write the thread, its messages and runs, and the rows that depend on them; return the thread."""
         now = self._now()
         after = before.with_messages(len(step.messages), now=now)
         runs = tuple(filter(None, (step.run, next_run)))
@@ -239,7 +239,7 @@ class _Drafts:
         self._events = tuple(WrittenEvent.of(draft, new_id, answer) for draft in step.events)
         self._effects = outbox.written(step.outbox)
         self.looks = event_looks(self._events) + effect_looks(self._effects)
-        """The queries on whose results the decision about them depends."""
+        """The queries on whose results the decision about these events and effects depends."""
 
     def decide(self, found: Found, now: int) -> None:
         """Determine which of the events and effects are new.
@@ -283,7 +283,7 @@ def commit_look(step: ThreadCommit, message_ids: tuple[str, ...]) -> Look:
 
 
 def further_looks(step: ThreadCommit, looks: list[Look]) -> list[Look]:
-    """Return the queries, besides that for the thread, on which the decision about a commit depends.
+    """Return the further queries, besides that for the thread, on which the decision about a commit depends.
 
     `looks` are the queries for its events and effects.
     """
@@ -297,13 +297,13 @@ def further_looks(step: ThreadCommit, looks: list[Look]) -> list[Look]:
 
 
 def thread_before(step: ThreadCommit, state: ThreadState, found: Found, now: int) -> Thread:
-    """Return the thread, stored or new, or raise if a rule forbids the commit.
+    """Return the stored or a new thread, or raise if a rule forbids the commit.
 
     Raises:
         VersionConflict, InvalidRecord, DuplicateRecord, UnknownThread: As for `CommitCoordinator.commit`.
     """
     thread_id, parent, known, count = step.thread_id, step.parent_thread_id, state.thread, state.message_count
-    if known is None and step.claim is not None:  # a commit that nobody owns makes the thread
+    if known is None and step.claim is not None:  # a commit without a claim creates the thread
         raise UnknownThread(f"thread {thread_id!r} no longer exists", value=thread_id)
     if found:
         refuse_others_first(step, found)
@@ -345,11 +345,11 @@ def refuse_others_first(step: ThreadCommit, found: Found) -> None:
 
 
 def refuse_unwritable_run(step: ThreadCommit, run: RunRecord, before: RunRecord | None) -> None:
-    """Raise if the run of a commit must not replace the run as it is stored.
+    """Raise if the run of a commit must not replace the stored run.
 
     Raises:
         ForeignThread: The run belongs to another thread.
-        IllegalTransition: The run would change its thread, or its state as the state machine does not permit.
+        IllegalTransition: The run would change its thread, or make a change of state that is not allowed.
         VersionConflict: The run has changed since it was read.
     """
     if run.thread_id != step.thread_id:

@@ -32,7 +32,7 @@ class Threads(Tables):
         return rows.thread(found[0]) if found else None
 
     def made(self, thread_id: str) -> Thread:
-        """Return the thread, which is created if it is missing."""
+        """Return the thread; create it if it is missing."""
         found = self.load(thread_id)
         if found is None:
             found = new_thread(thread_id, self._now())
@@ -60,7 +60,7 @@ class Threads(Tables):
         self._sql.run("threads.put_thread", rows.thread_values(thread))
 
     def move(self, thread: Thread) -> None:
-        """Update those columns of an existing thread that runs and messages change."""
+        """Update the columns of an existing thread that runs and messages change."""
         self._sql.run("threads.move_thread", rows.thread_values(thread))
 
     def below(self, thread_id: str) -> list[str]:
@@ -68,7 +68,7 @@ class Threads(Tables):
         return [row[0] for row in self._sql.all("threads.below", {"thread_id": thread_id})]
 
     def idle(self, before: int, *, limit: int, among: Sequence[str] | None = None) -> list[str]:
-        """Return threads that have had no activity since an instant, among these or all threads.
+        """Return the threads, among these or all threads, that have had no activity since a time.
 
         They have no open or waiting run and no pending message, do not belong to a chat, and have no child
         threads.
@@ -101,7 +101,7 @@ class Threads(Tables):
         return True
 
     def list(self, query: ThreadQuery, limit: int) -> tuple[Thread, ...]:
-        """Return threads by id."""
+        """Return threads in order of id."""
         asked = _bounds(query.id_prefix, query.after, limit)
         statement = "threads"
         if query.parent_thread_id is not None:
@@ -137,7 +137,7 @@ class Threads(Tables):
         return rows.run(found[0]) if found else None
 
     def latest_runs(self, thread_id: str, limit: int) -> tuple[RunRecord, ...]:
-        """Return a thread's newest runs by `updated_at`, then `created_at`, newest first."""
+        """Return a thread's newest runs, ordered by `updated_at`, then `created_at`, newest first."""
         found = self._sql.all("threads.latest_runs", {"thread_id": thread_id, "limit": limit})
         return tuple(map(rows.run, found))
 
@@ -155,7 +155,7 @@ class Threads(Tables):
             yield from (rows.run(bodies[run_id]) for run_id in batch)
 
     def _places(self, thread_id: str, found: Sequence[Row]) -> Iterator[RunCursor]:
-        """Yield the positions of a thread's runs; the first positions are given."""
+        """Yield the positions of a thread's runs, beginning with those in the given rows."""
         while found:
             places = [RunCursor(*row) for row in found]
             yield from places
@@ -163,7 +163,7 @@ class Threads(Tables):
             found = self._sql.all("threads.run_places", asked) if len(found) == _BATCH else ()
 
     def list_runs(self, query: RunQuery, limit: int) -> tuple[RunRecord, ...]:
-        """Return runs by run id."""
+        """Return runs in order of id."""
         statuses = set(query.statuses) or set(RunStatus)
         asked = _bounds(query.id_prefix, query.after, limit)
         asked["statuses"] = sorted(statuses)
@@ -197,7 +197,7 @@ class Threads(Tables):
     def turns(self, thread_id: str, since: int = 0) -> Sequence[Turn]:
         """Return the runs of a thread, unordered, with the fields that determine the order of a conversation.
 
-        With `since`, runs that ended and were last written before that instant are omitted.
+        With `since`, runs that ended and were last written before that time are omitted.
         """
         found = self._sql.all("threads.turns", {"thread_id": thread_id, "since": since})
         return [rows.turn(row) for row in found]
@@ -208,18 +208,18 @@ class Threads(Tables):
         return [rows.turn(row) for row in found]
 
     def state(self, thread_id: str) -> dict[str, Json] | None:
-        """Return the state that executors keep for the thread."""
+        """Return the state that executors have stored for the thread."""
         row = self._sql.one("threads.state", {"thread_id": thread_id})
         return decode_json(row[0], where=f"the state of thread {thread_id!r}") if row else None
 
     def put_state(self, thread_id: str, body: str) -> None:
-        """Replace the state that executors keep for the thread."""
+        """Replace the state that executors have stored for the thread."""
         self._sql.run("threads.put_state", {"thread_id": thread_id, "body": body})
 
     def spending(self, scopes: Sequence[str]) -> dict[str, Spending]:
         """Return the spending of each scope."""
         spent = self._sql.spent
-        # Each scope is asked once.
+        # Each scope is read only once.
         looks = [("threads.spending", {"scopes": (scope,)}) for scope in scopes if scope not in spent]
         spent.update((row[0], _spending(row)) for rows in self._asked(looks).values() for row in rows)
         return {scope: spent.setdefault(scope, Spending(scope=scope)) for scope in scopes}
@@ -236,7 +236,7 @@ class Threads(Tables):
                 self._sql.spent[one.scope] = before.plus(one)
 
     def put_asker(self, scope: str, until: int | None, run_id: str, *, is_refused: bool = False) -> None:
-        """Store which run asks for a whole scope ('' for none); the caller holds the lock of the limits."""
+        """Store the run that asks for a scope ('' for none); the caller must hold the lock of the limits."""
         values = {"scope": scope, "window_end": until or 0, "asked_by": run_id, "is_refused": int(is_refused)}
         self._sql.run("threads.put_asker", values)
         self._sql.spent.pop(scope, None)
@@ -244,12 +244,12 @@ class Threads(Tables):
     def asked(self) -> tuple[Spending, ...]:
         """Return the scopes for which a run asks.
 
-        First come those without a window, then those whose window ends first.
+        Scopes without a window come first, then those whose window ends first.
         """
         return tuple(_spending(row) for row in self._sql.all("threads.asked"))
 
     def forget_spending(self, older_than: int) -> None:
-        """Remove the spending of windows that ended before this instant."""
+        """Remove the spending of windows that ended before this time."""
         self._sql.run("threads.forget_spending", {"older_than": older_than})
 
 

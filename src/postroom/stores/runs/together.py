@@ -1,4 +1,4 @@
-"""Adds many new runs in one transaction: reads all data at once, decides each run, then writes all.
+"""Adds many new runs in one transaction: reads all data at once, decides about each run, then writes all.
 
 look ──▶ all threads, and what is known of runs and dispatches ─▶ at once
 state ─▶ a thread as it is with the runs that were added to it ─▶ without a look
@@ -24,12 +24,12 @@ from postroom.stores.sql_transaction import Look, Tables, Values
 
 _NEW: Final = ThreadState(thread=None)
 _KEPT: Final = ("threads.append_message", "threads.add_run", "dispatches.enqueue")
-"""The statements in the order in which they are written, after the threads were written."""
+"""The statements in the order in which they are executed, after the threads have been written."""
 
 
 @dataclass(slots=True)
 class _Line:
-    """What is known about one thread."""
+    """The state of one thread, and the additions to it."""
 
     state: ThreadState
     messages: set[str] = field(default_factory=set)
@@ -61,7 +61,7 @@ class Together(Tables):
             run_id: decode(Message, body, where="body") for run_id, _, body in runs if body is not None
         }
         self._new = set(messages).difference(row[0] for row in stored)
-        # A thread without a row may be in the queue all the same, if its dispatch was stored alone.
+        # A thread without a row may nevertheless be in the queue, if its dispatch was stored alone.
         ids = {"thread_ids": self._new, "run_ids": run_ids, "dispatch_ids": dispatch_ids}
         self._taken = {row[0] for row in self._sql.all("dispatches.ids_in_queue", ids)}
         used = [thread_id for thread_id in messages if thread_id not in self._new or thread_id in self._taken]
@@ -87,7 +87,7 @@ class Together(Tables):
         return line.state
 
     def add(self, run: RunRecord, messages: Sequence[Message], dispatch: RunDispatch) -> RunDispatch:
-        """Add a run to its thread, after a decision on this state of the thread; return its dispatch."""
+        """Add a run to its thread, once the decision on the thread's state is made; return its dispatch."""
         thread_id, now = run.thread_id, self._now()
         line = self._lines[thread_id]
         before = line.state.thread or new_thread(thread_id, now)
@@ -132,7 +132,7 @@ class Together(Tables):
         return state_look(thread_id, message_ids=ids, at_most=self._at_most, is_submission=True)
 
     def _line(self, thread_id: str) -> _Line | None:
-        """Return the state of a thread according to these rows; None if the decision needs more than that."""
+        """Return the state of a thread according to the rows read; None if the decision needs more data."""
         look = self._look(thread_id)
         state = rows.thread_state(self._asked([look])[look[0], *look[1].values()][0])
         runs = (state.open_run, state.latest_run)

@@ -2,7 +2,8 @@
 
 Reading a large database keeps a processor busy for a while. A thread of the server would compete with all
 calls for Python's global interpreter lock, whereas a separate process uses only spare processor time.
-`apart_process` is that process. It reads a pipe from the server, and therefore ends together with the server.
+`apart_process` is that process. It reads from a pipe of the server, and therefore ends together with the
+server.
 """
 
 import asyncio
@@ -29,7 +30,7 @@ class Apart:
         self._is_closed = False
 
     async def faults(self, database: Path) -> list[str]:
-        """Read a whole database while others write to it, and return its faults.
+        """Read a whole database while other processes write to it, and return its faults.
 
         Raises:
             StoreError: The database cannot be read, or this object is closed.
@@ -101,7 +102,7 @@ async def _begun(*words: str) -> asyncio.subprocess.Process:
 
 
 def _heard(told: bytes) -> bytes:
-    """Report the progress that a line of the process contains; return any other line."""
+    """If a line of the process contains progress, report it; return any other line."""
     if not told.startswith(b"["):
         return told
     doing, done, total = json.loads(told)

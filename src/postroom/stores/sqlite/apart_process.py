@@ -17,7 +17,7 @@ from postroom.stores.sqlite.copying import digest_of, refuse_faults
 from postroom.stores.sqlite.repairing import faults_of_server
 
 NICENESS: Final = 10
-"""Niceness that lets other processes run first.
+"""The niceness of the process, which lets other processes run first.
 
 With the maximum of 19, 1 ms of work took 0.5 s at load 15.
 """
@@ -27,7 +27,7 @@ def _faults(database: str) -> list[str]:
     try:
         with translated(), closing(connect_beside(Path(database))) as connection:
             return faults_of_server(connection)
-    except StoreFull:  # nobody writes then
+    except StoreFull:  # no process writes in this case
         with translated(), closing(connect_unshared(Path(database))) as connection:
             return faults_of_server(connection)
 
@@ -52,7 +52,7 @@ def _go_on(doing: str, done: int = 0, total: int = 0) -> None:
 
 def main(work: str, database: str) -> None:
     """Do the work and print its result."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is meant for the server, which decides what happens
     threading.Thread(target=_end_with_the_server, daemon=True).start()
     os.nice(NICENESS)
     try:

@@ -2,7 +2,7 @@
 
 Only the writer may run checkpoints: SQLite 3.7.0 to 3.51.2 can corrupt a WAL file if two connections do so
 (https://sqlite.org/wal.html#walresetbug), and some machines have such a version. All other connections set
-`wal_autocheckpoint = 0`. The writer checkpoints explicitly, after its callers got their results.
+`wal_autocheckpoint = 0`. The writer checkpoints explicitly, after its callers have got their results.
 """
 
 import errno
@@ -36,13 +36,13 @@ FIRST_SAFE_RELEASE = (3, 51, 3)
 MOUNTS = Path("/proc/self/mountinfo")
 """The Linux file that lists mounts."""
 _ESCAPED = {ord(sign): f"\\{ord(sign):03o}" for sign in " \t\n\\"}
-"""How the mount list escapes separators."""
+"""The escape sequences for separators in the list of mounts."""
 BUSY_TIMEOUT = timedelta(seconds=10)
 PAGE_SIZE: Final = 2_048
 """Page size in bytes of a new database; an existing database keeps its page size.
 
-A commit writes each changed page to the log as a whole, although often only a short row was added to it. At
-this size a run writes 75 kB; with pages of 4,096 bytes it would write 130 kB.
+A commit writes each changed page to the log as a whole, although often only a short row has been added to it.
+With this page size, a run writes 75 kB; with pages of 4,096 bytes, it would write 130 kB.
 """
 
 _PIECE = 1 << 18
@@ -81,20 +81,20 @@ _OTHERS: Final = (
     (stat.S_ISCHR, "a device"),
     (stat.S_ISBLK, "a device"),
 )
-"""Kinds of objects that can exist at a path instead of a regular file."""
+"""The kinds of objects that can be at a path instead of a regular file."""
 
 
 def refuse_no_file(path: Path, what: str = "database") -> None:
     """Raise if the path leads to something other than a regular file.
 
-    SQLite's own error does not name the cause, or SQLite does not detect it at all.
+    SQLite's own error does not name the cause, and in some cases SQLite does not detect it at all.
 
     Raises:
         StoreReadOnly: The path is a folder, a pipe, a socket or a device.
     """
     try:
         mode = path.stat().st_mode
-    except OSError:  # it is missing, or unreadable: the next open reports why
+    except OSError:  # it is missing or unreadable; the next attempt to open it reports the reason
         return
     for is_it, kind in _OTHERS:
         if is_it(mode):
@@ -112,14 +112,14 @@ def refuse_no_folder(path: Path) -> None:
     """
     try:
         is_other = path.exists() and not path.is_dir()
-    except OSError as error:  # a folder above it is closed
+    except OSError as error:  # a parent folder is not accessible
         raise file_error(error, path) from error
     if is_other:
         raise StoreReadOnly(f"{path} is a file instead of a folder", value=str(path), remedy="move it away")
 
 
 def refuse_shared(path: Path, *, mounts: Path = MOUNTS) -> None:
-    """Raise if a file can be reached through two folders, each of which would have its own lock and log.
+    """Raise if a file can be reached through two folders, because each would have its own lock and log.
 
     Two servers would then overwrite each other's changes. A symbolic link is allowed, because it leads to a
     single folder. A hard link in the same folder is also allowed, because a restore creates one.
@@ -136,7 +136,7 @@ def refuse_shared(path: Path, *, mounts: Path = MOUNTS) -> None:
         told = mounts.read_text(encoding="utf-8", errors="surrogateescape") if mounts.exists() else ""
     except OSError as error:
         raise file_error(error, path) from error
-    # The mount first: the name in its folder is that of another file.
+    # The mount is checked first, because the name in its folder belongs to another file.
     if str(path).translate(_ESCAPED) in (line.split(" ")[4] for line in told.splitlines()):
         raise WrongStore(
             f"{path} is mounted without its folder, which contains its lock and its log",
@@ -152,7 +152,7 @@ def refuse_shared(path: Path, *, mounts: Path = MOUNTS) -> None:
 
 
 def connect_unshared(path: Path) -> sqlite3.Connection:
-    """Open a file that no process writes, for reading; unlike `connect`, this needs no disk space.
+    """Open a file to which no process writes, for reading; unlike `connect`, this needs no disk space.
 
     Raises:
         StoreFull: Its log contains changes that are not in the file; reading them needs space.
@@ -172,7 +172,7 @@ def connect_unshared(path: Path) -> sqlite3.Connection:
 
 
 def connect_beside(path: Path) -> sqlite3.Connection:
-    """Open a file that another process owns, for reading; never checkpoint, even when closing it last.
+    """Open a file that another process owns, for reading, and never checkpoint it, even on the last close.
 
     Raises:
         sqlite3.Error: The file cannot be opened or is not a database.
@@ -194,7 +194,7 @@ def add_functions(connection: sqlite3.Connection) -> None:
 
 
 def prepare(connection: sqlite3.Connection, *, read_only: bool, platform: str = sys.platform) -> None:
-    """Set the options of a connection; on every platform, a commit is on the disk when it returns."""
+    """Set the options of a connection, so that on every platform a commit is on the disk when it returns."""
     add_functions(connection)
     connection.execute(f"PRAGMA page_size = {PAGE_SIZE}")
     connection.execute("PRAGMA journal_mode = WAL")
@@ -216,7 +216,7 @@ def store_error(error: sqlite3.Error) -> StoreError:
     code = getattr(error, "sqlite_errorcode", None) or 0
     primary = code & 0xFF
     text = str(error)
-    # Without room for the file that connections share there is no connection at all.
+    # Without space for the file that connections share, no connection can be opened.
     if primary == sqlite3.SQLITE_FULL or code == sqlite3.SQLITE_IOERR_SHMSIZE:
         return StoreFull(f"the disk is full: {text}")
     if primary in _READ_ONLY:
@@ -229,10 +229,11 @@ def store_error(error: sqlite3.Error) -> StoreError:
 
 
 def refuse_denied(path: Path) -> None:
-    """Raise, before anything is opened, if this process cannot write the database or a file next to it.
+    """Raise, before anything is opened, if this process cannot write to the database or a file next to it.
 
     SQLite creates the files next to a database with the mode of the database, and leaves them behind if it
-    fails. They would then lock out the next process that opens the database, even one of the same user.
+    fails. Such files would lock out the next process that opens the database, even a process of the same
+    user.
 
     Raises:
         StoreReadOnly: A file is not writable; the error names its owner and the remedy.
@@ -280,7 +281,7 @@ def _folder_of(path: Path) -> Path:
 def take_room(folder: Path, size: int) -> None:
     """Write `size` bytes to the disk of a folder and delete them again.
 
-    It is not enough to check the free disk space, because users may have quotas.
+    To check the free disk space is not enough, because users may have quotas.
 
     Raises:
         StoreFull: The bytes do not fit.
@@ -289,7 +290,7 @@ def take_room(folder: Path, size: int) -> None:
     try:
         with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
             for left in range(size, 0, -_PIECE):
-                # Random bytes, because a file system that compresses must have room for them as well.
+                # Random bytes, because a compressing file system needs the full space for them, too.
                 file.write(os.urandom(min(left, _PIECE)))
     except OSError as error:
         raise file_error(error, folder) from error
@@ -312,12 +313,12 @@ def translated() -> Iterator[None]:
     except sqlite3.Error as error:
         raise store_error(error) from error
     except StopIteration:
-        # A future refuses to hold one, and its caller would wait forever.
+        # A future does not accept this exception, so its caller would wait forever.
         raise RuntimeError("a function given to the store raised StopIteration") from None
 
 
 def sqlite_release() -> tuple[str, bool]:
-    """Return SQLite's version, and whether it is free of the WAL-reset bug."""
+    """Return SQLite's version, and whether this version is free of the WAL-reset bug."""
     return sqlite3.sqlite_version, sqlite3.sqlite_version_info >= FIRST_SAFE_RELEASE
 
 
@@ -325,7 +326,7 @@ _NONE: Final[Values] = {}
 
 
 class SqliteTransaction(SqlTransaction):
-    """Runs named statements over one connection. It neither begins nor ends the transaction."""
+    """Runs named statements on one connection. It neither begins nor ends the transaction."""
 
     dialect: Final[Dialect] = "sqlite"
 

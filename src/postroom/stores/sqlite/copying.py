@@ -1,4 +1,6 @@
-"""Copies the database while others write to it; a copy is consistent, and either complete or absent.
+"""Copies the database while other connections write to it.
+
+A copy is consistent, and either complete or absent.
 
     <target>.partial ──written──▶ verified, if requested ──▶ <target>
 
@@ -25,7 +27,9 @@ PARTIAL: Final = ".partial"
 COMPANIONS: Final = ("-wal", "-shm", "-journal")
 """Suffixes of the files that SQLite may create next to a database."""
 _PAGES: Final = 256
-"""Pages per piece (half a megabyte at the usual page size), after which a copy checks for a stop."""
+"""Number of pages in a piece (half a megabyte at the usual page size). After each piece, a copy checks for a
+stop.
+"""
 _HEAD: Final = 100
 """Number of bytes read from the header of a SQLite database: page size at 16, number of pages at 28."""
 _MAGIC: Final = b"SQLite format 3\0"
@@ -53,7 +57,7 @@ def back_up(
         StoreCorrupt: The copy is damaged, which means that the database is damaged, too.
         StoreUnavailable: The copy was stopped.
         StateError: Another copy is being written there.
-        InvalidPath: A file of another program is at the place of the partial copy.
+        InvalidPath: A file of another program is where the partial copy would be written.
     """
     stop = stop or threading.Event()
     try:
@@ -64,7 +68,7 @@ def back_up(
                 refuse_faults(partial, target, stop)
             partial.replace(target)
             sync_folder(target.parent)
-    except StoreFull as error:  # the copy's disk, which may be another than the database's
+    except StoreFull as error:  # this is the copy's disk, which may differ from the database's disk
         raise no_room(target, error.__cause__) from error
     except OSError as error:
         raise file_error(error, target) from error
@@ -79,11 +83,11 @@ def _partial_of(target: Path) -> Iterator[Path]:
         InvalidPath: A file of another program exists there.
         OSError: The lock cannot be created.
     """
-    from filelock import FileLock, Timeout  # loaded where copies are made
+    from filelock import FileLock, Timeout  # imported only when copies are made
 
     partial = target.with_name(target.name + PARTIAL)
     held = partial.with_name(f"{partial.name}.lock")
-    target.parent.stat()  # the lock would make a folder that is missing
+    target.parent.stat()  # the lock would create a missing folder
     if not held.exists():
         _refuse_strangers(partial)
     held.touch(mode=0o600)  # the lock mistakes a folder that refuses new files for one whose lock is held
@@ -101,7 +105,8 @@ def _partial_of(target: Path) -> Iterator[Path]:
         yield partial
     finally:
         remove_with_companions(partial)
-        with suppress(OSError):  # before it is released, so that nobody gets one without a name
+        # before the lock is released, so that nobody acquires a lock without a file name
+        with suppress(OSError):
             held.unlink(missing_ok=True)
         lock.release()
 
@@ -145,8 +150,8 @@ def _copy(connection: sqlite3.Connection, target: Path, pace: "_Pace") -> None:
     copy.execute("PRAGMA synchronous = OFF")
     try:
         with translated():
-            # A copy in several steps restarts whenever another connection has written in between, and never
-            # ends under steady writing. A read transaction sees no new writes.
+            # A copy in several steps restarts whenever another connection has written in between, and would
+            # never end under constant writes. A read transaction sees no new writes.
             connection.execute("BEGIN")
             connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall()
             try:
@@ -195,7 +200,7 @@ def sync_file(file: Path) -> None:
 
 
 def refuse_cut_off(file: Path) -> None:
-    """Raise if the length of a copy differs from the length in its first page, of which 100 bytes are read.
+    """Raise if the length of a copy differs from the length that is stored in its header.
 
     Raises:
         StoreCorrupt: The file is not a SQLite database, or its length is not the original one.

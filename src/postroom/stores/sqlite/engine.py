@@ -1,8 +1,9 @@
 """The SQLite engine: one file that only this process may use, or a database in memory.
 
 On Unix, a process can still write to an open file that was deleted or replaced, but the file's contents
-disappear when the process ends. Therefore each commit first checks (`OwnFiles`) that the files are in place
-and were not changed by others. If the check fails, earlier commits remain readable and new ones are refused.
+disappear when the process ends. Therefore each commit first checks (`OwnFiles`) that the files are still in
+place and that no other process has changed them. If the check fails, earlier commits remain readable and new
+commits are refused.
 
 One thread writes (`Writer`). It commits the changes of its callers in groups and then returns their results.
 A few other threads read.
@@ -13,11 +14,11 @@ A few other threads read.
                                   └ the disk is full: the log is checkpointed, and they are repeated once
 
 After it has returned the results, and while no caller waits, the thread does its chores: it updates the
-search index and the threads, and checkpoints the log.
+search index and the list of threads, and checkpoints the log.
 
 If a change raises an exception, only that change is rolled back, and the rest of its group is committed. A
-group whose commit fails is rolled back, and every caller gets the error. The thread knows nothing about the
-contents of its writes.
+group whose commit fails is rolled back, and every caller gets the error. The thread does not depend on the
+contents of the changes.
 """
 
 import contextlib
@@ -72,25 +73,27 @@ _LOG = get_logger(__name__)
 
 
 _HEADER: Final = 100
-"""Bytes at the start of a database that contain its size, its schema version and its change counter."""
+"""Number of bytes at the start of a database that contain its size, its schema version and its change
+counter.
+"""
 
 
 class OwnFiles:
     """The database file and its log as this process has opened them."""
 
     def __init__(self, path: Path, clock: Clock) -> None:
-        """Hold the file open; `refuse_changed` accepts any state until `note` was called.
+        """Open the file and keep it open; `refuse_changed` accepts any state until `note` has been called.
 
         Raises:
             StoreError: The file cannot be opened.
         """
         self._path, self._log, self._clock = path, path.with_name(f"{path.name}-wal"), clock
         self._checkpoint = threading.Lock()
-        """A lock held while a checkpoint writes to the file, because readers check the file from their own
-        threads.
+        """A lock that is held while a checkpoint writes to the file, because readers check the file in their
+        own threads.
         """
         try:
-            # Held to the end: closing it would end the locks that SQLite has on the file.
+            # Keep it open to the end: closing it would release the locks that SQLite has on the file.
             self._descriptor = os.open(path, os.O_RDONLY)
         except OSError as error:
             raise file_error(error, path) from error
@@ -100,7 +103,8 @@ class OwnFiles:
         self._header = b""
         self.generations = Generations(path)
         self.rescued: Path | None = None
-        """The file to which the open contents are saved; set when the files were found to be changed."""
+        """The file to which the open contents are saved. It is set when the files are found to have changed.
+        """
         self.when_changed: Callable[[Path], None] = lambda _: None
         """Called once with the file to which the open contents are saved."""
 
@@ -174,7 +178,7 @@ class OwnFiles:
         if self._last_written() != self._written:
             if self._beginning() != self._header:
                 return f"another program wrote to {self._path}"
-            self._written = self._last_written()  # it was touched, and nothing else
+            self._written = self._last_written()  # only the file's times have changed
         return ""
 
     def _beginning(self) -> bytes:
@@ -187,7 +191,7 @@ class OwnFiles:
 
 
 def _which(path: Path) -> tuple[int, int] | None:
-    """Return what identifies a file; None if it does not exist."""
+    """Return the numbers that identify a file; None if the file does not exist."""
     try:
         found = path.stat()
     except FileNotFoundError:
@@ -217,7 +221,7 @@ class Readers:
         return await self._threads.submit(partial(self._run, look))
 
     async def submit_free(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Run `work` outside of a transaction; this is meant for copies, which must not block the writer.
+        """Run `work` outside of a transaction; meant for copies, which must not block the writer.
 
         Raises:
             StoreUnavailable: The store is closed, or did not answer in time.
@@ -244,8 +248,9 @@ class Readers:
             with translated():
                 return _looked(self._connection(), look)
         except StoreFull:
-            # On a full disk no reader can join the log. No process writes then, so the file is read alone, by
-            # a new connection for each read, which sees later writes once there is space.
+            # On a full disk, no reader can open the log. No process writes in that case, so the file is read
+            # without the log, by a new connection for each read. Such a connection sees later writes once
+            # there is space.
             with translated(), closing(connect_unshared(self._path)) as connection:
                 return _looked(connection, look)
 
@@ -276,19 +281,23 @@ def _looked(connection: sqlite3.Connection, look: Callable[[SqliteTransaction], 
 CHECKPOINT_AFTER = 1_500
 """Number of row changes after which the log is checkpointed as soon as no caller waits."""
 UPDATE_AFTER = 500
-"""Number of row changes after which search index and threads are updated as soon as no caller waits."""
+"""Number of row changes after which the search index and the list of threads are updated as soon as no caller
+waits.
+"""
 LATEST = 10
-"""Factor by which these numbers may be exceeded before a chore is done even under load, so that its work
-stays bounded.
+"""The factor by which these numbers may be exceeded before a chore is done even under load, so that the work
+of a chore stays bounded.
 """
 
 
 STEP_CHARACTERS = 500_000
-"""Characters of bodies after which a transaction indexes no more messages, to keep callers' waits short."""
+"""Number of body characters after which a transaction indexes no more messages, so that callers wait only
+briefly.
+"""
 STEP = 1_500
 """Maximum number of messages that one transaction indexes while callers wait: about 40 ms if an earlier
-process left many messages, and a few ms otherwise. It exceeds the number of messages written between two
-steps under load, so that the backlog stays bounded.
+process left many messages, and a few ms otherwise. It exceeds the number of messages that are written between
+two steps under load, so that the backlog stays bounded.
 """
 
 
@@ -319,7 +328,7 @@ class Writer:
         opens_at_once: bool = True,
         files: OwnFiles | None = None,
     ) -> None:
-        """Write over the connection that `connect` returns, which is called on the thread.
+        """Write through the connection that `connect` returns; it is called on the writer thread.
 
         Without `opens_at_once`, each change tries to open the connection and fails if that fails. If `files`
         is given, nothing is written after other processes have changed them.
@@ -348,7 +357,7 @@ class Writer:
         self._thread.join()
 
     def open_connection(self) -> sqlite3.Connection:
-        """Open the connection and finish the chores that an earlier process left; called on the thread."""
+        """Open the connection and finish an earlier process's chores; runs on the writer thread."""
         self._connection = self.connection = connection = self._connect()
         fold = partial(_fold, files=self._files)
         self._chores = [
@@ -397,7 +406,7 @@ class Writer:
             count = self._run_all(group)
             if not self._connection.in_transaction:
                 # A full disk makes SQLite roll back the whole transaction: the changes before the failed one
-                # are gone too, and their callers must get the error.
+                # are lost too, and their callers must get the error.
                 fail(group, _what_undid(group))
                 count = 0
             elif count:
@@ -414,7 +423,7 @@ class Writer:
             failure.__cause__ = error
             fail(group, failure)
             count = 0
-        except StoreError as error:  # of the files: nothing was begun
+        except StoreError as error:  # the files were refused, so no transaction was begun
             fail(group, error)
         if self._connection.in_transaction:
             self._undo()
@@ -435,13 +444,13 @@ class Writer:
     def _folded(self) -> bool:
         """Checkpoint the log into the database.
 
-        Return whether all of it was written, which may also fail for lack of space.
+        Return whether the complete log was written; this can also fail because the disk is full.
         """
         try:
             if self._files is not None:
                 self._files.refuse_changed()
             return _fold_all(self._connection, self._files)
-        except (sqlite3.Error, StoreError):  # the callers learn what their own changes met
+        except (sqlite3.Error, StoreError):  # the callers get the errors of their own changes
             return False
 
     def _run(self, change: _Change) -> None:
@@ -452,7 +461,7 @@ class Writer:
             change.error.__cause__ = error
 
     def _run_all(self, group: list[_Change]) -> int:
-        """Run changes in order, and undo only the writes of those that raise; return how many raised nothing.
+        """Run changes in order, and undo only the writes of those that raise; return how many did not.
 
         If a change raises before its first write, there is nothing to roll back, and the other changes
         continue. A savepoint costs a copy of each page that is written after it. Savepoints are therefore
@@ -502,10 +511,10 @@ class Writer:
                 if not self._do(chore):
                     chore.done_at = self._connection.total_changes
                 elif not self.pending.is_empty:
-                    break  # callers first; the rest stays due
+                    break  # callers come first; the remaining steps stay due
 
     def _do(self, chore: _Chore) -> bool:
-        """Do one step of a chore; return whether there are more steps."""
+        """Do one step of a chore; return whether further steps remain."""
         try:
             if self._files is not None:
                 self._files.refuse_changed()
@@ -525,14 +534,14 @@ def _fold(connection: sqlite3.Connection, *, files: OwnFiles | None) -> bool:
 
 
 def _fold_all(connection: sqlite3.Connection, files: OwnFiles | None) -> bool:
-    """Checkpoint the log; return whether it had content and all of it was written."""
+    """Checkpoint the log; return whether the log had content and all of it was written."""
     with contextlib.nullcontext() if files is None else files.writing():
         [[_, pages, folded]] = connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
     return bool(0 < pages == folded)
 
 
 def update_indexes(tx: SqliteTransaction) -> bool:
-    """Index the next messages within the open transaction; return whether more messages are left."""
+    """Index the next messages in the open transaction; return whether more messages are left."""
     [[newest]] = tx.all("mail.index_step", {"limit": STEP, "characters": STEP_CHARACTERS})
     if newest is None:
         return False
@@ -581,7 +590,7 @@ IN_MEMORY = Path(":memory:")
 
 
 class SharedReader:
-    """Reads over the writer's connection, on its thread, because a database in memory has only one."""
+    """Reads through the writer's connection, on its thread, as a database in memory has only one."""
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
@@ -603,7 +612,7 @@ class SharedReader:
         return await self._writer.pending.submit(without_writing)
 
     async def submit_free(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Run a read in the usual way, because here every view is consistent."""
+        """Run a read like any other, because every view of this database is consistent."""
         return await self.submit(lambda tx: work(tx.connection))
 
     def close(self) -> None:
@@ -633,7 +642,7 @@ class SqliteEngine(Engine):
         self._closing = threading.Event()
         self._apart = Apart() if files is None else Apart(files.refuse_changed)
         if self._copier is not None and files is not None:
-            # Open from now on: if the file is deleted, this is the only way to its contents.
+            # It stays open from now on, because if the file is deleted, this is the only way to its contents.
             self._copier.begin(
                 lambda connection: connection.execute("SELECT 1 FROM sqlite_schema").fetchone()
             )
@@ -660,7 +669,7 @@ class SqliteEngine(Engine):
             SchemaTooNew: A newer release wrote the database.
             StoreReadOnly: The file or its folder is not writable.
         """
-        path = path.resolve()  # one file has one lock, whatever links lead to it
+        path = path.resolve()  # a file has one lock, regardless of the links that lead to it
         refuse_no_file(path)
         if not may_begin:
             refuse_missing(path)
@@ -707,7 +716,7 @@ class SqliteEngine(Engine):
     @property
     @override
     def checks_pages(self) -> bool:
-        return False  # the extension that does is in no build that Python comes with
+        return False  # Python's builds of SQLite do not include the extension that does this
 
     @property
     @override
@@ -749,7 +758,7 @@ class SqliteEngine(Engine):
 
     @override
     def take_room(self, sql: SqlTransaction, size: int) -> None:
-        """Rely on the commit for space in the log; for more space, write a temporary file in the folder.
+        """Write `size` bytes to a temporary file in the folder; with 0, rely on the commit to find out.
 
         A row in the database would stay in the log and use up the space that is being checked.
         """
@@ -788,7 +797,7 @@ class SqliteEngine(Engine):
         self._apart.close()
         self.readers.close()
         if self._lock is None or self._copier is None:
-            self.writer.stop()  # nothing is to be kept, so nobody needs to wait for the thread
+            self.writer.stop()  # nothing has to be saved, so it is not necessary to wait for the thread
             return
         self._copier.close()
         self.writer.close()
@@ -797,7 +806,7 @@ class SqliteEngine(Engine):
         self._lock.release()
 
     def _rescue(self, target: Path) -> None:
-        """Save the contents of open files that were removed; `close` waits until this is done."""
+        """Save the contents of open files that were removed. `close` waits until this is done."""
 
         def copied(connection: sqlite3.Connection) -> None:
             try:
@@ -814,7 +823,7 @@ class SqliteEngine(Engine):
 
 
 def _open_writer(path: Path, clock: Clock, log_reserve: int) -> tuple[Writer, OwnFiles]:
-    """Start to write to the file; on a full disk, a readable file is opened as soon as there is space.
+    """Start the writer; if the disk is full, it opens a readable file as soon as there is space.
 
     Raises:
         StoreError: The file can neither be written nor read.
@@ -892,7 +901,7 @@ def _begin(connection: sqlite3.Connection, now: int) -> None:
 
 @cache
 def _empty_database(page_size: int) -> bytes:
-    """Return an empty database with the newest schema; created once per process and page size."""
+    """Return an empty database with the newest schema; it is created once per process and page size."""
     connection = sqlite3.connect(":memory:", isolation_level=None)
     try:
         connection.execute(f"PRAGMA page_size = {page_size}")
@@ -924,12 +933,12 @@ def _reserve_log(connection: sqlite3.Connection, path: Path, size: int) -> None:
     if shutil.disk_usage(path.parent).free < 10 * size:
         return
     try:
-        connection.execute("DROP TABLE IF EXISTS log_reserve")  # of a process that died here
+        connection.execute("DROP TABLE IF EXISTS log_reserve")  # left by a process that died here
         connection.execute("CREATE TABLE log_reserve (filling BLOB)")
         connection.execute("INSERT INTO log_reserve VALUES (zeroblob(?))", (size,))
         connection.execute("DROP TABLE log_reserve")
         connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
     except sqlite3.Error as error:
-        # Commits are slower without it, but as durable; a full disk is reported to the first caller who
-        # writes.
+        # Without the reserve, commits are slower but just as durable. A full disk is reported to the first
+        # caller that writes.
         _LOG.warning("store.log_not_reserved", reason=str(error))

@@ -1,4 +1,4 @@
-"""Detects whether a database has lost commits, by a number that is stored in two places.
+"""Detects whether a database has lost commits, by comparing a number that is stored in two places.
 
 The first commit after each checkpoint raises the number in the header of the database (`PRAGMA
 user_version`). Once that commit is on the disk, and before any caller gets its result, the number is also
@@ -82,7 +82,7 @@ def refuse_lost_commits(connection: sqlite3.Connection, database: Path) -> None:
     file = generation_file(database)
     try:
         kept = int(file.read_bytes())
-    except (OSError, ValueError):  # there is none, or a power cut tore it: nothing is known
+    except (OSError, ValueError):  # the file is missing, or a power failure damaged it, so nothing is known
         return
     if _number_in(connection) < kept:
         raise WrongStore(

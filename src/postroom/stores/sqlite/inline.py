@@ -1,4 +1,4 @@
-"""A database in memory that executes changes immediately on the calling thread; used by simulations."""
+"""A database in memory, for simulations, that executes changes immediately on the calling thread."""
 
 import sqlite3
 from collections.abc import Callable
@@ -13,7 +13,7 @@ T = TypeVar("T")
 class InlineDatabase:
     """Executes each change immediately.
 
-    All changes since `begin` are one transaction of SQLite, and can be undone.
+    All changes since `begin` are one SQLite transaction, and can be undone.
     """
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class InlineDatabase:
         """Run a read.
 
         Raises:
-            StoreError: The database refused it.
+            StoreError: The database refused the read.
         """
         try:
             return look(SqliteTransaction(self._connection))
@@ -54,7 +54,7 @@ class InlineDatabase:
         Keep the writes of the last run or, if `keeps` is False, undo them, which simulates a failed commit.
 
         Raises:
-            StoreError: The database refused it; nothing of it is kept.
+            StoreError: The database refused the change; none of its writes are kept.
         """
         connection = self._connection
         before = connection.total_changes

@@ -1,12 +1,12 @@
-"""Detects damage in the log of a killed process that would lose commits, before SQLite reads the log.
+"""Detects damage in the log of a killed process before SQLite reads the log and silently drops commits.
 
-SQLite reads a log up to the first frame with a wrong checksum and drops the rest, which rolls back a
-transaction that a power failure interrupted. However, one flipped bit in the middle would silently undo all
-later commits. An interrupted transaction is always the last one in its log, because the next transaction is
-written only after the previous one is on disk. Therefore the check continues after a wrong frame with the
-frame's own checksum: a valid frame directly after the end of a transaction proves that this transaction was
-completely on the disk. Valid sequences elsewhere prove nothing. They may be the rest of an older, interrupted
-transaction whose beginning was overwritten by a shorter one.
+SQLite reads a log up to the first frame with a wrong checksum and drops the rest. This rolls back a
+transaction that a power failure interrupted. However, one flipped bit in the middle of the log would silently
+undo all later commits. An interrupted transaction is always the last one in its log, because the next
+transaction is written only after the previous one is on disk. Therefore the check continues after a wrong
+frame with the frame's own checksum: a valid frame directly after the end of a transaction proves that this
+transaction was completely on the disk. Valid sequences elsewhere prove nothing. They may be the rest of an
+older, interrupted transaction whose beginning a shorter transaction has overwritten.
 
 Source: https://www.sqlite.org/fileformat2.html#the_write_ahead_log
 """
@@ -30,7 +30,7 @@ _HEADER_AT: Final = 0
 _WORD: Final = 4
 _ALL_BITS: Final = 0xFFFFFFFF
 _ORDERS: Final = {0x377F0682: "<", 0x377F0683: ">"}
-"""The byte order of checksums, by the magic number of the log."""
+"""The byte order of checksums, keyed by the magic number of the log."""
 _NATIVE: Final = "<" if sys.byteorder == "little" else ">"
 _PAGE_SIZE_AT: Final = 16
 _LARGEST_PAGE: Final = 65536
@@ -40,7 +40,7 @@ _Checksum = tuple[int, int]
 
 @dataclass(slots=True, kw_only=True)
 class _Frame:
-    """A page as it was written by a transaction."""
+    """A page as a transaction wrote it to the log."""
 
     ends_transaction: bool
     salts: tuple[int, int]
@@ -58,7 +58,7 @@ def refuse_damaged_log(database: Path) -> None:
     """Raise if a database's log has lost commits; nothing is changed. No process may have it open.
 
     Raises:
-        WrongStore: The log is damaged before later commits.
+        WrongStore: The log is damaged, and commits follow after the damage.
         StoreError: The log cannot be read.
     """
     log = _log_of(database)
@@ -69,10 +69,10 @@ def refuse_damaged_log(database: Path) -> None:
 def cut_damaged_log(database: Path, *, now: int) -> Path | None:
     """Copy a database and its damaged log under another name, and truncate the log at the damage.
 
-    Return the name of the copy; None if the log is not damaged, in which case nothing was done.
+    Return the name of the copy, or None if the log is not damaged and nothing was done.
 
     Raises:
-        StoreHeld: Another process has the database.
+        StoreHeld: Another process uses the database.
         StoreError: There is no space for the copy, or a file cannot be read or written.
     """
     log = _log_of(database)
@@ -99,7 +99,7 @@ def _log_of(database: Path) -> Path:
 
 
 def _damaged_at(log: Path, database: Path) -> int | None:
-    """Return the position of the damage; None if the log is missing, intact, or cut off only at its end."""
+    """Return the position of the damage; None if the log is missing, intact, or truncated at its end."""
     try:
         with log.open("rb") as file:
             return _damage(file, database)
@@ -138,9 +138,9 @@ def _holds_frames(frames: Iterator[_Frame]) -> bool:
 def _goes_on(
     frames: Iterator[_Frame], salts: tuple[int, ...], priors: set[_Checksum], *, is_behind_end: bool
 ) -> bool:
-    """Return whether another transaction starts after the end of a transaction, which therefore was complete.
+    """Return whether another transaction starts after the end of one, which was therefore complete.
 
-    `priors` contains the possible checksums before the next frame, and `is_behind_end` tells whether a
+    `priors` contains the possible checksums before the next frame, and `is_behind_end` says whether a
     transaction ended there. Frames with other salts date from before the log restarted.
     """
     for frame in frames:

@@ -1,4 +1,4 @@
-"""Lets only one process own a database file or a folder, by a system lock that ends with the process."""
+"""Lets only one process own a database file or a folder, with a system lock that ends with the process."""
 
 import contextlib
 import json
@@ -18,14 +18,14 @@ _OF_A_PROGRAM = (
 
 
 class OwnerLock:
-    """A lock held from opening to closing; the file next to it only describes the holder."""
+    """A lock that is held from opening to closing. The file next to it only describes the holder."""
 
     def __init__(self, path: Path, *, of: Path | None = None) -> None:
         """Use a lock file next to `path`; errors name `of` if `path` itself is not a file."""
-        from filelock import FileLock  # a store in memory needs no lock, and waits for none to load
+        from filelock import FileLock  # a store in memory needs no lock, so it need not wait for this import
 
         self._path, self._of = path, of or path
-        # A lock that survives its holder would lock the owner out, so a soft lock is worse than none.
+        # A soft lock is worse than none: it can survive its holder and would then lock the owner out.
         self._lock = FileLock(
             f"{path}.lock", mode=0o600, blocking=False, thread_local=False, fallback_to_soft=False
         )
@@ -55,7 +55,7 @@ class OwnerLock:
             self._write(json.dumps(note))
         except OSError as error:
             failure = file_error(error, self._of)
-            if not isinstance(failure, StoreFull):  # without the note the lock counts as well
+            if not isinstance(failure, StoreFull):  # the lock is valid even without the note
                 self.release()
                 raise failure from error
 
@@ -67,16 +67,17 @@ class OwnerLock:
             self._lock.release()
 
     def _give_to_owner(self) -> None:
-        """As root, give the lock file to the folder's owner, whom `sudo postroom doctor` would lock out.
+        """As root, give the lock file to the folder's owner; `sudo postroom doctor` would lock them out.
 
         The lock file is never removed, because two processes could then hold the lock. The folder's owner
-        could have put a link to another file in its place, so the owner of the file is changed only if it is
-        empty and has no other hard links. The change applies to the file that was opened.
+        could have put a link to another file in its place. Therefore the file's owner is changed only if the
+        file is empty and has no other hard links. The change applies to the file that was opened.
         """
         if os.geteuid() != 0:
             return
         lock = Path(self._lock.lock_file)
-        with contextlib.suppress(OSError):  # on a network disk root may own nothing: the lock counts as well
+        # on a network disk, root may not own files; the lock is valid nevertheless
+        with contextlib.suppress(OSError):
             file = os.open(lock, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
             try:
                 found, folder = os.fstat(file), lock.parent.stat()

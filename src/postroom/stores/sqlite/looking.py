@@ -45,7 +45,7 @@ def outline_of_file(file: Path) -> Outline:
 
 
 def damaged_messages_of_file(file: Path) -> list[int] | None:
-    """Return the ids of messages whose texts were damaged on disk; None if there are no checksums. Blocks.
+    """Return the ids of messages whose texts were damaged on disk; None if there are no check values. Blocks.
 
     Raises:
         StoreError: The file cannot be read.

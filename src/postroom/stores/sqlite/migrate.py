@@ -75,7 +75,7 @@ def _apply(connection: sqlite3.Connection, step: Migration, now: int) -> None:
 def split_statements(sql: str) -> Iterator[str]:
     """Yield the statements of a script one by one.
 
-    Triggers are not split, and the final `;` may be missing.
+    Triggers are kept whole, and the final `;` may be missing.
     """
     pending = ""
     for line in sql.splitlines(keepends=True):

@@ -1,4 +1,4 @@
-"""Lets a SQLite file be one side of a copy between engines (`postroom.stores.moving`)."""
+"""The SQLite side of a copy between engines (`postroom.stores.moving`)."""
 
 import sqlite3
 from collections.abc import Iterator, Sequence
@@ -20,7 +20,9 @@ _MARK: Final = "INSERT INTO schema_migrations (version, name, checksum, applied_
 
 _BEGINS: Final = b"SQLite format 3\0"
 _LOG_PAGES: Final = 10_000
-"""Pages after which the log is checkpointed into the file; otherwise, a server's writer does this."""
+"""Number of pages after which the log is checkpointed into the file. In normal operation, a server's writer
+does this.
+"""
 
 
 class SqliteSide:
@@ -40,10 +42,10 @@ class SqliteSide:
         return bool(self._all("SELECT 1 FROM sqlite_schema LIMIT 1"))
 
     def refuse_unfit(self, *, is_target: bool) -> None:
-        """Raise unless the database is a store of this release; a target may have an interrupted copy.
+        """Raise unless the database is a store of this release; a target may contain an interrupted copy.
 
         Raises:
-            StateError, SchemaTooNew, StoreCorrupt, WrongStore: The database is refused.
+            StateError, SchemaTooNew, StoreCorrupt, WrongStore: The database is not a store of this release.
         """
         if not self._all("SELECT 1 FROM sqlite_schema WHERE name = 'schema_migrations'"):
             raise StateError(
@@ -106,7 +108,7 @@ class SqliteSide:
         return str(found[0][0]) if found else None
 
     def mark(self, store_id: str, tables: Sequence[Table]) -> None:
-        """Empty some tables and record the start of a copy, in one transaction; a new file gets the mark."""
+        """Empty some tables and record the start of a copy, in one transaction; also mark a new file."""
         with self._transaction():
             for table in tables:
                 self._connection.execute(f"DELETE FROM {table.name}")  # noqa: S608
@@ -138,7 +140,8 @@ class SqliteSide:
     def _table(self, name: str) -> Table:
         columns = self._all("SELECT name, type, pk FROM pragma_table_info(?) ORDER BY cid", (name,))
         key = [column for column, _, place in sorted(columns, key=lambda one: one[2]) if place]
-        if not key:  # no primary key: the first of its unique keys whose columns always have a value
+        # the table has no primary key, so use the first unique key whose columns always have a value
+        if not key:
             unique = 'SELECT name FROM pragma_index_list(?) WHERE "unique" AND NOT partial ORDER BY name'
             [first, *_] = self._all(unique, (name,))
             of_index = "SELECT name FROM pragma_index_info(?) ORDER BY seqno"
@@ -201,7 +204,7 @@ def opened(path: Path, *, now: int, is_target: bool, writes: bool) -> Iterator[S
 
 
 def _refuse_other_file(path: Path) -> None:
-    """Raise if a file is not a database, which suggests a wrong file name rather than a damaged store.
+    """Raise if a file is not a database, as this suggests a wrong file name rather than a damaged store.
 
     Raises:
         StateError: The file is not a database.

@@ -1,4 +1,4 @@
-"""Repairs that cannot lose data: rebuilds indexes in which rows of their table are missing.
+"""Repairs that cannot lose data: indexes in which rows of their table are missing are rebuilt.
 
 An index that contains rows missing from its table is not rebuilt, because those rows may exist nowhere else.
 """
@@ -37,7 +37,7 @@ def lacking_tables(connection: sqlite3.Connection) -> list[str]:
 
 
 def indexes_that_lack_rows(connection: sqlite3.Connection) -> list[str]:
-    """Return the indexes to rebuild; none if there are other faults, or if an index may have extra rows."""
+    """Return the indexes to rebuild; empty if there are other faults, or if an index may have extra rows."""
     lacks: Counter[str] = Counter()
     for (fault,) in connection.execute(f"PRAGMA integrity_check({_MOST})"):
         if found := _LACKS.fullmatch(fault):
@@ -63,19 +63,18 @@ def write_again(connection: sqlite3.Connection, names: Sequence[str]) -> None:
 
 
 def _is_explained(connection: sqlite3.Connection, name: str, lacking: int) -> bool:
-    """Return whether an index has exactly the rows of its table except for the missing ones."""
+    """Return whether an index has exactly the rows of its table, except for the missing ones."""
     found = connection.execute(
         "SELECT tbl_name, sql FROM sqlite_schema WHERE type = 'index' AND name = ?", (name,)
     ).fetchone()
     if found is None or found[1] is None or re.search(r"\bWHERE\b", found[1], re.IGNORECASE):
-        return (
-            False  # of part of the rows, or made by a rule of the table: how many it should have is not seen
-        )
+        # A partial index, or one made by a constraint of the table: its correct number of rows is unknown.
+        return False
     table, index = _quoted(found[0]), _quoted(name)
     columns = connection.execute(f"PRAGMA index_info({index})").fetchall()
     order = ", ".join(_quoted(column) for _, _, column in columns)
     [rows] = connection.execute(f"SELECT count(*) FROM {table} NOT INDEXED").fetchone()  # noqa: S608 - of the schema
-    # A plain count takes whichever index is the smallest.
+    # A plain count would use the smallest index, whichever that is.
     [held] = connection.execute(
         f"SELECT sum(1) FROM (SELECT 1 FROM {table} INDEXED BY {index} ORDER BY {order} LIMIT -1)"  # noqa: S608
     ).fetchone()

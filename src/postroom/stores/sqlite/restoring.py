@@ -1,4 +1,4 @@
-"""Replaces a database with a backup, which is verified first; the former database is kept.
+"""Replaces a database with a backup. The backup is verified first, and the former database is kept.
 
 FILE ──copy──▶ <database>.restoring ──check──▶ <database>
 <database> ──▶ <database>.before-restore.<milliseconds>
@@ -102,7 +102,7 @@ def restore(wish: RestoreOptions, *, now: int) -> Restored:
         return _restored(wish, now)
     finally:
         lock.release()
-        if not is_known and not wish.database.exists():  # nothing was restored: nothing is left
+        if not is_known and not wish.database.exists():  # nothing was restored, so no files are left behind
             file.unlink(missing_ok=True)
 
 
@@ -173,7 +173,7 @@ def checked_schema(file: Path, shown: Path) -> int:
     try:
         with translated():
             faults, applied = _read_whole(file)
-    except StoreFull:  # this is no fault of the file
+    except StoreFull:  # this error is not caused by the file
         raise
     except StoreError as error:
         raise _unfit(shown, error.message) from error
@@ -186,7 +186,7 @@ def known_schema(applied: Mapping[int, str], shown: Path) -> int:
     """Return the number of a schema if it is known; `applied` has the checksum of each step.
 
     Raises:
-        StoreCorrupt: The steps are not postroom's.
+        StoreCorrupt: The steps are not those of postroom.
         SchemaTooNew: A newer release wrote the database.
     """
     known = {step.version: step.checksum for step in shipped_migrations("sqlite")}
@@ -221,7 +221,7 @@ def _unfit(shown: Path, reason: str) -> StoreCorrupt:
 
 
 def _set_aside(database: Path, former: Path) -> None:
-    """Keep the database under another name, too, so that there is always a file under its own name.
+    """Keep the database under a second name, so that there is always a file under its own name.
 
     Its log is moved without being read, because opening the database would consume the log, which may be the
     only evidence of damage. The log is moved first, because SQLite would apply a log that lies next to the
@@ -230,7 +230,7 @@ def _set_aside(database: Path, former: Path) -> None:
     with writing(database):
         try:
             former.hardlink_to(database)
-        except OSError:  # a file system without links: for a moment there is no file of that name
+        except OSError:  # a file system without hard links: for a moment, no file has that name
             database.replace(former)
         for ending in _COMPANIONS:
             left = database.with_name(database.name + ending)
@@ -244,7 +244,7 @@ def reading(source: Path) -> Iterator[None]:
     """Translate file system errors into postroom's error about a file that is being read."""
     try:
         yield
-    except PermissionError as error:  # with the owner, and the remedy
+    except PermissionError as error:  # the error names the owner and the remedy
         raise file_error(error, source, is_read=True) from error
     except OSError as error:
         raise InvalidPath(f"{str(source)!r} cannot be read: {error.strerror}", value=str(source)) from error

@@ -15,22 +15,22 @@ const MAY_PASS = [401, 408, 425, 429]; // the statuses below 500 after which the
 const MOST_FILES = 20;
 const LARGEST_FILE = 20000000;
 const PICTURES = ["image/png", "image/jpeg", "image/gif", "image/webp"];
-// By name: what one person could not send is not sent by who signs in next.
+// The keys contain the person's name, so that unsent messages of one person are not sent by the next one who signs in.
 const UNSENT = `postroom-unsent ${document.body.dataset.name}`;
 const PRESSED = `postroom-pressed ${document.body.dataset.name}`;
 const WRITTEN = `postroom-written ${document.body.dataset.name}`;
 
-const hasFilesOf = ({ files }) => files.every((one) => one.id || one.blob); // a file that is neither uploaded nor in this page is lost
+const hasFilesOf = ({ files }) => files.every((one) => one.id || one.blob); // a file that is neither uploaded nor held by this page is lost
 const entries = new Map(); // id -> {data, element, ...}: the entries of the conversation that is shown
 const unsent = new Map(JSON.parse(sessionStorage.getItem(UNSENT) || "[]").map((one) => [one.id, { ...one, order: Infinity, ...asReloaded(one) }]));
-const pressed = new Map(JSON.parse(sessionStorage.getItem(PRESSED) || "[]").map((one) => [one.card, one])); // card -> the button that is not sent yet
-const writing = new Map(); // conversation -> until when an answer counts as being written there
+const pressed = new Map(JSON.parse(sessionStorage.getItem(PRESSED) || "[]").map((one) => [one.card, one])); // card -> the pressed button that is not sent yet
+const writing = new Map(); // conversation -> the time until which an answer counts as being written there
 const unread = new Set(); // conversations with an answer that was not shown yet
 let conversations = [];
 let hasMoreConversations = false;
 let listsRead = 0;
 let current = null; // the id of the conversation that is shown
-let arriving = null; // changes that came while a conversation was being read
+let arriving = null; // changes that arrived while a conversation was being loaded
 let hasOlder = false;
 let isReadingOlder = false;
 let isStopping = false;
@@ -43,8 +43,8 @@ let retryPause = SHORTEST_PAUSE;
 let events = null; // the open stream of events
 let relisten = 0; // the timer of the next attempt to open it
 let listenPause = SHORTEST_PAUSE;
-// What survives a reload and a sign-in: the text that is being written in each conversation, which conversation is shown,
-// and the conversation that "New chat" opens.
+// State that survives a reload and a sign-in: the text that is being written in each conversation, the conversation that is
+// shown, and the conversation that "New chat" opens.
 const written = { texts: {}, shown: "", fresh: "", ...JSON.parse(sessionStorage.getItem(WRITTEN) || "{}") };
 
 function element(tag, className, content) {
@@ -100,14 +100,14 @@ async function call(method, path, body) {
 }
 
 function answered(given, told) {
-  const status = told || given >= 400 ? given : 0; // a proxy's page is no answer
+  const status = told || given >= 400 ? given : 0; // a page from a proxy does not count as an answer
   if (status === 401) location.reload();
   const isRefused = status >= 400 && status < 500 && !MAY_PASS.includes(status);
   const reason = status ? told?.error?.message || String(status) : "the server cannot be reached";
   return { ok: status >= 200 && status < 300, isRefused, told: told || {}, reason };
 }
 
-/* Text: the server's HTML is taken block by block, so that what is shown already stays as it is. */
+/* Text: the server's HTML is inserted block by block, so that blocks that are already shown are not replaced. */
 
 function copyButton(textOf) {
   const made = button("Copy", "quiet copy", async () => {
@@ -184,7 +184,7 @@ function show(data) {
   if (draft) {
     entries.delete(data.replaces);
     if (shown) draft.element.remove();
-    else entries.set(data.id, (shown = draft)); // the answer goes on in the place of its draft
+    else entries.set(data.id, (shown = draft)); // the answer replaces its draft in the same place
     shown.element.dataset.id = data.id;
   }
   if (!shown) {
@@ -224,7 +224,7 @@ function showReasoning(shown) {
   if (!shown.reasoning) {
     shown.reasoning = element("details", "reasoning");
     shown.reasoning.append(element("summary"), element("div", "words"));
-    shown.reasoning.setAttribute("aria-live", "off"); // no part of the answer
+    shown.reasoning.setAttribute("aria-live", "off"); // the reasoning is not part of the answer
     shown.body.before(shown.reasoning);
   }
   const [summary, words] = shown.reasoning.children;
@@ -243,7 +243,7 @@ function settle() {
   showBusy();
 }
 
-/* Returns whether a part of an entry was made from the same value: its buttons keep the focus while a draft grows. */
+/* Returns whether a part of an entry was made from the same value. It is then kept, so that its buttons keep the focus. */
 function isSame(shown, name, value) {
   const [before, now] = [shown.made[name], JSON.stringify(value)];
   shown.made[name] = now;
@@ -324,7 +324,7 @@ function showChoices(shown) {
 }
 
 function showNote(shown, said) {
-  // A card that has its answer says so itself.
+  // An answered card itself shows that it was answered.
   shown.note.textContent = shown.data.text.endsWith(said) ? "" : said;
 }
 
@@ -360,9 +360,9 @@ function stand(data) {
   }
 }
 
-/* Sends the unsent buttons and messages: the messages of one conversation in their order, each with its files. If one cannot be sent yet, those
-   behind it wait. The page tries again after 1 to 30 seconds, and at once when the server can be reached. The id keeps a
-   message single. */
+/* Sends the unsent buttons and messages. The messages of one conversation are sent in order, each with its files. If a message
+   cannot be sent yet, those after it wait. The page tries again after 1 to 30 seconds, and at once when the server becomes
+   reachable. The server recognizes a repeated message by its id. */
 function deliver() {
   clearTimeout(retry);
   for (const one of pressed.values()) sendPress(one);
@@ -392,11 +392,11 @@ async function deliverOne(id) {
   let [answer, what] = [{ ok: true }, ""];
   for (const one of files) if (answer.ok && !one.id) [answer, what] = [await upload(one), `${one.name}: `];
   if (answer.ok) [answer, what] = [await call("POST", "/messages", { id, text: said, files: files.map((one) => one.id), conversation }), ""];
-  const known = unsent.get(id); // not there if the server has told of it meanwhile, or the person took it back
+  const known = unsent.get(id); // undefined if the server has meanwhile confirmed the message, or the person has withdrawn it
   if (!known) return true;
   if (answer.ok) stand({ ...known, state: "kept" });
   else {
-    const isForgotten = answer.told.error?.code === "unknown_file"; // the server was restarted: they are uploaded again
+    const isForgotten = answer.told.error?.code === "unknown_file"; // the server was restarted, so the files must be uploaded again
     if (isForgotten) for (const one of files) one.id = "";
     const isRefused = answer.isRefused && !(isForgotten && hasFilesOf(known));
     stand({ ...known, state: "failed", reason: `${isRefused ? "not sent" : "not sent yet"}: ${what}${answer.reason}`, isRefused });
@@ -486,7 +486,7 @@ async function sendPress(one) {
   const { ok, isRefused, told, reason } = await call("POST", "/buttons", { message_id: one.card, value: one.value, press_id: one.id });
   one.isSending = false;
   one.reason = reason;
-  if (pressed.get(one.card) !== one) return; // not to be sent any more
+  if (pressed.get(one.card) !== one) return; // the button must no longer be sent
   if (ok || isRefused) pressed.delete(one.card);
   else later();
   showPress(one);
@@ -666,7 +666,7 @@ addEventListener("keydown", (event) => {
   if (event.key !== "Escape" || event.defaultPrevented || part("ask").open) return;
   if (document.body.classList.contains("listed")) showSide(false);
   else if (editing) leaveEditing();
-  else if (isWriting() && !isAsking()) stop(); // a question that waits is stopped by the button only
+  else if (isWriting() && !isAsking()) stop(); // a run that waits for an answer is stopped only by the button
 });
 text.addEventListener("input", () => {
   grow();
@@ -707,7 +707,7 @@ function showSide(on) {
 }
 
 matchMedia("(max-width: 50rem)").addEventListener("change", (narrow) => {
-  if (!narrow.matches && document.body.classList.contains("listed")) showSide(false); // the list has its own place now
+  if (!narrow.matches && document.body.classList.contains("listed")) showSide(false); // the window is now wide enough to show the list beside the chat
 });
 
 function dayOf(at) {
@@ -747,7 +747,7 @@ function showConversations() {
 async function readConversations(before) {
   const number = (listsRead += 1);
   const { ok, told } = await call("GET", `/conversations${before ? `?before=${before}` : ""}`);
-  if (!ok || number !== listsRead) return; // a newer list comes
+  if (!ok || number !== listsRead) return; // a newer request for the list was made
   const wasListed = conversations.some((one) => one.id === current);
   conversations = before ? [...conversations, ...told.conversations] : told.conversations;
   hasMoreConversations = told.more;
@@ -798,7 +798,7 @@ function rename(one, item) {
 async function remove(one) {
   part("ask-text").textContent = `“${one.title}” and its messages are deleted permanently. An answer that is being written is stopped.`;
   part("ask").showModal();
-  // The "close" event comes a task after the dialog is closed, when the next dialog may be open: its form answers at once.
+  // The "close" event fires one task after the dialog has closed, when the next dialog may be open. The form's event fires at once.
   const answer = await new Promise((answered) => (part("ask").firstElementChild.onsubmit = ({ submitter }) => answered(submitter.value)));
   if (answer !== "yes") return;
   const { ok, reason } = await call("DELETE", `/conversations/${one.id}`);
@@ -809,7 +809,7 @@ async function remove(one) {
 }
 
 function begin() {
-  go(written.fresh); // with the text that was begun there
+  go(written.fresh); // with the text that was begun in the conversation
   showSide(false);
 }
 
@@ -915,7 +915,7 @@ function listen() {
     online(false);
     relisten = setTimeout(listen, listenPause);
     listenPause = Math.min(listenPause * 2, LONGEST_PAUSE);
-    readConversations(); // it learns whether the sign-in has ended
+    readConversations(); // the response shows whether the sign-in has ended
   };
   const on = (name, act) =>
     source.addEventListener(name, (event) => {
@@ -937,7 +937,7 @@ function listen() {
     writing.set(conversation, Date.now() + TYPING);
     showBusy();
   });
-  on("reset", () => open(current)); // this page may show what is no longer so
+  on("reset", () => open(current)); // this page may show outdated entries
   source.addEventListener("error", ends);
   silence = setTimeout(ends, SILENCE);
 }

@@ -1,1 +1,1 @@
-"""Numbered, forward-only steps; each runs in one transaction after a backup, and its checksum is stored."""
+"""The numbered, forward-only steps. Each runs in a transaction after a backup, and its checksum is stored."""
