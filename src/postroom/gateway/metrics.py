@@ -88,5 +88,5 @@ class GatewayMetrics:
         self._deliveries.labels(kind).inc()
 
     def gave_up(self) -> None:
-        """Count an answer that went to the dead-letter queue."""
+        """Count an answer that became a dead letter."""
         self._given_up.inc()

@@ -365,7 +365,7 @@ def _is_boundary(text: str, start: int, place: int) -> bool:
         or _is_pair(text, place)
     ):
         return False
-    if "\u1160" <= after <= "\u11ff":  # the second or third letter of a Korean syllable
+    if "\u1160" <= after <= "\u11ff":  # a vowel or a final consonant of a Korean syllable
         return not ("\u1100" <= before <= "\u11ff" or "\uac00" <= before <= "\ud7a3")
     if unicodedata.combining(before) == 9:  # a virama ties two consonants together
         return not after.isalpha()
