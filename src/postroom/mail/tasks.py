@@ -680,6 +680,7 @@ def _refuse_lost(
         )
     if is_holder and epoch == task.epoch:
         return
+    remedy: str | None = None
     if is_holder and epoch is not None:
         remedy = f"repeat the call with epoch {task.epoch}"
         if epoch < task.epoch:
@@ -694,7 +695,6 @@ def _refuse_lost(
             remedy=remedy,
             details={**_details(task), "given_epoch": epoch},
         )
-    remedy = None
     if task.state == "ready":
         remedy = (
             f"call claim_task with `task_id` {task.id} to continue, if nobody changed its files meanwhile"
