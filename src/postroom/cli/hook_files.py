@@ -2,8 +2,8 @@
 
 A version is Git's hash of the content. Content never leaves this machine: the server gets only paths and
 versions. The folder `hook-files` in postroom's data folder contains copies of files that were read, so that
-changed lines can be shown. For each session, it also contains a list of its files with their versions. Both
-are limited.
+changed lines can be shown. For each session, it also contains a list of its files with their versions. For
+each tool call that has begun, it contains the versions of the call's files at that time. All are limited.
 
 The module imports next to nothing.
 """
@@ -41,6 +41,8 @@ LARGEST_COPY = 256 * 1024
 MOST_COPIES, MOST_COPIED = 64, 4 * 1024 * 1024
 """Maximum number and maximum bytes of the copies in each of 16 folders."""
 MOST_SESSIONS = 200
+MOST_CALLS = 50
+"""Maximum number of tool calls whose files' versions are kept until the tool has been used."""
 MOST_LISTED = 200
 MOST_USED = 50
 """Maximum number of files of one tool call."""
@@ -82,10 +84,11 @@ class Look:
         self._cwd = folder_of(sent)
         self._now = time.time_ns()
         self._is_used = kind != "edit"
+        self._is_shell = tool_of(sent)[0] in SHELL_TOOLS
         self._left = MOST_BYTES
         session = session_of(sent)
         self._list = self._path("sessions", _hash(f"{client}/{session}".encode())) if session else ""
-        self._known = self._listed()
+        self._known = _versions(self._list)
         self._seen: dict[str, Version] = {}
         self.reports: list[list[str]] = []
         """The path, the version and the use of each file that the server must be told about."""
@@ -93,12 +96,20 @@ class Look:
         for path, how in _uses(client, sent, self._cwd) if kind != "prompt" else ():
             if how not in ("read", "named") or uses.get(path, "named") == "named":
                 uses[path] = how
+        call = text_of(sent.get("tool_use_id")) or repr(sorted(uses.items()))
+        self._call = self._path("calls", _hash(f"{self._list}/{call}".encode())) if session and uses else ""
+        self._began = _versions(self._call) if self._is_used else {}
         for path, how in [*uses.items()][:MOST_USED]:
             if "\n" not in path and text_of(path):
                 self._after(path, how) if self._is_used else self._before(path, how)
         if self._is_used:
             self._find_changes()
+            if self._began:
+                _remove(self._call)
             self.reports = [*self._unsent(), *self.reports]
+        elif self._call and self._seen:
+            _put(self._call, _as_rows(self._seen.items()))
+            _prune(self._path("calls"), MOST_CALLS, MOST_COPIED)
 
     def _path(self, *parts: str) -> str:
         return os.path.join(self._folder, *parts)  # noqa: PTH118 - no pathlib here
@@ -115,14 +126,21 @@ class Look:
 
     def _after(self, path: str, how: str) -> None:
         """Look at a file that a tool has used, and report it if the tool read or changed it."""
-        known = self._known.get(path)
+        began = self._began.get(path)
+        known = began or self._known.get(path)
         found = self._version(path)
         if found is None:
             return
         is_same = known is not None and known[0] == found[0]
         age = self._now - found[1]
-        if how == "read":
-            how = "read" if is_same or age > UNSURE else "unsure"
+        if how == "read" and began is not None and not is_same:
+            # The tool may have read the file before it changed, so only the older version counts as read.
+            self.reports.append([path, began[0], how])
+            how, is_used = "found", True
+        elif how == "read":
+            # Without a hook before a command, nothing shows that the file changed while the command ran.
+            unsure = RECENT if self._is_shell and began is None else UNSURE
+            how = "read" if is_same or age > unsure else "unsure"
             is_used = found[0] != "gone"
         elif known is None:  # the file did not exist before, or no hook has run before
             is_used = how in ("whole", "part") or (how == "shell" and found[0] != "gone" and age < RECENT)
@@ -176,17 +194,6 @@ class Look:
         _put(path, content)
         _prune(self._path(blob[0]), MOST_COPIES, MOST_COPIED)
 
-    def _listed(self) -> dict[str, Version]:
-        """Return the session's list: the files that it used, with the versions they had then."""
-        found = {}
-        try:
-            for row in _rows(self._list) if self._list else ():
-                blob, time_ns, size, path = row.split(" ", 3)
-                found[path] = (blob, int(time_ns), int(size))
-        except (OSError, ValueError):
-            return {}
-        return found
-
     def _unsent(self) -> list[list[str]]:
         """Return the reports that the server did not get, except writes that later writes have replaced."""
         try:
@@ -223,9 +230,8 @@ class Look:
         if self._is_used:
             _remove(f"{self._list}.late")
         kept = {path: one for path, one in self._known.items() if path not in self._seen} | self._seen
-        rows = [f"{one[0]} {one[1]} {one[2]} {path}\n" for path, one in [*kept.items()][-MOST_LISTED:]]
         if self._seen:
-            _put(self._list, "".join(rows).encode("utf-8", "surrogateescape"))
+            _put(self._list, _as_rows([*kept.items()][-MOST_LISTED:]))
         if self._seen and not self._known:
             _prune(self._path("sessions"), MOST_SESSIONS, MOST_COPIED)
 
@@ -396,6 +402,23 @@ def _hash(content: bytes) -> str:
 
 def _rows(path: str) -> list[str]:
     return _content(path).decode("utf-8", "surrogateescape").split("\n")[:-1]
+
+
+def _versions(path: str) -> dict[str, Version]:
+    """Return the files that a list names, with the versions that they had then; empty if there is no list."""
+    found = {}
+    try:
+        for row in _rows(path) if path else ():
+            blob, time_ns, size, name = row.split(" ", 3)
+            found[name] = (blob, int(time_ns), int(size))
+    except (OSError, ValueError):
+        return {}
+    return found
+
+
+def _as_rows(versions: Iterable[tuple[str, Version]]) -> bytes:
+    rows = [f"{one[0]} {one[1]} {one[2]} {path}\n" for path, one in versions]
+    return "".join(rows).encode("utf-8", "surrogateescape")
 
 
 def _remove(path: str) -> None:

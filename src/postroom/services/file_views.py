@@ -118,7 +118,7 @@ def note_files(context: ReadContext, agent: Agent, reports: Sequence[FileReport]
         if after.notice == 1:
             told.setdefault(report.file, after)
         if report.how == "unsure" and after.seen_blob == UNKNOWN:
-            sentences.append(f"{_named(report.shown)} changed while you read it.")
+            sentences.append(f"{_named(report.shown)} may have changed while you read it.")
         if after.written_at == context.now and after.written_blob == report.blob:
             found.notes.append(_tell_others(report, agent.id))
             if is_watched_file(context, report.project_id, agent, report.shown):
