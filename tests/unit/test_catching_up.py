@@ -42,6 +42,27 @@ async def test_it_names_the_new_messages_and_the_reserved_paths(room: Room) -> N
     assert found["skipped"] == 0
 
 
+async def test_it_names_only_paths_that_are_still_reserved(room: Room) -> None:
+    await room.open()
+    await room.call("add_task", agent_name="Ada", title="Light the pier", paths=["piers/**"])
+    await room.call("claim_task", agent_name="Ben")
+    await room.call("file_reservation_paths", agent_name="Ben", paths=["lamps.py"], ttl_seconds=60)
+    await room.call("file_reservation_paths", agent_name="Cyd", paths=["docs/**"], ttl_seconds=7200)
+    await room.call("file_reservation_paths", agent_name="Cyd", paths=["again.py"])
+    await room.call("release_file_reservations", agent_name="Cyd", paths=["again.py"])
+    assert len((await caught_up(room))["reserved"]) == 3
+    await room.call("done_task", agent_name="Ben", task_id=1, epoch=1)
+    room.clock.advance(timedelta(minutes=61))
+    found = await caught_up(room)
+    assert found["reserved"] == [{"agent": "Cyd", "path": "docs/**"}], (
+        "expired entries come only with a change"
+    )
+    assert found["counts"]["reservation.made"] == 4
+    await room.call("file_reservation_paths", agent_name="Cyd", paths=["again.py"])
+    paths = [one["path"] for one in (await caught_up(room))["reserved"]]
+    assert paths == ["again.py", "docs/**"]
+
+
 async def test_the_next_summary_begins_where_this_one_ends(room: Room) -> None:
     await room.open()
     await room.send("Ada", "Ben")

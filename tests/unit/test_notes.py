@@ -89,6 +89,32 @@ async def test_a_note_that_says_something_else_of_the_same_subject_and_files_is_
     assert f"note {new} of Ben" in (await room.refused(NoteContradicts, "add_note", **late)).message
 
 
+async def test_the_remedy_of_a_contradiction_names_only_notes_that_can_be_replaced(room: Room) -> None:
+    await room.open()
+    first = await add(room)
+    second = await add(room, text="Run make all.", replaces=[first])
+    told = {"agent_name": "Cyd", "subject": "Test command", "text": "Run nothing."}
+    error = await room.refused(NoteContradicts, "add_note", **told, replaces=[first])
+    assert f"repeat the call with {second} in `replaces`" in (error.remedy or "")
+    third = (await room.call("add_note", **told, replaces=[second]))["id"]
+    other = await add(room, "Lamps", "Two lamps.")
+    told |= {"text": "Run all."}
+    error = await room.refused(NoteContradicts, "add_note", **told, replaces=[second, other])
+    assert f"repeat the call with {other}, {third} in `replaces`" in (error.remedy or "")
+    assert await found(room) == [other, third]
+    await room.call("add_note", **told, replaces=[other, third])
+
+
+async def test_a_note_whose_replacement_has_ended_is_to_be_left_out_of_the_call(room: Room) -> None:
+    await room.open()
+    first = await add(room)
+    second = await add(room, text="Run make all.", replaces=[first])
+    await room.call("end_note", agent_name="Ben", note_id=second)
+    told = {"agent_name": "Cyd", "subject": "Test command", "text": "Run nothing."}
+    error = await room.refused(UnknownNote, "add_note", **told, replaces=[first])
+    assert error.remedy == "leave it out of `replaces`"
+
+
 @pytest.mark.parametrize(
     "other",
     [

@@ -203,6 +203,48 @@ async def test_a_lost_answer_of_a_claim_is_given_again_under_its_key(room: Room)
     assert sent == ["Done: Light the pier"], "a repeated `done` sends nothing"
 
 
+async def test_a_second_done_with_other_evidence_says_which_evidence_is_stored(room: Room) -> None:
+    await room.open()
+    await add(room)
+    task = await claim(room, "Ben")
+    first = await done(room, "Ben", task, commit="4f2a")
+    assert "reason" not in first
+    again = await done(room, "Ben", task, commit="9c1b", message="All lamps.")
+    assert again["task"] == first["task"]
+    since = first["task"]["changed_ts"]
+    assert again["reason"] == (
+        f'task 1 was done by Ben at {since} with commit "4f2a"; the evidence of this call was not stored'
+    )
+    await add(room, acceptance="person")
+    checked = await claim(room, "Ben")
+    await done(room, "Ben", checked)
+    assert (
+        "without evidence; the evidence of this" in (await done(room, "Ben", checked, commit="1"))["reason"]
+    )
+
+
+async def test_a_holder_that_gives_a_wrong_epoch_is_told_the_epoch_of_its_claim(room: Room) -> None:
+    await room.open()
+    number = await add(room)
+    await claim(room, "Ben")
+    for operation, more in (("done_task", {}), ("update_task", {"state": "ready"})):
+        given = {"agent_name": "Ben", "task_id": number, "epoch": 7, **more}
+        refused = await room.refused(TaskNotHeld, operation, **given)
+        assert (
+            refused.message
+            == "Ben holds task 1 with epoch 1, and the call gives epoch 7; nothing was changed"
+        )
+        assert refused.remedy == "repeat the call with epoch 1"
+    room.clock.advance(LEASE)
+    assert (await claim(room, "Ben"))["epoch"] == 2
+    refused = await room.refused(TaskNotHeld, "done_task", agent_name="Ben", task_id=number, epoch=1)
+    assert refused.message == "Ben holds task 1 with epoch 2, and the call gives epoch 1; nothing was changed"
+    assert refused.remedy == (
+        "epoch 1 has ended: repeat the call with epoch 2 only if you claimed the task again; if another session "
+        "of Ben claimed it, stop working on the task"
+    )
+
+
 async def test_a_dry_run_claims_nothing(room: Room) -> None:
     await room.open()
     number = await add(room, paths=["piers/**"])

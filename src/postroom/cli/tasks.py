@@ -66,6 +66,8 @@ def _(found: dict[str, Any]) -> str:
 def _(found: dict[str, Any]) -> str:
     task, ready = show.fields(found["task"]), found["ready"]
     freed = f" Ready now: {', '.join(map(str, ready))}." if ready else ""
+    if "reason" in found:
+        return f"Changed nothing: {show.line(found['reason'])}."
     return f"Task {task['id']} is {task['state']}.{freed}"
 
 

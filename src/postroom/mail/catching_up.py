@@ -72,7 +72,7 @@ class CaughtRuns(TypedDict):
 
 
 class CaughtPath(TypedDict):
-    """A path that an agent reserved."""
+    """A path that an agent reserved after the cursor and still holds."""
 
     agent: str | None
     path: str
@@ -152,7 +152,12 @@ def summary(context: ReadContext, project: Project, *, after: int | None, begin:
         for run_id, one in _newest(runs)
         if one.kind == "run.failed" and not one.detail.get("cancelled")
     ]
-    reserved = {(one.agent_id, one.detail["path"]): one for one in told if one.kind == "reservation.made"}
+    made = {one.reservation_id: one for one in told if one.kind == "reservation.made"}
+    reserved = {
+        one.id: made[one.id]
+        for one in context.tx.reservations_by_id([number for number in made if number is not None])
+        if one.released_at is None and one.expires_at > context.now
+    }
     return CaughtUpView(
         since=iso(since),
         events=len(events),
@@ -165,8 +170,8 @@ def summary(context: ReadContext, project: Project, *, after: int | None, begin:
         runs=_count_states(runs.values()),
         failed=failed[:LISTED],
         reserved=[
-            CaughtPath(agent=names.get(agent_id), path=str(path))
-            for (agent_id, path), _ in _newest(reserved)[:LISTED]
+            CaughtPath(agent=names.get(one.agent_id), path=str(one.detail["path"]))
+            for _, one in _newest(reserved)[:LISTED]
         ],
         spent=Spent(
             tokens=_sum(told, "tokens"),

@@ -303,7 +303,8 @@ def _refuse_ended(context: WriteContext, project: Project, note: Note, active: s
         old = _known(context, project, number)
         newer = None if old.replaced_by is None else context.tx.note(old.replaced_by)
         if newer is not None and newer.ends_at > context.now:
-            raise _contradiction(context, note, [newer])
+            still_active = tuple(one for one in note.replaces if one in active)
+            raise _contradiction(context, replace(note, replaces=still_active), [newer])
         raise UnknownNote(
             f"note {number} has ended at {iso(old.ends_at)}",
             value=number,

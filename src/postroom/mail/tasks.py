@@ -20,6 +20,7 @@ from postroom.contracts.errors import (
 )
 from postroom.contracts.mail import Agent, Project
 from postroom.contracts.messages import CONTROL
+from postroom.contracts.quoting import quoted
 from postroom.contracts.records import replace
 from postroom.contracts.tasks import (
     AGENT,
@@ -109,12 +110,14 @@ class ClaimAnswer(TypedDict):
 class DoneAnswer(TypedDict):
     """A finished task, the tasks that became ready through it, and the message that was stored.
 
-    A repeated call frees no task and stores no message.
+    A repeated call frees no task and stores no message. If its evidence differs from the stored evidence,
+    `reason` says that it was not stored.
     """
 
     task: TaskView
     ready: list[int]
     message_id: int | None
+    reason: NotRequired[str]
 
 
 def list_tasks(context: ReadContext, asked: ListTasks) -> TasksView:
@@ -517,7 +520,10 @@ def done_task(context: WriteContext, asked: DoneTask) -> DoneAnswer:
     task = find_task(context, project, asked.task_id)
     if task.state in ("done", "review") and (task.holder_id, task.epoch) == (agent.id, asked.epoch):
         [view] = views(context.tx, project, [task], now=context.now, whole=True)
-        return {"task": view, "ready": [], "message_id": None}  # the result of the first call was lost
+        answer: DoneAnswer = {"task": view, "ready": [], "message_id": None}
+        if (asked.commit, asked.output, asked.message) != (task.commit, task.output, task.result):
+            answer["reason"] = _kept_evidence(context, project, task)
+        return answer  # the answer of the first call may have been lost
     _refuse_lost(context, project, agent, task, asked.epoch)
     is_checked = task.acceptance == BY_PERSON
     if task.acceptance and not is_checked and not asked.output.strip():
@@ -536,6 +542,14 @@ def done_task(context: WriteContext, asked: DoneTask) -> DoneAnswer:
     _tell_assignees(context, project, agent, ready)
     [view] = views(context.tx, project, [finished], now=context.now, whole=True)
     return {"task": view, "ready": [one.id for one in ready], "message_id": message_id}
+
+
+def _kept_evidence(context: ReadContext, project: Project, task: Task) -> str:
+    """Say that a task was finished before, and with which evidence."""
+    evidence = {"commit": task.commit, "output": task.output, "message": task.result}
+    parts = [f"{name} {quoted(value, longest=80)}" for name, value in evidence.items() if value.strip()]
+    kept = f"with {', '.join(parts)}" if parts else "without evidence"
+    return f"task {task.id} {_story(context, project, task)} {kept}; the evidence of this call was not stored"
 
 
 def _evidence(asked: DoneTask, ready: Sequence[Task]) -> str:
@@ -655,8 +669,8 @@ def _refuse_lost(
 
     Raises:
         InvalidArgument: No epoch is given.
-        TaskNotHeld: Since then, the task was claimed again or its state changed; the error says by whom and
-            when.
+        TaskNotHeld: The epoch is not that of the agent's claim, or the task was claimed again, or its state
+            changed; the error says by whom and when.
     """
     is_holder = task.state == "claimed" and task.holder_id == agent.id
     if is_holder and epoch is None:
@@ -666,7 +680,21 @@ def _refuse_lost(
         )
     if is_holder and epoch == task.epoch:
         return
-    remedy = None
+    remedy: str | None = None
+    if is_holder and epoch is not None:
+        remedy = f"repeat the call with epoch {task.epoch}"
+        if epoch < task.epoch:
+            remedy = (
+                f"epoch {epoch} has ended: {remedy} only if you claimed the task again; if another "
+                f"session of {agent.name} claimed it, stop working on the task"
+            )
+        raise TaskNotHeld(
+            f"{agent.name} holds task {task.id} with epoch {task.epoch}, and the call gives epoch {epoch}; "
+            "nothing was changed",
+            value=task.id,
+            remedy=remedy,
+            details={**_details(task), "given_epoch": epoch},
+        )
     if task.state == "ready":
         remedy = (
             f"call claim_task with `task_id` {task.id} to continue, if nobody changed its files meanwhile"
