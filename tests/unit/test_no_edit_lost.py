@@ -426,6 +426,87 @@ async def test_a_read_at_the_moment_of_a_change_does_not_count(make: Make) -> No
     assert "while you read" not in await team.tell("Ben", "tool", "Read", given), "it wrote this itself"
 
 
+PARTS: list[tuple[str, dict[str, Any]]] = [
+    *(
+        ("Bash", {"command": command})
+        for command in (
+            *("head -1 a.py", "head -n 2 a.py", "sed -n 1p a.py", "sed -n '2,3p' a.py", "tail -n 1 a.py"),
+            *("cat a.py | head -1", "cat a.py | grep two", "nl a.py | sed -n 1,2p", "head --lines=-1 a.py"),
+            *("awk 'NR==1' a.py", "head -c 3 a.py", "tail -n +2 a.py", "sed 1q a.py"),
+        )
+    ),
+    *(
+        ("Read", asked)
+        for asked in ({"offset": 2}, {"limit": 1}, {"offset": 1, "limit": 2}, {"view_range": [1, 2]})
+    ),
+]
+WHOLES: list[tuple[str, dict[str, Any]]] = [
+    *(
+        ("Bash", {"command": command})
+        for command in (
+            *("head -3 a.py", "head a.py", "sed -n '1,200p' a.py", "sed -n '1,$p' a.py", "tail -n +1 a.py"),
+            *(
+                "cat a.py | head -n 200",
+                "nl -ba a.py | sed -n 1,200p",
+                "head -1 a.py; cat a.py",
+                "cat a.py || true",
+            ),
+        )
+    ),
+    *(("Read", asked) for asked in ({}, {"limit": 2000}, {"offset": 1, "limit": 3}, {"view_range": [1, -1]})),
+]
+
+
+@each_row("tool, asked", PARTS)
+async def test_a_read_of_a_part_frees_no_write_of_the_whole_file(
+    make: Make, tool: str, asked: dict[str, Any]
+) -> None:
+    team = await make(folder=f"row{PARTS.index((tool, asked))}")
+    await team.read("Ada")
+    for number, before in enumerate(("one\ntwo\n3\n", "one\n2\n3\n")):
+        await team.write("Ada", before)
+        team.wait(5)
+        for _ in range(2):
+            given = {**asked, **({"file_path": str(team.folder / "a.py")} if tool == "Read" else {})}
+            await team.use("Ben", tool, given)
+            held = await team.write("Ben", "ben\n")
+            assert held.startswith("held: ")
+            known = "after you last read it" if number else "and you have read only a part of it"
+            assert f'a.py" was changed by "Ada" 5 s ago, {known}.' in held
+        await team.read("Ben")
+    assert "held" not in await team.write("Ben", "ben\n")
+
+
+@each_row("tool, asked", WHOLES)
+async def test_a_read_of_all_lines_frees_a_write_of_the_whole_file(
+    make: Make, tool: str, asked: dict[str, Any]
+) -> None:
+    team = await make(folder=f"row{WHOLES.index((tool, asked))}")
+    for agent in ("Ada", "Ben"):
+        await team.read(agent)
+    await team.write("Ada", "one\ntwo\n3\n")
+    given = {**asked, **({"file_path": str(team.folder / "a.py")} if tool == "Read" else {})}
+    await team.use("Ben", tool, given)
+    assert "held" not in await team.write("Ben", "ben\n")
+
+
+async def test_an_agent_that_has_read_a_part_is_told_of_changes_and_may_write_if_no_other_agent_has_written(
+    make: Make,
+) -> None:
+    team = await make()
+    await team.run("Ben", "head -1 a.py")
+    assert await team.write("Ben", "ben\n") == ""
+    team.put("b.py", "one\ntwo\n")
+    await team.run("Ben", "head -1 b.py")
+    edit = {"file_path": str(team.folder / "b.py")}
+    assert await team.use("Ben", "Edit", edit, lambda: team.put("b.py", "1\ntwo\n")) == ""
+    await team.read("Ada", "b.py")
+    await team.write("Ada", "1\n2\n", "b.py")
+    told = await team.tell("Ben", "prompt")
+    assert '"b.py" was changed by "Ada" 0 s ago, after you last read it.' in told
+    assert "-two\n+2" in told
+
+
 @each_row("command", ["cat a.py; make test", "make test; cat a.py"])
 @each_row("client", [*TOOLS])
 async def test_a_command_has_read_the_version_from_before_a_change_made_while_it_ran(

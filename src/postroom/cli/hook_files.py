@@ -66,9 +66,12 @@ SHELL_TOOLS = (
     *("Bash", "bash", "run_shell_command", "Shell", "shell", "run_terminal_cmd", "exec_command"),
     *("run_commands", "execute_command", "powershell"),
 )
-_USED = ("read", "whole", "part", "shell")
+_USED = ("read", "glance", "whole", "part", "shell")
 _READERS = ("cat", "head", "tail", "sed", "nl", "less", "more", "bat", "awk", "type")
 _WRITERS = ("tee", "cp", "mv", "rm", "truncate", "install", "dd", "patch", "ln", "unlink")
+_SHOWERS = ("cat", "nl", "less", "more", "bat", "type", "tee")
+"""Commands that show all lines of their input."""
+_ALL = 1 << 31
 _PREFIXES = ("sudo", "env", "time", "command", "nohup", "exec")
 _IN_PLACE = ("-i", "-pi", "-ni", "--in-place", "inplace")
 _ENDS = "\n;|&()`"
@@ -94,7 +97,7 @@ class Look:
         """The path, the version and the use of each file that the server must be told about."""
         uses: dict[str, str] = {}
         for path, how in _uses(client, sent, self._cwd) if kind != "prompt" else ():
-            if how not in ("read", "named") or uses.get(path, "named") == "named":
+            if _weight(how) >= _weight(uses.get(path, "named")):
                 uses[path] = how
         call = text_of(sent.get("tool_use_id")) or repr(sorted(uses.items()))
         self._call = self._path("calls", _hash(f"{self._list}/{call}".encode())) if session and uses else ""
@@ -116,12 +119,12 @@ class Look:
 
     def _before(self, path: str, how: str) -> None:
         """Look at a file that a tool is about to use; a read is reported only after the tool has made it."""
-        is_sure = how in ("read", "named")
-        found = self._version(path, self._known.get(path) if is_sure else None)
+        is_read = _weight(how) <= _weight("read")
+        found = self._version(path, self._known.get(path) if is_read else None)
         if found is None or (found[0] == "gone" and how != "whole"):
             return
         self._seen[path] = found
-        if how != "read":
+        if how == "named" or not is_read:
             self.reports.append([path, found[0], how])
 
     def _after(self, path: str, how: str) -> None:
@@ -133,7 +136,9 @@ class Look:
             return
         is_same = known is not None and known[0] == found[0]
         age = self._now - found[1]
-        if how == "read" and began is not None and not is_same:
+        if how.startswith("lines "):
+            how = "read" if found[0] == "huge" or _count_lines(path) <= _weight(how) else "glance"
+        if how in ("read", "glance") and began is not None and not is_same:
             # The tool may have read the file before it changed, so only the older version counts as read.
             self.reports.append([path, began[0], how])
             how, is_used = "found", True
@@ -141,6 +146,8 @@ class Look:
             # Without a hook before a command, nothing shows that the file changed while the command ran.
             unsure = RECENT if self._is_shell and began is None else UNSURE
             how = "read" if is_same or age > unsure else "unsure"
+            is_used = found[0] != "gone"
+        elif how == "glance":
             is_used = found[0] != "gone"
         elif known is None:  # the file did not exist before, or no hook has run before
             is_used = how in ("whole", "part") or (how == "shell" and found[0] != "gone" and age < RECENT)
@@ -270,11 +277,11 @@ def _uses(client: str, sent: Values, folder: str) -> Iterator[tuple[str, str]]:
         else:
             found = _used_by_shell(command[:LONGEST_COMMAND])
     elif tool in READ_TOOLS:
-        found = ((path, "read") for path in _named_in(given))
+        found = ((path, _shown(_asked_lines(one))) for path, one in _named_in(given))
     elif tool in EDIT_TOOLS.get(client, ()):
         is_whole = tool in WHOLE_TOOLS or (tool == "editor" and not given.get("old_text"))
         patches = "\n".join(patch_of(given.get(key)) for key in PATCH_KEYS)
-        named = ((path, "whole" if is_whole else "part") for path in _named_in(given))
+        named = ((path, "whole" if is_whole else "part") for path, _ in _named_in(given))
         found = (*named, *_patched(patches))
     for path, how in found:
         if path:
@@ -286,12 +293,52 @@ _FOLDERS = ("workdir", "dir_path", "directory")
 _MANY_PATHS = ("files", "paths", "include")
 
 
-def _named_in(given: Values) -> Iterator[str]:
-    yield from filter(None, (text_of(given.get(key)) for key in (*PATH_KEYS, "absolute_path")))
+def _named_in(given: Values) -> Iterator[tuple[str, Values]]:
+    """Yield each named file, with the arguments that say which lines of it are asked for."""
+    for key in (*PATH_KEYS, "absolute_path"):
+        yield text_of(given.get(key)), given
     for key in _MANY_PATHS:
         many = given.get(key)
         for one in many if isinstance(many, list) else ():
-            yield text_of(one.get("path")) if isinstance(one, dict) else text_of(one)
+            inner = one if isinstance(one, dict) else {"path": one}
+            yield text_of(inner.get("path")), inner
+
+
+def _asked_lines(given: Values) -> int:
+    """Return the number of lines from the first line on that a read asks for; 0 if it begins further on."""
+    span = given.get("view_range")
+    first, last = span if isinstance(span, list) and len(span) == 2 else (None, None)
+    starts = (first, *map(given.get, ("offset", "start_line", "startLine")))
+    ends = (last, *map(given.get, ("limit", "end_line", "endLine")))
+    if given.get("pages") or any(
+        number not in (0, 1) for number in map(_number, starts) if number is not None
+    ):
+        return 0
+    return min((number for number in map(_number, ends) if number is not None and number >= 0), default=_ALL)
+
+
+def _number(value: object) -> int | None:
+    return int(value) if isinstance(value, int | float | str) and str(value).lstrip("-").isdecimal() else None
+
+
+def _shown(lines: int) -> str:
+    """Return how a file is used whose first or last lines, up to this number, are shown."""
+    return "read" if lines >= _ALL else f"lines {lines}"
+
+
+def _weight(how: str) -> int:
+    """Return the order of two uses of one file by the same tool: the heavier one counts."""
+    if how.startswith("lines "):
+        return int(how[6:])
+    return {"named": -1, "read": _ALL}.get(how, _ALL + 1)
+
+
+def _count_lines(path: str) -> int:
+    try:
+        content = _content(path)
+    except OSError:
+        return 0
+    return content.count(b"\n") + (not content.endswith(b"\n"))
 
 
 def _patched(patch: str) -> Iterator[tuple[str, str]]:
@@ -306,7 +353,9 @@ def _patched(patch: str) -> Iterator[tuple[str, str]]:
 def _used_by_shell(command: str) -> Iterator[tuple[str, str]]:
     """Yield the words of a shell command that may be file names, and how the command uses each such file."""
     folder = ""
-    for words, targets in _simple_commands(command):
+    reads, lines = list[str](), _ALL
+    """The files that a pipeline reads, and the number of lines of them that it shows."""
+    for words, targets, is_piped in _simple_commands(command):
         while words and ("=" in words[0] or words[0] in _PREFIXES):
             words = words[1:]
         name, rest = (words[0].rpartition("/")[2], words[1:]) if words else ("", [])
@@ -316,18 +365,45 @@ def _used_by_shell(command: str) -> Iterator[tuple[str, str]]:
         is_in_place = name in ("sed", "perl", "awk", "ruby") and any(
             one.startswith(_IN_PLACE) for one in rest
         )
+        lines = min(lines, _shown_lines(name, rest)) if words else lines
         how = "shell" if is_in_place or name in _WRITERS else "read" if name in _READERS else "named"
         used = [(one, how) for one in rest if not one.startswith("-")]
         marked = [(one, one.translate(_INNER)) for one in rest]
         used += [(part, "named") for one, inner in marked if inner != one for part in inner.split()]
         for path, use in (*used, *((one, "shell") for one in targets)):
-            yield os.path.join(folder, path), use  # noqa: PTH118 - no pathlib here
+            place = os.path.join(folder, path)  # noqa: PTH118 - no pathlib here
+            if use == "read":
+                reads.append(place)
+            else:
+                yield place, use
+        if not is_piped:
+            yield from ((place, _shown(lines)) for place in reads)
+            reads, lines = [], _ALL
 
 
-def _simple_commands(command: str) -> Iterator[tuple[list[str], list[str]]]:
-    """Yield the words of each simple command, and the files to which it redirects its output."""
+def _shown_lines(name: str, rest: Sequence[str]) -> int:
+    """Return how many lines of its input a command shows: the first or the last; 0 if that is unknown."""
+    if name in ("head", "tail"):
+        given = " ".join(rest).replace("--lines=", "-n").replace("-n ", "-n").split(" ")
+        options = [one[1:].removeprefix("n") for one in given if one.startswith("-")]
+        if name == "tail" and "+1" in options:
+            return _ALL
+        if any(one.startswith(("c", "+", "-b", *(f"-{digit}" for digit in "0123456789"))) for one in options):
+            return 0
+        return next((min(int(one), _ALL - 1) for one in options if one.isdecimal()), 10)
+    if name == "sed":
+        script = next((one for one in rest if not one.startswith("-")), "")
+        start, _, end = script.removesuffix("p").rpartition(",")
+        if "-n" not in rest or not script.endswith("p") or (start or end) not in ("", "1"):
+            return 0
+        return _ALL if end in ("", "$") else min(int(end), _ALL - 1) if end.isdecimal() else 0
+    return _ALL if name in _SHOWERS and not any(one.startswith(("-r", "--line-r")) for one in rest) else 0
+
+
+def _simple_commands(command: str) -> Iterator[tuple[list[str], list[str], bool]]:
+    """Yield the words of each simple command, the files that get its output, and whether it is piped."""
     words, targets, word, quote, is_target, is_escaped = list[str](), list[str](), "", "", False, False
-    for char in f"{command}\n":
+    for char, after in zip(f"{command}\n", f"{command}\n\n"[1:], strict=True):
         if is_escaped or (quote and char != quote):
             word, is_escaped = word + char, False
         elif char == "\\":
@@ -346,7 +422,7 @@ def _simple_commands(command: str) -> Iterator[tuple[list[str], list[str]]]:
             elif char == "&" and is_target:
                 is_target = False
             elif char in _ENDS:
-                yield words, targets
+                yield words, targets, char == "|" != after
                 words, targets, is_target = [], [], False
 
 

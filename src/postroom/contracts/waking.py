@@ -177,7 +177,7 @@ class FileView:
     agent_id: int
     seen_blob: str = ""
     """The last version that the agent knew completely; empty if it never read the file, `?` if that is
-    unknown.
+    unknown. If the agent has only read a part of the file, `?` and the version.
     """
     written_blob: str = ""
     """The version that the agent last wrote; empty if it wrote none."""

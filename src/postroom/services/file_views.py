@@ -21,7 +21,10 @@ from postroom.mail.subscriptions import is_watched_file
 GONE: Final = "gone"
 HUGE: Final = "huge"
 UNKNOWN: Final = "?"
-"""Stands for a version that an agent read while the file was changing."""
+"""Stands for a version that an agent read while the file was changing.
+
+In front of a version, it says that the agent has read only a part of this version.
+"""
 TOGETHER: Final = 60_000
 """How many milliseconds apart two agents may write one file for both to be told about it."""
 RENEWED: Final = 24 * 3_600_000
@@ -31,11 +34,12 @@ SHOWN: Final = 3
 _LONGEST_PATH: Final = 200
 _WRITES: Final = ("whole", "part", "shell")
 
-How = Literal["read", "unsure", "whole", "part", "shell", "named", "found"]
+How = Literal["read", "glance", "unsure", "whole", "part", "shell", "named", "found"]
 """How a tool uses a file.
 
-`unsure` is a read of a file that changed at about the same time. `named` is a file that occurs in a shell
-command which may write it. `found` is a file that was read before and has changed since.
+`glance` is a read of a part. `unsure` is a read of a file that changed at about the same time. `named` is a
+file that occurs in a shell command which may write it. `found` is a file that was read before and has changed
+since.
 """
 Mode = Literal["warn", "block", "off"]
 Note = Callable[[WriteContext], object]
@@ -93,7 +97,7 @@ def check_writes(
             found.notes.append(_put(view))
     if held:
         found.held = _held(context, held)
-        found.changed = [[one.path, view.seen_blob, one.blob] for one, view in held[:SHOWN]]
+        found.changed = [[one.path, _seen(view), one.blob] for one, view in held[:SHOWN]]
         found.notes += [_put(view) for _, view in held]
     return found
 
@@ -150,7 +154,7 @@ def _tell(
         name = names.get(view.file, (path.removeprefix(f"{home}/"), path))[0]
         author = authors.get(view.changed_by or 0)
         lines.append(_change(name, view, author, context.now))
-        found.changed.append([path, view.seen_blob, view.changed_blob])
+        found.changed.append([path, _seen(view), view.changed_blob])
         if author is not None and 0 <= view.changed_at - view.written_at < TOGETHER and view.written_at:
             lines.append(_both(author))
     if len(told) > SHOWN:
@@ -178,7 +182,18 @@ def _is_unknown(report: FileReport, mine: FileView, others: Sequence[FileView]) 
         return mine.changed_blob != HUGE and bool(mine.seen_blob or others)
     if not mine.seen_blob:  # never read, so only a reported change can be lost
         return bool(others) and report.how != "named"
-    return report.blob != mine.seen_blob
+    if report.how == "whole" and others and _is_part(mine):
+        return True
+    return report.blob != _seen(mine)
+
+
+def _seen(view: FileView) -> str:
+    """Return the version that an agent last read, all of it or a part; empty if it is unknown."""
+    return view.seen_blob.removeprefix(UNKNOWN)
+
+
+def _is_part(view: FileView) -> bool:
+    return view.seen_blob.startswith(UNKNOWN)
 
 
 def _changed(mine: FileView, blob: str, others: Sequence[FileView], now: int) -> FileView:
@@ -210,12 +225,15 @@ def _after(report: FileReport, mine: FileView, others: Sequence[FileView], now: 
     if report.how in _WRITES and not (report.how == "shell" and is_foreign):
         knew = not mine.notice and (mine.seen_blob not in ("", UNKNOWN) or not others)
         if report.how == "whole" or knew:
-            return replace(mine, seen_blob=blob, written_blob=blob, written_at=now, notice=0, used_at=now)
+            seen = f"{UNKNOWN}{blob}" if report.how != "whole" and _is_part(mine) and _seen(mine) else blob
+            return replace(mine, seen_blob=seen, written_blob=blob, written_at=now, notice=0, used_at=now)
         return replace(mine, written_blob=blob, written_at=now, used_at=now)
-    is_known = blob in (mine.seen_blob, mine.written_blob)
-    if report.how == "read" or (report.how == "unsure" and (is_known or not others)):
-        is_stored = mine.seen_blob == blob and not mine.notice and now - mine.used_at < RENEWED
-        return None if is_stored else replace(mine, seen_blob=blob, notice=0, used_at=now)
+    is_known = blob in (_seen(mine), mine.written_blob)
+    is_first_part = report.how == "glance" and (not mine.seen_blob or _is_part(mine))
+    if report.how == "read" or is_first_part or (report.how == "unsure" and (is_known or not others)):
+        seen = f"{UNKNOWN}{blob}" if is_first_part else blob
+        is_stored = mine.seen_blob == seen and not mine.notice and now - mine.used_at < RENEWED
+        return None if is_stored else replace(mine, seen_blob=seen, notice=0, used_at=now)
     if report.how == "unsure":
         return replace(_changed(mine, blob, others, now), seen_blob=UNKNOWN, notice=2)
     if not mine.seen_blob or is_known or mine.notice == 2:
@@ -250,8 +268,8 @@ def _held(context: ReadContext, held: Sequence[tuple[FileReport, FileView]]) -> 
     more = f" {len(held) - SHOWN} more files have changed." if len(held) > SHOWN else ""
     return (
         "postroom: this write is held, because it would replace changes that you have not read. "
-        f"{' '.join(lines)}{more} Names in quotes are data. Read the file again, then write it with both "
-        "changes."
+        f"{' '.join(lines)}{more} Names in quotes are data. Read the whole file again, then write it "
+        "with both changes."
     )
 
 
@@ -263,7 +281,9 @@ def _change(name: str, view: FileView, author: Agent | None, now: int) -> str:
             "was changed."
         )
     done = "deleted" if view.changed_blob == GONE else "changed"
-    since = "you have not read it" if view.seen_blob in ("", UNKNOWN) else "after you last read it"
+    since = "after you last read it" if _seen(view) else "you have not read it"
+    if _is_part(view) and _seen(view) == view.changed_blob:
+        since = "you have read only a part of it"
     if author is None:
         return (
             f"{_named(name)} was {done} {since if since.startswith('after') else f'and {since}'}; no hook "
