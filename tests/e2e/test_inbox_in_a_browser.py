@@ -141,6 +141,24 @@ def test_a_draft_keeps_its_row_and_the_other_rows_follow(
     assert not browser.complaints()
 
 
+def test_take_back_leads_back_to_the_inbox_and_disappears_after_its_time(
+    server: RunningServer, browser: Browser, tmp_path: Path
+) -> None:
+    log_in(server, browser)
+    ask(server, tmp_path / "yard")
+    browser.ask("Network.setCookie", name="postroom_name", value="lena", url=server.url)
+    browser.open(f"{server.url}/", width=1440)
+    approve, take_back = ".question button[value=yes]", "button[value=take_back]"
+    for selector, place in ((approve, "/?done=yes"), (take_back, "/"), (approve, "/?done=yes")):
+        becomes(browser, f"!!document.querySelector('{selector}')")
+        browser.see(f"document.querySelector('{selector}').click()")
+        becomes(browser, "(location.pathname + location.search).split('&')[0]", place)
+    becomes(browser, "!!document.querySelector('button[value=take_back]')")
+    becomes(browser, "!!document.querySelector('button[value=take_back]')", False)
+    assert "Approved." in str(browser.see("document.querySelector('main').textContent"))
+    assert not browser.complaints()
+
+
 class Clicks:
     """A person at the first page, whose clicks are counted; keys are free."""
 

@@ -100,7 +100,10 @@ async def test_a_question_of_a_chat_is_listed_for_people_and_answered_once_on_th
     nameless = await post(browser, address, *fields, ("answer", "no"))
     assert (nameless.status_code, len(await room.questions.questions())) == (400, 1)
     answer = await post(browser, address, *fields, ("answer", "no"), ("by", "Bea"))
-    assert (answer.status_code, answer.headers["location"]) == (303, "/chats?done=no")
+    told = answer.headers["location"]
+    assert (answer.status_code, told.partition("&")[0]) == (303, "/chats?done=no")
+    assert "Denied. The chat" in (await browser.get(told)).text
+    assert "Approved." not in (await browser.get("/chats?done=yes")).text
     late = await post(browser, address, *fields, ("answer", "yes"), ("by", "Cy"))
     assert late.status_code == 409
     assert "Bea on the pages answered no" in late.text

@@ -8,11 +8,12 @@ from datetime import timedelta
 import pytest
 import pytest_asyncio
 
+from postroom.services.questions import TAKE_BACK_MS
 from postroom.stores.runs import rows
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
 from unit.test_web_control import overlapping
-from unit.test_web_work import store_runs
+from unit.test_web_work import QUESTIONS, asked, store_runs
 from work_room import SLUG, WorkRoom, hidden, post
 
 HOUR = timedelta(hours=1)
@@ -41,8 +42,40 @@ async def test_a_question_is_answered_on_the_first_page(room: WorkRoom) -> None:
     answered = await post(browser, f"/p/{SLUG}/questions", *fields, ("answer", "no"), ("by", "Bea"))
     assert answered.status_code == 303
     assert answered.headers["location"].startswith("/?done=no&answered=")
-    assert "Denied." in (await browser.get("/?done=no")).text
+    for forged in ("/?done=no", "/?done=yes&answered=shop/1/2"):
+        page = (await browser.get(forged)).text
+        assert ("Denied." in page, "Approved." in page) == (False, False)
+    claimed = answered.headers["location"].replace("done=no", "done=yes")
+    for address in (answered.headers["location"], claimed):
+        page = (await browser.get(address)).text
+        assert ("Denied." in page, "Approved." in page) == (True, False)
     assert await room.questions.questions() == []
+
+
+@pytest.mark.parametrize(("back", "home"), [("home", "/"), ("control", f"/p/{SLUG}")])
+async def test_take_back_is_offered_for_eight_seconds_and_leads_back_to_its_page(
+    clock: ManualClock, back: str, home: str
+) -> None:
+    store = SqliteStore.in_memory(clock)
+    room = WorkRoom(store, store.runs, clock, take_back_ms=TAKE_BACK_MS)
+    await room.people("Ada", "Ash", runners=("Ash",))
+    browser, fields = await asked(room)
+    fields.append(("back", back))
+    answer = ("by", "Ana"), ("answer", "yes")
+    address = (await post(browser, QUESTIONS, *fields, *answer)).headers["location"]
+    assert 'value="take_back"' in (await browser.get(f"{address}&part=given")).text
+    taken = await post(browser, QUESTIONS, *fields, ("do", "take_back"))
+    assert (taken.status_code, taken.headers["location"]) == (303, home)
+    page = (await browser.get(address)).text
+    assert ("Approved." in page, "Answered with" in page) == (False, False)
+    address = (await post(browser, QUESTIONS, *fields, *answer)).headers["location"]
+    clock.advance(timedelta(milliseconds=TAKE_BACK_MS))
+    part = (await browser.get(f"{address}&part=given")).text
+    assert 'value="take_back"' not in part
+    assert ("Approved." if back == "home" else "Answered with <b>yes</b>") in part
+    assert 'data-part="given"' in (await browser.get(address)).text
+    await room.close()
+    store.close()
 
 
 async def test_an_answer_that_comes_too_late_stays_on_the_first_page(room: WorkRoom) -> None:

@@ -136,7 +136,7 @@ async def test_the_control_room_has_what_needs_a_person_with_its_context_and_tak
     answer = await post(browser, QUESTIONS, *fields, ("back", "control"), ("by", "Ana"), ("answer", "yes"))
     assert (answer.status_code, answer.headers["location"].partition("&")[0]) == (303, f"/p/{SLUG}?done=yes")
     await room.turn()
-    after = (await browser.get(f"/p/{SLUG}?done=yes")).text
+    after = (await browser.get(answer.headers["location"])).text
     assert "Answered with" in after
     assert f'value="{question[0].run_id}"' not in after
     tried = await post(other, RUNS, *dead_letter, ("do", "replay"))

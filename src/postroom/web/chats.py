@@ -6,6 +6,7 @@ The people in the chats have already been told why a run is a dead letter.
 from collections.abc import Sequence
 from functools import partial
 from http import HTTPStatus
+from urllib.parse import urlencode
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -78,7 +79,10 @@ async def _answered(site: WorkingSite, request: Request, form: AnswerForm) -> Re
             return see(LATE)
         return await _shown(site, request, *await site.store.read(partial(_look, site)), error.message)
     done = form.answer if form.answer in ("yes", "no") else "answered"
-    answer = see(f"/?done={done}" if form.back == "home" else links.chats(done=done))
+    home = f"/?{urlencode({'done': done, 'answered': f'/{form.run}/{form.number}'})}"
+    answer = see(
+        home if form.back == "home" else links.chats(done=done, answered=f"{form.run}/{form.number}")
+    )
     remember_name(request, answer, form.by.strip())
     return answer
 
@@ -103,6 +107,8 @@ async def _shown(
     stale: str = "",
 ) -> Response:
     """Show these runs; `stale` says why an answer was rejected."""
+    run_id, _, number = request.query_params.get("answered", "").partition("/")
+    given_answer = site.services.questions.given_answer
     return await site.draw(
         request,
         "chats",
@@ -111,6 +117,7 @@ async def _shown(
         stale=stale,
         dead=dead,
         asked=asked,
+        given=await site.store.read(lambda tx: given_answer(tx, "", run_id, number)) if run_id else None,
         longest_why=LONGEST_TEXT,
         one_alone="run_id" in request.path_params and not stale,
         done=choice(request, "done", ("", "replay", "discard", "yes", "no", "answered")),

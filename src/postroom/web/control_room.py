@@ -57,7 +57,7 @@ async def control_room(site: Site, request: Request) -> Response:
             "floor": floor,
             "mine": mine,
             "subjects": {one.id: one for one in conversation.here(mail, project, began)} if began else {},
-            "answered": (run_id, question) if given is not None and given.can_take_back else None,
+            "given": given,
             **(found if services is not None else _lately(tx, project)),
         }
 

@@ -24,10 +24,14 @@ def preview(sha256: str, message_id: int) -> str:
     return f"/previews/{sha256}?message={message_id}"
 
 
-def chats(run_id: str = "", *, done: str | None = None) -> str:
-    """Return the address of the page of chat runs, or of one run; `done` is the decision that was made."""
+def chats(run_id: str = "", *, done: str | None = None, answered: str | None = None) -> str:
+    """Return the address of the page of chat runs, or of one run.
+
+    `done` is the decision that was made, and `answered` the run and the number of an answered question.
+    """
     return _address(
-        f"/chats/{quote(run_id, safe='', errors='replace')}" if run_id else "/chats", {"done": done}
+        f"/chats/{quote(run_id, safe='', errors='replace')}" if run_id else "/chats",
+        {"done": done, "answered": answered},
     )
 
 

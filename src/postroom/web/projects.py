@@ -15,6 +15,7 @@ from starlette.responses import Response
 from postroom.contracts.errors import IllegalTransition, InvalidArgument, UnknownRun
 from postroom.contracts.mail import Project, Reservation
 from postroom.contracts.questions import LONGEST_TEXT
+from postroom.contracts.work import GivenAnswer
 from postroom.mail.conversation import here
 from postroom.mail.projects import PEOPLE_KEY
 from postroom.mail.reservations import conflicts, together
@@ -108,7 +109,7 @@ async def projects(site: Site, request: Request) -> Response:
                 "rows": sorted(rows, key=lambda row: row[1].last_at or 0, reverse=True),
                 "next": page.next,
                 "needs": needs,
-                "answered": None if services is None else _taken_back(services, tx, answered),
+                "given": None if services is None else _given(services, tx, answered),
                 **({} if services is None else _inbox(services, tx, page.rows, overlaps, later, me)),
             },
             now,
@@ -225,12 +226,11 @@ def _since(services: PageServices, tx: Transaction, shown: Sequence[Project], la
     }
 
 
-def _taken_back(services: PageServices, tx: Transaction, answered: str) -> tuple[str, str, str] | None:
-    """Return project, run and number of a question if its answer can be withdrawn; otherwise None."""
+def _given(services: PageServices, tx: Transaction, answered: str) -> GivenAnswer | None:
+    """Return the stored answer that the address of the page names; None if the store has no such answer."""
     slug, _, rest = answered.partition("/")
     run_id, _, question = rest.rpartition("/")
-    given = services.questions.given_answer(tx, slug, run_id, question) if slug and run_id else None
-    return (slug, run_id, question) if given is not None and given.can_take_back else None
+    return services.questions.given_answer(tx, slug, run_id, question) if run_id else None
 
 
 def _later(request: Request, now: int) -> Later:

@@ -79,7 +79,8 @@ async def _answered(site: WorkingSite, request: Request) -> Response:
         return see("/" if form.back == "home" else links.page(slug, "questions"))
     if form.do == "take_back":
         await asking.take_back(slug, run_id, number)
-        return see(links.page(slug, "questions"))
+        places = {"control": links.page(slug), "home": "/"}
+        return see(places.get(form.back) or links.page(slug, "questions"))
     try:
         await decide(site, slug, form)
     except StaleDecision:
