@@ -86,6 +86,30 @@ def test_the_inbox_follows_by_keyboard_and_never_answers_by_enter(
     assert not browser.complaints()
 
 
+def test_snooze_by_keyboard_never_opens_the_run_and_never_answers(
+    server: RunningServer, browser: Browser, tmp_path: Path
+) -> None:
+    log_in(server, browser)
+    ask(server, tmp_path / "yard")
+    browser.ask("Network.setCookie", name="postroom_name", value="lena", url=server.url)
+    for keys in ("js", "ys"):
+        browser.ask("Network.deleteCookies", name="postroom_later", url=server.url)
+        browser.open(f"{server.url}/", width=1440)
+        becomes(browser, "!!document.querySelector('.question')")
+        browser.type(keys)
+        becomes(browser, "document.activeElement.closest('.question .later .menu-body') !== null")
+        browser.press("Escape", 27)
+        becomes(browser, "document.activeElement.matches('.question .later:not([open]) summary')")
+        browser.type("s")
+        browser.events.clear()
+        browser.press("Enter", 13)
+        browser.wait_for("Page.loadEventFired")
+        assert browser.see("location.pathname + location.search") == "/?done=later"
+        with server.line() as line:
+            assert len(line.request("GET", "/admin/questions").json()["questions"]) == 1
+    assert not browser.complaints()
+
+
 class Clicks:
     """A person at the first page, whose clicks are counted; keys are free."""
 

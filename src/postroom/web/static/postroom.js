@@ -358,7 +358,11 @@ function hotkey(key) {
   const card = cardOf(document.activeElement), found = all(`[data-hotkey="${CSS.escape(key)}"]`).filter(isShown);
   const node = found.find((its) => cardOf(its) === card) ?? found.find((its) => !card || !cardOf(its));
   // What sends is only found: Enter sends it.
-  if (node?.matches("a, [type=button], summary")) node.click();
+  if (node?.matches("summary")) {
+    // Enter acts on the button that has the focus, so an open menu takes the focus.
+    node.click();
+    (node.parentNode.open ? one("button", node.parentNode) : node).focus();
+  } else if (node?.matches("a, [type=button]")) node.click();
   else node?.focus();
   return !!node;
 }
@@ -397,7 +401,10 @@ addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.altKey || event.metaKey || event.isComposing || help.open) return;
   const at = document.activeElement, isTyping = at.matches("input:not([type=checkbox]), textarea, select");
   if (event.key === "Escape") {
-    if (one(".menu").open) one(".menu").open = false;
+    for (const menu of all(".menu[open]")) {
+      menu.open = false;
+      if (menu.contains(at)) one("summary", menu).focus();
+    }
     return isTyping && at.blur();
   }
   if (isTyping || !switched.checked || event.key.length > 1) return;
