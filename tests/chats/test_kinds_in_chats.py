@@ -1,7 +1,9 @@
 """Questions of every kind in a chat: buttons for choices, a reply to the card for words, and the inbox of an owner."""
 
 from gateway_room import Agent, settled
+from postroom.contracts.activation import RunActivation
 from postroom.contracts.executor import AgentRunResult
+from postroom.contracts.messages import ContentBlock, Message, Role
 from postroom.contracts.questions import Asked, asked_for
 from postroom.contracts.runs import RunWaitingState, RunWaitingTicket, TerminationReason, WaitingReason
 
@@ -69,5 +71,22 @@ async def test_an_owner_lists_all_open_questions_and_the_command_that_answers_ea
     await until(lambda: any(f"Which?\n/answer {number} EUR | USD" in one for one in channel.texts()))
     await channel.say(f"/answer {number} 1")
     await until(lambda: "heard: EUR" in channel.texts())
+    await channel.say("/inbox")
+    await until(lambda: "No open questions." in channel.texts())
+
+
+async def test_an_owner_answers_the_question_of_a_project_agent_and_the_chat_goes_on(room) -> None:
+    channel, card, until = await asked(room, CURRENCY)
+    await channel.press(card.card.buttons[0].value)
+    await until(lambda: "heard: EUR" in channel.texts())
+    [(_, mailbox)] = room.opened
+    work = Message(role=Role.USER, content=(ContentBlock(text="go", data={}),))
+    await mailbox.submit_background(RunActivation.new("agent:shop/Ash", [work]))
+    await mailbox.settled()
+    await channel.say("/inbox")
+    await until(lambda: any(one.startswith("Which?\n/answer ") for one in channel.texts()))
+    number = channel.texts()[-1].split()[2]
+    await channel.say(f"/answer {number} USD")
+    await until(lambda: "Answered: USD by U1." in channel.texts())
     await channel.say("/inbox")
     await until(lambda: "No open questions." in channel.texts())

@@ -41,6 +41,12 @@ def test_a_project_is_a_path_made_absolute_or_a_slug(run: Run, fake: FakePostroo
     assert arguments(fake, -2) == {"human_key": str(folder)}, "it becomes a project"
 
 
+def test_two_numbers_of_a_task_to_claim_are_refused(run: Run, fake: FakePostroom) -> None:
+    done = run("tasks", "claim", "2", "--id", "3", "--as", "Bo")
+    assert (done.code, fake.seen) == (2, [])
+    assert "give either 2 or --id 3, not both" in done.err
+
+
 @each_row(
     "command, tool, words",
     [

@@ -2,12 +2,14 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
+from postroom.contracts.clock import iso
 from postroom.mail.waking.subscription_rounds import MOST, SubscriptionRounds
 from postroom.services.hooks import Hooks
 from postroom.stores.mail.store import MailStore
@@ -143,6 +145,74 @@ async def test_a_subscription_that_ends_with_its_first_message_tells_nothing_mor
         await settle(room)
     assert await told(room) == ['Task 1 is ready: "one".']
     assert (await call(room, "list_subscriptions", "Ada"))["subscriptions"] == []
+
+
+@both_engines
+async def test_an_agent_gets_no_message_about_a_task_that_it_made_ready(room: Room) -> None:
+    await room.people("Ada", "Ben")
+    await call(room, "subscribe", "Ada", kind="task_ready", once=True)
+    await call(room, "add_task", "Ada", title="own")
+    await call(room, "add_task", "Ada", title="later", depends_on=[1])
+    await call(room, "claim_task", "Ada", task_id=1)
+    await call(room, "update_task", "Ada", task_id=1, epoch=1, state="ready")
+    await call(room, "claim_task", "Ada", task_id=1)
+    await call(room, "done_task", "Ada", task_id=1, epoch=2)
+    assert await settle(room) == []
+    assert len((await call(room, "list_subscriptions", "Ada"))["subscriptions"]) == 1
+    await call(room, "claim_task", "Ada", task_id=2, ttl_seconds=60)
+    room.clock.advance(timedelta(minutes=2))
+    await call(room, "claim_task", "Ben", dry_run=True, roles=["none"])
+    await call(room, "add_task", "Ben", title="other")
+    assert await settle(room) == ['Task 2 is ready: "later".', 'Task 3 is ready: "other".'], (
+        "the end of a lease is no change of the holder"
+    )
+    log = await room.mail.call("fetch_events", {"project_key": PROJECT, "kinds": ["task.ready"]})
+    assert [one["agent"] for one in log["events"]] == ["Ada", "Ada", "Ada", None, "Ben"]
+
+
+async def test_subscriptions_with_the_same_id_have_different_threads(room: Room) -> None:
+    await room.people("Ada", "Ben")
+    for number, name in enumerate(("Ada", "Ben", "Ben")):
+        made = await call(room, "subscribe", name, kind="task_ready", once=True)
+        await call(room, "add_task", "Ada" if name == "Ben" else "Ben", title=f"task {number}")
+        await settle(room)
+        room.clock.advance(timedelta(seconds=1))
+    found = [*await room.inbox("Ada"), *await room.inbox("Ben")]
+    threads = [one["thread_id"] for one in found if one["thread_id"].startswith("subscription-")]
+    assert len(set(threads)) == 3, (made["id"], threads)
+
+
+@both_engines
+async def test_a_client_with_hooks_is_idle_from_the_end_of_its_turn_until_it_acts_again(room: Room) -> None:
+    await room.people("Ada", "Ben", "Eve")
+    hooks = Hooks(room.mail)
+
+    async def event(kind: str, session: str = "s") -> None:
+        body = {"cwd": PROJECT, "session_id": session, "agent": "Eve"}
+        await hooks.answer("claude", kind, body)
+
+    async def now() -> str:
+        """Return what a new subscription says, and end that subscription."""
+        made = await call(room, "subscribe", "Ada", kind="agent_idle", about="Eve")
+        await call(room, "end_subscription", "Ada", subscription_id=made["id"])
+        return str(made["now"])
+
+    await event("UserPromptSubmit")
+    assert await now() == ""
+    await call(room, "subscribe", "Ben", kind="agent_idle", about="Eve")
+    await event("Stop")
+    since = iso(room.clock.now())
+    room.clock.advance(timedelta(seconds=2))
+    assert await now() == f"Eve is idle since {since}"
+    await event("UserPromptSubmit")
+    assert await now() == "", "a turn began"
+    await event("Stop")
+    room.clock.advance(timedelta(minutes=5))
+    assert (await now()).startswith("Eve is idle since")
+    await call(room, "add_task", "Eve", title="one")
+    assert await now() == "", "a call is activity, too"
+    await event("Stop")
+    assert (await now()).startswith("Eve is idle since")
 
 
 async def test_a_message_wakes_a_subscriber_with_a_runner(room: Room) -> None:

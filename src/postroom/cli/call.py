@@ -115,6 +115,7 @@ def shows(
     """
     row = TABLE[name]
     fields: list[Mapping[str, Any]] = row["fields"]
+    twice = [one for one in fields if one.get("place") and "option" in one]
 
     def add(text: Callable[..., str]) -> Callable[..., None]:
         takes_sent = len(inspect.signature(text).parameters) > 1
@@ -123,6 +124,10 @@ def shows(
             sent = {}
             for one in fields:
                 value, sends = given[one["name"]], _KINDS.get(one.get("kind"), _PLAIN).sends
+                if one in twice and (other := given[_hidden(one)]) is not None:
+                    if value is not None:
+                        raise typer.BadParameter(f"give either {value} or {one['option']} {other}, not both")
+                    value = other
                 value = None if value == [] else value
                 sent[one["name"]] = value if value is None or sends is None else sends(value)
             if "path" in row:
@@ -135,6 +140,7 @@ def shows(
         shared: dict[str, tuple[Any, Any]] = {"data_dir": (DataDir, None)} if takes_data_dir else {}
         shared["as_json"] = (AsJson, False)
         taken = {one["name"]: _taken(one) for one in fields} | shared
+        taken |= {_hidden(one): _taken(one, hidden=True) for one in twice}
         command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
             [
                 inspect.Parameter(
@@ -153,8 +159,16 @@ def shows(
     return add
 
 
-def _taken(field: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Return the annotation of a field for typer, and its default; ... if the field is required."""
+def _hidden(field: Mapping[str, Any]) -> str:
+    """Return the parameter of a hidden option that sets a positional argument, as in release 0.2.0."""
+    return f"{field['name']}_option"
+
+
+def _taken(field: Mapping[str, Any], *, hidden: bool = False) -> tuple[Any, Any]:
+    """Return the annotation of a field for typer, and its default; ... if the field is required.
+
+    With `hidden`, a positional argument is taken as an option that help does not show.
+    """
     shared = _KINDS.get(field.get("kind"), _PLAIN)
     if shared.option is not None:
         return shared.option, shared.default
@@ -165,8 +179,10 @@ def _taken(field: Mapping[str, Any]) -> tuple[Any, Any]:
         told["autocompletion"] = completed(field["complete"])
     if kind is int:
         told |= {"min": field.get("least"), "max": field.get("most")}
-    if field.get("place"):
+    if field.get("place") and not hidden:
         info: Any = typer.Argument(**told | {"metavar": told["metavar"] or field["name"].upper()})
     else:
-        info = typer.Option(field.get("option") or f"--{field['name'].replace('_', '-')}", **told)
+        info = typer.Option(
+            field.get("option") or f"--{field['name'].replace('_', '-')}", hidden=hidden, **told
+        )
     return Annotated[kind if default is not None else kind | None, info], default

@@ -17,6 +17,7 @@ app = typer.Typer(
         "tasks add 'Light the north pier' --as Ada --path 'piers/**' --check 'make test'",
         "tasks list",
         "tasks claim --as Ben",
+        "tasks claim 12 --as Ben",
         "tasks done 12 --as Ben --epoch 1 --commit 4f2a --output '12 passed'",
         "tasks decide 12 no --by kim --why 'the lamp is dark'",
         "tasks decide 13 cancel --by kim --why 'the pier is gone'",

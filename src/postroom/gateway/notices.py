@@ -2,7 +2,7 @@
 
 from postroom.contracts.errors import IdempotencyConflict, SubmissionRejected
 from postroom.gateway.events import Button, ButtonPress, Card, MessageEvent
-from postroom.gateway.replies import Reply, ReplyKind, thread_name
+from postroom.gateway.replies import Reply, ReplyKind, is_chat, thread_name
 from postroom.gateway.session import Platform, SessionSource
 from postroom.log import get_logger
 from postroom.stores.runs.ports import OutboxStore
@@ -86,13 +86,15 @@ class Notices:
         await self._enqueue(reply, key)
 
     async def show_answered(self, thread_id: str, number: str, text: str) -> None:
-        """Update a question's card to show its answer.
+        """Update a question's card to show its answer; a question outside chats has no card.
 
         The update is delivered after the card, however late the card is delivered.
 
         Raises:
             StoreError: The row could not be stored.
         """
+        if not is_chat(thread_id):
+            return
         reply = Reply(kind=ReplyKind.CARD, thread_id=thread_id, text=text, question=number)
         await self._enqueue(reply, f"card/{number}")
 

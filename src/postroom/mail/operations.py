@@ -242,11 +242,11 @@ MAIL_OPERATIONS: tuple[Operation, ...] = (
         commands.ClaimTask,
         tasks.claim_task,
         is_of_one_project=True,
-        line="tasks claim",
+        line="tasks claim TASK_ID",
         line_help="Claim the next ready task whose files nobody holds, and reserve its files.",
         options={
             **_ACTING,
-            "task_id": Option(name="--id", metavar="ID", help="Claim this task."),
+            "task_id": Option(name="--id", help="The number of the task. Default: the next ready task."),
             "roles": Option(name="--role", metavar="ROLE", help="A role of the agent, such as reviewer."),
             "ttl_seconds": Option(kind="ttl", help="Time after which an inactive agent loses the task."),
             "dry_run": Option(help="Show the task without claiming it."),

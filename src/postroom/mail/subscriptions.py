@@ -25,6 +25,8 @@ KINDS_OF: Final[Mapping[Watched, Sequence[EventKind]]] = {
 """By kind of subscription, the kinds of log entries that it considers."""
 _LISTED: Final = 50
 """Maximum number of lines in one message; further lines are only counted."""
+_RECENT: Final = 1_000
+"""Number of the newest log entries in which the last end of a client's turn is searched."""
 
 
 class SubscriptionView(TypedDict):
@@ -97,9 +99,13 @@ def _state(context: ReadContext, project: Project, subscription: Subscription) -
         return f"task {subscription.about} is ready" if task is not None and task.state == "ready" else ""
     if subscription.kind == "agent_idle":
         agent = context.tx.agents_by_id([int(subscription.about)])[int(subscription.about)]
-        has_runner = context.tx.runner(agent.id) is not None
-        if has_runner and not context.tx.is_working(_threads(project, agent)):
-            return f"{agent.name} is idle"
+        if context.tx.runner(agent.id) is not None:
+            return "" if context.tx.is_working(_threads(project, agent)) else f"{agent.name} is idle"
+        after = max(0, subscription.cursor - _RECENT)
+        found = context.tx.project_events(project.id, after=after, limit=_RECENT, kinds=["agent.idle"])
+        ended = [one.happening.at for one in found if one.happening.agent_id == agent.id]
+        if ended and ended[-1] >= agent.last_active_at:
+            return f"{agent.name} is idle since {iso(ended[-1])}"
     return ""
 
 

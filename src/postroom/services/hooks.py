@@ -363,6 +363,16 @@ def _start(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decisi
     return _Decision(answer=_answer("tell", notices.welcome_line(found[0].slug, name)))
 
 
+def _begin_turn(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision:
+    """Announce new messages, and record that the agent is active, because its turn begins."""
+    told = _prompt(context, event, actor)
+    return told if actor is None or _in_run(context) else replace(told, notes=(*told.notes, _active(actor)))
+
+
+def _active(actor: _Actor) -> Callable[[WriteContext], object]:
+    return lambda writing: writing.tx.touch_agent(actor.agent.id, writing.now)
+
+
 def _prompt(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision:
     del event
     if actor is None:
@@ -476,7 +486,10 @@ def _wake(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decisio
     nudges = context.tx.nudges(agent.id)
     newest = max((seq for _, seq in context.tx.directed_unread(agent.id, limit=1)), default=0)
     noted = replace(nudges, held_seq=max(newest, nudges.held_seq))
-    return replace(told, notes=(*told.notes, lambda writing: writing.tx.set_nudges(agent.id, noted)))
+    return replace(
+        told,
+        notes=(*told.notes, _active(actor), lambda writing: writing.tx.set_nudges(agent.id, noted)),
+    )
 
 
 def _stop(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision:
@@ -657,7 +670,7 @@ _CHECKS = ("edit", "commit", "push")
 """The events that ask whether files may be changed."""
 _DECIDE: Mapping[str, _Decide] = {
     "start": partial(_with_notes, _start),
-    "prompt": partial(_with_files, partial(_with_notes, _prompt)),
+    "prompt": partial(_with_files, partial(_with_notes, _begin_turn)),
     "tool": partial(_with_files, partial(_with_notes, _tool)),
     "stop": _stop,
     WAIT: _wait,

@@ -378,8 +378,6 @@ def _stale(number: str, before: GivenAnswer | None, now: Sequence[Question]) -> 
 
 async def _show_answered(runs: RunService, run: RunRecord, question: Question, note: str) -> None:
     """Remove the buttons from the card of a chat's question. The answer counts even if this fails."""
-    if not is_chat(run.thread_id):
-        return
     try:
         notices = Notices(runs.stores.outbox)
         await notices.show_answered(run.thread_id, question.number, f"{question.text}\n\n{note}")

@@ -98,7 +98,7 @@ class SubscriptionRounds:
                 addressees=[Addressee(project=project, agent=agent, kind="to")],
                 subject=subject[: context.rules.max_subject_chars],
                 body_md=text,
-                thread_id=f"subscription-{one.id}",
+                thread_id=f"subscription-{one.id}-{one.created_at}",  # SQLite uses ids again
             )
             post(context, message, bad=[], skipped=[])
             return True

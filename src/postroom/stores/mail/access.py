@@ -1079,7 +1079,7 @@ class TaskWrites(TaskReads):
         self._depend(task_id, depends_on)
         self._events.of_task("task.added", made, made.author_id, made.created_at)
         if made.state == "ready":
-            self._events.of_task("task.ready", made, None, made.created_at)
+            self._events.of_task("task.ready", made, made.author_id, made.created_at)
             self._tell(TASKS)
         return made
 
@@ -1121,7 +1121,7 @@ class TaskWrites(TaskReads):
         if state in _STATE_EVENTS:
             self._events.of_task(_STATE_EVENTS[state], task, by, now)
         elif state == "ready":
-            self._events.of_task("task.ready", task, None, now)
+            self._events.of_task("task.ready", task, by, now)
         if task.state == "claimed" or state == "ready":
             self._tell(TASKS)  # there may be a task for a runner, or a runner for a task
         return self._stored_task(task.id)
