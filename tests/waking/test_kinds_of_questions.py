@@ -202,6 +202,16 @@ async def test_the_person_who_asked_for_the_work_cannot_approve_it(room, surface
     assert await surface(room, run, question, "yes", "ana") == ""
 
 
+@pytest.mark.parametrize("surface", [on_page, over_http, in_chat])
+async def test_nobody_answers_under_the_name_of_an_agent_that_may_not_answer(room, surface):
+    run, question = await asked(room, not_by=["starter"])
+    assert question.asked.not_by == (f"Ada@{SLUG}",)
+    for by in ("Ada", "ada", " Ada ", f"Ada@{SLUG}", f"Ada@{PROJECT}", "human:Ada"):
+        assert f"except Ada@{SLUG}" in await surface(room, run, question, "yes", by), by
+        assert (await waiting(room))[1] == question
+    assert await surface(room, run, question, "yes", "ana") == ""
+
+
 async def test_a_second_answer_is_told_the_first_on_every_surface(room):
     run, question = await asked(room, choices=["EUR", "USD"])
     assert await over_http(room, run, question, "EUR", "ana") == ""
