@@ -242,6 +242,17 @@ async def test_not_now_leaves_the_question_open_and_is_neither_yes_nor_no(room, 
     assert await over_http(room, run, question, "no", "ana") == ""
 
 
+@pytest.mark.parametrize("seconds", [-300, 1_000_000_001, 1e300])
+async def test_a_question_is_not_put_off_by_a_time_out_of_range(room, seconds):
+    _, question = await asked(room)
+    operator = room.browser(logged_in=False, Authorization=f"Bearer {TOKEN}")
+    body = {"number": question.number, "seconds": seconds}
+    refused = await operator.post("/admin/questions/snooze", json=body)
+    assert (refused.status_code, "invalid_argument" in refused.text) == (400, True), refused.text
+    [shown] = await room.questions.questions()
+    assert shown["snoozed_until"] is None
+
+
 @pytest.mark.parametrize(
     ("asks", "result"),
     [
