@@ -291,6 +291,34 @@ async def test_two_agents_that_edit_one_file_within_a_minute_are_told_both(make:
         team.wait(1_000)
 
 
+async def test_a_notice_says_only_once_that_two_agents_edit_one_file(make: Make) -> None:
+    team = await make()
+    edit = {"file_path": str(team.folder / "a.py")}
+    for agent in ("Ada", "Ben"):
+        await team.read(agent)
+    await team.use("Ada", "Edit", edit, lambda: team.put("a.py", "1\ntwo\nthree\n"))
+    team.wait(5)
+    await team.read("Ben")
+    await team.use("Ben", "Edit", edit, lambda: team.put("a.py", "1\n2\nthree\n"))
+    told = await team.use("Ada", "Edit", edit, lambda: team.put("a.py", "1\n2\n3\n"))
+    assert 'was changed by "Ben"' in told
+    assert told.count("edit this file at the same time") == 1
+
+
+async def test_a_change_that_was_reverted_is_not_told(make: Make) -> None:
+    team = await make()
+    for agent in ("Ada", "Ben"):
+        await team.read(agent)
+    before = (team.folder / "a.py").read_text()
+    await team.write("Ada", "ada\n")
+    await team.write("Ada", before)
+    assert await team.tell("Ben", "prompt") == ""
+    await team.write("Ada", "ada\n")
+    assert 'was changed by "Ada"' in await team.tell("Ben", "prompt")
+    await team.run("Ada", "git checkout a.py", lambda: team.put("a.py", before))
+    assert "held" not in await team.write("Ben", "ben\n")
+
+
 async def test_a_change_that_no_hook_reported_is_told_as_such(make: Make) -> None:
     team = await make()
     await team.read("Ben")
