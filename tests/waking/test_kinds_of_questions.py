@@ -7,13 +7,15 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from markdown_it import MarkdownIt
 
 from dispatch_room import done
 from postroom.contracts.errors import InvalidArgument, NotPermitted, StaleDecision
+from postroom.contracts.questions import asked_for
 from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import RunStatus
 from postroom.gateway.questions import Questions
-from postroom.gateway.replies import card_of, question_of
+from postroom.gateway.replies import Question, card_of, question_of
 from postroom.gateway.session import Platform, SessionSource
 from postroom.mail.context import Caller
 from postroom.services.questions import QuestionTimeouts
@@ -282,6 +284,15 @@ async def test_a_yes_holds_for_exactly_the_action_that_was_shown(room):
     [given] = (await room.stores.threads.load_run(run.run_id)).answered
     assert given.decision.result == {"approved": True, "digest": question.asked.digest}
     assert question.asked.digest in room.agents.told[-1]
+
+
+@pytest.mark.parametrize("asks", ["May I?", "```", "~~~~\nMay I?", "<pre>", "- May I?"])
+@pytest.mark.parametrize("action", ["a*b*c", "```\n*x*\n````", "~~~\n# b", "    x\n\n<b>y</b>", "`"])
+async def test_a_card_shows_an_action_exactly_whatever_markdown_is_in_it_or_in_the_question(action, asks):
+    kind = asked_for(action=action)
+    card = card_of(Question(number="1a2b3c", run_id="r", call_id="c", text=asks, asked=kind), before=asks)
+    [shown, *_] = [one for one in MarkdownIt().parse(card.text) if one.type in ("fence", "code_block")]
+    assert (shown.type, shown.content) == ("fence", f"{action}\n")
 
 
 async def test_a_changed_action_is_another_question_and_the_number_of_the_former_is_stale(room):
