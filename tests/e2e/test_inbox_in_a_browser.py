@@ -110,6 +110,37 @@ def test_snooze_by_keyboard_never_opens_the_run_and_never_answers(
     assert not browser.complaints()
 
 
+def test_a_draft_keeps_its_row_and_the_other_rows_follow(
+    server: RunningServer, browser: Browser, tmp_path: Path
+) -> None:
+    folder = tmp_path / "yard"
+    slug = ask(server, folder)
+    agent(server, folder, "Ann", [sys.executable, "-c", ASKER.replace("Ada", "Ann")])
+    log_in(server, browser)
+    for place in ("/", f"/p/{slug}"):
+        browser.open(f"{server.url}{place}", width=1440)
+        becomes(browser, "!!document.querySelector('[data-item] [name=why]')")
+        fill(browser, "[data-item] [name=why]", "Not before the backup")
+        with server.line() as line:
+            said = {"project_key": str(folder), "sender_name": "Bo", "subject": "Wall", "body_md": "up"}
+            line.tool("send_message", **said, to=["Ann"])
+        becomes(browser, "document.querySelectorAll('[data-item] [name=why]').length", 2)
+        with server.line() as line:
+            asked = line.request("GET", "/admin/questions").json()["questions"]
+            number = next(one["number"] for one in asked if one["agent"] == "Ann")
+            line.order("POST", "/admin/questions", {"number": number, "answer": "yes", "by": "lena"})
+        becomes(browser, "document.querySelectorAll('[data-item] [name=why]').length", 1)
+        assert browser.see("document.activeElement.value") == "Not before the backup"
+    with server.line() as line:
+        number = line.request("GET", "/admin/questions").json()["questions"][0]["number"]
+        line.order("POST", "/admin/questions", {"number": number, "answer": "yes", "by": "lena"})
+    becomes(browser, "!!document.querySelector('.news')")
+    assert browser.see("document.activeElement.value") == "Not before the backup"
+    browser.see("document.querySelector('.news').click()")
+    becomes(browser, "document.querySelectorAll('[data-item] [name=why]').length", 0)
+    assert not browser.complaints()
+
+
 class Clicks:
     """A person at the first page, whose clicks are counted; keys are free."""
 

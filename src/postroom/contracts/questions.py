@@ -185,12 +185,17 @@ def decision_on(asked: Asked, number: str, question: str, given: Given, now: int
 def _refuse_others(asked: Asked, number: str, named: str, by: Answerer) -> None:
     """Refuse a person or an agent who may not answer.
 
+    People state their name themselves, so the name of an agent in `not_by` is refused with any project.
+
     Raises:
         NotPermitted: The person or agent may not answer.
     """
     address = by.address.casefold()
     is_named = address in [one.casefold() for one in asked.to] or (OPERATOR in asked.to and by.is_operator)
-    is_barred = address in [one.casefold() for one in asked.not_by] or (bool(asked.not_by) and not address)
+    barred = [one.casefold() for one in asked.not_by]
+    is_barred = bool(barred) and (not by.name.strip() or not address or address in barred)
+    if address.startswith("human:"):
+        is_barred |= _bare_name(by.name) in map(_bare_name, barred)
     if is_barred or (asked.to and not is_named):
         raise NotPermitted(
             f"{one_line(by.name) or 'somebody without a name'} may not answer {named}, which is still open: "
@@ -198,6 +203,11 @@ def _refuse_others(asked: Asked, number: str, named: str, by: Answerer) -> None:
             value=number,
             remedy="ask one of those who may answer; nothing was changed",
         )
+
+
+def _bare_name(address: str) -> str:
+    """Return the name in an address of a person or an agent, to compare it with others."""
+    return address.strip().casefold().removeprefix("human:").partition("@")[0].strip()
 
 
 def _read(asked: Asked, given: Json) -> tuple[dict[str, Json], str]:

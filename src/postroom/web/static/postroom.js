@@ -16,17 +16,19 @@ const kept = (name, value) => {
 const keyOf = (node) => node.id || node.dataset?.key || "";
 const fits = (old, fresh) => old.nodeName === fresh.nodeName && keyOf(old) === keyOf(fresh);
 
-function change(old, fresh) {
+function change(old, fresh, rows) {
   if (old.isEqualNode(fresh)) return;
   if (old.nodeType !== 1) return (old.data = fresh.data);
   for (const { name } of [...old.attributes])
     if (name !== "open" && !fresh.hasAttribute(name)) old.removeAttribute(name);
   for (const { name, value } of fresh.attributes)
     if (name !== "open" && old.getAttribute(name) !== value) old.setAttribute(name, value);
-  changeChildren(old, fresh);
+  changeChildren(old, fresh, rows);
 }
 
-function changeChildren(old, fresh) {
+// The given rows stay, even if the fresh nodes lack them.
+function changeChildren(old, fresh, rows) {
+  const drop = (node) => rows.some((row) => node.contains(row)) || node.remove();
   const keyed = new Map([...old.children].filter(keyOf).map((node) => [keyOf(node), node]));
   const stay = new Set([...fresh.children].map(keyOf));
   let place = old.firstChild;
@@ -36,19 +38,20 @@ function changeChildren(old, fresh) {
     return node;
   };
   for (const node of [...fresh.childNodes]) {
-    while (place && keyOf(place) && !stay.has(keyOf(place))) next().remove();
+    while (place && keyOf(place) && !stay.has(keyOf(place))) drop(next());
     const known = keyed.get(keyOf(node));
     if (known?.nodeName === node.nodeName) {
       if (known === place) next();
       else old.insertBefore(known, place);
-      change(known, node);
-    } else if (place && fits(place, node)) change(next(), node);
+      change(known, node, rows);
+    } else if (place && fits(place, node)) change(next(), node, rows);
     else old.insertBefore(node, place);
   }
-  while (place) next().remove();
+  while (place) drop(next());
 }
 
-// A part with a field in use, typed text or a selection stays; a button says "1 new".
+// A row with a field in use or typed text stays; a part with a selection, or with such a field outside its rows, stays whole.
+// A button says "1 new".
 
 const differs = (field) =>
   field.options ? [...field.options].some((choice) => choice.selected !== choice.defaultSelected)
@@ -57,10 +60,10 @@ const differs = (field) =>
 
 const FIELDS = "input, textarea, select";
 
-function isHeld(part) {
-  const at = document.activeElement, chosen = getSelection();
-  return (part.contains(at) && at.matches(FIELDS)) || (!chosen.isCollapsed && part.contains(chosen.anchorNode))
-    || all(FIELDS, part).some(differs);
+// Nodes of a part that an update must not take from the person who uses them.
+function used(part) {
+  const chosen = getSelection(), fields = all(FIELDS, part).filter((field) => field === document.activeElement || differs(field));
+  return !chosen.isCollapsed && part.contains(chosen.anchorNode) ? [part, ...fields] : fields;
 }
 
 function plain(part) {
@@ -76,8 +79,13 @@ news.onclick = () => letGo(true);
 
 function put(part, fresh, isAsked) {
   held.delete(part);
-  if (isAsked || !isHeld(part)) changeChildren(part, fresh);
-  else if (plain(part) !== plain(fresh)) held.set(part, fresh);
+  const rows = isAsked ? [] : used(part).map(cardOf);
+  if (rows.every((row) => row !== part && part.contains(row))) {
+    const copy = fresh.cloneNode(true);
+    for (const row of rows) all("[data-item]", copy).find((twin) => keyOf(twin) === keyOf(row))?.replaceWith(row.cloneNode(true));
+    changeChildren(part, copy, rows);
+  }
+  if (rows.length && plain(part) !== plain(fresh)) held.set(part, fresh);
 }
 
 function tellHeld() {
