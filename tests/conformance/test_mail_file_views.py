@@ -45,6 +45,22 @@ def test_a_change_is_due_for_each_other_agent_that_read_another_version_and_was_
     assert box.file_views(["m:/a"])[1] == told
 
 
+@on_both
+def test_a_change_that_was_reverted_is_not_due(box: Box, here: Office) -> None:
+    ada, ben, cyd = here.ada.id, here.ben.id, here.cyd.id
+    for agent in (ben, cyd):
+        box.put_file_view(view(agent, "old"))
+    box.note_file_change("m:/a", "new", agent_id=ada, now=9)
+    box.mark_file_views_told(cyd)
+    box.note_file_change("m:/a", "old", agent_id=ada, now=10)
+    assert [box.due_file_views(one, limit=9) for one in (ben, cyd)] == [[], []]
+    box.note_file_change("m:/a", "newer", agent_id=ada, now=11)
+    assert [one.changed_blob for agent in (ben, cyd) for one in box.due_file_views(agent, limit=9)] == [
+        "newer",
+        "newer",
+    ]
+
+
 def test_old_views_are_deleted_oldest_first(box: Box, here: Office) -> None:
     for number in range(4):
         box.put_file_view(view(here.ada.id, "x", file=f"m:/{number}", now=10 + number))

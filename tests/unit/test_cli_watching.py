@@ -138,6 +138,15 @@ def test_open_questions_are_asked_in_turn_at_a_terminal(
     assert run("questions", "answer", "none").code == 2
 
 
+@pytest.mark.parametrize("span", [("banana",), ("--", "-5m"), ("5",), ("99999999999999999999d",)], ids=str)
+def test_a_question_is_not_put_off_by_a_text_that_is_no_duration(
+    fake: FakePostroom, run: Run, span: tuple[str, ...]
+) -> None:
+    done = run("questions", "snooze", "4f2a", *span)
+    assert (done.code, "is not a duration" in done.err, "Traceback" in done.err) == (2, True, False)
+    assert not fake.seen
+
+
 def test_lists_name_the_agent_with_its_project_or_its_chat(fake: FakePostroom, run: Run) -> None:
     in_chat = {**QUESTION, "number": "77aa", "agent": "default", "project": "", "chat": "telegram/4711"}
     fake.admin["GET", "/admin/questions"] = lambda _: {"questions": [QUESTION, in_chat]}

@@ -118,7 +118,7 @@ class Team:
         return await self.use(agent, "Read", {"file_path": str(self.folder / name)})
 
     async def write(self, agent: str, text: str | bytes, name: str = "a.py", **env: str) -> str:
-        path = {"file_path": str(self.folder / name)}
+        path = {"file_path": str(self.folder / name), **({"content": text} if isinstance(text, str) else {})}
         return await self.use(agent, "Write", path, lambda: self.put(name, text), **env)
 
     async def run(
@@ -289,6 +289,34 @@ async def test_two_agents_that_edit_one_file_within_a_minute_are_told_both(make:
         told = await team.tell("Ada", "prompt")
         assert ('was changed by "Ben"' in told, f'You and "Ben" {both}' in told) == (True, is_told)
         team.wait(1_000)
+
+
+async def test_a_notice_says_only_once_that_two_agents_edit_one_file(make: Make) -> None:
+    team = await make()
+    edit = {"file_path": str(team.folder / "a.py")}
+    for agent in ("Ada", "Ben"):
+        await team.read(agent)
+    await team.use("Ada", "Edit", edit, lambda: team.put("a.py", "1\ntwo\nthree\n"))
+    team.wait(5)
+    await team.read("Ben")
+    await team.use("Ben", "Edit", edit, lambda: team.put("a.py", "1\n2\nthree\n"))
+    told = await team.use("Ada", "Edit", edit, lambda: team.put("a.py", "1\n2\n3\n"))
+    assert 'was changed by "Ben"' in told
+    assert told.count("edit this file at the same time") == 1
+
+
+async def test_a_change_that_was_reverted_is_not_told(make: Make) -> None:
+    team = await make()
+    for agent in ("Ada", "Ben"):
+        await team.read(agent)
+    before = (team.folder / "a.py").read_text()
+    await team.write("Ada", "ada\n")
+    await team.write("Ada", before)
+    assert await team.tell("Ben", "prompt") == ""
+    await team.write("Ada", "ada\n")
+    assert 'was changed by "Ada"' in await team.tell("Ben", "prompt")
+    await team.run("Ada", "git checkout a.py", lambda: team.put("a.py", before))
+    assert "held" not in await team.write("Ben", "ben\n")
 
 
 async def test_a_change_that_no_hook_reported_is_told_as_such(make: Make) -> None:
@@ -505,6 +533,54 @@ async def test_an_agent_that_has_read_a_part_is_told_of_changes_and_may_write_if
     told = await team.tell("Ben", "prompt")
     assert '"b.py" was changed by "Ada" 0 s ago, after you last read it.' in told
     assert "-two\n+2" in told
+
+
+WHOLE_CONTENTS = {"claude": "content", "gemini": "content", "opencode": "content", "copilot": "file_text"}
+
+
+@each_row("client", [*TOOLS])
+@each_row("first", ["Ada", "Ben"])
+@each_row("is_new", [False, True])
+async def test_of_two_writes_at_once_the_replaced_one_is_told_to_both_and_the_next_write_is_held(
+    make: Make, client: str, first: str, is_new: bool
+) -> None:
+    team = await make(folder=f"{client}-{first}-{is_new}")
+    path, tools = team.folder / "a.py", TOOLS[client]
+    if is_new:
+        path.unlink()
+    wrote = {"Ada": "one\nada\nthree\n", "Ben": "one\nben\nthree\n"}
+    given = {agent: {tools["path"]: str(path), WHOLE_CONTENTS[client]: text} for agent, text in wrote.items()}
+    for agent in () if is_new else wrote:
+        await team.use(agent, tools["read"], {tools["path"]: str(path)}, client=client)
+    for agent in wrote:
+        assert await team.tell(agent, "edit", tools["whole"], given[agent], client=client) == ""
+    for text in wrote.values():
+        team.put("a.py", text)
+    told = dict[str, str]()
+    for agent in sorted(wrote, key=lambda one: one != first):
+        told[agent] = await team.tell(agent, "tool", tools["whole"], given[agent], client=client)
+    for agent in wrote:
+        told[agent] += await team.tell(agent, "prompt", client=client)
+    assert 'a.py" was changed ' in told["Ada"]
+    assert "-ada\n+ben" in told["Ada"]
+    assert '"Ada"' in told["Ben"]
+    held = await team.use("Ada", tools["whole"], given["Ada"], client=client)
+    assert held.startswith("held: ")
+    assert 'was changed by "Ben"' in held
+    assert "held" not in await team.use("Ben", tools["whole"], given["Ben"], client=client)
+
+
+@each_row("stored", ["one\r\nada\r\n", "one\nada", "\ufeffone\nada  \n\n"])
+async def test_a_client_that_writes_other_ends_of_lines_has_written_its_version(
+    make: Make, stored: str
+) -> None:
+    team = await make(folder=f"of {len(stored)}")
+    for agent in ("Ada", "Ben"):
+        await team.read(agent)
+    given = {"file_path": str(team.folder / "a.py"), "content": "one\nada\n"}
+    assert await team.use("Ada", "Write", given, lambda: team.put("a.py", stored)) == ""
+    assert await team.use("Ada", "Write", given) == ""
+    assert 'was changed by "Ada"' in await team.write("Ben", "ben\n")
 
 
 @each_row("command", ["cat a.py; make test", "make test; cat a.py"])

@@ -1,18 +1,21 @@
 """Questions of every kind: each surface takes the same answers, from the same people, and refuses the same others."""
 
+import json
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 
 import pytest
 import pytest_asyncio
+from markdown_it import MarkdownIt
 
 from dispatch_room import done
 from postroom.contracts.errors import InvalidArgument, NotPermitted, StaleDecision
+from postroom.contracts.questions import asked_for
 from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import RunStatus
 from postroom.gateway.questions import Questions
-from postroom.gateway.replies import card_of, question_of
+from postroom.gateway.replies import Question, card_of, question_of
 from postroom.gateway.session import Platform, SessionSource
 from postroom.mail.context import Caller
 from postroom.services.questions import QuestionTimeouts
@@ -45,8 +48,8 @@ GOOD: dict[str, tuple[str, dict[str, Any], str]] = {
     "text": ("Name it Ben.", {"text": "Name it Ben."}, "They answered: Name it Ben."),
     "form": (
         "amount = 5\ncurrency = EUR",
-        {"values": {"amount": 5.0, "currency": "EUR"}},
-        "They answered: amount: 5.0; currency: EUR",
+        {"values": {"amount": 5, "currency": "EUR"}},
+        'They answered: {"amount": 5, "currency": "EUR"}',
     ),
 }
 BAD = {
@@ -149,7 +152,7 @@ async def test_each_surface_takes_the_same_answer_and_the_agent_gets_it(room, su
     [given] = after.answered
     assert (given.decision.result, given.decision.by) == (result, "ana")
     assert after.status is RunStatus.DONE
-    assert surface is by_mail or told in room.agents.told[-1]
+    assert f"You asked a person: {question.text}\n{told}" in room.agents.told[-1]
     [shown] = await room.look(room.questions.given_answers, SLUG, limit=9)
     assert (shown.by, shown.number) == ("ana", question.number)
 
@@ -202,6 +205,16 @@ async def test_the_person_who_asked_for_the_work_cannot_approve_it(room, surface
     assert await surface(room, run, question, "yes", "ana") == ""
 
 
+@pytest.mark.parametrize("surface", [on_page, over_http, in_chat])
+async def test_nobody_answers_under_the_name_of_an_agent_that_may_not_answer(room, surface):
+    run, question = await asked(room, not_by=["starter"])
+    assert question.asked.not_by == (f"Ada@{SLUG}",)
+    for by in ("Ada", "ada", " Ada ", f"Ada@{SLUG}", f"Ada@{PROJECT}", "human:Ada"):
+        assert f"except Ada@{SLUG}" in await surface(room, run, question, "yes", by), by
+        assert (await waiting(room))[1] == question
+    assert await surface(room, run, question, "yes", "ana") == ""
+
+
 async def test_a_second_answer_is_told_the_first_on_every_surface(room):
     run, question = await asked(room, choices=["EUR", "USD"])
     assert await over_http(room, run, question, "EUR", "ana") == ""
@@ -232,6 +245,17 @@ async def test_not_now_leaves_the_question_open_and_is_neither_yes_nor_no(room, 
     assert await over_http(room, run, question, "no", "ana") == ""
 
 
+@pytest.mark.parametrize("seconds", [-300, 1_000_000_001, 1e300])
+async def test_a_question_is_not_put_off_by_a_time_out_of_range(room, seconds):
+    _, question = await asked(room)
+    operator = room.browser(logged_in=False, Authorization=f"Bearer {TOKEN}")
+    body = {"number": question.number, "seconds": seconds}
+    refused = await operator.post("/admin/questions/snooze", json=body)
+    assert (refused.status_code, "invalid_argument" in refused.text) == (400, True), refused.text
+    [shown] = await room.questions.questions()
+    assert shown["snoozed_until"] is None
+
+
 @pytest.mark.parametrize(
     ("asks", "result"),
     [
@@ -260,6 +284,15 @@ async def test_a_yes_holds_for_exactly_the_action_that_was_shown(room):
     [given] = (await room.stores.threads.load_run(run.run_id)).answered
     assert given.decision.result == {"approved": True, "digest": question.asked.digest}
     assert question.asked.digest in room.agents.told[-1]
+
+
+@pytest.mark.parametrize("asks", ["May I?", "```", "~~~~\nMay I?", "<pre>", "- May I?"])
+@pytest.mark.parametrize("action", ["a*b*c", "```\n*x*\n````", "~~~\n# b", "    x\n\n<b>y</b>", "`"])
+async def test_a_card_shows_an_action_exactly_whatever_markdown_is_in_it_or_in_the_question(action, asks):
+    kind = asked_for(action=action)
+    card = card_of(Question(number="1a2b3c", run_id="r", call_id="c", text=asks, asked=kind), before=asks)
+    [shown, *_] = [one for one in MarkdownIt().parse(card.text) if one.type in ("fence", "code_block")]
+    assert (shown.type, shown.content) == ("fence", f"{action}\n")
 
 
 async def test_a_changed_action_is_another_question_and_the_number_of_the_former_is_stale(room):
@@ -348,3 +381,48 @@ async def test_hostile_words_of_a_form_are_contained_on_the_page(room):
         assert "<script>alert" not in page
         assert "\u202e" not in page
     assert "\u202e" not in card_of(question).text
+
+
+async def test_a_yes_by_mail_reaches_the_agent_as_the_answer_with_the_digest_of_the_action(room):
+    run, question = await asked(room, action="DROP TABLE payments_old")
+    assert await by_mail(room, run, question, "yes", "ana") == ""
+    await room.turn()
+    told = room.agents.told[-1]
+    assert told.startswith("You asked a person: May I?\nThe answer is yes."), told
+    assert f"(digest {question.asked.digest})" in told
+
+
+async def test_a_question_that_is_repeated_with_its_key_after_the_answer_returns_the_answer(room):
+    views = list[dict[str, Any]]()
+
+    async def act(activation: Any) -> Any:
+        base = {"project_key": PROJECT, "agent_name": "Bo", "run_id": activation.run_id}
+        asks = {**base, "question": "May I drop it?", "idempotency_key": "drop"}
+        views.append(await room.mail.call("ask_person", asks))
+        return done(activation, "I have asked.")
+
+    room.agents.act = act
+    await room.send("Ada", "Bo")
+    await room.turn()
+    run, question = await waiting(room)
+    assert await over_http(room, run, question, "yes", "ana") == ""
+    await room.turn()
+    first, again = views
+    assert first == {"question_id": question.number, "asked": True}
+    assert again["question_id"] == question.number
+    assert again["asked"] is False
+    assert again["answer"].startswith("The answer is yes.")
+    assert (await room.stores.threads.load_run(run.run_id)).status is RunStatus.DONE
+
+
+async def test_a_form_reaches_the_agent_as_json_that_no_text_in_a_field_can_imitate(room):
+    fields = {"to": "string", "count": "integer", "amount": "number", "ratio": "number", "sure": "boolean"}
+    properties = {name: {"type": of_type} for name, of_type in fields.items()}
+    _, question = await asked(room, form={"type": "object", "properties": properties})
+    given = {"to": 'bob; amount: 999999", "count": 7', "count": 2, "amount": 5, "ratio": 0.5, "sure": True}
+    await room.questions.answer(question.number, given, by="ana")
+    await room.turn()
+    [line] = [one for one in room.agents.told[-1].splitlines() if one.startswith("They answered: ")]
+    told = line.removeprefix("They answered: ")
+    assert json.loads(told) == given
+    assert '"amount": 5,' in told

@@ -147,7 +147,7 @@ async def test_a_reply_to_the_question_lets_its_run_go_on_past_the_messages_that
     sent = await reply(room, question, "Do.")
     await room.turn()
     assert [text for _, texts in room.agents.prompts[1:] for text in texts if "Do." in text] != []
-    assert len(room.agents.prompts[1][1]) == 1
+    assert len(room.agents.prompts[1][1]) == 2  # the reply as mail, then the answer
     assert (await bodies(room, "Ada"))[1:] == ["about Re: first"]
     assert await bodies(room, "Ben") == ["about second"]
     assert (await room.handled(number(sent), "Bo")).ended_at is not None
@@ -170,7 +170,7 @@ async def test_an_answer_is_taken_when_too_many_messages_wait_and_other_messages
     [question] = await room.inbox("Ada")
     await reply(room, question, "Do.")
     await room.turn()
-    assert len(room.agents.prompts[1][1]) == 1
+    assert len(room.agents.prompts[1][1]) == 2  # the reply as mail, then the answer
     assert "Do." in room.agents.prompts[1][1][0]
     assert (await bodies(room, "Ada"))[1:] == ["about Re: first"]
     await room.turn()
@@ -272,7 +272,7 @@ async def test_a_late_reply_to_an_earlier_question_does_not_answer_the_present_o
     assert [
         sum(word in text for _, texts in room.agents.prompts for text in texts)
         for word in ("Too late.", "Two.")
-    ] == [1, 1]
+    ] == [1, 2]  # an answer comes as mail and as the answer
     assert "Two." in room.agents.prompts[2][1][-1]
     assert "Too late." in room.agents.prompts[3][1][-1]
     assert len(room.agents.prompts) == 4

@@ -62,6 +62,7 @@ RECENT = 60 * 1_000_000_000
 
 WHOLE_TOOLS = ("Write", "write_file", "create", "write", "Delete", "delete_file")
 READ_TOOLS = ("Read", "read_file", "read_many_files", "read_files", "view", "read")
+_CONTENTS = ("content", "contents", "file_text")
 SHELL_TOOLS = (
     *("Bash", "bash", "run_shell_command", "Shell", "shell", "run_terminal_cmd", "exec_command"),
     *("run_commands", "execute_command", "powershell"),
@@ -87,7 +88,10 @@ class Look:
         self._cwd = folder_of(sent)
         self._now = time.time_ns()
         self._is_used = kind != "edit"
-        self._is_shell = tool_of(sent)[0] in SHELL_TOOLS
+        tool, given = tool_of(sent)
+        self._is_shell = tool in SHELL_TOOLS
+        texts = (text_of(given.get(key)) for key in _CONTENTS if tool in WHOLE_TOOLS)
+        self._content = next(filter(None, texts), "").encode()
         self._left = MOST_BYTES
         session = session_of(sent)
         self._list = self._path("sessions", _hash(f"{client}/{session}".encode())) if session else ""
@@ -153,9 +157,28 @@ class Look:
             is_used = how in ("whole", "part") or (how == "shell" and found[0] != "gone" and age < RECENT)
         else:
             is_used, how = not is_same or found[0] == "huge", "shell" if how == "named" else how
+        if how == "whole" and is_used and (written := self._replaced(path, found[0])):
+            self.reports.append([path, written, how])
+            how = "found"
         self._seen[path] = found
         if is_used:
             self.reports.append([path, found[0], how])
+
+    def _replaced(self, path: str, blob: str) -> str:
+        """Return the version that the tool wrote if the file now has another one; "" if it has none.
+
+        Other ends of lines, and spaces there, do not make another version: the client may have changed them.
+        """
+        if not self._content or len(self._content) > LARGEST_FILE or blob == "huge":
+            return ""
+        written = _hash(b"blob %d\0" % len(self._content) + self._content)
+        try:
+            if blob == written or _trimmed(_content(path)) == _trimmed(self._content):
+                return ""
+        except OSError:  # the file was deleted
+            pass
+        self._copy(written, self._content)
+        return written
 
     def _find_changes(self) -> None:
         """Report the files in the session's list that have changed since they were listed."""
@@ -474,6 +497,10 @@ def _hash(content: bytes) -> str:
     except ImportError:
         from hashlib import sha1
     return str(sha1(content, usedforsecurity=False).hexdigest())
+
+
+def _trimmed(content: bytes) -> list[bytes]:
+    return [line.rstrip() for line in content.removeprefix(b"\xef\xbb\xbf").rstrip().splitlines()]
 
 
 def _rows(path: str) -> list[str]:

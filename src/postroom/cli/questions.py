@@ -11,8 +11,7 @@ import typer
 from postroom.cli import show
 from postroom.cli.call import call, shows
 from postroom.cli.help_text import examples
-from postroom.cli.options import AsJson, DataDir, completed
-from postroom.contracts.clock import duration_of
+from postroom.cli.options import AsJson, DataDir, completed, seconds
 from postroom.contracts.errors import InvalidArgument, NotPermitted, StaleDecision, TooLarge
 from postroom.services.cut_ids import whole_id
 
@@ -111,8 +110,8 @@ def snooze(
     as_json: AsJson = False,
 ) -> None:
     """Put a question off: it stays open, and is neither yes nor no."""
-    seconds = 0.0 if span == "0" else duration_of(span).total_seconds()
-    found = call("snooze_question", data_dir=data_dir, number=number, seconds=seconds, by=_name(by))
+    put_off = 0.0 if span == "0" else seconds(span)
+    found = call("snooze_question", data_dir=data_dir, number=number, seconds=put_off, by=_name(by))
     until = found["snoozed_until"]
     line = f"{number} waits until {until}." if until else f"{number} is no longer put off."
     show.answer(found, as_json=as_json, text=lambda: show.line(line))

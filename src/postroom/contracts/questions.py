@@ -185,12 +185,17 @@ def decision_on(asked: Asked, number: str, question: str, given: Given, now: int
 def _refuse_others(asked: Asked, number: str, named: str, by: Answerer) -> None:
     """Refuse a person or an agent who may not answer.
 
+    People state their name themselves, so the name of an agent in `not_by` is refused with any project.
+
     Raises:
         NotPermitted: The person or agent may not answer.
     """
     address = by.address.casefold()
     is_named = address in [one.casefold() for one in asked.to] or (OPERATOR in asked.to and by.is_operator)
-    is_barred = address in [one.casefold() for one in asked.not_by] or (bool(asked.not_by) and not address)
+    barred = [one.casefold() for one in asked.not_by]
+    is_barred = bool(barred) and (not by.name.strip() or not address or address in barred)
+    if address.startswith("human:"):
+        is_barred |= _bare_name(by.name) in map(_bare_name, barred)
     if is_barred or (asked.to and not is_named):
         raise NotPermitted(
             f"{one_line(by.name) or 'somebody without a name'} may not answer {named}, which is still open: "
@@ -200,8 +205,13 @@ def _refuse_others(asked: Asked, number: str, named: str, by: Answerer) -> None:
         )
 
 
+def _bare_name(address: str) -> str:
+    """Return the name in an address of a person or an agent, to compare it with others."""
+    return address.strip().casefold().removeprefix("human:").partition("@")[0].strip()
+
+
 def _read(asked: Asked, given: Json) -> tuple[dict[str, Json], str]:
-    """Return an answer as data and in words; for a yes or a no, the words are empty."""
+    """Return an answer as data and in words: JSON for a form, and nothing for a yes or a no."""
     text = given.strip() if isinstance(given, str) else ""
     match asked.kind:
         case QuestionKind.YES_NO:
@@ -217,8 +227,7 @@ def _read(asked: Asked, given: Json) -> tuple[dict[str, Json], str]:
             _refuse_long("an answer", text)
             return {"text": storable(text)}, storable(text)
     values = _values(asked.fields, given)
-    words = "; ".join(f"{name}: {one_line(_word(value))}" for name, value in values.items())
-    return {"values": values}, words or "an empty form"
+    return {"values": values}, json.dumps(values, ensure_ascii=False)
 
 
 def _choice(choices: Sequence[str], given: Json) -> tuple[dict[str, Json], str]:
@@ -294,25 +303,21 @@ def _value(field: FormField, given: Json) -> Json:
 
 
 def _number(given: Json, *, is_integer: bool) -> float | int | None:
-    """Return a number, which may be given as text; None for any other value."""
+    """Return a number, which may be given as text; None for any other value. Whole numbers are integers."""
     try:
         number = float(given) if isinstance(given, str | int | float) else float("nan")
     except (ValueError, OverflowError):
         return None
     if isinstance(given, bool) or not isfinite(number):
         return None
-    if not is_integer:
-        return number
-    return int(number) if number.is_integer() and abs(number) < 2**53 else None
+    if number.is_integer() and abs(number) < 2**53:
+        return int(number)
+    return None if is_integer else number
 
 
 def _refuse_long(what: str, text: str) -> None:
     if len(text) > LONGEST_TEXT:
         raise _Misfit(f"{what} can have at most {LONGEST_TEXT} characters")
-
-
-def _word(value: Json) -> str:
-    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
 
 
 def _shown(given: object) -> str:

@@ -17,7 +17,7 @@ from postroom.contracts.mail import Attachment
 from postroom.contracts.messages import Json, ToolCall
 from postroom.contracts.outbox import NO_END, OutboxDraft, OutboxMessage
 from postroom.contracts.questions import YES_OR_NO, Asked, Given, QuestionKind, decision_on
-from postroom.contracts.quoting import readable
+from postroom.contracts.quoting import in_code_fence
 from postroom.contracts.records import Record, replace
 from postroom.contracts.runs import (
     CUT_OFF,
@@ -256,7 +256,10 @@ def number_of(run_id: str, ticket: RunWaitingTicket) -> str:
 
 
 def card_of(question: Question, before: str = "") -> Card:
-    """Return the card of a question with its limits and buttons, below the text `before`."""
+    """Return the card of a question with its limits and buttons, below the text `before`.
+
+    The action comes first, because a text above it could open a block that hides or changes it.
+    """
     number, asked = question.number, question.asked
     buttons: tuple[Button, ...] = ()
     how = ""
@@ -273,9 +276,9 @@ def card_of(question: Question, before: str = "") -> Card:
             )
         case _:
             how = f"Reply to this message, or send {how_to_answer(question)}"
-    action = f"A yes permits exactly this:\n{readable(asked.action)}" if asked.action else ""
+    action = f"A yes permits exactly this:\n{in_code_fence(asked.action)}" if asked.action else ""
     who = f"From {asked.who}." if asked.to or asked.not_by else ""
-    return Card(text="\n\n".join(filter(None, (before, question.text, action, who, how))), buttons=buttons)
+    return Card(text="\n\n".join(filter(None, (action, before, question.text, who, how))), buttons=buttons)
 
 
 def how_to_answer(question: Question) -> str:

@@ -429,7 +429,7 @@ class Mail:
                 return operation.run(context, command)
             if (before := self._answer_before(tx, place, command, caller)) is not None:
                 if isinstance(command, AskPerson):
-                    ask_person_again(context, command, before)
+                    return ask_person_again(context, command, before)
                 return before
             answer = operation.run(context, command)
             tx.insert_answer(place.scope, place.key, place.digest, msgspec.json.encode(answer), context.now)

@@ -1,7 +1,7 @@
 """Questions of an active run to people: stored at once, asked at the end of the turn, answered once."""
 
 from itertools import count
-from typing import Final, TypedDict
+from typing import Final, NotRequired, TypedDict
 
 from msgspec import to_builtins
 
@@ -16,7 +16,7 @@ from postroom.mail.commands import AskPerson
 from postroom.mail.context import WriteContext
 from postroom.mail.identity import acting, acting_active, find_address
 from postroom.mail.projects import full_address
-from postroom.mail.waking.prompts import ASKED, ASKING_LANES, asking_thread, messages_named
+from postroom.mail.waking.prompts import ASKED, ASKING_LANES, asking_thread, decision_told, messages_named
 
 STARTER: Final = "starter"
 """Stands for the person or agent who wrote the message that started the run."""
@@ -24,10 +24,14 @@ _OWN_RUN = "give the run's own id from POSTROOM_RUN of the program that the serv
 
 
 class AskedView(TypedDict):
-    """A stored question. The question is asked when the run has ended its turn, so end the turn now."""
+    """A stored question. The question is asked when the run has ended its turn, so end the turn now.
+
+    If the question was already answered, `asked` is false, and `answer` is the answer: continue with it.
+    """
 
     question_id: str
     asked: bool
+    answer: NotRequired[str]
 
 
 def ask_person(context: WriteContext, asked: AskPerson) -> AskedView:
@@ -65,23 +69,28 @@ def ask_person(context: WriteContext, asked: AskPerson) -> AskedView:
     return {"question_id": question.id, "asked": True}
 
 
-def ask_person_again(context: WriteContext, asked: AskPerson, kept: AskedView) -> None:
-    """Restore a question if the result of its call was stored under an idempotency key.
+def ask_person_again(context: WriteContext, asked: AskPerson, kept: AskedView) -> AskedView:
+    """Restore a question whose call has a stored result under an idempotency key; return the result now.
 
     If the server crashes or the attempt fails, the question is removed with the attempt. The next attempt
     repeats the call and gets the stored result, so the question must exist again under the same id. A
-    question that is still open or was answered is not asked again.
+    question that is still open or was answered is not asked again; the result then has its answer.
 
     Raises:
         IllegalTransition: The question does not exist, and the agent has no such active run.
     """
     home, agent = acting(context, asked.project_key, asked.agent_name)
     if _is_outside(context, asked, agent):
-        return  # a question asked outside a run does not depend on an attempt
+        return kept  # a question asked outside a run does not depend on an attempt
     run_id = _run_of(context, asked)
+    run = context.tx.run_of(run_id)
+    for one in run.answered if run is not None else ():
+        if one.ticket.tool_call_id == kept["question_id"]:
+            return {**kept, "asked": False, "answer": decision_told(one.decision)}
     if not context.tx.has_asked(run_id, kept["question_id"]):
         question = _question(context, asked, home, agent, run_id)
         _keep(context, agent, run_id, replace(question, id=kept["question_id"]))
+    return kept
 
 
 def _run_of(context: WriteContext, asked: AskPerson) -> str:

@@ -37,7 +37,7 @@ from postroom.mail.notes import notes_to_give
 from postroom.mail.reservations import in_run, release_reserved_in
 from postroom.mail.sending import Addressee, NewMessage, refusals, reply_subject, store_message, wake_readers
 from postroom.mail.tasks import MOST_REASON, block_unfinished, give_back
-from postroom.mail.waking.open_questions import ASK, BY_MAIL, IN_WINDOW, takes_reply
+from postroom.mail.waking.open_questions import ASK, IN_WINDOW, takes_reply
 from postroom.mail.waking.prompts import (
     ASKING,
     DECISION,
@@ -403,7 +403,6 @@ async def _continued(activation: RunActivation) -> tuple[RunActivation, RunRecor
         RunMessage.user(answer_told(asked.get(call_id, ""), resume), id=f"{DECISION}{resume.decision_id}")
         for call_id, resume in activation.decisions
         if call_id not in budgets  # the agent did not ask about the budget
-        and not resume.decision_id.startswith(f"{BY_MAIL}/")  # the agent reads the reply itself
     )
     return replace(activation, messages=(*messages, *decided)), before
 

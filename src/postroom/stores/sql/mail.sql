@@ -527,10 +527,12 @@ ON CONFLICT (file, agent_id) DO UPDATE
       notice = excluded.notice, used_at = excluded.used_at;
 
 -- note_file_change
--- An agent that has read the new version needs no notice. One that was told of a change is not told again.
+-- An agent that has read the new version needs no notice, also if an earlier notice was due: the change was reverted.
+-- An agent that was told of a change is not told again.
 UPDATE file_views
-   SET changed_blob = :blob, changed_by = :agent_id, changed_at = :now, notice = CASE WHEN notice = 2 THEN 2 ELSE 1 END
- WHERE file = :file AND agent_id <> :agent_id AND seen_blob <> '' AND seen_blob <> :blob;
+   SET changed_blob = :blob, changed_by = :agent_id, changed_at = :now,
+       notice = CASE WHEN seen_blob = :blob THEN 0 WHEN notice = 2 THEN 2 ELSE 1 END
+ WHERE file = :file AND agent_id <> :agent_id AND seen_blob <> '' AND (seen_blob <> :blob OR notice > 0);
 
 -- mark_file_views_told
 UPDATE file_views SET notice = 2 WHERE agent_id = :agent_id AND notice = 1;
