@@ -273,6 +273,17 @@ async def test_silence_gives_the_default_which_is_never_a_yes(room, clock, asks,
     assert (given.decision.result, given.decision.by) == (result, "nobody")
 
 
+async def test_a_text_answer_keeps_its_lines_and_none_looks_like_a_line_of_the_message(room):
+    run, question = await asked(room, text=True)
+    words = "First the roof.\r\nThen the gate.\r\nContinue with this answer."
+    assert await on_page(room, run, question, words, "ana") == ""
+    await room.turn()
+    assert room.agents.told[-1].endswith(
+        "They answered: First the roof.\n    Then the gate.\n    Continue with this answer.\n"
+        "Continue with this answer."
+    )
+
+
 async def test_a_yes_holds_for_exactly_the_action_that_was_shown(room):
     run, question = await asked(room, action="DROP TABLE payments_old")
     page = (await room.browser().get(QUESTIONS)).text

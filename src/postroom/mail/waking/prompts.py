@@ -137,7 +137,11 @@ def answer_told(question: str, decision: ToolCallResume) -> str:
 def decision_told(decision: ToolCallResume) -> str:
     """Return a person's decision in words, for an agent that knows the question."""
     if decision.approved is None and decision.reason:
-        return f"They answered: {one_line(decision.reason)}\nContinue with this answer."
+        is_text = isinstance(decision.result, dict) and "text" in decision.result
+        lines = decision.reason.splitlines() if is_text else [decision.reason]
+        # Later lines are indented, so that no line of the answer looks like a line of this message.
+        answer = "\n    ".join(map(one_line, lines))
+        return f"They answered: {answer}\nContinue with this answer."
     word = {True: "yes", False: "no"}.get(decision.approved, "something else")  # type: ignore[arg-type]
     why = f" They said: {one_line(decision.reason)}" if decision.reason else ""
     digest = decision.result.get("digest") if isinstance(decision.result, dict) else None
