@@ -354,6 +354,7 @@ async def test_an_answer_to_one_question_leaves_the_answer_to_another_its_eight_
 
 
 async def test_an_answer_by_mail_is_listed_with_who_gave_it_and_its_words(room):
+    room.agents.asks = {"text": True}
     browser, _ = await asked(room)
     [question] = [one for one in await room.messages() if one.sender_name == "Ash"]
     reply = {
@@ -383,14 +384,12 @@ async def test_an_answer_by_mail_is_listed_with_who_gave_it_and_its_words(room):
 async def test_a_persons_reply_to_a_question_on_its_page_answers_it(room):
     await asked(room)
     [question] = [one for one in await room.messages() if one.sender_name == "Ash"]  # it came to Ada
-    browser, fields = await message_form(
-        room, f"{WRITE}?reply={question.id}", to="", subject="", body="Do it."
-    )
+    browser, fields = await message_form(room, f"{WRITE}?reply={question.id}", to="", subject="", body="yes")
     sent = await post(browser, WRITE, *fields, ("reply", str(question.id)))
     assert "waits:" not in (await browser.get(sent.headers["location"])).text
     await room.turn()
     [given] = await room.look(room.questions.given_answers, SLUG, limit=10)
-    assert (given.by, given.where, given.why) == ("Ana", "by mail", "Do it.")
+    assert (given.by, given.where, given.approved) == ("Ana", "by mail", True)
     assert [run.status for run in await room.stores.threads.list_runs(RunQuery())] == [RunStatus.DONE]
 
 

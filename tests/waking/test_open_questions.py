@@ -144,9 +144,11 @@ async def test_a_reply_to_the_question_lets_its_run_go_on_past_the_messages_that
     await room.turn()
     await room.send("Ben", "Bo", subject="second")
     [question] = await room.inbox("Ada")
-    sent = await reply(room, question, "Do.")
+    sent = await reply(room, question, "yes")
     await room.turn()
-    assert [text for _, texts in room.agents.prompts[1:] for text in texts if "Do." in text] != []
+    assert [
+        text for _, texts in room.agents.prompts[1:] for text in texts if "The answer is yes." in text
+    ] != []
     assert len(room.agents.prompts[1][1]) == 2  # the reply as mail, then the answer
     assert (await bodies(room, "Ada"))[1:] == ["about Re: first"]
     assert await bodies(room, "Ben") == ["about second"]
@@ -168,10 +170,10 @@ async def test_an_answer_is_taken_when_too_many_messages_wait_and_other_messages
     with pytest.raises(QueueFull):
         await room.send("Ben", "Bo", subject="fourth")
     [question] = await room.inbox("Ada")
-    await reply(room, question, "Do.")
+    await reply(room, question, "yes")
     await room.turn()
     assert len(room.agents.prompts[1][1]) == 2  # the reply as mail, then the answer
-    assert "Do." in room.agents.prompts[1][1][0]
+    assert room.agents.prompts[1][1][1].startswith("You asked a person: May I?\nThe answer is yes.")
     assert (await bodies(room, "Ada"))[1:] == ["about Re: first"]
     await room.turn()
     assert sorted(await bodies(room, "Ben")) == ["about second", "about third"]
@@ -189,7 +191,7 @@ async def test_a_sender_is_told_that_its_message_waits_and_why(room):
     await room.turn()
     assert await states(room, "Ben", number(sent)) == [("announced", why), ("stored", None)]
     assert await states(room, "Ada", number(first)) == [("delivered", None)]
-    answer = await reply(room, question, "Do.")
+    answer = await reply(room, question, "yes")
     assert answer["deliveries"][0]["seen"] == ["wake by runner"]
     await room.turn()
     assert await states(room, "Ben", number(sent)) == [("read", None), ("stored", None)]
@@ -222,11 +224,11 @@ async def test_a_reply_of_one_who_did_not_receive_the_question_is_no_answer(room
     await room.turn()
     assert (await waiting(room)) == asked
     assert await room.handled(number(meddled), "Bo") is None
-    await reply(room, question, "Do not.")
+    await reply(room, question, "no")
     await room.turn()
     told = ["yes do it" in prompt[1][-1] for prompt in room.agents.prompts]
     assert told == [False, False, True]
-    assert "Do not." in room.agents.prompts[1][1][-1]
+    assert "The answer is no." in room.agents.prompts[1][1][-1]
     assert await bodies(room, "Cyd") == ["about Re: first"]
 
 
@@ -256,7 +258,7 @@ async def test_a_late_reply_to_an_earlier_question_does_not_answer_the_present_o
     await room.turn()
     [first] = await room.inbox("Ada")
     if by_reply:
-        await reply(room, first, "One.")
+        await reply(room, first, "yes")
         await room.turn()
     else:
         await answered(room, await waiting(room))
@@ -267,13 +269,13 @@ async def test_a_late_reply_to_an_earlier_question_does_not_answer_the_present_o
     assert (await waiting(room)) == second
     assert await room.handled(number(late), "Bo") is None
     [_, question] = await room.inbox("Ada")
-    await reply(room, question, "Two.")
+    await reply(room, question, "no")
     await room.turn()
     assert [
         sum(word in text for _, texts in room.agents.prompts for text in texts)
-        for word in ("Too late.", "Two.")
-    ] == [1, 2]  # an answer comes as mail and as the answer
-    assert "Two." in room.agents.prompts[2][1][-1]
+        for word in ("Too late.", "The answer is no.")
+    ] == [1, 1]
+    assert "The answer is no." in room.agents.prompts[2][1][-1]
     assert "Too late." in room.agents.prompts[3][1][-1]
     assert len(room.agents.prompts) == 4
     assert len({run.run_id for run in await room.runs.threads.list_runs(RunQuery())}) == 2
@@ -291,7 +293,7 @@ async def test_a_second_reply_to_a_question_that_its_run_goes_on_from_does_not_a
     room.agents.act = act
     await room.send("Ada", "Bo", subject="first")
     await room.turn()
-    await reply(room, (await room.inbox("Ada"))[0], "One.")
+    await reply(room, (await room.inbox("Ada"))[0], "yes")
     await room.turn()
     second = await waiting(room)
     assert [one.reason for one in second.open_tickets] == ["Question 2?"]

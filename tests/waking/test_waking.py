@@ -419,7 +419,7 @@ async def test_a_question_may_be_answered_by_a_message_and_is_told_once(room):
     async def act(activation):
         if len(room.agents.prompts) == 1:
             asked = {"project_key": PROJECT, "agent_name": "Bo", "run_id": activation.run_id}
-            await room.mail.call("ask_person", {**asked, "question": "Red or blue?"})
+            await room.mail.call("ask_person", {**asked, "question": "Red or blue?", "text": True})
             return done(activation, "Before I paint:")
         return done(activation, "painted")
 

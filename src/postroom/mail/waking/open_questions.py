@@ -13,8 +13,7 @@ from typing import Final
 from postroom.contracts.clock import iso
 from postroom.contracts.errors import InvalidArgument, NotPermitted
 from postroom.contracts.mail import Agent, Message, Recipient
-from postroom.contracts.questions import LONGEST_TEXT, Answerer, Given, QuestionKind, decision_on
-from postroom.contracts.records import replace
+from postroom.contracts.questions import LONGEST_TEXT, Answerer, Given, decision_on
 from postroom.contracts.runs import RunRecord
 from postroom.contracts.tools import ToolCallResume
 from postroom.mail.projects import PEOPLE_SLUG, VISITOR, full_address
@@ -60,8 +59,8 @@ def given_by_reply(
 ) -> tuple[tuple[str, ToolCallResume], ...]:
     """Return, in stored form, the answers that a reply gives to all open questions of a run.
 
-    A reply in words also answers a yes-or-no question, but then counts neither as yes nor as no. Only the
-    first 2,000 characters of a reply become the answer.
+    Each reply is read as on every other surface: other words than yes or no answer no yes-or-no question.
+    Only the first 2,000 characters of a reply become the answer.
 
     Raises:
         NotPermitted: The sender may not answer one of the questions.
@@ -70,11 +69,8 @@ def given_by_reply(
     by, text = _answerer(tx, message.sender_id), message.body_md.strip()[:LONGEST_TEXT]
     found = list[tuple[str, ToolCallResume]]()
     for ticket in run.open_tickets:
-        asked = ticket.asked
-        if asked.kind is QuestionKind.YES_NO and text.casefold() not in ("yes", "no"):
-            asked = replace(asked, kind=QuestionKind.TEXT)
         given = Given(value=text, by=by, at=f"{BY_MAIL}/{message.id}")
-        decided = decision_on(asked, ticket.tool_call_id, ticket.reason, given, now)
+        decided = decision_on(ticket.asked, ticket.tool_call_id, ticket.reason, given, now)
         found.append((ticket.tool_call_id, decided))
     return tuple(found)
 
