@@ -104,6 +104,8 @@ async def test_equal_failures_are_one_row_and_are_replayed_together(room: WorkRo
     page = (await browser.get("/")).text
     assert page.count("the key is not known") == 1
     assert "3 times" in page
+    assert "<title>(1) postroom<" in page
+    assert 'Failed</a> <span class="count owed">1</span>' in page
     assert "Replay all 3" in page
     dead = [one["run_id"] for one in await room.operator.dead()]
     token = ("form_token", hidden(page, "form_token"))
@@ -243,6 +245,13 @@ async def test_a_question_that_was_put_off_everywhere_is_listed_apart(room: Work
     page = (await browser.get("/")).text
     assert ("<title>postroom<" in page, "1 question put off" in page) == (True, True)
     assert 'class="card question"' not in page
+    assert 'data-label="Needs you"><span class="soft">–' in page
+    for place in (f"/p/{SLUG}", f"/p/{SLUG}/runs"):
+        page = (await browser.get(place)).text
+        assert ('class="count owed"' in page, 'aria-current="page"' in page) == (False, True), place
+    await room.questions.snooze(asked["number"], for_ms=0, by="Bea")
+    assert 'data-label="Needs you"><a' in (await browser.get("/")).text
+    assert 'class="count owed"' in (await browser.get(f"/p/{SLUG}")).text
 
 
 async def test_overlapping_reservations_are_settled_on_the_first_page(room: WorkRoom) -> None:

@@ -250,15 +250,13 @@ class WorkService:
         prefix = project_threads(slug)
         return WorkCounts(
             open_runs=tx.runs.threads.count_open(prefix),
-            questions=sum(len(run.open_tickets) for run in open_runs(tx, prefix, (RunStatus.WAITING,))),
+            questions=_count_due(tx, prefix)[slug],
             given_up=tx.runs.dispatches.count_dead(prefix, MOST_DEAD),
         )
 
     def for_people(self, tx: Transaction, slugs: Sequence[str]) -> dict[str, int]:
         """Return, for each project, how many questions and failed runs need a person."""
-        found = Counter[str]()
-        for run in open_runs(tx, project_threads(""), (RunStatus.WAITING,)):
-            found[whose(run.thread_id)[0]] += len(run.open_tickets)
+        found = _count_due(tx, project_threads(""))
         dead = {one: tx.runs.dispatches.count_dead(project_threads(one), MOST_DEAD) for one in slugs}
         return {one: found[one] + dead[one] for one in slugs}
 
@@ -431,6 +429,18 @@ class WorkService:
             )
         await self._runs.mailbox.hasten(work.dispatch_id)
         return await self.named(work.run_id)
+
+
+def _count_due(tx: Transaction, prefix: str) -> Counter[str]:
+    """Count, for each project, the open questions that nobody has put off."""
+    runs = list(open_runs(tx, prefix, (RunStatus.WAITING,)))
+    put_off = tx.mail.snoozed([run.run_id for run in runs], tx.now()) if runs else {}
+    return Counter(
+        whose(run.thread_id)[0]
+        for run in runs
+        for ticket in run.open_tickets
+        if (run.run_id, ticket.tool_call_id) not in put_off
+    )
 
 
 def _dead(tx: Transaction, prefix: str) -> list[RunDispatch]:

@@ -37,7 +37,7 @@ async def control_room(site: Site, request: Request) -> Response:
             overlaps = together(pairs) if pairs else []
             counts = WorkCounts(
                 open_runs=floor.open_in_all,
-                questions=len(floor.questions),
+                questions=sum(one.snoozed_until is None for one in floor.questions),
                 given_up=floor.given_up_in_all,
             )
             found = {"overlaps": overlaps, "conflicts": len(overlaps), "counts": counts}

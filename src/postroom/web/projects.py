@@ -168,19 +168,17 @@ def _inbox(
     people = mail.project(PEOPLE_KEY)
     person = mail.agent(people.id, me) if people is not None and me else None
     unread = 0 if person is None else mail.unread_count(person.id)
-    failed_runs = sum(len(one.run_ids) for _, one in failed)
     return {
         "unread": unread,
         "mine": [] if person is None or not unread else mail.inbox(person.id, limit=MAIL, unread_only=True),
         "put_off": put_off,
         "reviews": reviews,
         "clashes": clashes,
-        "to_settle": len(asked) + failed_runs + len(reviews) + unread + len(clashes),
+        "to_settle": len(asked) + len(failed) + len(reviews) + unread + len(clashes),
         "asked": asked[:QUESTIONS],
         "asked_in_all": len(asked),
         "failed": failed[:GROUPS],
         "failed_in_all": len(failed),
-        "failed_runs": failed_runs,
         "hidden_rows": hidden["rows"],
         **_since(services, tx, shown, later),
     }
