@@ -1,4 +1,3 @@
-// Keeps pages live and takes keys. Without it links and forms do everything.
 const PATIENCE = 250;
 const RETRY = 2_000;
 
@@ -10,8 +9,6 @@ const kept = (name, value) => {
     return value === undefined ? localStorage[name] : (localStorage[name] = value);
   } catch {} // storage is off
 };
-
-// Unchanged nodes keep their focus and scroll.
 
 const keyOf = (node) => node.id || node.dataset?.key || "";
 const fits = (old, fresh) => old.nodeName === fresh.nodeName && keyOf(old) === keyOf(fresh);
@@ -26,7 +23,6 @@ function change(old, fresh, rows) {
   changeChildren(old, fresh, rows);
 }
 
-// The given rows stay, even if the fresh nodes lack them.
 function changeChildren(old, fresh, rows) {
   const drop = (node) => rows.some((row) => node.contains(row)) || node.remove();
   const keyed = new Map([...old.children].filter(keyOf).map((node) => [keyOf(node), node]));
@@ -50,8 +46,7 @@ function changeChildren(old, fresh, rows) {
   while (place) drop(next());
 }
 
-// A row with a field in use or typed text stays; a part with a selection, or with such a field outside its rows, stays whole.
-// A button says "1 new".
+// A row with a field in use or typed text stays, a part with a selection stays whole; a button says "1 new".
 
 const differs = (field) =>
   field.options ? [...field.options].some((choice) => choice.selected !== choice.defaultSelected)
@@ -60,7 +55,6 @@ const differs = (field) =>
 
 const FIELDS = "input, textarea, select";
 
-// Nodes of a part that an update must not take from the person who uses them.
 function used(part) {
   const chosen = getSelection(), fields = all(FIELDS, part).filter((field) => field === document.activeElement || differs(field));
   return !chosen.isCollapsed && part.contains(chosen.anchorNode) ? [part, ...fields] : fields;
@@ -120,7 +114,6 @@ function ask(names) {
   for (const name of names) stale.add(name);
   plan();
 }
-// A page's own script asks for parts.
 document.addEventListener("postroom:renew", ({ detail }) => ask(detail));
 
 const soil = (group) => ask(all("[data-part]").map((part) => part.dataset)
@@ -232,7 +225,6 @@ function listen() {
 }
 
 function again() {
-  // Begin anew.
   stop();
   setTimeout(async () => {
     if (source || !wanted) return;
@@ -283,7 +275,6 @@ if (channel) {
   if (!document.hidden) come();
 }
 
-// Times, by the server's clock.
 document.cookie = `postroom_zone=${Intl.DateTimeFormat().resolvedOptions().timeZone};path=/;max-age=9999999;samesite=lax`;
 const skew = body.dataset.now - Date.now();
 const UNITS = [[864e5, "day"], [36e5, "hour"], [6e4, "minute"], [1000, "second"]];
@@ -307,7 +298,6 @@ function tick() {
 }
 setInterval(tick, 1000);
 
-// A list keeps its filter.
 if (one("form[data-remember]")) kept("postroom/filter" + location.pathname, location.search);
 for (const link of all(".tabs a")) {
   const chosen = kept("postroom/filter" + link.pathname);
@@ -367,7 +357,6 @@ function hotkey(key) {
   const node = found.find((its) => cardOf(its) === card) ?? found.find((its) => !card || !cardOf(its));
   // What sends is only found: Enter sends it.
   if (node?.matches("summary")) {
-    // Enter acts on the button that has the focus, so an open menu takes the focus.
     node.click();
     (node.parentNode.open ? one("button", node.parentNode) : node).focus();
   } else if (node?.matches("a, [type=button]")) node.click();
@@ -390,7 +379,6 @@ function press(key) {
   return true;
 }
 
-// The dialog is fetched when it is first asked for.
 let go;
 async function goTo() {
   go ??= (document.head.append(Object.assign(document.createElement("link"), { rel: "stylesheet", href: body.dataset.goStyle })),
