@@ -1,4 +1,4 @@
-"""An agent of CooperBench: its Claude Code, with postroom in the place of its own messages.
+"""A CooperBench agent: CooperBench's Claude Code agent, with postroom instead of CooperBench's own messages.
 
 It runs in the environment of CooperBench, which is not ours. It needs the same as CooperBench: Docker or
 Modal, Redis, the key of a model and the data set. Each pair of agents needs a postroom server with an empty

@@ -36,7 +36,7 @@ _AT_ONCE: Final = 8 << 10
 After a complete part, up to this many bytes are not counted towards the limits.
 """
 MOST_BEHIND: Final = 32
-"""Maximum number of pipelined requests that wait behind an active one."""
+"""Maximum number of pipelined requests that are queued behind the active request."""
 
 _HEAD_TOO_LARGE: Final = (
     f"The head of the request exceeds {LONGEST_HEAD} bytes. Send a shorter URL or fewer headers."

@@ -445,7 +445,7 @@ def _summary(found: Mapping[str, Any]) -> str:
 
 
 def _counted(thread: Mapping[str, Any]) -> str:
-    """Return a text that says how many messages a thread has, and when they were sent."""
+    """Return a text with the number of messages in a thread and the times of its first and last message."""
     first, last = show.moment(thread["first_ts"]), show.moment(thread["last_ts"])
     if thread["messages"] == 1:
         return f"1 message, sent at {first}"

@@ -41,7 +41,7 @@ class ToolCallResumeMode(StrEnum):
 
     @property
     def is_a_question(self) -> bool:
-        """Whether the tool asks a question of its own and accepts both approval and denial."""
+        """Whether the tool itself asks the question; it accepts approval and denial."""
         return self is ToolCallResumeMode.PASS_DECISION_TO_TOOL
 
 

@@ -258,7 +258,7 @@ class Card:
     buttons: tuple[Button, ...] = ()
 
     def answered(self, note: str) -> "Card":
-        """Return the card as it is shown after it has been answered."""
+        """Return the card with its answer and without its buttons."""
         return replace(self, text=f"{self.text}\n\n{note}", buttons=())
 
 

@@ -43,7 +43,7 @@ class Idling:
             self._of(session).waiting_since += 1  # earlier waits are now outdated
 
     def take_over(self, session: str, since: int) -> bool:
-        """Let the wait with this start time replace all earlier ones; return False if a later one exists."""
+        """Replace all earlier waits by the wait with this start time; return False if a later wait exists."""
         known = self._of(session)
         if known.waiting_since >= since:
             return False

@@ -4,7 +4,7 @@ from urllib.parse import quote, urlencode
 
 
 def page(slug: str, *parts: object, **parameters: object) -> str:
-    """Return the address of a project's page: the one that `parts` name, or the control room.
+    """Return the address of the project page that `parts` name, or of the control room without `parts`.
 
     A parameter that is None, False or "" is omitted. True becomes `1`, and a tuple is joined with dots.
     """
