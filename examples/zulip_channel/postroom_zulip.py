@@ -127,8 +127,8 @@ class ZulipAdapter(BasePlatformAdapter):
         self._bot_id, self._mention = 0, ""
         self._queue: str | None = None
         self._last_event = -1
-        self._newest = 0
-        """The newest message that is stored, of all chats: Zulip counts them together."""
+        self._newest: int | None = None
+        """The newest message that is stored, of all chats: Zulip counts them together. None before the first queue."""
         self._has_gap = False
         """Whether messages may have come while there was no queue."""
 
@@ -145,7 +145,7 @@ class ZulipAdapter(BasePlatformAdapter):
 
     def remember(self, source: SessionSource, message_id: str) -> None:
         """Note the newest stored message, before the first connection."""
-        self._newest = max(self._newest, int(message_id))
+        self._newest = max(self._newest or 0, int(message_id))
 
     async def connect(self, *, is_reconnect: bool = False) -> None:
         """Check the key, register an event queue and begin to receive."""
@@ -176,8 +176,9 @@ class ZulipAdapter(BasePlatformAdapter):
         told = {"event_types": json.dumps(["message", "update_message"]), "apply_markdown": "false"}
         queue = await self._asked("POST", "register", told)
         self._queue, self._last_event = str(queue["queue_id"]), int(queue["last_event_id"])
-        self._has_gap = bool(self._newest)
-        self._newest = self._newest or int(queue.get("max_message_id", 0))
+        self._has_gap = self._newest is not None
+        if self._newest is None:
+            self._newest = max(0, int(queue.get("max_message_id", 0)))  # Zulip says -1 if there is no message
 
     async def _look(self, failures: int) -> int:
         """Process the events of one request; return the pause before the next one."""
@@ -203,7 +204,7 @@ class ZulipAdapter(BasePlatformAdapter):
             for message in found["messages"]:
                 event = {"type": "message", "message": message}
                 await self.take_in(event, partial(self._take, event))
-                self._newest = max(self._newest, int(message["id"]))  # of a dead letter, too
+                self._newest = max(self._newest or 0, int(message["id"]))  # of a dead letter, too
             self._has_gap = len(found["messages"]) == PAGE
 
     async def _take(self, event: Mapping[str, Any]) -> None:
@@ -213,7 +214,7 @@ class ZulipAdapter(BasePlatformAdapter):
             message = msgspec.structs.replace(told.message, flags=told.flags or told.message.flags)
             if (found := self._read(message)) is not None:
                 await self.handle_message(found)
-            self._newest = max(self._newest, message.id)
+            self._newest = max(self._newest or 0, message.id)
         elif event.get("type") == "update_message":
             changed = _converted(event, MessageChanged)
             if changed.content is None or self._inbound is None:

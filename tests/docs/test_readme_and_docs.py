@@ -169,7 +169,12 @@ def spaced(text: str) -> str:
 
 
 def assert_shown(shown: str, printed: str) -> None:
-    pattern = re.escape(spaced(shown)).replace(re.escape("..."), ".*?")
+    # A line of "..." alone stands for any number of lines, also none.
+    pattern = (
+        re.escape(spaced(shown))
+        .replace(re.escape("\n...\n"), r"\n(?:.*\n)??")
+        .replace(re.escape("..."), ".*?")
+    )
     assert re.fullmatch(pattern, spaced(printed), re.DOTALL), (
         f"the page shows\n{shown}\nand this was\n{printed}"
     )
