@@ -4,6 +4,7 @@ import asyncio
 import traceback
 from collections import Counter
 from collections.abc import Sequence
+from contextvars import Context
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from random import Random
@@ -185,7 +186,8 @@ class Server:
 
     def start(self) -> None:
         """Begin to serve."""
-        self.loop.spawn(self.process, self._serve())
+        # in a context of its own: a server that replaces one that died in a call is not part of that call
+        self.loop.spawn(self.process, self._serve(), Context())
 
     def kill(self) -> None:
         """End at once, with everything that the server was doing."""

@@ -58,7 +58,7 @@ from postroom.contracts.runs import TerminationKind
 from postroom.contracts.tools import ToolCallOutcome, ToolCallResumeMode
 from postroom.contracts.work import Output
 from postroom.log import get_logger
-from postroom.ports import RunControl
+from postroom.ports import RunControl, claim_of
 from postroom.stores.runs.ports import EventStore
 
 WRITER = "runtime"
@@ -374,7 +374,7 @@ class OutputKept(ExecutorAround):
         async with gathered.writing:
             while (draft := gathered.next()) is not None:
                 try:
-                    await self._events.add(draft)
+                    await self._events.add(draft, claim=gathered.claim)
                 except PostroomError as error:
                     if isinstance(error, StoreError):
                         self._tell_once("output.put_off", gathered.run_id, error)
@@ -396,6 +396,7 @@ class _Gathered:
 
     def __init__(self, activation: RunActivation, inner: EventSink) -> None:
         self.run_id = activation.run_id
+        self.claim = claim_of(activation)
         self._inner = inner
         self._activation = activation
         self._waiting: list[tuple[str, dict[str, Json]]] = []

@@ -52,6 +52,7 @@ from postroom.contracts.runs import Conversation, RunRecord, Thread, conversatio
 from postroom.stores.changes import WORK
 from postroom.stores.runs.dispatches import state_look
 from postroom.stores.runs.tables import RunTables
+from postroom.stores.sql_transaction import refuse_stale
 from postroom.stores.store import SqlStore, Transaction
 
 T = TypeVar("T")
@@ -621,14 +622,20 @@ class EventStore(_Port):
         key = draft.scope_id("thread") or min(draft.locks, default="")
         return await self._store.write(appended, key=key)
 
-    async def add(self, draft: CanonicalEventDraft) -> None:
-        """Add an event to the scopes of its thread and its run, unless its key was used before."""
+    async def add(self, draft: CanonicalEventDraft, *, claim: Claim | None = None) -> None:
+        """Add an event to the scopes of its thread and its run, unless its key was used before.
+
+        Raises:
+            StaleClaim: `claim` was lost, so that the execution may no longer write.
+        """
+        thread_id = draft.scope_id("thread") or ""
 
         def added(tx: Transaction) -> None:
-            tx.lock(*draft.locks)
+            tx.lock(thread_lock(thread_id), *draft.locks)
+            refuse_stale(tx.sql, claim)
             tx.events.add(draft)
 
-        await self._store.write(added, key=draft.scope_id("thread") or "")
+        await self._store.write(added, key=thread_id)
 
     async def list(self, scope: EventScope, *, after: int = 0, limit: int = 100) -> EventPage:
         """Return the events of a scope after a cursor.
