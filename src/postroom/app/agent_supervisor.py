@@ -56,7 +56,7 @@ from postroom.mail.waking.mail_runs import AgentName, MailRunExecutor, MessageEf
 from postroom.mail.waking.prompts import AGENT_THREAD, agent_of
 from postroom.mail.waking.task_runs import TaskRuns
 from postroom.mail.waking.waker import Waker
-from postroom.ports import RunControl, claim_of
+from postroom.ports import RunControl
 from postroom.services.calls import Calls
 from postroom.services.questions import QuestionTimeouts
 from postroom.services.runners import declared_runners
@@ -282,7 +282,7 @@ class ExecutorRegistry:
             agent_id=addressed.agent.id,
             agent=name,
             run_id=activation.run_id or "",
-            claim=claim_of(activation),
+            claim=control.claim if isinstance(control, RunControl) else None,
         )
         try:
             yield RunAccess(

@@ -58,7 +58,7 @@ from postroom.contracts.runs import TerminationKind
 from postroom.contracts.tools import ToolCallOutcome, ToolCallResumeMode
 from postroom.contracts.work import Output
 from postroom.log import get_logger
-from postroom.ports import RunControl, claim_of
+from postroom.ports import RunControl
 from postroom.stores.runs.ports import EventStore
 
 WRITER = "runtime"
@@ -396,7 +396,8 @@ class _Gathered:
 
     def __init__(self, activation: RunActivation, inner: EventSink) -> None:
         self.run_id = activation.run_id
-        self.claim = claim_of(activation)
+        control = activation.control
+        self.claim = control.claim if isinstance(control, RunControl) else None
         self._inner = inner
         self._activation = activation
         self._waiting: list[tuple[str, dict[str, Json]]] = []

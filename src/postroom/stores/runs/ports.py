@@ -52,7 +52,6 @@ from postroom.contracts.runs import Conversation, RunRecord, Thread, conversatio
 from postroom.stores.changes import WORK
 from postroom.stores.runs.dispatches import state_look
 from postroom.stores.runs.tables import RunTables
-from postroom.stores.sql_transaction import refuse_stale
 from postroom.stores.store import SqlStore, Transaction
 
 T = TypeVar("T")
@@ -623,17 +622,15 @@ class EventStore(_Port):
         return await self._store.write(appended, key=key)
 
     async def add(self, draft: CanonicalEventDraft, *, claim: Claim | None = None) -> None:
-        """Add an event to the scopes of its thread and its run, unless its key was used before.
+        """Add an event to the scopes of its thread and its run.
 
-        Raises:
-            StaleClaim: `claim` was lost, so that the execution may no longer write.
+        Nothing is written if its key was used before, or if the claim of the execution was lost.
         """
         thread_id = draft.scope_id("thread") or ""
 
         def added(tx: Transaction) -> None:
             tx.lock(thread_lock(thread_id), *draft.locks)
-            refuse_stale(tx.sql, claim)
-            tx.events.add(draft)
+            tx.events.add(draft, claim=claim)
 
         await self._store.write(added, key=thread_id)
 
