@@ -381,6 +381,68 @@ async def test_a_question_that_nobody_could_answer_as_asked_is_refused(room, ask
     assert await room.questions.questions() == []
 
 
+NO_FORM = "the form is not a flat JSON schema: "
+"""How the refusal of a form begins."""
+
+
+@pytest.mark.parametrize(
+    ("asks", "why"),
+    [
+        ({"choices": ["EUR", "USD", "EUR"]}, 'choices contain "EUR" twice'),
+        ({"choices": ["EUR", "eur"]}, 'choices contain "eur" twice'),
+        ({"choices": ["\u00e9", "e\u0301"]}, 'choices contain "e\u0301" twice'),
+        ({"form": {"properties": {"a": {"enum": ["EUR", "EUR"]}}}}, 'the values of a contain "EUR" twice'),
+        (
+            {"form": {"properties": {"a": {"oneOf": [{"const": "EUR"}, {"const": "EUR"}]}}}},
+            'the values of a contain "EUR" twice',
+        ),
+        ({"form": {"properties": {"a": {"enum": []}}}}, "the values of a must be 2 to 20, not 0"),
+        ({"form": {"properties": {"a": {"enum": "EUR"}}}}, "the values of a must be a list of strings"),
+        ({"form": {"properties": {"a": {"format": "email"}}}}, 'the field a cannot have "format", only type'),
+        ({"form": {"properties": {"a": {"default": "x"}}}}, 'the field a cannot have "default", only type'),
+        ({"form": {"properties": {"a": {"minimum": 3}}}}, 'the field a cannot have "minimum", only type'),
+        (
+            {"form": {"properties": {"a": {"oneOf": [{"const": "EUR", "title": "Euro"}, {"const": "USD"}]}}}},
+            "each choice of a must have a const, and no other title",
+        ),
+        ({"form": {"properties": {"a": {"minLength": 5, "maxLength": 2}}}}, "no value of a is within its limits"),
+        ({"form": {"properties": {"a": {}}, "required": [["a"]]}}, "required must be a list of names"),
+        ({"form": {"properties": {"a": {}}, "required": ["b"]}}, "required must be a list of names"),
+        ({"form": {"properties": {"a": {}}, "items": {}}}, 'the form cannot have "items", only type'),
+    ],
+    ids=str,
+)
+async def test_the_refusal_of_a_question_names_what_is_wrong_with_it(room, asks, why):
+    with pytest.raises(InvalidArgument) as refused:
+        await room.mail.call(
+            "ask_person", {"project_key": PROJECT, "agent_name": "Ada", "question": "Which?", **asks}
+        )
+    assert refused.value.message.removeprefix(NO_FORM).startswith(why)
+    assert await room.questions.questions() == []
+
+
+@pytest.mark.parametrize(
+    ("asks", "answer", "why"),
+    [
+        (KINDS["choice"], True, "true is not one of the choices; it takes one of: EUR, USD"),
+        (KINDS["choice"], {"choice": "EUR"}, '{"choice": "EUR"} is not one of the choices'),
+        (KINDS["yes_no"], None, "null is neither yes nor no"),
+        (KINDS["text"], False, "false is no text"),
+        (KINDS["text"], "  ", "the answer has no text"),
+        (KINDS["form"], {"amount": 5, "currency": True}, "true is no value of the field currency (EUR or USD)"),
+        (KINDS["form"], "amount = 5; currency = EUR; currency = USD", 'the form has the field "currency" twice'),
+        (KINDS["form"], '{"amount": 5, "amount": 6}', 'the form has the field "amount" twice'),
+    ],
+    ids=str,
+)
+async def test_the_refusal_of_an_answer_is_in_the_words_of_json(room, asks, answer, why):
+    _, question = await asked(room, **asks)
+    with pytest.raises(InvalidArgument) as refused:
+        await room.questions.answer(question.number, answer, by="ana")
+    assert why in refused.value.message
+    assert (await waiting(room))[1] == question
+
+
 async def test_hostile_words_of_a_form_are_contained_on_the_page(room):
     form = {
         "type": "object",
