@@ -306,6 +306,15 @@ async def test_a_card_shows_an_action_exactly_whatever_markdown_is_in_it_or_in_t
     assert (shown.type, shown.content) == ("fence", f"{action}\n")
 
 
+async def test_the_message_that_asks_shows_the_action_first_and_which_answers_the_question_takes(room):
+    room.agents.output, action = ["~~~ It is old."], "```\nDROP TABLE payments_old\n```"
+    _, question = await asked(room, action=action, to=["human:ana"])
+    [asks] = [one for one in await room.messages() if question.text in one.body_md]
+    [shown, *_] = [one for one in MarkdownIt().parse(asks.body_md) if one.type in ("fence", "code_block")]
+    assert (shown.type, shown.content) == ("fence", f"{action}\n")
+    assert "- May I? (takes yes or no, from ana)\n" in asks.body_md
+
+
 async def test_a_changed_action_is_another_question_and_the_number_of_the_former_is_stale(room):
     numbers = list[str]()
 

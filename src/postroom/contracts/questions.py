@@ -11,7 +11,7 @@ from unicodedata import normalize
 
 from postroom.contracts.errors import InvalidArgument, NotPermitted
 from postroom.contracts.messages import Json, storable
-from postroom.contracts.quoting import one_line
+from postroom.contracts.quoting import in_code_fence, one_line
 from postroom.contracts.records import Record
 from postroom.contracts.tools import ResumeDecisionAction, ToolCallResume
 
@@ -109,6 +109,11 @@ class Asked(Record, frozen=True, kw_only=True, omit_defaults=True):
         named = named or "everybody who may answer questions"
         barred = " and ".join(one.removeprefix("human:") for one in self.not_by)
         return f"{'an operator' if named == OPERATOR else named}{f', except {barred}' if barred else ''}"
+
+    @property
+    def permits(self) -> str:
+        """The action in a code fence, for text before which there is no other; empty if there is no action."""
+        return f"A yes permits exactly this:\n{in_code_fence(self.action)}" if self.action else ""
 
     @property
     def digest(self) -> str:

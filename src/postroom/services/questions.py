@@ -21,7 +21,15 @@ from postroom.contracts.work import GivenAnswer, OpenQuestion
 from postroom.dispatch.budgets import answers_budget
 from postroom.gateway.notices import Notices
 from postroom.gateway.questions import answer_note, answer_run
-from postroom.gateway.replies import Question, inbound_ids_of, is_chat, number_of, question_of, target_of
+from postroom.gateway.replies import (
+    Question,
+    closed_card,
+    inbound_ids_of,
+    is_chat,
+    number_of,
+    question_of,
+    target_of,
+)
 from postroom.gateway.sessions import chat_of
 from postroom.log import get_logger
 from postroom.mail.identity import find_agent
@@ -380,7 +388,7 @@ async def _show_answered(runs: RunService, run: RunRecord, question: Question, n
     """Remove the buttons from the card of a chat's question. The answer counts even if this fails."""
     try:
         notices = Notices(runs.stores.outbox)
-        await notices.show_answered(run.thread_id, question.number, f"{question.text}\n\n{note}")
+        await notices.show_answered(run.thread_id, question.number, closed_card(question, note))
     except PostroomError as error:
         _LOG.warning("question.card_left", question=question.number, reason=error.describe())
 
