@@ -112,12 +112,17 @@ async def test_the_inbox_shows_the_action_that_a_yes_permits_and_a_long_one_whol
 
 
 async def test_the_inbox_continues_after_the_twentieth_question(room) -> None:
-    channel, card, until = await asked(room, *(asked_for(wants_text=True) for _ in range(21)))
+    channel, card, until = await asked(room, WORDS)
+    [(_, mailbox)] = room.opened
+    for number in range(20):
+        work = Message(role=Role.USER, content=(ContentBlock(text="go", data={}),))
+        await mailbox.submit_background(RunActivation.new(f"agent:shop/Ash{number}", [work]))
+    await mailbox.settled()
     await channel.say("/inbox")
     await until(lambda: any("1 more: /inbox after " in one for one in channel.texts()))
     [more] = [one for one in channel.texts() if "1 more: /inbox after " in one]
     await channel.say(more.rpartition("1 more: ")[2])
-    await until(lambda: channel.texts()[-1].count("Which?") == 1)
+    await until(lambda: channel.texts()[-1].count("Which?\n/answer ") == 1)
     await channel.say("/inbox after abcdef")
     await until(lambda: channel.texts()[-1].startswith("Question abcdef is not open."))
 
