@@ -206,6 +206,20 @@ async def test_the_person_who_asked_for_the_work_cannot_approve_it(room, surface
 
 
 @pytest.mark.parametrize("surface", [on_page, over_http, in_chat])
+@pytest.mark.parametrize(
+    ("agent", "where"), [("curl/8.5.0", "over HTTP"), ("postroom-cli", "at the command line")]
+)
+async def test_the_record_says_whether_a_command_or_another_program_answered(room, agent, where):
+    _, question = await asked(room)
+    operator = room.browser(logged_in=False, Authorization=f"Bearer {TOKEN}", **{"User-Agent": agent})
+    given = await operator.post(
+        "/admin/questions", json={"number": question.number, "answer": "yes", "by": "ana"}
+    )
+    assert given.status_code == 200, given.text
+    [shown] = await room.look(room.questions.given_answers, SLUG, limit=9)
+    assert shown.where == where
+
+
 async def test_nobody_answers_under_the_name_of_an_agent_that_may_not_answer(room, surface):
     run, question = await asked(room, not_by=["starter"])
     assert question.asked.not_by == (f"Ada@{SLUG}",)
@@ -414,7 +428,10 @@ NO_FORM = "the form is not a flat JSON schema: "
             {"form": {"properties": {"a": {"oneOf": [{"const": "EUR", "title": "Euro"}, {"const": "USD"}]}}}},
             "each choice of a must have a const, and no other title",
         ),
-        ({"form": {"properties": {"a": {"minLength": 5, "maxLength": 2}}}}, "no value of a is within its limits"),
+        (
+            {"form": {"properties": {"a": {"minLength": 5, "maxLength": 2}}}},
+            "no value of a is within its limits",
+        ),
         ({"form": {"properties": {"a": {}}, "required": [["a"]]}}, "required must be a list of names"),
         ({"form": {"properties": {"a": {}}, "required": ["b"]}}, "required must be a list of names"),
         ({"form": {"properties": {"a": {}}, "items": {}}}, 'the form cannot have "items", only type'),
@@ -438,8 +455,16 @@ async def test_the_refusal_of_a_question_names_what_is_wrong_with_it(room, asks,
         (KINDS["yes_no"], None, "null is neither yes nor no"),
         (KINDS["text"], False, "false is no text"),
         (KINDS["text"], "  ", "the answer has no text"),
-        (KINDS["form"], {"amount": 5, "currency": True}, "true is no value of the field currency (EUR or USD)"),
-        (KINDS["form"], "amount = 5; currency = EUR; currency = USD", 'the form has the field "currency" twice'),
+        (
+            KINDS["form"],
+            {"amount": 5, "currency": True},
+            "true is no value of the field currency (EUR or USD)",
+        ),
+        (
+            KINDS["form"],
+            "amount = 5; currency = EUR; currency = USD",
+            'the form has the field "currency" twice',
+        ),
         (KINDS["form"], '{"amount": 5, "amount": 6}', 'the form has the field "amount" twice'),
     ],
     ids=str,

@@ -48,9 +48,11 @@ NOBODY = "nobody"
 SILENCE = "no answer came in time"
 PAGES: Final = "page"
 COMMAND_LINE: Final = "operator"
+OVER_HTTP: Final = "http"
 _PLACES: Final = {
     PAGES: "on the pages",
     COMMAND_LINE: "at the command line",
+    OVER_HTTP: "over HTTP",
     "chat": "in a chat",
     BY_MAIL: "by mail",
     IN_WINDOW: "in the window of the client",
@@ -107,7 +109,9 @@ class QuestionService:
         """Return the open questions of all agents, including those of chats, oldest first."""
         return self._as_open(tx, "")
 
-    async def answer(self, number: str, given: Json, *, why: str = "", by: str = "") -> AnsweredQuestion:
+    async def answer(
+        self, number: str, given: Json, *, why: str = "", by: str = "", at: str = COMMAND_LINE
+    ) -> AnsweredQuestion:
         """Answer a question. A unique prefix of its number is enough.
 
         The prefix must also be unique among recently answered questions, so that a late answer does not match
@@ -120,7 +124,7 @@ class QuestionService:
             NotPermitted: This person may not answer the question.
         """
         run, question = await self._meant(number)
-        said = Given(value=given, by=person(by), at=COMMAND_LINE, why=why)
+        said = Given(value=given, by=person(by), at=at, why=why)
         decision = await self._hand_over(run, question, said)
         word = {True: "yes", False: "no"}.get(decision.approved)  # type: ignore[arg-type]
         return {"number": question.number, "answer": word or decision.reason or ""}

@@ -470,7 +470,10 @@ class RunCompletion:
 
     def _asked(self, context: WriteContext, received: dict[int, Received]) -> list[int]:
         """Return the messages assigned to the run; return none if its questions were already sent."""
-        key = self.run_id, ANSWERED + "\n".join(filter(None, (self.dispatch_id, *(one.reason for one in self.asked))))
+        key = (
+            self.run_id,
+            ANSWERED + "\n".join(filter(None, (self.dispatch_id, *(one.reason for one in self.asked)))),
+        )
         if context.tx.answer(*key) is not None:
             return []
         context.tx.insert_answer(*key, "", b"null", context.now)
