@@ -97,7 +97,7 @@ async def test_an_owner_answers_the_question_of_a_project_agent_and_the_chat_goe
 
 async def test_the_inbox_shows_the_action_that_a_yes_permits_and_a_long_one_whole_on_demand(room) -> None:
     short, long = asked_for(action="DROP TABLE a"), asked_for(action="DROP TABLE b;\n" * 100 + "THE END")
-    channel, card, until = await asked(room, short, long)
+    channel, _, until = await asked(room, short, long)
     numbers = [one.card.buttons[0].value.split()[1] for one in channel.said if one.card]
     await channel.say("/inbox")
     await until(lambda: any(f"/approve {numbers[1]} or" in one for one in channel.texts()))
@@ -112,7 +112,7 @@ async def test_the_inbox_shows_the_action_that_a_yes_permits_and_a_long_one_whol
 
 
 async def test_the_inbox_continues_after_the_twentieth_question(room) -> None:
-    channel, card, until = await asked(room, WORDS)
+    channel, _, until = await asked(room, WORDS)
     [(_, mailbox)] = room.opened
     for number in range(20):
         work = Message(role=Role.USER, content=(ContentBlock(text="go", data={}),))

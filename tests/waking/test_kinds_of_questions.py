@@ -205,7 +205,6 @@ async def test_the_person_who_asked_for_the_work_cannot_approve_it(room, surface
     assert await surface(room, run, question, "yes", "ana") == ""
 
 
-@pytest.mark.parametrize("surface", [on_page, over_http, in_chat])
 @pytest.mark.parametrize(
     ("agent", "where"), [("curl/8.5.0", "over HTTP"), ("postroom-cli", "at the command line")]
 )
@@ -220,6 +219,7 @@ async def test_the_record_says_whether_a_command_or_another_program_answered(roo
     assert shown.where == where
 
 
+@pytest.mark.parametrize("surface", [on_page, over_http, in_chat])
 async def test_nobody_answers_under_the_name_of_an_agent_that_may_not_answer(room, surface):
     run, question = await asked(room, not_by=["starter"])
     assert question.asked.not_by == (f"Ada@{SLUG}",)

@@ -112,7 +112,7 @@ class Asked(Record, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def permits(self) -> str:
-        """The action in a code fence, for text before which there is no other; empty if there is no action."""
+        """The action in a code fence, to be shown before every other text; empty if there is no action."""
         return f"A yes permits exactly this:\n{in_code_fence(self.action)}" if self.action else ""
 
     @property
@@ -447,23 +447,13 @@ def _field(name: str, told: object, *, is_required: bool) -> FormField:
         raise _not_flat(f"{_shown(name)} is no name of a field: letters, digits, _ . and -, at most 64")
     if not isinstance(told, dict):
         raise _not_flat(f"the field {name} must be an object")
-    of_type, choices = told.get("type", "string"), told.get("enum")
+    of_type = told.get("type", "string")
     if of_type not in ("string", "number", "integer", "boolean"):
         raise _not_flat(f"the field {name} must be a string, number, integer or boolean")
     limits = {"string": _STRING_KEYS, "boolean": ()}.get(of_type, _NUMBER_KEYS)
-    if "oneOf" in told:
-        _refuse_other_keys(f"the field {name}", told, (*_FIELD_KEYS, "oneOf"))
-        choices = told["oneOf"]
-        if isinstance(choices, list):
-            choices = [_const(name, one) for one in choices]
-    elif "enum" in told:
-        _refuse_other_keys(f"the field {name}", told, (*_FIELD_KEYS, "enum"))
-    else:
-        _refuse_other_keys(f"the field {name}", told, (*_FIELD_KEYS, *limits, "enum", "oneOf"))
-    if "oneOf" in told or "enum" in told:
-        if of_type != "string" or not isinstance(choices, list):
-            raise _not_flat(f"the values of {name} must be a list of strings")
-        _refuse_choices(f"the values of {name}", choices)
+    choices = _choices_of(name, told) if of_type == "string" else ()
+    keys = next(((one,) for one in ("oneOf", "enum") if one in told and of_type == "string"), limits)
+    _refuse_other_keys(f"the field {name}", told, (*_FIELD_KEYS, *keys))
     titles = [told.get("title", ""), told.get("description", "")]
     if not all(isinstance(one, str) for one in titles):
         raise _not_flat(f"the title and the description of {name} must be strings")
@@ -476,19 +466,28 @@ def _field(name: str, told: object, *, is_required: bool) -> FormField:
         name=name,
         type=of_type,
         title=one_line(": ".join(filter(None, titles)))[:200],
-        choices=tuple(choices or ()),
+        choices=choices,
         is_required=is_required,
         least=bounds[0],
         most=bounds[1],
     )
 
 
-def _const(name: str, told: object) -> object:
-    """Return the value of one choice of a field; a title that differs from it is shown nowhere."""
-    if not isinstance(told, dict) or told.get("title", told.get("const")) != told.get("const"):
-        raise _not_flat(f"each choice of {name} must have a const, and no other title")
-    _refuse_other_keys(f"each choice of {name}", told, ("const", "title"))
-    return told.get("const")
+def _choices_of(name: str, told: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the choices of a field; a title of a choice is shown nowhere, so it must equal the choice."""
+    choices = told.get("oneOf", told.get("enum"))
+    if choices is None:
+        return ()
+    if not isinstance(choices, list):
+        raise _not_flat(f"the values of {name} must be a list of strings")
+    if "oneOf" in told:
+        for one in choices:
+            if not isinstance(one, dict) or one.get("title", one.get("const")) != one.get("const"):
+                raise _not_flat(f"each choice of {name} must have a const, and no other title")
+            _refuse_other_keys(f"each choice of {name}", one, ("const", "title"))
+        choices = [one.get("const") for one in choices]
+    _refuse_choices(f"the values of {name}", choices)
+    return tuple(choices)
 
 
 def _not_flat(why: str) -> InvalidArgument:
