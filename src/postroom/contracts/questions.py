@@ -457,10 +457,10 @@ def _field(name: str, told: object, *, is_required: bool) -> FormField:
     titles = [told.get("title", ""), told.get("description", "")]
     if not all(isinstance(one, str) for one in titles):
         raise _not_flat(f"the title and the description of {name} must be strings")
-    bounds = [told.get(one) for one in limits] or [None, None]
-    if any(isinstance(one, bool) or not isinstance(one, int | float | None) for one in bounds):
+    least, most = [told.get(one) for one in limits] or (None, None)
+    if any(isinstance(one, bool) or not isinstance(one, int | float | None) for one in (least, most)):
         raise _not_flat(f"the limits of {name} must be numbers")
-    if None not in bounds and bounds[0] > bounds[1]:
+    if least is not None and most is not None and least > most:
         raise _not_flat(f"no value of {name} is within its limits")
     return FormField(
         name=name,
@@ -468,8 +468,8 @@ def _field(name: str, told: object, *, is_required: bool) -> FormField:
         title=one_line(": ".join(filter(None, titles)))[:200],
         choices=choices,
         is_required=is_required,
-        least=bounds[0],
-        most=bounds[1],
+        least=least,
+        most=most,
     )
 
 
