@@ -36,6 +36,7 @@ from postroom.stores.events import EventTables
 from postroom.stores.leases import LeaseTables
 from postroom.stores.mail.access import MailWrites
 from postroom.stores.outbox import OutboxTables
+from postroom.stores.push import PushTables
 from postroom.stores.runs.tables import RunTables
 from postroom.stores.schedules import ScheduleTables
 from postroom.stores.sql_transaction import Row, SqlTransaction
@@ -124,6 +125,11 @@ class Transaction:
     def leases(self) -> LeaseTables:
         """The tables of leases."""
         return LeaseTables(self.sql, self.now, self.tell, self.new_id)
+
+    @_Part
+    def push(self) -> PushTables:
+        """The tables of Web Push."""
+        return PushTables(self.sql, self.now, self.tell, self.new_id)
 
     def now(self) -> int:
         """Return the time of this transaction; it is read once, after the requested locks are held."""

@@ -2277,6 +2277,10 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
         self._tx.run("mail.drop_ended_sessions", {"now": self.now()})
         self._tx.run("mail.end_session", {"hash": hashed, "ends_at": ends_at})
 
+    def drop_push_of_session(self, form_token: str) -> None:
+        """Remove the subscriptions of Web Push that were made in a session of the pages."""
+        self._tx.run("push.drop_session", {"form_token": form_token})
+
     def note_token_uses(self, uses: Mapping[str, int]) -> None:
         """Record the last use of tokens, keyed by id; earlier times and unknown ids are ignored."""
         rows = [{"id": token_id, "used_at": used_at} for token_id, used_at in sorted(uses.items())]
