@@ -15,17 +15,17 @@ from postroom.contracts.quoting import in_code_fence, one_line
 from postroom.contracts.records import Record
 from postroom.contracts.tools import ResumeDecisionAction, ToolCallResume
 
-LONGEST_TEXT: Final = 2_000
+MAX_TEXT_LENGTH: Final = 2_000
 """Maximum characters of an answer's text, and of a comment."""
-LONGEST_CHOICE: Final = 60
+MAX_CHOICE_LENGTH: Final = 60
 """Maximum characters of a choice, so that every platform can show it on a button."""
-MOST_CHOICES: Final = 20
-MOST_FIELDS: Final = 10
+MAX_CHOICES: Final = 20
+MAX_FIELDS: Final = 10
 OPERATOR: Final = "operator"
 """Stands for everybody who may answer on the web pages or at the command line, and for operators in chats."""
-_LONGEST_ID: Final = 512
-_LONGEST_NAME: Final = 200
-_LONGEST_SHOWN: Final = 60
+_MAX_ID_LENGTH: Final = 512
+_MAX_NAME_LENGTH: Final = 200
+_MAX_SHOWN_LENGTH: Final = 60
 """Maximum characters of a refused value that the error repeats."""
 _FIELD_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 _PAIR: Final = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_.-]{0,63})\s*[=:]\s*(.*?)\s*")
@@ -180,12 +180,12 @@ def decision_on(asked: Asked, number: str, question: str, given: Given, now: int
     word = "yes" if approved is True else "no" if approved is False else ""
     mark = word or sha256(json.dumps(result, sort_keys=True).encode()).hexdigest()[:12]
     return ToolCallResume(
-        decision_id=f"{given.at}/{number}/{mark}/{given.by.name}"[:_LONGEST_ID],
+        decision_id=f"{given.at}/{number}/{mark}/{given.by.name}"[:_MAX_ID_LENGTH],
         action=ResumeDecisionAction.CANCEL if approved is False else ResumeDecisionAction.RESUME,
         result=result,
         reason=said or None,
         updated_at=now,
-        by=given.by.name[:_LONGEST_NAME],
+        by=given.by.name[:_MAX_NAME_LENGTH],
     )
 
 
@@ -343,14 +343,14 @@ def _number(given: Json, *, is_integer: bool) -> float | int | None:
 
 
 def _refuse_long(what: str, text: str) -> None:
-    if len(text) > LONGEST_TEXT:
-        raise _Misfit(f"{what} can have at most {LONGEST_TEXT} characters")
+    if len(text) > MAX_TEXT_LENGTH:
+        raise _Misfit(f"{what} can have at most {MAX_TEXT_LENGTH} characters")
 
 
 def _shown(given: object) -> str:
     """Return the beginning of a value as JSON, for an error."""
     text = json.dumps(given, ensure_ascii=False, default=str)
-    return one_line(text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…")
+    return one_line(text if len(text) <= _MAX_SHOWN_LENGTH else f"{text[:_MAX_SHOWN_LENGTH]}…")
 
 
 def asked_for(
@@ -400,15 +400,15 @@ def asked_for(
 
 def _refuse_choices(name: str, choices: Sequence[object]) -> None:
     words = [one for one in choices if isinstance(one, str) and one.strip() == one == one_line(one) and one]
-    if len(words) < len(choices) or any(len(one) > LONGEST_CHOICE for one in words):
+    if len(words) < len(choices) or any(len(one) > MAX_CHOICE_LENGTH for one in words):
         raise InvalidArgument(
-            f"each of {name} must be a line of 1 to {LONGEST_CHOICE} characters",
+            f"each of {name} must be a line of 1 to {MAX_CHOICE_LENGTH} characters",
             value=name,
             remedy="shorten them, without line breaks",
         )
-    if not 1 < len(words) <= MOST_CHOICES:
+    if not 1 < len(words) <= MAX_CHOICES:
         raise InvalidArgument(
-            f"{name} must be 2 to {MOST_CHOICES}, not {len(words)}", value=len(words), remedy="change them"
+            f"{name} must be 2 to {MAX_CHOICES}, not {len(words)}", value=len(words), remedy="change them"
         )
     folded = [_folded(one) for one in words]
     twice = [one for place, one in enumerate(words) if folded[place] in folded[:place]]
@@ -430,8 +430,8 @@ def form_fields(schema: Mapping[str, Any]) -> tuple[FormField, ...]:
         raise _not_flat("it must be an object with properties")
     if schema.get("additionalProperties", False) is not False:
         raise _not_flat("it takes no additionalProperties")
-    if not 0 < len(properties) <= MOST_FIELDS:
-        raise _not_flat(f"it must have 1 to {MOST_FIELDS} properties")
+    if not 0 < len(properties) <= MAX_FIELDS:
+        raise _not_flat(f"it must have 1 to {MAX_FIELDS} properties")
     if not isinstance(required, list) or any(one not in list(properties) for one in required):
         raise _not_flat("required must be a list of names of properties")
     return tuple(_field(name, told, is_required=name in required) for name, told in properties.items())

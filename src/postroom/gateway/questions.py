@@ -20,7 +20,7 @@ from postroom.stores.runs.ports import ThreadStore
 _SHOWN = 200
 _SHOWN_ACTION = 300
 """Maximum characters of an action in a list of questions."""
-_MOST_LISTED = 20
+_MAX_LISTED = 20
 ANSWERED_ALREADY = "This question was already answered."
 
 
@@ -184,9 +184,9 @@ def inbox_text(found: Sequence[tuple[str, Question]], words: str) -> str:
     if number and named != "after":
         return "\n\n".join(_listed(one, is_whole=True) for one in asked if one.number == number)
     asked = asked[numbers.index(number) + 1 :] if number else asked
-    lines = [_listed(one) for one in asked[:_MOST_LISTED]]
-    if len(asked) > _MOST_LISTED:
-        lines.append(f"{len(asked) - _MOST_LISTED} more: /inbox after {asked[_MOST_LISTED - 1].number}")
+    lines = [_listed(one) for one in asked[:_MAX_LISTED]]
+    if len(asked) > _MAX_LISTED:
+        lines.append(f"{len(asked) - _MAX_LISTED} more: /inbox after {asked[_MAX_LISTED - 1].number}")
     return "\n\n".join(lines) or ("No more open questions." if number else "No open questions.")
 
 
