@@ -97,6 +97,8 @@ CREATE UNIQUE INDEX pending_messages_place ON pending_messages (thread_id, place
 
 CREATE INDEX projects_spelling ON projects (spelling);
 
+CREATE INDEX push_subscriptions_of_session ON push_subscriptions (form_token);
+
 CREATE INDEX recipients_unread ON recipients (agent_id, seq) WHERE read_at IS NULL;
 
 CREATE INDEX run_dispatches_again ON run_dispatches (available_at, tenant, limit_key)
@@ -148,6 +150,8 @@ CREATE INDEX run_threads_children ON run_threads (parent_thread_id, thread_id) W
 CREATE INDEX run_threads_resource ON run_threads (resource_id, thread_id) WHERE resource_id IS NOT NULL;
 
 CREATE INDEX runners_claiming ON runners (agent_id) WHERE claims_tasks = 1;
+
+CREATE INDEX runs_asked ON runs (updated_at, run_id) WHERE status = 'waiting';
 
 CREATE INDEX runs_holding ON runs (thread_id) WHERE status <> 'done' AND holds_others = 1;
 
@@ -568,6 +572,29 @@ CREATE TABLE projects (
   git_identity TEXT NOT NULL DEFAULT '',
   owner        TEXT NOT NULL DEFAULT ''
 );
+
+CREATE TABLE push_notices (
+  subscription_id TEXT NOT NULL,
+  item            TEXT NOT NULL,
+  created_at      INTEGER NOT NULL,
+  closed_at       INTEGER,
+  PRIMARY KEY (subscription_id, item)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE push_subscriptions (
+  id           TEXT PRIMARY KEY,
+  endpoint     TEXT NOT NULL UNIQUE,
+  p256dh       TEXT NOT NULL,
+  auth         TEXT NOT NULL,
+  person       TEXT NOT NULL,
+  form_token   TEXT NOT NULL,
+  server_key   TEXT NOT NULL,
+  created_at   INTEGER NOT NULL,
+  ends_at      INTEGER NOT NULL,
+  seen_at      INTEGER NOT NULL,
+  delivered_at INTEGER,
+  error        TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
 
 CREATE TABLE questions (
   run_id      TEXT NOT NULL REFERENCES "active_runs" (run_id) ON DELETE CASCADE,

@@ -220,6 +220,12 @@ SELECT run_id, body FROM runs {index runs_waiting}
    AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'run' AND id = run_id)
  ORDER BY run_id LIMIT :limit;
 
+-- asked_since
+SELECT run_id, body FROM runs {index runs_asked}
+ WHERE status = 'waiting' AND (updated_at, run_id) > (:updated_at, :run_id)
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'run' AND id = run_id)
+ ORDER BY updated_at, run_id LIMIT :limit;
+
 -- open_runs_of_thread
 SELECT run_id, body FROM runs {index runs_open_of_thread}
  WHERE status <> 'done' AND thread_id = :thread_id AND run_id >= :low AND run_id < :beyond AND run_id <> :after
