@@ -1,4 +1,4 @@
--- after: 0047
+-- after: 0048
 --
 -- A run writes less. All servers are stopped for this step, because the indexes are made anew.
 --
