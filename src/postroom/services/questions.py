@@ -21,7 +21,15 @@ from postroom.contracts.work import GivenAnswer, OpenQuestion
 from postroom.dispatch.budgets import answers_budget
 from postroom.gateway.notices import Notices
 from postroom.gateway.questions import answer_note, answer_run
-from postroom.gateway.replies import Question, inbound_ids_of, is_chat, number_of, question_of, target_of
+from postroom.gateway.replies import (
+    Question,
+    closed_card,
+    inbound_ids_of,
+    is_chat,
+    number_of,
+    question_of,
+    target_of,
+)
 from postroom.gateway.sessions import chat_of
 from postroom.log import get_logger
 from postroom.mail.identity import find_agent
@@ -40,9 +48,11 @@ NOBODY = "nobody"
 SILENCE = "no answer came in time"
 PAGES: Final = "page"
 COMMAND_LINE: Final = "operator"
+OVER_HTTP: Final = "http"
 _PLACES: Final = {
     PAGES: "on the pages",
     COMMAND_LINE: "at the command line",
+    OVER_HTTP: "over HTTP",
     "chat": "in a chat",
     BY_MAIL: "by mail",
     IN_WINDOW: "in the window of the client",
@@ -53,7 +63,7 @@ _NAMED: Final = 3
 """Maximum number of open questions that the error for a rejected answer lists."""
 _SHOWN: Final = 80
 """Maximum characters of each listed question."""
-LONGEST_NAME: Final = 64
+MAX_NAME_LENGTH: Final = 64
 """Maximum characters of the name of a person who answers."""
 _EACH: Final = 50
 """Maximum number of runs of each agent that are searched for answered questions."""
@@ -99,7 +109,9 @@ class QuestionService:
         """Return the open questions of all agents, including those of chats, oldest first."""
         return self._as_open(tx, "")
 
-    async def answer(self, number: str, given: Json, *, why: str = "", by: str = "") -> AnsweredQuestion:
+    async def answer(
+        self, number: str, given: Json, *, why: str = "", by: str = "", at: str = COMMAND_LINE
+    ) -> AnsweredQuestion:
         """Answer a question. A unique prefix of its number is enough.
 
         The prefix must also be unique among recently answered questions, so that a late answer does not match
@@ -112,7 +124,7 @@ class QuestionService:
             NotPermitted: This person may not answer the question.
         """
         run, question = await self._meant(number)
-        said = Given(value=given, by=person(by), at=COMMAND_LINE, why=why)
+        said = Given(value=given, by=person(by), at=at, why=why)
         decision = await self._hand_over(run, question, said)
         word = {True: "yes", False: "no"}.get(decision.approved)  # type: ignore[arg-type]
         return {"number": question.number, "answer": word or decision.reason or ""}
@@ -146,7 +158,7 @@ class QuestionService:
             InvalidArgument, NotPermitted: As for `answer`.
         """
         meant = await self._asked_in(question.project, question.run_id, question.number)
-        by = Answerer(name=f"the person at {client or 'the client'}"[:LONGEST_NAME])
+        by = Answerer(name=f"the person at {client or 'the client'}"[:MAX_NAME_LENGTH])
         await self._hand_over(*meant, Given(value=given, by=by, at=IN_WINDOW))
 
     async def snooze(self, number: str, *, for_ms: int, by: str = "") -> SnoozedQuestion:
@@ -380,7 +392,7 @@ async def _show_answered(runs: RunService, run: RunRecord, question: Question, n
     """Remove the buttons from the card of a chat's question. The answer counts even if this fails."""
     try:
         notices = Notices(runs.stores.outbox)
-        await notices.show_answered(run.thread_id, question.number, f"{question.text}\n\n{note}")
+        await notices.show_answered(run.thread_id, question.number, closed_card(question, note))
     except PostroomError as error:
         _LOG.warning("question.card_left", question=question.number, reason=error.describe())
 
