@@ -157,9 +157,7 @@ class Server:
             self.chats = ChatServer(self.stores, agents, self.name, options, watch.platform, lease_ms)
             self.queue = self.chats.queue
         elif settings["mail"]:
-            self.mail = MailServer(
-                self.stores, watch.agents(self), options, has_tasks=bool(settings.get("tasks"))
-            )
+            self.mail = MailServer(self.stores, watch.agents(self), options, settings)
             self.queue = self.mail.queue
         else:
             self.queue = Queue(
@@ -243,6 +241,8 @@ class Server:
                 group.create_task(self.mailbox.schedules.kept.serve())
             if self.mail is not None:
                 group.create_task(self.mail.waker.serve())
+                if self.mail.has_tasks:
+                    group.create_task(self.mail.tell_of_tasks())
             if self._settings["relay"]:
                 group.create_task(self._relay.serve(self._stopping))
             if self.leases is not None:
