@@ -14,7 +14,7 @@ from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
 from unit.test_web_control import overlapping
 from unit.test_web_work import QUESTIONS, asked, store_runs
-from work_room import SLUG, WorkRoom, hidden, post
+from work_room import SLUG, WorkRoom, hidden, place, post
 
 HOUR = timedelta(hours=1)
 
@@ -42,13 +42,8 @@ async def test_a_question_is_answered_on_the_first_page(room: WorkRoom) -> None:
     answered = await post(browser, f"/p/{SLUG}/questions", *fields, ("answer", "no"), ("by", "Bea"))
     assert answered.status_code == 303
     assert answered.headers["location"].startswith("/?done=no&answered=")
-    for forged in ("/?done=no", "/?done=yes&answered=shop/1/2"):
-        page = (await browser.get(forged)).text
-        assert ("Denied." in page, "Approved." in page) == (False, False)
-    claimed = answered.headers["location"].replace("done=no", "done=yes")
-    for address in (answered.headers["location"], claimed):
-        page = (await browser.get(address)).text
-        assert ("Denied." in page, "Approved." in page) == (True, False)
+    page = (await browser.get(answered.headers["location"])).text
+    assert ("Denied." in page, "Approved." in page) == (True, False)
     assert await room.questions.questions() == []
 
 
@@ -78,22 +73,111 @@ async def test_take_back_is_offered_for_eight_seconds_and_leads_back_to_its_page
     store.close()
 
 
-async def test_an_answer_that_comes_too_late_stays_on_the_first_page(room: WorkRoom) -> None:
+async def test_a_late_answer_is_told_who_answered_and_what_the_same_agent_still_asks(room: WorkRoom) -> None:
+    await room.people("Lea", runners=("Lea",))
+    room.agents.asking.add("Lea")
+    room.agents.asks = {"choices": ["EUR", "USD"]}
+    await room.send("Ada", "Lea")
+    await room.turn()
+    room.agents.asks = {}
+    browser = room.browser()
+    await room.send("Ada", "Ash")
+    await room.turn()
+    page = (await browser.get("/")).text
+    fields = [("form_token", hidden(page, "form_token")), ("do", "answer"), ("back", "home")]
+    [mine] = [one for one in await room.look(room.questions.all_open) if one.agent == "Ash"]
+    fields += [("run", mine.run_id), ("number", mine.number)]
+    await post(browser, f"/p/{SLUG}/questions", *fields, ("answer", "no"), ("why", "too late"), ("by", "Bea"))
+    late = await post(
+        browser, f"/p/{SLUG}/questions", *fields, ("answer", "yes"), ("why", "go on"), ("by", "Cy")
+    )
+    assert late.status_code == 409
+    assert "<bdi>Bea</bdi></b> answered" in late.text
+    for words in ("on the pages", "<bdi>too late</bdi>", "<bdi>go on</bdi>", "no other open question"):
+        assert words in late.text
+    assert "EUR" not in late.text, "the question of another agent is none of this one's business"
+    await room.turn()
+    await room.send("Ada", "Ash", subject="Again")
+    await room.turn()
+    late = await post(browser, f"/p/{SLUG}/questions", *fields, ("answer", "yes"), ("by", "Cy"))
+    assert "Open questions of this agent" in late.text
+    assert (late.text.count("May I?"), "EUR" in late.text) == (2, False)
+
+
+async def test_a_refused_answer_comes_back_as_it_was_filled_in_and_says_why(room: WorkRoom) -> None:
+    form = {
+        "properties": {"amount": {"type": "number"}, "currency": {"enum": ["EUR", "USD"]}, "note": {}},
+        "required": ["amount"],
+    }
+    room.agents.asks = {"form": form}
     browser = room.browser()
     await room.send("Ada", "Ash")
     await room.turn()
     page = (await browser.get("/")).text
     fields = [(name, hidden(page, name)) for name in ("form_token", "do", "back", "run", "number")]
-    await post(browser, f"/p/{SLUG}/questions", *fields, ("answer", "no"), ("by", "Bea"))
-    for told in (
-        "no question is open now.",
-        "1 question is open now: “<bdi>May I?</bdi>”.",
-    ):
-        late = await post(browser, f"/p/{SLUG}/questions", *fields, ("answer", "yes"), ("by", "Cy"))
-        assert (late.status_code, late.headers["location"]) == (303, "/?done=late")
-        assert told in (await browser.get(late.headers["location"])).text
-        await room.send("Ada", "Ash")
-        await room.turn()
+    typed = [
+        ("names", "amount"),
+        ("names", "currency"),
+        ("names", "note"),
+        ("v1", "USD"),
+        ("v2", "<b>as before"),
+    ]
+    for by, why in (("Bea", "the field amount is missing"), ("", "The answer does not name a person")):
+        refused = await post(browser, f"/p/{SLUG}/questions", *fields, *typed, ("by", by))
+        assert refused.status_code == 400
+        assert why in refused.text
+        for kept in (
+            '<option value="USD" selected>',
+            'value="&lt;b&gt;as before"',
+            f'name="by" value="{by}"',
+        ):
+            assert kept in refused.text
+        fields = [
+            (name, hidden(refused.text, name)) for name in ("form_token", "do", "back", "run", "number")
+        ]
+    room.agents.asks = {"to": ["human:ana"]}
+    answered = await post(browser, f"/p/{SLUG}/questions", *fields, *typed, ("v0", "5"), ("by", "Bea"))
+    assert place(answered).startswith("/?done=answered")
+
+
+FORGED = [
+    *("/?done=replay", "/?done=discard&skipped=3", "/?done=seen", "/?done=yes&answered={slug}/1/2"),
+    *("/chats?done=replay", "/chats?done=yes&answered=1/2", "/p/{slug}?done=share", "/p/{slug}?done=end"),
+    *("/p/{slug}/runs?done=discard&many=5&skipped=1&state=failed", "/p/{slug}/tasks?done=accepted"),
+    *("/p/{slug}/schedules?done=nightly&sent=1", "/p/{slug}/m/1?sent=1", "/p/{slug}/questions?done=abcdef"),
+]
+"""Addresses that claim that something was done."""
+
+
+@pytest.mark.parametrize("address", FORGED)
+async def test_a_page_says_what_was_done_only_if_the_server_has_done_it(room: WorkRoom, address: str) -> None:
+    await room.send("Ada", "Bo")
+    await room.turn()
+    browser, forged = room.browser(), address.format(slug=SLUG)
+    seal = place(
+        await post(
+            browser, "/", ("form_token", hidden((await browser.get("/")).text, "form_token")), ("do", "seen")
+        )
+    )
+    assert seal == "/?done=seen"
+    for tried in (forged, f"{forged}&seal=", f"{forged}&seal=1700000000000.{'0' * 64}"):
+        refused = await browser.get(tried)
+        assert refused.status_code == 303, tried
+        assert refused.headers["location"] == re.sub(
+            r"[?&](done|answered|many|skipped|sent)=[^&]*", "", forged
+        ).replace("/runs&", "/runs?")
+
+
+async def test_the_note_of_one_act_holds_for_no_other_act_session_or_day(room: WorkRoom) -> None:
+    browser, other = room.browser(), room.browser()
+    token = ("form_token", hidden((await browser.get("/")).text, "form_token"))
+    address = (await post(browser, "/", token, ("do", "seen"))).headers["location"]
+    assert "marked as seen" in (await browser.get(address)).text
+    for reader, tried in ((other, address), (browser, address.replace("seen", "discard"))):
+        assert (await reader.get(tried)).headers["location"] == "/"
+    assert (await browser.get(address.replace("/?", "/chats?"))).headers["location"] == "/chats"
+    room.clock.advance(timedelta(minutes=10, milliseconds=1))
+    assert (await browser.get(address)).headers["location"] == "/"
 
 
 async def test_equal_failures_are_one_row_and_are_replayed_together(room: WorkRoom) -> None:
@@ -112,7 +196,7 @@ async def test_equal_failures_are_one_row_and_are_replayed_together(room: WorkRo
     room.agents.failing.clear()
     await room.operator.discard(dead[0])
     replayed = await post(browser, "/", token, ("do", "replay"), *(("run", run_id) for run_id in dead))
-    assert replayed.headers["location"] == "/?done=replay&skipped=1"
+    assert place(replayed) == "/?done=replay&skipped=1"
     page = (await browser.get(replayed.headers["location"])).text
     assert "The runs start again. 1 of them had been replayed or discarded before." in page
     await room.turn()
@@ -146,7 +230,7 @@ async def test_a_row_is_snoozed_in_one_browser_until_its_time_and_no_longer_coun
     assert len(keys) == 2
     token = ("form_token", hidden(page, "form_token"))
     for key in keys:
-        assert (await post(browser, "/", token, ("later", key))).headers["location"] == "/?done=later"
+        assert place(await post(browser, "/", token, ("later", key))) == "/?done=later"
     page = (await browser.get("/")).text
     assert "May I?" not in page
     assert "<title>postroom<" in page
@@ -179,7 +263,7 @@ async def test_the_first_page_tells_what_happened_since_the_last_visit(room: Wor
     assert "Sweep the yard" in (await browser.get("/")).text  # the same visit
     token = ("form_token", hidden(page, "form_token"))
     seen = await post(browser, "/", token, ("do", "seen"))
-    assert seen.headers["location"] == "/?done=seen"
+    assert place(seen) == "/?done=seen"
     room.clock.advance(timedelta(milliseconds=1))
     page = (await browser.get("/")).text
     assert ("Sweep the yard" in page, "Nothing happened." in page) == (False, True)
@@ -246,9 +330,9 @@ async def test_a_question_that_was_put_off_everywhere_is_listed_apart(room: Work
     assert ("<title>postroom<" in page, "1 question put off" in page) == (True, True)
     assert 'class="card question"' not in page
     assert 'data-label="Needs you"><span class="soft">–' in page
-    for place in (f"/p/{SLUG}", f"/p/{SLUG}/runs"):
-        page = (await browser.get(place)).text
-        assert ('class="count owed"' in page, 'aria-current="page"' in page) == (False, True), place
+    for address in (f"/p/{SLUG}", f"/p/{SLUG}/runs"):
+        page = (await browser.get(address)).text
+        assert ('class="count owed"' in page, 'aria-current="page"' in page) == (False, True), address
     await room.questions.snooze(asked["number"], for_ms=0, by="Bea")
     assert 'data-label="Needs you"><a' in (await browser.get("/")).text
     assert 'class="count owed"' in (await browser.get(f"/p/{SLUG}")).text
@@ -266,8 +350,8 @@ async def test_overlapping_reservations_are_settled_on_the_first_page(room: Work
     names = ("form_token", "back", "do", "name", "reservation")
     fields = [(name, hidden(released[0], name)) for name in names]
     ended = await post(browser, f"/p/{SLUG}/reservations/decide", *fields)
-    assert ended.headers["location"] == "/?done=end"
-    page = (await browser.get("/?done=end")).text
+    assert place(ended) == "/?done=end"
+    page = (await browser.get(ended.headers["location"])).text
     assert ("The reservation was released." in page, "Overlapping reservations" in page) == (True, False)
 
 

@@ -191,12 +191,13 @@ class QuestionService:
         number = number.strip().lower()
         asked, runs = await self._store.read(lambda tx: (_open(tx, ""), newest_runs(tx, "", each=_EACH)))
         numbers = [one.number for _, one in asked]
-        answered = [self._given(run, ticket) for run in runs for ticket in run.answered]
-        given = {one.number: one for one in answered}
+        given = {number_of(run.run_id, one.ticket): (run, one) for run in runs for one in run.answered}
         remedy = "list the questions: `postroom questions list`"
         meant = whole_id(number, [*numbers, *given], what="questions", remedy=remedy)
         if meant not in numbers:
-            raise _stale(meant or number, given.get(meant or ""), [question for _, question in asked])
+            run, before = given.get(meant or "", (None, None))
+            others = [one for other, one in asked if run is not None and is_of_same(other.thread_id, run)]
+            raise _stale(meant or number, None if run is None or before is None else self._given(run, before), others)
         if numbers.count(meant) > 1:  # a number has only 24 bits, so several runs may have the same one
             raise InvalidArgument(
                 f"{numbers.count(meant)} open questions have the number {meant}, so none was answered",
@@ -272,8 +273,9 @@ class QuestionService:
         """Return the error for an answer to a question of a run that is not open or no longer open."""
 
         def look(tx: Transaction) -> StaleDecision:
-            now = [question for run, question in _open(tx, _threads_of(slug)) if run.run_id == run_id]
-            return _stale(number, self.given_answer(tx, slug, run_id, number), now)
+            mine, asked = tx.runs.threads.load_run(run_id), _open(tx, _threads_of(slug))
+            others = [one for run, one in asked if mine is not None and is_of_same(run.thread_id, mine)]
+            return _stale(number, self.given_answer(tx, slug, run_id, number), others)
 
         return await self._store.read(look)
 
@@ -337,6 +339,13 @@ def asked_in(runs: Iterable[RunRecord]) -> list[tuple[RunRecord, Question]]:
     return sorted(found, key=lambda one: one[0].updated_at)
 
 
+def is_of_same(thread_id: str, run: RunRecord) -> bool:
+    """Return whether a thread belongs to the agent of a run, and, if it is a chat's, to the same chat."""
+    if is_chat(run.thread_id):
+        return thread_id == run.thread_id
+    return owner_of(thread_id) == owner_of(run.thread_id)
+
+
 def place_of(tx: Transaction, run: RunRecord) -> tuple[str, str]:
     """Return the chat of a run and the person who wrote there; "" if the person is no longer known."""
     source = chat_of(tx, thread_id=run.thread_id, inbound_ids=inbound_ids_of(run))
@@ -368,7 +377,7 @@ def open_question(
 
 
 def _stale(number: str, before: GivenAnswer | None, now: Sequence[Question]) -> StaleDecision:
-    """Return the error for an answer to a question that is not open; it names the newest open questions."""
+    """Return the error for an answer to a question that is not open; it names the asker's open questions."""
     if before is None:
         named = f"question {number}" if number.strip() else "a question without a number"
         text = f"{named} is not open; it may have been answered"
@@ -380,8 +389,12 @@ def _stale(number: str, before: GivenAnswer | None, now: Sequence[Question]) -> 
             f"{iso(before.answered_at)}"
         )
     newest = ", ".join(f"{one.number} ({one.text[:_SHOWN]})" for one in now[-_NAMED:])
+    if newest:
+        text += f"; {before.agent if before else 'its agent'} has other open questions: {newest}"
+    elif before is not None:
+        text += f"; {before.agent} has no other open question"
     return StaleDecision(
-        f"{text}; open now: {newest}" if newest else f"{text}; no question is open",
+        text,
         value=number,
         remedy="list the questions: `postroom questions list`",
         details={"open": [one.number for one in now[-_NAMED:]]},

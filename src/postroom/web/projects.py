@@ -32,7 +32,7 @@ from postroom.web.site import PageServices, Shown, Site, WorkingSite
 PROJECTS: Final = 20
 QUESTIONS: Final = 20
 """Maximum number of open questions on the page."""
-_DONE: Final = ("", "yes", "no", "answered", "late", "replay", "discard", "share", "end", "later", "seen")
+_DONE: Final = ("", "yes", "no", "answered", "replay", "discard", "share", "end", "later", "seen")
 REVIEWS: Final = 10
 """Maximum number of tasks of each project on the page that wait for a person's check."""
 GROUPS: Final = 20
@@ -278,11 +278,11 @@ async def home(site: WorkingSite, request: Request) -> Response:
     form, skipped = await read_form(request, site.services.visitors, HomeForm), 0
     runs, now = site.services.runs, site.clock.now()
     if form.do == "seen":
-        answer = see("/?done=seen")
+        answer = site.done(request, "/?done=seen")
         _remember(request, answer, SEEN_COOKIE, f"{now}.{now}")
         return answer
     if form.later:
-        return _hidden(request, form.later, now)
+        return _hidden(site, request, form.later, now)
     if form.do not in ("replay", "discard") or not 0 < len(form.run) <= AT_ONCE:
         raise InvalidArgument(
             f"between 1 and {AT_ONCE} dead letters can be replayed or discarded at once",
@@ -294,10 +294,10 @@ async def home(site: WorkingSite, request: Request) -> Response:
             await (runs.replay(run_id) if form.do == "replay" else runs.discard(run_id))
         except (IllegalTransition, UnknownRun):
             skipped += 1
-    return see(f"/?done={form.do}" + (f"&skipped={skipped}" if skipped else ""))
+    return site.done(request, f"/?done={form.do}" + (f"&skipped={skipped}" if skipped else ""))
 
 
-def _hidden(request: Request, asked: str, now: int) -> Response:
+def _hidden(site: WorkingSite, request: Request, asked: str, now: int) -> Response:
     """Hide a row in this browser for some hours, or show all hidden rows again (`all.0`).
 
     Raises:
@@ -315,6 +315,6 @@ def _hidden(request: Request, asked: str, now: int) -> Response:
     else:
         hidden[found[1]] = now + int(found[2]) * HOUR
     kept = sorted(hidden.items(), key=lambda one: one[1])[-MAX_HIDDEN:]
-    answer = see("/?done=later" if hidden else "/")
+    answer = site.done(request, "/?done=later") if hidden else see("/")
     _remember(request, answer, LATER_COOKIE, "_".join(f"{key}.{until // 1_000}" for key, until in kept))
     return answer
