@@ -327,7 +327,7 @@ async def test_a_question_that_was_put_off_everywhere_is_listed_apart(room: Work
     [asked] = await room.questions.questions()
     await room.questions.snooze(asked["number"], for_ms=3_600_000, by="Bea")
     page = (await browser.get("/")).text
-    assert ("<title>postroom<" in page, "1 question put off" in page) == (True, True)
+    assert ("<title>postroom<" in page, "1 question snoozed" in page) == (True, True)
     assert 'class="card question"' not in page
     assert 'data-label="Needs you"><span class="soft">–' in page
     for address in (f"/p/{SLUG}", f"/p/{SLUG}/runs"):

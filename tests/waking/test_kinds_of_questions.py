@@ -251,7 +251,7 @@ async def test_not_now_leaves_the_question_open_and_is_neither_yes_nor_no(room, 
     assert put_off.status_code == 303
     [shown] = await room.questions.questions()
     assert shown["snoozed_until"] is not None
-    assert "Put off until" in (await browser.get(QUESTIONS)).text
+    assert "Snoozed until" in (await browser.get(QUESTIONS)).text
     clock.advance(timedelta(milliseconds=3_600_001))
     [shown] = await room.questions.questions()
     assert shown["snoozed_until"] is None

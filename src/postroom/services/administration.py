@@ -284,6 +284,14 @@ class WaitingQuestion(TypedDict):
     snoozed_until: str | None
 
 
+class QuestionsView(TypedDict):
+    """A page of open questions."""
+
+    questions: list[WaitingQuestion]
+    next: str | None
+    """The place after which the list continues; null at its end."""
+
+
 class SnoozedQuestion(TypedDict):
     """A question that was put off; `snoozed_until` None means that it no longer is."""
 

@@ -5,6 +5,7 @@ in time, the run is cancelled or gets "no" as the answer, because silence never 
 deadline is stored with the question in the waiting run, so a server that was down still enforces it later.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -61,6 +62,7 @@ TAKE_BACK_MS: Final = 8_000
 """Number of milliseconds in which an answer from the pages can be withdrawn before the agent gets it."""
 _NAMED: Final = 3
 """Maximum number of open questions that the error for a rejected answer lists."""
+_PLACE: Final = re.compile(r"([0-9]{1,15})/([^/]{1,512})/([0-9a-f]{6})")
 _SHOWN: Final = 80
 """Maximum characters of each listed question."""
 MAX_NAME_LENGTH: Final = 64
@@ -79,8 +81,15 @@ class QuestionService:
         self._clock = clock
         self._take_back_ms = take_back_ms
 
-    async def questions(self) -> Sequence[WaitingQuestion]:
-        """Return every open question, including those of chats, the longest waiting run first."""
+    async def questions(self, *, limit: int | None = None, after: str = "") -> Sequence[WaitingQuestion]:
+        """Return the open questions, including those of chats, the longest waiting run first.
+
+        Without a limit, every question after the place `after` is returned.
+
+        Raises:
+            InvalidArgument: `after` is not a place in this list.
+        """
+        found = questions_after(await self._store.read(self.all_open), after)
         return [
             {
                 "number": one.number,
@@ -102,7 +111,7 @@ class QuestionService:
                 "expires_at": maybe_iso(one.expires_at),
                 "snoozed_until": maybe_iso(one.snoozed_until),
             }
-            for one in await self._store.read(self.all_open)
+            for one in found[:limit]
         ]
 
     def all_open(self, tx: Transaction) -> Sequence[OpenQuestion]:
@@ -162,15 +171,15 @@ class QuestionService:
         await self._hand_over(*meant, Given(value=given, by=by, at=IN_WINDOW))
 
     async def snooze(self, number: str, *, for_ms: int, by: str = "") -> SnoozedQuestion:
-        """Put a question off: it stays open and unanswered. With 0 ms, the question is shown again at once.
+        """Snooze a question for everybody: it stays open. With 0 ms, the question is shown again at once.
 
         Raises:
             StaleDecision, InvalidArgument: As for `answer`.
         """
         return await self._put_off(*await self._meant(number), for_ms=for_ms, by=by)
 
-    async def put_off(self, slug: str, run_id: str, number: str, *, for_ms: int, by: str) -> None:
-        """Put off a question of a project's run ("" for a chat's run), on behalf of a person on the pages.
+    async def snooze_on_page(self, slug: str, run_id: str, number: str, *, for_ms: int, by: str) -> None:
+        """Snooze a question of a project's run ("" for a chat's run), on behalf of a person on the pages.
 
         Raises:
             StaleDecision: The question is not open.
@@ -197,7 +206,9 @@ class QuestionService:
         if meant not in numbers:
             run, before = given.get(meant or "", (None, None))
             others = [one for other, one in asked if run is not None and is_of_same(other.thread_id, run)]
-            raise _stale(meant or number, None if run is None or before is None else self._given(run, before), others)
+            raise _stale(
+                meant or number, None if run is None or before is None else self._given(run, before), others
+            )
         if numbers.count(meant) > 1:  # a number has only 24 bits, so several runs may have the same one
             raise InvalidArgument(
                 f"{numbers.count(meant)} open questions have the number {meant}, so none was answered",
@@ -336,7 +347,38 @@ def asked_in(runs: Iterable[RunRecord]) -> list[tuple[RunRecord, Question]]:
     """Return the open questions of runs, the longest waiting run first."""
     waiting = [run for run in runs if run.status is RunStatus.WAITING]
     found = [(run, question_of(run, ticket)) for run in waiting for ticket in run.open_tickets]
-    return sorted(found, key=lambda one: one[0].updated_at)
+    return sorted(found, key=lambda one: (one[0].updated_at, one[0].run_id))
+
+
+def place_in_list(asked_at: int, run_id: str, number: str) -> str:
+    """Return the place of an open question in the list of all, after which the list can be continued."""
+    return f"{asked_at}/{run_id}/{number}"
+
+
+def questions_after(found: Sequence[OpenQuestion], place: str) -> Sequence[OpenQuestion]:
+    """Return the questions after a place in the list, whether or not the question there is still open.
+
+    Raises:
+        InvalidArgument: The text is not a place in this list.
+    """
+    if not place:
+        return found
+    given = _PLACE.fullmatch(place)
+    if given is None:
+        raise InvalidArgument(
+            "after must be a place in the list of questions",
+            value=place[:80],
+            remedy="give `next` of the last answer, or leave it out to begin at the start",
+        )
+    key, number = (int(given[1]), given[2]), given[3]
+    mine = [one.number for one in found if (one.asked_at, one.run_id) == key]
+    passed = mine[: mine.index(number) + 1] if number in mine else []
+    return [
+        one
+        for one in found
+        if (one.asked_at, one.run_id) >= key
+        and not ((one.asked_at, one.run_id) == key and one.number in passed)
+    ]
 
 
 def is_of_same(thread_id: str, run: RunRecord) -> bool:

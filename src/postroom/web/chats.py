@@ -19,7 +19,7 @@ from postroom.services.cut_ids import whole_id
 from postroom.stores.store import Transaction
 from postroom.web import links
 from postroom.web.forms import read_form, see
-from postroom.web.questions import AnswerForm, decide, put_off, refused
+from postroom.web.questions import AnswerForm, decide, refused, snooze
 from postroom.web.serving import choice, remember_name
 from postroom.web.site import Shown, WorkingSite
 
@@ -53,7 +53,9 @@ async def chat_run(site: WorkingSite, request: Request) -> Response:
             return await _answered(site, request, form)
         case "snooze":
             form.run = run.run_id
-            await put_off(site, "", form)
+            await snooze(site, "", form)
+            if form.back == "home" and form.until != "0":
+                return site.done(request, "/?done=snoozed")
             return see("/" if form.back == "home" else links.chats())
         case "replay" | "discard" if not dead:
             raise _nothing_to_do(named)

@@ -22,6 +22,7 @@ from postroom.mail.reservations import conflicts, together
 from postroom.mail.tasks import tasks_page
 from postroom.mail.waking.prompts import messages_named
 from postroom.services.floor import HOUR, LEASES
+from postroom.services.questions import place_in_list, questions_after
 from postroom.stores.store import Transaction
 from postroom.web.forms import read_form, see
 from postroom.web.frame import MAX_REVIEWS
@@ -32,7 +33,7 @@ from postroom.web.site import PageServices, Shown, Site, WorkingSite
 PROJECTS: Final = 20
 QUESTIONS: Final = 20
 """Maximum number of open questions on the page."""
-_DONE: Final = ("", "yes", "no", "answered", "replay", "discard", "share", "end", "later", "seen")
+_DONE: Final = ("", "yes", "no", "answered", "replay", "discard", "share", "end", "later", "seen", "snoozed")
 REVIEWS: Final = 10
 """Maximum number of tasks of each project on the page that wait for a person's check."""
 GROUPS: Final = 20
@@ -82,7 +83,7 @@ class Later(NamedTuple):
 async def projects(site: Site, request: Request) -> Response:
     """Show what needs a person, then all projects, those with the most recent mail first."""
     after, me, services = number(request, "after") or 0, remembered_name(request), site.services
-    answered = request.query_params.get("answered", "")
+    answered, asked_after = (request.query_params.get(name, "") for name in ("answered", "asked_after"))
     address, later = str(request.base_url).rstrip("/"), _later(request, site.clock.now())
 
     def look(tx: Transaction) -> Shown:
@@ -110,7 +111,11 @@ async def projects(site: Site, request: Request) -> Response:
                 "next": page.next,
                 "needs": needs,
                 "given": None if services is None else _given(services, tx, answered),
-                **({} if services is None else _inbox(services, tx, page.rows, overlaps, later, me)),
+                **(
+                    {}
+                    if services is None
+                    else _inbox(services, tx, page.rows, overlaps, later, me, asked_after)
+                ),
             },
             now,
         )
@@ -141,6 +146,7 @@ def _inbox(
     overlaps: Mapping[str, Sequence[Sequence[Reservation]]],
     later: Later,
     me: str,
+    asked_after: str,
 ) -> dict[str, Any]:
     """Return the rows of the inbox except hidden ones, and what happened since the last visit."""
     mail, hidden = tx.mail, Counter[str]()
@@ -151,11 +157,9 @@ def _inbox(
         return [(name, one) for name, one in keyed if name not in later.hidden]
 
     every_open = services.questions.all_open(tx)
-    put_off = [one for one in every_open if one.snoozed_until is not None]
-    asked = due(
-        [one for one in every_open if one.snoozed_until is None],
-        lambda one: f"q-{one.number}-{one.run_id[-KEPT_ID:]}",
-    )
+    asked = [one for one in every_open if one.snoozed_until is None]
+    shown_asked = questions_after(asked, asked_after)[: QUESTIONS + 1]
+    last = shown_asked[QUESTIONS - 1] if len(shown_asked) > QUESTIONS else None
     failed = due(services.runs.failed(tx), lambda one: f"d-{one.run_ids[0][-KEPT_ID:]}")
     reviews = due(
         [(one, task) for one in shown for task in tasks_page(mail, one, "review", limit=REVIEWS)],
@@ -171,11 +175,13 @@ def _inbox(
     return {
         "unread": unread,
         "mine": [] if person is None or not unread else mail.inbox(person.id, limit=MAIL, unread_only=True),
-        "put_off": put_off,
+        "snoozed": [one for one in every_open if one.snoozed_until is not None],
         "reviews": reviews,
         "clashes": clashes,
         "to_settle": len(asked) + len(failed) + len(reviews) + unread + len(clashes),
-        "asked": asked[:QUESTIONS],
+        "asked": shown_asked[:QUESTIONS],
+        "asked_after": asked_after,
+        "asked_next": last and place_in_list(last.asked_at, last.run_id, last.number),
         "asked_in_all": len(asked),
         "failed": failed[:GROUPS],
         "failed_in_all": len(failed),

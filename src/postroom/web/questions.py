@@ -20,8 +20,9 @@ from postroom.web.serving import remember_name
 from postroom.web.site import Shown, WorkingSite
 
 MAX_ANSWERS: Final = 30
-_FOR: Final = {"1h": 3_600_000, "1d": 86_400_000, "0": 0}
-"""How long a question can be put off, in milliseconds."""
+_HOUR: Final = 3_600_000
+_FOR: Final = {"1h": _HOUR, "4h": 4 * _HOUR, "1d": 24 * _HOUR, "1w": 168 * _HOUR, "0": 0}
+"""How long a question can be snoozed, in milliseconds."""
 
 
 class AnswerForm(msgspec.Struct):
@@ -74,8 +75,10 @@ async def _answered(site: WorkingSite, request: Request) -> Response:
     form = await read_form(request, site.services.visitors, AnswerForm)
     run_id, number = form.run, form.number
     if form.do == "snooze":
-        await put_off(site, slug, form)
-        return see("/" if form.back == "home" else links.page(slug, "questions"))
+        await snooze(site, slug, form)
+        if form.back == "home":
+            return site.done(request, "/?done=snoozed") if form.until != "0" else see("/")
+        return see(links.page(slug) if form.back == "control" else links.page(slug, "questions"))
     if form.do == "take_back":
         await asking.take_back(slug, run_id, number)
         places = {"control": links.page(slug), "home": "/"}
@@ -130,8 +133,8 @@ async def refused(
     )
 
 
-async def put_off(site: WorkingSite, slug: str, form: AnswerForm) -> None:
-    """Put off a question of a project ("" for a chat) for the time that a person has chosen.
+async def snooze(site: WorkingSite, slug: str, form: AnswerForm) -> None:
+    """Snooze a question of a project ("" for a chat) for everybody, for the time that a person has chosen.
 
     Raises:
         InvalidArgument: The page does not offer this time.
@@ -139,10 +142,10 @@ async def put_off(site: WorkingSite, slug: str, form: AnswerForm) -> None:
     """
     if form.until not in _FOR:
         raise InvalidArgument(
-            "a question can be put off for 1h or 1d", value=form.until[:40], remedy="press a button"
+            "a question can be snoozed for 1h, 4h, 1d or 1w", value=form.until[:40], remedy="press a button"
         )
     asking, by = site.services.questions, form.by.strip()[:MAX_NAME_LENGTH]
-    await asking.put_off(slug, form.run, form.number, for_ms=_FOR[form.until], by=by)
+    await asking.snooze_on_page(slug, form.run, form.number, for_ms=_FOR[form.until], by=by)
 
 
 async def decide(site: WorkingSite, slug: str, form: AnswerForm) -> None:
