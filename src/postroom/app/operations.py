@@ -615,6 +615,15 @@ _TASKS: Final = _of(
 # Questions that runs ask people.
 
 
+class ShowQuestion(Query, frozen=True):
+    """Show the record of a question: who asked it, where it was shown, and who answered it where.
+
+    Questions of each agent's newest 50 runs are found.
+    """
+
+    number: _QuestionNumber
+
+
 class AnswerQuestion(Command, frozen=True):
     """Answer a question. The first answer counts, whether it comes from a page, a command or a chat."""
 
@@ -659,6 +668,7 @@ _QUESTIONS: Final = _of(
         "questions list",
         answer_key="questions",
     ),
+    _row(ShowQuestion, QuestionService.show, "GET /admin/questions/one", "questions show NUMBER"),
     _row(AnswerQuestion, answer_question, "POST /admin/questions"),
     _row(SnoozeQuestion, snooze_question, "POST /admin/questions/snooze"),
 )
