@@ -322,7 +322,9 @@ class Question:
         found = []
         for server in self.place.servers:
             with server.line() as line:
-                found.append(line.request("GET", f"/admin/questions/one?number={self.number}").json())
+                answer = line.request("GET", f"/admin/questions/one?number={self.number}")
+                assert answer.status == 200, answer
+                found.append(answer.json())
         return found
 
     def agree(self) -> dict[str, Any]:
