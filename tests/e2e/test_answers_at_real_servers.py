@@ -401,7 +401,7 @@ def _play(
     place.seen[f"asked in {asked_in}, killed {kill or 'nothing'}: {record['where'] or 'open'}"] += 1
     assert record["state"] == "open" or may, record
     if record["state"] != "open":
-        where = {"page": "on the pages", "rest": "at the command line", "cli": "at the command line"}
+        where = {"page": "on the pages", "rest": "over HTTP", "cli": "at the command line"}
         where |= {
             "chat": "in a chat",
             "button": "in a chat",

@@ -21,7 +21,15 @@ from postroom.contracts.work import GivenAnswer, OpenQuestion
 from postroom.dispatch.budgets import answers_budget
 from postroom.gateway.notices import Notices
 from postroom.gateway.questions import answer_note, answer_run
-from postroom.gateway.replies import Question, inbound_ids_of, is_chat, number_of, question_of, target_of
+from postroom.gateway.replies import (
+    Question,
+    closed_card,
+    inbound_ids_of,
+    is_chat,
+    number_of,
+    question_of,
+    target_of,
+)
 from postroom.gateway.sessions import chat_of
 from postroom.log import get_logger
 from postroom.mail.identity import find_agent
@@ -50,10 +58,12 @@ _NAMED: Final = 3
 """Maximum number of open questions that the error for a rejected answer lists."""
 _SHOWN: Final = 80
 """Maximum characters of each listed question."""
-LONGEST_NAME: Final = 64
+MAX_NAME_LENGTH: Final = 64
 """Maximum characters of the name of a person who answers."""
 _EACH: Final = 50
-"""Maximum number of runs of each agent that are searched for answered questions."""
+"""Maximum number of runs of each thread that are searched for answered questions."""
+_ALL: Final = (project_threads(""), CHAT_THREAD)
+"""The prefixes of the names of all threads whose runs ask people."""
 
 
 class QuestionService:
@@ -97,7 +107,9 @@ class QuestionService:
         """Return the open questions of all agents, including those of chats, oldest first."""
         return self._as_open(tx, "")
 
-    async def answer(self, number: str, given: Json, *, why: str = "", by: str = "") -> AnsweredQuestion:
+    async def answer(
+        self, number: str, given: Json, *, why: str = "", by: str = "", at: str = COMMAND_LINE
+    ) -> AnsweredQuestion:
         """Answer a question. A unique prefix of its number is enough.
 
         The prefix must also be unique among recently answered questions, so that a late answer does not match
@@ -110,7 +122,7 @@ class QuestionService:
             NotPermitted: This person may not answer the question.
         """
         run, question = await self._meant(number)
-        said = Given(value=given, by=person(by), at=COMMAND_LINE, why=why)
+        said = Given(value=given, by=person(by), at=at, why=why)
         decision = await self._hand_over(run, question, said)
         word = {True: "yes", False: "no"}.get(decision.approved)  # type: ignore[arg-type]
         return {"number": question.number, "answer": word or decision.reason or ""}
@@ -144,7 +156,7 @@ class QuestionService:
             InvalidArgument, NotPermitted: As for `answer`.
         """
         meant = await self._asked_in(question.project, question.run_id, question.number)
-        by = Answerer(name=f"the person at {client or 'the client'}"[:LONGEST_NAME])
+        by = Answerer(name=f"the person at {client or 'the client'}"[:MAX_NAME_LENGTH])
         await self._hand_over(*meant, Given(value=given, by=by, at=IN_WINDOW))
 
     async def snooze(self, number: str, *, for_ms: int, by: str = "") -> SnoozedQuestion:
@@ -189,7 +201,7 @@ class QuestionService:
 
         def look(tx: Transaction) -> tuple[list[QuestionRecord], Sequence[Question]]:
             asked = list(open_runs(tx, "", (RunStatus.WAITING,)))
-            runs = {one.run_id: one for one in [*newest_runs(tx, "", each=_EACH), *asked]}
+            runs = {one.run_id: one for one in [*newest_runs(tx, *_ALL, each=_EACH), *asked]}
             found = [
                 (run, ticket, decision)
                 for run in runs.values()
@@ -249,7 +261,7 @@ class QuestionService:
     async def _meant(self, number: str) -> tuple[RunRecord, Question]:
         """Return the open question with this number or prefix, and its run."""
         number = number.strip().lower()
-        asked, runs = await self._store.read(lambda tx: (_open(tx, ""), newest_runs(tx, "", each=_EACH)))
+        asked, runs = await self._store.read(lambda tx: (_open(tx, ""), newest_runs(tx, *_ALL, each=_EACH)))
         numbers = [one.number for _, one in asked]
         answered = [self._given(run, ticket) for run in runs for ticket in run.answered]
         given = {one.number: one for one in answered}
@@ -283,7 +295,7 @@ class QuestionService:
 
     def given_answers(self, tx: Transaction, slug: str, *, limit: int) -> Sequence[GivenAnswer]:
         """Return the recent answers to a project's agents, newest first."""
-        runs = newest_runs(tx, slug, each=_EACH)
+        runs = newest_runs(tx, project_threads(slug), each=_EACH)
         found = [self._given(run, one) for run in runs for one in run.answered]
         return sorted(found, key=lambda one: one.answered_at, reverse=True)[:limit]
 
@@ -454,7 +466,7 @@ async def _show_answered(runs: RunService, run: RunRecord, question: Question, n
     """Remove the buttons from the card of a chat's question. The answer counts even if this fails."""
     try:
         notices = Notices(runs.stores.outbox)
-        await notices.show_answered(run.thread_id, question.number, f"{question.text}\n\n{note}")
+        await notices.show_answered(run.thread_id, question.number, closed_card(question, note))
     except PostroomError as error:
         _LOG.warning("question.card_left", question=question.number, reason=error.describe())
 

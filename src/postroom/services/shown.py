@@ -25,9 +25,11 @@ _LOG = get_logger(__name__)
 KIND: Final = "question_shown"
 PAGES: Final = "page"
 COMMAND_LINE: Final = "operator"
+OVER_HTTP: Final = "http"
 _SURFACES: Final = {
     PAGES: "on the pages",
     COMMAND_LINE: "at the command line",
+    OVER_HTTP: "over HTTP",
     "chat": "in a chat",
     BY_MAIL: "by mail",
     IN_WINDOW: "in the window of the client",
