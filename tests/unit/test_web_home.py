@@ -4,6 +4,7 @@ import html
 import re
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
+from urllib.parse import quote
 
 import pytest
 import pytest_asyncio
@@ -14,7 +15,7 @@ from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
 from unit.test_web_control import overlapping
 from unit.test_web_work import QUESTIONS, asked, store_runs
-from work_room import SLUG, WorkRoom, hidden, place, post
+from work_room import SLUG, TOKEN, WorkRoom, hidden, place, post
 
 HOUR = timedelta(hours=1)
 
@@ -220,24 +221,24 @@ async def test_a_form_that_decides_nothing_changes_nothing(room: WorkRoom) -> No
     assert len(await room.operator.dead()) == 1
 
 
-async def test_a_row_is_snoozed_in_one_browser_until_its_time_and_no_longer_counted(room: WorkRoom) -> None:
+async def test_a_row_is_hidden_in_one_browser_until_its_time_and_not_counted_there(room: WorkRoom) -> None:
     browser, other = room.browser(), room.browser()
     for reader in ("Ash", "Fay"):
         await room.send("Ada", reader)
         await room.turn()
     page = (await browser.get("/")).text
     keys = re.findall(r'name="later" value="([a-z]-[^"]+\.4)"', page)
-    assert len(keys) == 2
+    assert len(keys) == 1, "a question is not hidden but snoozed, for everybody"
     token = ("form_token", hidden(page, "form_token"))
-    for key in keys:
-        assert place(await post(browser, "/", token, ("later", key))) == "/?done=later"
-    page = (await browser.get("/")).text
-    assert "May I?" not in page
-    assert "<title>postroom<" in page
+    hid = await post(browser, "/", token, ("later", keys[0]))
+    assert place(hid) == "/?done=later"
+    page = (await browser.get(hid.headers["location"])).text
+    assert ("the key is not known" in page, "Hidden in this browser." in page) == (False, True)
+    assert "<title>(1) postroom<" in page
     assert "<title>(2) postroom<" in (await other.get("/")).text
     room.clock.advance(4 * HOUR)
     page = (await browser.get("/")).text
-    assert ("May I?" in page, "<title>(2) postroom<" in page) == (True, True)
+    assert ("the key is not known" in page, "<title>(2) postroom<" in page) == (True, True)
     await post(browser, "/", token, ("later", keys[0]))
     assert "<title>(1) postroom<" in (await browser.get("/")).text
     await post(browser, "/", token, ("later", "all.0"))
@@ -320,13 +321,51 @@ async def test_an_answer_on_the_first_page_can_be_taken_back_there(clock: Manual
     store.close()
 
 
-async def test_a_question_that_was_put_off_everywhere_is_listed_apart(room: WorkRoom) -> None:
+async def test_more_questions_than_a_page_shows_are_on_the_next_page_and_in_the_next_answer(room) -> None:
+    room.agents.more_questions = [f"May I do {number}?" for number in range(18)]
+    await room.send("Ada", "Ash")
+    await room.turn()
+    room.agents.more_questions = ["And now?"]
+    await room.send("Ada", "Ash", subject="More")
+    await room.people("Lea", runners=("Lea",))
+    room.agents.asking.add("Lea")
+    await room.send("Ada", "Lea")
+    await room.turn()
+    numbers = [one["number"] for one in await room.questions.questions()]
+    assert len(numbers) == 21
+    browser, pages, address = room.browser(), list[str](), "/"
+    while address:
+        page = (await browser.get(address)).text
+        pages += re.findall(r'class="card question" data-item id="q-([0-9a-f]{6})"', page)
+        assert "of 21 open questions." in page
+        found = re.search(r'href="(/\?asked_after=[^"]+)" rel="next"', page)
+        address = html.unescape(found[1]) if found else ""
+    assert pages == numbers
+    assert (await browser.get("/?asked_after=x")).status_code == 400
+    operator, listed, after = room.browser(logged_in=False, Authorization=f"Bearer {TOKEN}"), list[str](), ""
+    while True:
+        found = (await operator.get(f"/admin/questions?limit=8&after={quote(after)}")).json()
+        listed += [one["number"] for one in found["questions"]]
+        if (after := found["next"]) is None:
+            break
+        await room.questions.answer(listed[-1], True, by="Bea")  # the next page begins after it all the same
+    assert set(listed) == set(numbers)
+    assert (await operator.get("/admin/questions?after=x")).status_code == 400
+    assert (await operator.get("/admin/questions?limit=0")).status_code == 400
+
+
+async def test_a_snoozed_question_is_snoozed_for_everybody_and_listed_apart(room: WorkRoom) -> None:
     browser = room.browser()
     await room.send("Ada", "Ash")
     await room.turn()
     [asked] = await room.questions.questions()
-    await room.questions.snooze(asked["number"], for_ms=3_600_000, by="Bea")
     page = (await browser.get("/")).text
+    menu = page[page.index('class="menu later"') :]
+    fields = [(name, hidden(menu, name)) for name in ("form_token", "do", "run", "number", "back")]
+    snoozed = await post(browser, f"/p/{SLUG}/questions", *fields, ("until", "4h"))
+    assert place(snoozed) == "/?done=snoozed"
+    assert "Snoozed for everybody." in (await browser.get(snoozed.headers["location"])).text
+    page = (await room.browser().get("/")).text
     assert ("<title>postroom<" in page, "1 question snoozed" in page) == (True, True)
     assert 'class="card question"' not in page
     assert 'data-label="Needs you"><span class="soft">–' in page

@@ -42,9 +42,10 @@ from postroom.services.administration import (
     SnoozedQuestion,
 )
 from postroom.services.people import PeopleService
-from postroom.services.questions import COMMAND_LINE, OVER_HTTP, QuestionService, place_in_list
+from postroom.services.questions import QuestionService, place_in_list
 from postroom.services.runners import RunnerService
 from postroom.services.schedules import MailSchedules, ScheduledMessage
+from postroom.services.shown import COMMAND_LINE, OVER_HTTP
 from postroom.services.work import WorkService
 
 _MAX_PATH_LENGTH: Final = 4096
@@ -626,6 +627,15 @@ class ListQuestions(Query, frozen=True):
     after: Annotated[str, Meta(max_length=600), _text("`next` of the last answer.")] = ""
 
 
+class ShowQuestion(Query, frozen=True):
+    """Show the record of a question: who asked it, where it was shown, and who answered it where.
+
+    Questions of each agent's newest 50 runs are found.
+    """
+
+    number: _QuestionNumber
+
+
 class AnswerQuestion(Command, frozen=True):
     """Answer a question. The first answer counts, whether it comes from a page, a command or a chat."""
 
@@ -676,6 +686,7 @@ async def snooze_question(
 _QUESTIONS: Final = _of(
     QuestionService,
     _row(ListQuestions, list_questions, "GET /admin/questions", "questions list"),
+    _row(ShowQuestion, QuestionService.show, "GET /admin/questions/one", "questions show NUMBER"),
     _row(AnswerQuestion, answer_question, "POST /admin/questions"),
     _row(SnoozeQuestion, snooze_question, "POST /admin/questions/snooze"),
 )

@@ -105,17 +105,20 @@ async def projects(site: Site, request: Request) -> Response:
             one.project_id: one for one in mail.tallies([one.id for one in page.rows], most=COUNTED + 1)
         }
         rows = [(project, counted[project.id]) for project in page.rows]
+        inbox = dict[str, Any]()
+        if services is not None:
+            inbox = _inbox(services, tx, page.rows, overlaps, later, me)
+            asked = questions_after(inbox["asked"], asked_after)
+            last = asked[QUESTIONS - 1] if len(asked) > QUESTIONS else None
+            next_place = last and place_in_list(last.asked_at, last.run_id, last.number)
+            inbox |= {"asked": asked[:QUESTIONS], "asked_after": asked_after, "asked_next": next_place}
         return Shown(
             {
                 "rows": sorted(rows, key=lambda row: row[1].last_at or 0, reverse=True),
                 "next": page.next,
                 "needs": needs,
                 "given": None if services is None else _given(services, tx, answered),
-                **(
-                    {}
-                    if services is None
-                    else _inbox(services, tx, page.rows, overlaps, later, me, asked_after)
-                ),
+                **inbox,
             },
             now,
         )
@@ -136,7 +139,7 @@ async def projects(site: Site, request: Request) -> Response:
     )
     if services is not None and "part" not in request.query_params:
         _remember(request, page, SEEN_COOKIE, f"{later.since if later.is_known else 0}.{shown.now}")
-    return page
+    return site.showing(page, shown.values.get("asked", ()))
 
 
 def _inbox(
@@ -146,7 +149,6 @@ def _inbox(
     overlaps: Mapping[str, Sequence[Sequence[Reservation]]],
     later: Later,
     me: str,
-    asked_after: str,
 ) -> dict[str, Any]:
     """Return the rows of the inbox except hidden ones, and what happened since the last visit."""
     mail, hidden = tx.mail, Counter[str]()
@@ -158,8 +160,6 @@ def _inbox(
 
     every_open = services.questions.all_open(tx)
     asked = [one for one in every_open if one.snoozed_until is None]
-    shown_asked = questions_after(asked, asked_after)[: QUESTIONS + 1]
-    last = shown_asked[QUESTIONS - 1] if len(shown_asked) > QUESTIONS else None
     failed = due(services.runs.failed(tx), lambda one: f"d-{one.run_ids[0][-KEPT_ID:]}")
     reviews = due(
         [(one, task) for one in shown for task in tasks_page(mail, one, "review", limit=REVIEWS)],
@@ -179,9 +179,7 @@ def _inbox(
         "reviews": reviews,
         "clashes": clashes,
         "to_settle": len(asked) + len(failed) + len(reviews) + unread + len(clashes),
-        "asked": shown_asked[:QUESTIONS],
-        "asked_after": asked_after,
-        "asked_next": last and place_in_list(last.asked_at, last.run_id, last.number),
+        "asked": asked,
         "asked_in_all": len(asked),
         "failed": failed[:GROUPS],
         "failed_in_all": len(failed),

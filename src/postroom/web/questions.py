@@ -11,7 +11,8 @@ from postroom.contracts.errors import InvalidArgument, NotPermitted, PostroomErr
 from postroom.contracts.mail import Project
 from postroom.contracts.messages import Json
 from postroom.contracts.questions import MAX_FIELDS, MAX_TEXT_LENGTH, Given, person
-from postroom.services.questions import MAX_NAME_LENGTH, PAGES, is_of_same
+from postroom.services.questions import MAX_NAME_LENGTH, is_of_same
+from postroom.services.shown import PAGES
 from postroom.services.statuses import status_of
 from postroom.stores.store import Transaction
 from postroom.web import links
@@ -67,7 +68,8 @@ async def questions(site: WorkingSite, request: Request) -> Response:
             "in_chats": asking.count_in_chats(tx),
         }
 
-    return await site.draw(request, "questions", await site.read(request, look))
+    shown = await site.read(request, look)
+    return site.showing(await site.draw(request, "questions", shown), shown.values["asked"])
 
 
 async def _answered(site: WorkingSite, request: Request) -> Response:
@@ -121,16 +123,10 @@ async def refused(
         shown = await site.read(request, look)
     else:
         shown = Shown(await site.store.read(look), site.clock.now())
-    return await site.draw(
-        request,
-        "refused_answer",
-        shown,
-        status_of(refusal),
-        slug=slug,
-        typed=form,
-        refusal=refusal,
-        longest_why=MAX_TEXT_LENGTH,
-    )
+    values = {"slug": slug, "typed": form, "refusal": refusal, "longest_why": MAX_TEXT_LENGTH}
+    page = await site.draw(request, "refused_answer", shown, status_of(refusal), **values)
+    mine = shown.values["mine"]
+    return site.showing(page, [*([mine] if mine else ()), *shown.values["others"]])
 
 
 async def snooze(site: WorkingSite, slug: str, form: AnswerForm) -> None:
