@@ -14,11 +14,13 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta
+from starlette.requests import Request
 
 from postroom.app.admin_service import AdminService
 from postroom.app.chats import ChatAdministration
 from postroom.app.undelivered import UndeliveredService
 from postroom.contracts.choices import Importance
+from postroom.contracts.client_programs import COMMANDS
 from postroom.contracts.errors import InvalidPath
 from postroom.contracts.messages import Json
 from postroom.contracts.operations import Operation, Option, Who
@@ -41,12 +43,13 @@ from postroom.services.people import PeopleService
 from postroom.services.questions import QuestionService
 from postroom.services.runners import RunnerService
 from postroom.services.schedules import MailSchedules, ScheduledMessage
+from postroom.services.shown import COMMAND_LINE, OVER_HTTP
 from postroom.services.work import WorkService
 
-_LONGEST_PATH: Final = 4096
-_MOST_SECONDS: Final = 10**9
-_Seconds = Annotated[int, Meta(ge=0, le=_MOST_SECONDS)]
-_Span = Annotated[float, Meta(ge=0, le=_MOST_SECONDS)]
+_MAX_PATH_LENGTH: Final = 4096
+_MAX_SECONDS: Final = 10**9
+_Seconds = Annotated[int, Meta(ge=0, le=_MAX_SECONDS)]
+_Span = Annotated[float, Meta(ge=0, le=_MAX_SECONDS)]
 
 
 def _text(description: str, **option: str) -> Meta:
@@ -308,7 +311,7 @@ async def write_backup(server: AdminService, target: str | None) -> BackupView:
     if target is None:
         return await server.back_up(None)
     path = Path(target)
-    if not path.is_absolute() or "\0" in target or len(target) > _LONGEST_PATH:
+    if not path.is_absolute() or "\0" in target or len(target) > _MAX_PATH_LENGTH:
         raise InvalidPath(
             "the target is not an absolute path",
             value=target[:200],
@@ -615,6 +618,15 @@ _TASKS: Final = _of(
 # Questions that runs ask people.
 
 
+class ShowQuestion(Query, frozen=True):
+    """Show the record of a question: who asked it, where it was shown, and who answered it where.
+
+    Questions of each agent's newest 50 runs are found.
+    """
+
+    number: _QuestionNumber
+
+
 class AnswerQuestion(Command, frozen=True):
     """Answer a question. The first answer counts, whether it comes from a page, a command or a chat."""
 
@@ -635,10 +647,16 @@ class SnoozeQuestion(Command, frozen=True):
 
 
 async def answer_question(
-    questions: QuestionService, number: str, answer: str | dict[str, Any], why: str, by: str
+    questions: QuestionService,
+    request: Request,
+    number: str,
+    answer: str | dict[str, Any],
+    why: str,
+    by: str,
 ) -> AnsweredQuestion:
-    """Answer a question."""
-    return await questions.answer(number, answer, why=why, by=by)
+    """Answer a question. Its record says whether the command line or another program sent the answer."""
+    is_ours = request.headers.get("user-agent") == COMMANDS
+    return await questions.answer(number, answer, why=why, by=by, at=COMMAND_LINE if is_ours else OVER_HTTP)
 
 
 async def snooze_question(
@@ -659,6 +677,7 @@ _QUESTIONS: Final = _of(
         "questions list",
         answer_key="questions",
     ),
+    _row(ShowQuestion, QuestionService.show, "GET /admin/questions/one", "questions show NUMBER"),
     _row(AnswerQuestion, answer_question, "POST /admin/questions"),
     _row(SnoozeQuestion, snooze_question, "POST /admin/questions/snooze"),
 )

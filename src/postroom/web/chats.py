@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from postroom.contracts.errors import InvalidArgument, StaleDecision, UnknownRun
-from postroom.contracts.questions import LONGEST_TEXT
+from postroom.contracts.questions import MAX_TEXT_LENGTH
 from postroom.contracts.runs import RunRecord
 from postroom.contracts.work import ChatWork, OpenQuestion
 from postroom.gateway.replies import is_chat
@@ -109,7 +109,7 @@ async def _shown(
     """Show these runs; `stale` says why an answer was rejected."""
     run_id, _, number = request.query_params.get("answered", "").partition("/")
     given_answer = site.services.questions.given_answer
-    return await site.draw(
+    page = await site.draw(
         request,
         "chats",
         Shown({}, site.clock.now()),
@@ -118,7 +118,8 @@ async def _shown(
         dead=dead,
         asked=asked,
         given=await site.store.read(lambda tx: given_answer(tx, "", run_id, number)) if run_id else None,
-        longest_why=LONGEST_TEXT,
+        longest_why=MAX_TEXT_LENGTH,
         one_alone="run_id" in request.path_params and not stale,
         done=choice(request, "done", ("", "replay", "discard", "yes", "no", "answered")),
     )
+    return site.showing(page, asked)
