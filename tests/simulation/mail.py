@@ -8,7 +8,6 @@ from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
-from postroom.concurrency import SystemTimer
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.agent_events import EventSink
 from postroom.contracts.errors import PostroomError
@@ -26,6 +25,7 @@ from postroom.mail.waking.subscription_rounds import SubscriptionRounds
 from postroom.mail.waking.waker import Waker
 from postroom.ports import RunControl, claim_of
 from postroom.stores.stores import Stores
+from simulation.loop import SimulatedLoop
 from task_log import check_claims
 
 PROJECT = "/projects/world"
@@ -149,13 +149,13 @@ class MailServer:
         )
         self.waker = Waker(stores, self.queue, verified=False, chat_delivery=StoredChatDelivery(self.mail))
 
-    async def tell_of_tasks(self) -> None:
+    async def tell_of_tasks(self, loop: SimulatedLoop) -> None:
         """Send the messages about tasks that are ready, round after round."""
-        rounds, timer = SubscriptionRounds(self.mail, self.waker), SystemTimer()
+        rounds = SubscriptionRounds(self.mail, self.waker)
         while True:
             with suppress(PostroomError):  # the next round looks again
                 await rounds.round()
-            await timer.sleep(1_000)
+            await loop.passes(1_000)
 
     async def send(self, n: int, data: dict[str, Any]) -> str:
         """Send the message of a job; return its id."""

@@ -242,7 +242,7 @@ class Server:
             if self.mail is not None:
                 group.create_task(self.mail.waker.serve())
                 if self.mail.has_tasks:
-                    group.create_task(self.mail.tell_of_tasks())
+                    group.create_task(self.mail.tell_of_tasks(self.loop))
             if self._settings["relay"]:
                 group.create_task(self._relay.serve(self._stopping))
             if self.leases is not None:
