@@ -38,7 +38,7 @@ from postroom.executors.requests import prompt_of
 
 TOOL: Final = "permission"
 DONE: Final = "end_turn"
-MOST_NAMED: Final = 80
+MAX_NAMES_SHOWN: Final = 80
 """Maximum characters of the agent's own text that an error quotes."""
 _STOPS: Final = {
     "max_tokens": "it reached its limit of tokens",
@@ -130,7 +130,7 @@ class Outcome:
             return failing.by(talk.fault.kind, f"{talk.fault.what}{failing.words}")
         if talk.stop_reason is not None:
             why = _STOPS.get(talk.stop_reason, "it gave an unknown reason")
-            named = storable(talk.stop_reason[:MOST_NAMED])
+            named = storable(talk.stop_reason[:MAX_NAMES_SHOWN])
             last = failing.quoted(None, self.talk.turn.said) or " nothing"
             what = f"stopped early: {why} ({named}); its last text{last}"
             return failing.by(AgentStopped, what, value=named)
