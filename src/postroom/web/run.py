@@ -112,7 +112,6 @@ async def run(site: WorkingSite, request: Request) -> Response:
         return {
             "work": work,
             "story": story,
-            "output": story.output,
             "answers": answers,
             "shown": shown,
             "told": told,
