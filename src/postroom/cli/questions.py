@@ -79,7 +79,7 @@ def _takes(one: dict[str, Any]) -> str:
         case "form":
             taken = " ".join(f"{name}=..." for name in one["form"]["properties"])
         case _:
-            taken = "yes | no"
+            taken = "yes | no | TEXT" if one["in_words"] else "yes | no"
     who = "".join(f", from {name.removeprefix('human:')}" for name in one["to"])
     return taken + who + "".join(f", not from {name.removeprefix('human:')}" for name in one["not_by"])
 
@@ -189,7 +189,7 @@ def _ask_in_turn(data_dir: Path | None, number: str | None, why: str, by: str) -
 
 def _typed(one: dict[str, Any]) -> str | dict[str, str] | None:
     """Return the answer that the person types; None if the person skips the question."""
-    if one["takes"] == "yes_no":
+    if one["takes"] == "yes_no" and not one["in_words"]:
         while True:
             given = str(typer.prompt("yes, no or skip (y, n, s)", default=_SKIP)).strip().lower()
             for word in ("yes", "no", _SKIP):

@@ -89,6 +89,8 @@ class Asked(Record, frozen=True, kw_only=True, omit_defaults=True):
     """The exact action that a yes permits; empty if the question itself describes it."""
     default: Json = None
     """The answer that is used if nobody answers in time; never a yes."""
+    in_words: bool = False
+    """Whether a question that takes yes or no can also be answered in other words, which permit nothing."""
 
     @property
     def takes(self) -> str:
@@ -100,7 +102,7 @@ class Asked(Record, frozen=True, kw_only=True, omit_defaults=True):
                 return "a text"
             case QuestionKind.FORM:
                 return f"the fields {', '.join(one.described for one in self.fields)}"
-        return "yes or no"
+        return "yes, no, or an answer in words" if self.in_words else "yes or no"
 
     @property
     def who(self) -> str:
@@ -223,22 +225,30 @@ def _read(asked: Asked, given: Json) -> tuple[dict[str, Json], str]:
     match asked.kind:
         case QuestionKind.YES_NO:
             approved = given if isinstance(given, bool) else _YES_NO.get(text.casefold())
-            if approved is None:
+            if approved is not None:
+                return {"approved": approved}, ""
+            if not asked.in_words:
                 raise _Misfit(f"{_shown(given)} is neither yes nor no")
-            return {"approved": approved}, ""
+            return _read_text(given)
         case QuestionKind.CHOICE:
             chosen = _choice(asked.choices, given)
             if chosen is None:
                 raise _Misfit(f"{_shown(given)} is not one of the choices")
             return {"choice": chosen}, chosen
         case QuestionKind.TEXT:
-            if not text:
-                is_empty = given is None or isinstance(given, str)
-                raise _Misfit("the answer has no text" if is_empty else f"{_shown(given)} is no text")
-            _refuse_long("an answer", text)
-            return {"text": storable(text)}, storable(text)
+            return _read_text(given)
     values = _values(asked.fields, given)
     return {"values": values}, json.dumps(values, ensure_ascii=False)
+
+
+def _read_text(given: Json) -> tuple[dict[str, Json], str]:
+    """Return an answer in words, as data and in words."""
+    text = given.strip() if isinstance(given, str) else ""
+    if not text:
+        is_empty = given is None or isinstance(given, str)
+        raise _Misfit("the answer has no text" if is_empty else f"{_shown(given)} is no text")
+    _refuse_long("an answer", text)
+    return {"text": storable(text)}, storable(text)
 
 
 def _choice(choices: Sequence[str], given: Json) -> str | None:
@@ -501,7 +511,9 @@ def schema_of(asked: Asked) -> dict[str, Any]:
     """Return the JSON schema of the answers to a question, in the form that MCP elicitation accepts."""
     if asked.kind is not QuestionKind.FORM:
         value: dict[str, Any] = {"type": "string", "title": "Answer"}
-        if asked.kind is QuestionKind.YES_NO:
+        if asked.in_words:
+            value["description"] = asked.takes
+        elif asked.kind is QuestionKind.YES_NO:
             value["enum"] = ["yes", "no"]
         elif asked.kind is QuestionKind.CHOICE:
             value["enum"] = list(asked.choices)

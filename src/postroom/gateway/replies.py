@@ -268,6 +268,7 @@ def card_of(question: Question, before: str = "") -> Card:
                 Button(label="Approve", value=f"approve {number}"),
                 Button(label="Deny", value=f"deny {number}"),
             )
+            how = f"Or in words: /answer {number} <text>" if asked.in_words else ""
         case QuestionKind.CHOICE:
             buttons = tuple(
                 Button(label=choice, value=f"answer {number} {place}")
@@ -290,7 +291,8 @@ def how_to_answer(question: Question) -> str:
     number, asked = question.number, question.asked
     match asked.kind:
         case QuestionKind.YES_NO:
-            return f"/approve {number} or /deny {number}"
+            words = f", or in words: /answer {number} <text>" if asked.in_words else ""
+            return f"/approve {number} or /deny {number}{words}"
         case QuestionKind.CHOICE:
             return f"/answer {number} {' | '.join(asked.choices)}"
         case QuestionKind.TEXT:

@@ -270,6 +270,8 @@ class WaitingQuestion(TypedDict):
     waiting_since: str
     takes: QuestionKind
     """The kind of answer."""
+    in_words: bool
+    """Whether a yes-or-no question can also be answered in words, which permit nothing."""
     choices: list[str]
     form: dict[str, Any] | None
     """The JSON schema of the fields of a form."""

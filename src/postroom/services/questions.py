@@ -100,6 +100,7 @@ class QuestionService:
                 "run_id": one.run_id,
                 "waiting_since": iso(one.asked_at),
                 "takes": one.asked.kind,
+                "in_words": one.asked.in_words,
                 "choices": list(one.asked.choices),
                 "form": schema_of(one.asked) if one.asked.fields else None,
                 "to": list(one.asked.to),

@@ -161,5 +161,6 @@ async def decide(site: WorkingSite, slug: str, form: AnswerForm) -> None:
     if not by:
         raise InvalidArgument("the answer does not name a person", value=by, remedy="enter your name")
     filled: Json = {name: getattr(form, f"v{place}") for place, name in enumerate(form.names[:MAX_FIELDS])}
-    given = Given(value=filled or form.answer, by=person(by), at=PAGES, why=why)
+    # The button for an answer in words sends the text of the comment.
+    given = Given(value=filled or form.answer or why, by=person(by), at=PAGES, why=why if form.answer else "")
     await site.services.questions.decide(slug, form.run, form.number, given)

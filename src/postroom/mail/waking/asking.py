@@ -8,7 +8,7 @@ from msgspec import to_builtins
 from postroom.contracts.errors import IllegalTransition, InvalidArgument
 from postroom.contracts.mail import Agent, Project
 from postroom.contracts.messages import Boundary, ContentBlock, DeliveryMode, Message, Role
-from postroom.contracts.questions import OPERATOR, QuestionKind, asked_for
+from postroom.contracts.questions import OPERATOR, YES_OR_NO, QuestionKind, asked_for
 from postroom.contracts.records import replace
 from postroom.contracts.runs import OnTimeout
 from postroom.contracts.waking import AskedQuestion, question_number
@@ -204,7 +204,8 @@ def _question(
         text=asked.question,
         timeout_ms=None if asked.timeout_seconds is None else asked.timeout_seconds * 1_000,
         on_timeout=OnTimeout.NO if asked.on_timeout == "default" else OnTimeout(asked.on_timeout),
-        asked=replace(kind, to=to, not_by=not_by),
+        # Agents ask "EUR or USD?" without naming a kind, and people answer that in words. An action needs a yes.
+        asked=replace(kind, to=to, not_by=not_by, in_words=kind == YES_OR_NO),
     )
 
 
