@@ -18,20 +18,21 @@ def inbox(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """
     questions = show.items(call("list_questions", data_dir=data_dir).get("questions"))
     failed = [
-        {"agent": show.agent(one), "error": one["why"], "since": one["newest_at"], "runs": one["run_ids"]}
-        for one in show.items(call("list_failed_runs", data_dir=data_dir).get("failed"))
+        {"agent": show.agent(item), "error": item["why"], "since": item["newest_at"], "runs": item["run_ids"]}
+        for item in show.items(call("list_failed_runs", data_dir=data_dir).get("failed"))
     ]
     rows = [
-        ("asks", one["number"], show.agent(one), one["waiting_since"], one["question"]) for one in questions
+        ("asks", question["number"], show.agent(question), question["waiting_since"], question["question"])
+        for question in questions
     ] + [
         (
-            "failed" if len(one["runs"]) == 1 else f"failed {len(one['runs'])} times",
-            one["runs"][0],
-            one["agent"],
-            one["since"],
-            one["error"],
+            "failed" if len(item["runs"]) == 1 else f"failed {len(item['runs'])} times",
+            item["runs"][0],
+            item["agent"],
+            item["since"],
+            item["error"],
         )
-        for one in failed
+        for item in failed
     ]
     heads = ("STATE", "ID", "AGENT", "SINCE", "WHY")
     show.answer(
