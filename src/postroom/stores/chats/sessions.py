@@ -109,7 +109,8 @@ class ChatSessions:
                 raise UnknownThread(f"no session {checked.session_key!r}", value=checked.session_key)
             if stored.revision != checked.revision:
                 raise VersionConflict(
-                    f"session {checked.session_key!r} is at revision {stored.revision}, not {checked.revision}",
+                    f"session {checked.session_key!r} is at revision {stored.revision}, "
+                    f"not {checked.revision}",
                     value=checked.session_key,
                 )
             at = tx.now() if now is None else now
