@@ -123,16 +123,16 @@ def wait_to_wake(who: Mapping[str, str], after: int | None) -> NoReturn:
     name = sha256("\0".join(who.values()).encode()).hexdigest()[:16]
     with os.fdopen(
         os.open(folder / f"wake-{name}", os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600), "a+"
-    ) as kept_text_iowrapper:
+    ) as kept_text:
         try:
-            fcntl.flock(kept_text_iowrapper.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(kept_text.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise SystemExit(DONE) from None
-        kept_text_iowrapper.seek(0)
-        last = kept_text_iowrapper.read()
+        kept_text.seek(0)
+        last = kept_text.read()
         message = _unread(who, int(last) if last.isdigit() else after)
-        kept_text_iowrapper.truncate(0)
-        kept_text_iowrapper.write(str(message["seq"]))
+        kept_text.truncate(0)
+        kept_text.write(str(message["seq"]))
     names = {"agent": show.line(who["agent_name"]), "sender": show.line(message["from"])}
     sys.stderr.write(f"{WAKES.format(**names)}\n")
     raise SystemExit(WOKEN)

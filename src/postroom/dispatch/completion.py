@@ -685,12 +685,10 @@ class Completion:
         if job.has_followers and asks is not None:
             looks.append(due_look(thread_id, job.ended_at, dispatch))
         state = tx.runs.state(*looks)
-        run, requested_live_run_commands = state.run, commands_in(tx, dispatch) if state.has_commands else []
+        run, commands = state.run, commands_in(tx, dispatch) if state.has_commands else []
         is_over = run is not None and run.status is RunStatus.DONE
-        is_asked = bool(requested_live_run_commands) and not is_over
-        is_cancelled = is_asked and any(
-            live_run_command.cancels for live_run_command in requested_live_run_commands
-        )
+        is_asked = bool(commands) and not is_over
+        is_cancelled = is_asked and any(command.cancels for command in commands)
         if is_cancelled:
             result = replace(result, termination=TerminationReason.cancelled(), waiting=None)
         answer = ended = None
@@ -704,7 +702,7 @@ class Completion:
             )
             return acked if isinstance(acked, StaleClaim) else Ending()
         following = None
-        is_done = not requested_live_run_commands and run.status is RunStatus.DONE
+        is_done = not commands and run.status is RunStatus.DONE
         if asks is not None and asks.budgets is None and state.queued and is_done:  # budgets see this end
             due = tx.runs.dispatches.due(thread_id, behind=dispatch, now=job.ended_at)
             following = _next(tx, thread_id, asks, due)
@@ -727,11 +725,7 @@ class Completion:
         tx.tell(*((WORK,) if core.config.limits or core.budgets.holds_back else ()))
         if core.effects is not None:
             core.effects.write(tx, run, accept)
-        tells, unasked = (
-            self._resumed(tx, dispatch, run, requested_live_run_commands)
-            if requested_live_run_commands
-            else (None, ())
-        )
+        tells, unasked = self._resumed(tx, dispatch, run, commands) if commands else (None, ())
         claimed: Claimed | Held | None = None
         if asks is not None and (following is not None or done.leaves_queued or tells is not None):
             claimed = following.noted(tx, asks) if following else claimed_next(tx, thread_id, asks)
@@ -1183,25 +1177,25 @@ def heeded(tx: Transaction, row: RunDispatch) -> RunDispatch:
     A run that was asked to end is withdrawn. A run that has not read its decisions yet gets them when it
     starts again.
     """
-    requested_live_run_commands = commands_in(tx, row)
-    if not requested_live_run_commands:
+    commands = commands_in(tx, row)
+    if not commands:
         return row
     tx.runs.dispatches.drop_commands(row.dispatch_id)
     if row.status is not RunDispatchStatus.QUEUED:
         return row
-    if any(command.cancels for command in requested_live_run_commands):
+    if any(command.cancels for command in commands):
         return tx.runs.dispatches.cancel(row.dispatch_id) or row
     run = tx.runs.threads.load_run(row.run_id)
     if run is not None and owns(row, run):
-        decisions = [decision for command in requested_live_run_commands for decision in command.decisions]
+        decisions = [decision for command in commands for decision in command.decisions]
         tx.runs.commit(ThreadCommit(thread_id=run.thread_id, run=with_decisions(run, decisions)))
     return row
 
 
 def with_decisions(run: RunRecord, decisions: Sequence[tuple[str, ToolCallResume]]) -> RunRecord:
     """Return the run with its unused decisions, so that it gets them when it is executed again."""
-    kept_run_activation_snapshot = run.activation
-    if kept_run_activation_snapshot is None:
+    snapshot = run.activation
+    if snapshot is None:
         return run
     answered_tickets = [
         AnsweredTicket(ticket=ticket, decision=decision)
@@ -1210,17 +1204,13 @@ def with_decisions(run: RunRecord, decisions: Sequence[tuple[str, ToolCallResume
         if ticket.tool_call_id == call
     ]
     seeded = (
-        *kept_run_activation_snapshot.seeded_decisions,
-        *(
-            decision
-            for decision in decisions
-            if decision not in kept_run_activation_snapshot.seeded_decisions
-        ),
+        *snapshot.seeded_decisions,
+        *(decision for decision in decisions if decision not in snapshot.seeded_decisions),
     )
     return replace(
         run,
         answered=(*run.answered, *answered_tickets),
-        activation=replace(kept_run_activation_snapshot, seeded_decisions=seeded),
+        activation=replace(snapshot, seeded_decisions=seeded),
     )
 
 

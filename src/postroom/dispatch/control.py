@@ -237,11 +237,11 @@ class Control:
             row = tx.runs.dispatches.load(run.dispatch_id or "") if run is not None else None
             if run is None or row is None or row.status is not RunDispatchStatus.CLAIMED:
                 return None
-            kept_live_run_commands = commands_in(tx, row)
+            kept_commands = commands_in(tx, row)
             # A run that was claimed after its question timed out continues, regardless of the clock that
             # decided that.
             now = max(tx.now(), row.claimed_at or 0)
-            for item in fresh_decisions(run, request.decisions, kept_live_run_commands, now=now):
+            for item in fresh_decisions(run, request.decisions, kept_commands, now=now):
                 command = LiveRunCommand(kind=LiveCommandKind.DECISION, decisions=(item,))
                 tx.runs.dispatches.put_command(row, command)
             return row

@@ -109,17 +109,15 @@ class Inspection:
         run = await self._core.threads.load_run(row.run_id)
         if run is None or run.activation is None:
             raise UnknownRun(f"the run {row.run_id!r} of the dead letter no longer exists", value=row.run_id)
-        kept_run_activation_snapshot = run.activation
+        snapshot = run.activation
         again = RunActivation(
             thread_id=run.thread_id,
             agent_id=run.agent_id,
-            options=kept_run_activation_snapshot.options,
-            trace=replace(
-                kept_run_activation_snapshot.trace, run_mode=RunMode.SCHEDULED, parent_run_id=run.run_id
-            ),
-            delivery=replace(kept_run_activation_snapshot.delivery, delay_ms=0, deadline_at=None),
+            options=snapshot.options,
+            trace=replace(snapshot.trace, run_mode=RunMode.SCHEDULED, parent_run_id=run.run_id),
+            delivery=replace(snapshot.delivery, delay_ms=0, deadline_at=None),
             hints=RunHints(run_id=replayed_as(dispatch_id), resolution_id=run.resolution_id),
-            committed_message_ids=kept_run_activation_snapshot.trigger_message_ids,
+            committed_message_ids=snapshot.trigger_message_ids,
         )
         result = await self._begun_before(again.run_id or "")
         if result is None:

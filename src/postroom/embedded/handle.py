@@ -403,15 +403,15 @@ def _is_answered(run: RunRecord, question_id: str, result: Json, by: str) -> boo
     tickets = open_questions(run)
     if any(question.tool_call_id == question_id for question in tickets):
         return False
-    given_tool_call_resumes = [
+    given_resumes = [
         answered.decision for answered in run.answered if answered.ticket.tool_call_id == question_id
     ]
-    if given_tool_call_resumes and (given_tool_call_resumes[-1].result, given_tool_call_resumes[-1].by) == (
+    if given_resumes and (given_resumes[-1].result, given_resumes[-1].by) == (
         result,
         by,
     ):
         return True
-    raise _not_asked(run.run_id, question_id, tickets, is_answered=bool(given_tool_call_resumes))
+    raise _not_asked(run.run_id, question_id, tickets, is_answered=bool(given_resumes))
 
 
 def _not_asked(

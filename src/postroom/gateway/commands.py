@@ -266,27 +266,23 @@ class Commands:
 
     async def _resume(self, call: CommandCall) -> str:
         session, _ = await self._sessions.of(call.key, call.source)
-        known_session_threads = [
+        known_threads = [
             thread
             for thread in await self._sessions.threads(call.key)
             if thread.thread_id != session.thread_id
         ]
-        if not known_session_threads:
+        if not known_threads:
             return "There are no earlier conversations here."
         if not call.words:
             titles = [
                 f"{place}. {thread.title or 'untitled'}"
-                for place, thread in enumerate(known_session_threads, start=1)
+                for place, thread in enumerate(known_threads, start=1)
             ]
             return "\n".join([*titles[:_MAX_LISTED], "Resume one with /resume <title or number>."])
         wanted = call.words.strip()
-        chosen = next((thread for thread in known_session_threads if thread.title == wanted), None)
-        if (
-            chosen is None
-            and re.fullmatch("[0-9]{1,6}", wanted)
-            and 0 < int(wanted) <= len(known_session_threads)
-        ):
-            chosen = known_session_threads[int(wanted) - 1]
+        chosen = next((thread for thread in known_threads if thread.title == wanted), None)
+        if chosen is None and re.fullmatch("[0-9]{1,6}", wanted) and 0 < int(wanted) <= len(known_threads):
+            chosen = known_threads[int(wanted) - 1]
         if chosen is None:
             return f"No conversation here has the title {wanted!r}; /resume lists them."
         await self._sessions.bind(call.key, chosen.thread_id, title=chosen.title)

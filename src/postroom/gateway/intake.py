@@ -113,14 +113,14 @@ class Intake:
         await self._open.wait()
         if self.tasks.closed:
             raise StoreUnavailable("the gateway is ending; send it again")
-        known_session_source = (
+        known_source = (
             None if album_of(event) is None else self._albums_for_us.get(_sent_album(event, source))
         )
         event.addressed = event.addressed or await self._follows(event, source)
-        if not (event.addressed or known_session_source or self._config.routes or self._config.group_context):
+        if not (event.addressed or known_source or self._config.routes or self._config.group_context):
             return  # people are talking to each other, not to the bot
         source = await self._people.learn(source)
-        routed = known_session_source or await self._routed(event, source)
+        routed = known_source or await self._routed(event, source)
         if routed is None:
             return
         source = event.source = routed

@@ -175,10 +175,10 @@ def state_of(record: RunRecord) -> RuntimeState:
 
     For a waiting run, the questions come from its record, regardless of which executor wrote the record.
     """
-    kept_runtime_state = _read(record.state) if record.state else None
+    kept_state = _read(record.state) if record.state else None
     state = (
-        kept_runtime_state
-        if kept_runtime_state is not None and kept_runtime_state.run_id == record.run_id
+        kept_state
+        if kept_state is not None and kept_state.run_id == record.run_id
         else RuntimeState(run_id=record.run_id)
     )
     return replace(state, tickets=record.waiting.tickets) if record.waiting else state

@@ -189,16 +189,16 @@ def _further(asked: Asked, rows: Sequence[Row]) -> str:
 
 
 def _seen(reads: MailReads, request: Request, project: Project, now: int) -> tuple[Window, Asked]:
-    given_query_params = request.query_params
+    query = request.query_params
     asked = Asked(
         slug=project.slug,
         now=now,
         span=Span(begin=0, end=1),
-        agent=given_query_params.get("agent", "")[:MAX_NAME_LENGTH],
-        thread=given_query_params.get("thread", "")[:MAX_NAME_LENGTH],
+        agent=query.get("agent", "")[:MAX_NAME_LENGTH],
+        thread=query.get("thread", "")[:MAX_NAME_LENGTH],
         kind=choice(request, "kind", ("", *KINDS)),
-        opened=",".join(item for item in FOLDINGS if item in given_query_params.get("open", "").split(",")),
-        chosen=given_query_params.get("sel", "")[:MAX_NAME_LENGTH],
+        opened=",".join(item for item in FOLDINGS if item in query.get("open", "").split(",")),
+        chosen=query.get("sel", "")[:MAX_NAME_LENGTH],
     )
     length, span, last = span_of(reads, request, project, now)
     asked = replace(asked, length=length, span=span, last=last)

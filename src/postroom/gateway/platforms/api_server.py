@@ -1582,12 +1582,12 @@ class Repeats:
             return True
         if exchange.since:
             return False
-        known_known_message = await self._look_up(exchange.chat_id, exchange.message_id)
-        exchange.since = self._clock.now() if known_known_message is None else known_known_message.received_at
-        if known_known_message is None:
+        known_message = await self._look_up(exchange.chat_id, exchange.message_id)
+        exchange.since = self._clock.now() if known_message is None else known_message.received_at
+        if known_message is None:
             return False
-        refuse_other_content(known_known_message.event.metadata.get("fingerprint"), fingerprint)
-        return _is_answered(exchange, known_known_message)
+        refuse_other_content(known_message.event.metadata.get("fingerprint"), fingerprint)
+        return _is_answered(exchange, known_message)
 
     async def follow(self, exchange: Exchange, timer: Timer) -> None:
         """Poll the store until another server has given the answer."""
@@ -1621,15 +1621,13 @@ class Repeats:
         for key in earlier[:_NEWEST] if is_again or has_position else ():
             place = session or own_session(key), key
             exchange = self._exchanges.find(*place)
-            known_known_message = (
-                await self._look_up(*place) if exchange is None or not exchange.since else None
-            )
+            known_message = await self._look_up(*place) if exchange is None or not exchange.since else None
             since = exchange.since if exchange is not None and exchange.since else now
-            since = known_known_message.received_at if known_known_message is not None else since
-            earlier_one = known_known_message or exchange
+            since = known_message.received_at if known_message is not None else since
+            earlier_one = known_message or exchange
             if (earlier_one is not None and earlier_one.has_failed) or now - since >= RETRIED_WITHIN_MS:
                 continue
-            if self._is_missed(exchange, known_known_message, since, is_again=is_again):
+            if self._is_missed(exchange, known_message, since, is_again=is_again):
                 return key
             latest = latest or key
         if is_again and latest:
@@ -1670,18 +1668,14 @@ class Repeats:
             name = f"again-{number}-{digest(key)}" if number else key
             place = session or own_session(name), name
             exchange = self._exchanges.find(*place)
-            known_known_message = await self._look_up(*place) if exchange is None else None
+            known_message = await self._look_up(*place) if exchange is None else None
             if not (
-                exchange.has_failed
-                if exchange is not None
-                else known_known_message and known_known_message.has_failed
+                exchange.has_failed if exchange is not None else known_message and known_message.has_failed
             ):
                 return name
             earlier = exchange.fingerprint if exchange is not None else None
             refuse_other_content(
-                earlier
-                if known_known_message is None
-                else known_known_message.event.metadata.get("fingerprint"),
+                earlier if known_message is None else known_message.event.metadata.get("fingerprint"),
                 fingerprint,
             )
         text = f"{_MAX_FAILED} requests with this Idempotency-Key failed or were cancelled: send a new key"
@@ -1846,15 +1840,15 @@ class ApiServerAdapter(HttpAdapter):
         value = await self._response(response_id)
         if value is None:
             raise Refused(404, "not_found", "there is no such response, or it was deleted")
-        chat_id, message_id, known_known_message = value
+        chat_id, message_id, known_message = value
         if request.method == "DELETE":
             await self._receiver().forget_answer(self._source(chat_id), message_id)
             return json_response({"id": response_id, "object": "response", "deleted": True})
         shape = self._response_shape(
             chat_id,
             message_id,
-            known_known_message.received_at,
-            known_known_message.event.metadata["response"],
+            known_message.received_at,
+            known_message.event.metadata["response"],
         )
         if request.query_params.get("stream") == "true":
             if not shape.is_background:
@@ -1862,13 +1856,11 @@ class ApiServerAdapter(HttpAdapter):
             after = request.query_params.get("starting_after", "-1")
             if not re.fullmatch(r"-1|\d{1,9}", after, re.ASCII):
                 raise wrong("`starting_after` must be the sequence number of an event", "starting_after")
-            wait = await self._watch(chat_id, message_id, known_known_message)
+            wait = await self._watch(chat_id, message_id, known_message)
             return SseResponse(response_events(wait, shape, int(after)), left=lambda: self._leave(wait))
         exchange = self._exchanges.find(chat_id, message_id)
         so_far = "" if exchange is None or not exchange.asked else exchange.sure
-        return json_response(
-            shape.whole(self._answer_of(chat_id, message_id, known_known_message), so_far=so_far)
-        )
+        return json_response(shape.whole(self._answer_of(chat_id, message_id, known_message), so_far=so_far))
 
     async def _cancel(self, request: Request) -> Response:
         """Cancel the run of a response and return the response.
@@ -1879,16 +1871,16 @@ class ApiServerAdapter(HttpAdapter):
         value = await self._response(request.path_params["id"])
         if value is None:
             raise Refused(404, "not_found", "there is no such response, or it was deleted")
-        chat_id, message_id, known_known_message = value
+        chat_id, message_id, known_message = value
         shape = self._response_shape(
             chat_id,
             message_id,
-            known_known_message.received_at,
-            known_known_message.event.metadata["response"],
+            known_message.received_at,
+            known_message.event.metadata["response"],
         )
-        answer = self._answer_of(chat_id, message_id, known_known_message)
+        answer = self._answer_of(chat_id, message_id, known_message)
         # An earlier cancellation may be stored without having reached its run. This one completes it.
-        is_open = answer is None or known_known_message.is_cancelled
+        is_open = answer is None or known_message.is_cancelled
         if is_open and await self._cancel_run(chat_id, message_id):
             exchange = self._exchanges.find(chat_id, message_id)
             answer = Answer(text="" if exchange is None else exchange.sure, is_cancelled=True)
@@ -1912,25 +1904,25 @@ class ApiServerAdapter(HttpAdapter):
     async def _response(self, response_id: str) -> tuple[str, str, KnownMessage] | None:
         """Return the session, the id and the message of a response; None if it must not be shown."""
         names = read_response_id(response_id)
-        known_known_message = None if names is None else await self._look_up(*names)
+        known_message = None if names is None else await self._look_up(*names)
         if (
             names is None
-            or known_known_message is None
-            or known_known_message.is_forgotten
-            or "response" not in known_known_message.event.metadata
+            or known_message is None
+            or known_message.is_forgotten
+            or "response" not in known_message.event.metadata
         ):
             return None
         chat_id, message_id = names
         exchange = self._exchanges.find(chat_id, message_id)
         if (
-            known_known_message.answer is None
-            and not known_known_message.is_cancelled
+            known_message.answer is None
+            and not known_message.is_cancelled
             and (exchange is None or not exchange.asked)
         ):
             # Another process has shown the questions: this one was restarted, or is one of several servers.
             cards = await self._receiver().cards_of(self._source(chat_id), message_id)
             self._exchanges.recall(chat_id, message_id, _BETWEEN.join(map(_asked, cards)))
-        return *names, known_known_message
+        return *names, known_message
 
     async def _look_up(self, chat_id: str, message_id: str) -> KnownMessage | None:
         return await self._receiver().look_up(self._source(chat_id), message_id)

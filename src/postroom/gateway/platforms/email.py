@@ -1373,11 +1373,9 @@ class EmailAdapter(BasePlatformAdapter):
         for message_id in reversed(references[-_MAX_LOOKED_UP:]):
             if (root := root_in(message_id, self._address)) is not None:
                 return root
-            known_known_message = (
-                None if self._inbound is None else await self._inbound.look_up(source, message_id)
-            )
-            if known_known_message is not None and known_known_message.event.source is not None:
-                return known_known_message.event.source.thread_id
+            known_message = None if self._inbound is None else await self._inbound.look_up(source, message_id)
+            if known_message is not None and known_message.event.source is not None:
+                return known_message.event.source.thread_id
         return source.thread_id
 
     def _read(self, uid: int, raw: bytes, *, is_cut: bool) -> MessageEvent | None:

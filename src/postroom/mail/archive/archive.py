@@ -323,15 +323,15 @@ class Archive:
         Raises:
             ArchiveUnavailable: Git is missing or the folder is not writable.
         """
-        known_archive_repository = self._repositories.get(slug)
-        if known_archive_repository is None or not known_archive_repository.is_made:
-            known_archive_repository = self._repositories[slug] = ArchiveRepository.open(
+        known_repository = self._repositories.get(slug)
+        if known_repository is None or not known_repository.is_made:
+            known_repository = self._repositories[slug] = ArchiveRepository.open(
                 self.root / f"{slug}.git",
                 author_name=self._author.name,
                 author_email=self._author.email,
                 timeout=self._timeout,
             )
-        return known_archive_repository
+        return known_repository
 
     def serves(self, target: str) -> bool:
         """Return True: every project has its repository here, and one server writes all of them."""
