@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from channels.chat_listener import Listener, eventually
 from channels.fake_mail_servers import ADDRESS, PASSWORD, FakeImap, FakeMail, FakeSmtp, mail
 from channels.fetching import fetched, sending
+from machine import PATIENCE
 from platform_tables import table_of
 from postroom.contracts.errors import ConfigError, ServerUnavailable, TooLarge
 from postroom.contracts.records import replace
@@ -621,7 +622,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ssl.SSL
         "-out",
         str(folder / "crt"),
     ]
-    subprocess.run([*words, *names], check=True, capture_output=True, timeout=30)
+    subprocess.run([*words, *names], check=True, capture_output=True, timeout=PATIENCE)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(folder / "crt", folder / "key")
     return folder / "crt", context

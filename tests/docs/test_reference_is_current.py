@@ -11,6 +11,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from typer.main import get_command
 
+from machine import PATIENCE
 from postroom.app.config import SETTINGS
 from postroom.app.metrics import Metrics
 from postroom.cli.commands import tree
@@ -26,7 +27,7 @@ REFERENCE = ROOT / "docs" / "reference"
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The pages, generated again."""
     folder = tmp_path_factory.mktemp("reference")
-    subprocess.run([sys.executable, ROOT / "docs" / "generate.py", folder], check=True, timeout=50)
+    subprocess.run([sys.executable, ROOT / "docs" / "generate.py", folder], check=True, timeout=PATIENCE)
     return folder
 
 

@@ -53,7 +53,7 @@ KINDS: Final[dict[str, dict[str, Any]]] = {
     "form": {"form": PRICE},
 }
 WORDS: Final[dict[str, tuple[str, ...]]] = {
-    "yes_no": ("yes", "no", "perhaps"),
+    "yes_no": ("yes", "no", ""),
     "action": ("yes", "no", "perhaps"),
     "choice": ("EUR", "USD", "GBP"),
     "text": ("as before", "another way", ""),

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from e2e.running import Cut, Line, RunningServer, plain_environment
+from machine import PATIENCE
 
 pytestmark = pytest.mark.long
 
@@ -103,7 +104,7 @@ class Follower:
     def end(self, signal_number: int | None = None) -> tuple[int, str]:
         if signal_number is not None:
             self.process.send_signal(signal_number)
-        _, said = self.process.communicate(timeout=20)
+        _, said = self.process.communicate(timeout=PATIENCE)
         return self.process.returncode, said
 
 

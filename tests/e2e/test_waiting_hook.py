@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from e2e.running import RunningServer
+from machine import PATIENCE
 
 pytestmark = pytest.mark.long
 
@@ -49,7 +50,7 @@ def waiting(data: Path, event: str = "SessionStart", **more: str) -> Iterator[su
 
 
 def ended(one: subprocess.Popen[bytes]) -> tuple[int, str]:
-    out, err = one.communicate(timeout=60)
+    out, err = one.communicate(timeout=PATIENCE)
     assert out == b""
     return one.returncode, err.decode()
 
@@ -142,5 +143,7 @@ def test_a_client_that_is_gone_is_told_nothing(tmp_path: Path) -> None:
 def test_bad_input_never_wakes(tmp_path: Path) -> None:
     around = {**os.environ, "POSTROOM_DATA_DIR": str(tmp_path)}
     for given in (b"", b"{", b"null", b"[]"):
-        done = subprocess.run(WAITS, input=given, capture_output=True, env=around, timeout=60, check=False)
+        done = subprocess.run(
+            WAITS, input=given, capture_output=True, env=around, timeout=PATIENCE, check=False
+        )
         assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")

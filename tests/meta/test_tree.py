@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from machine import PATIENCE
+
 ROOT = Path(__file__).resolve().parents[2]
 THIS = Path(__file__).resolve().relative_to(ROOT).as_posix()
 
@@ -27,7 +29,7 @@ def tracked() -> list[str]:
     if not shutil.which("git") or not (ROOT / ".git").exists():
         pytest.skip("this is no checkout: nothing is tracked here")
     words = ["git", "-C", str(ROOT), "ls-files", "--cached", "--others", "--exclude-standard"]
-    done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=30)
+    done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=PATIENCE)
     return [name for name in done.stdout.splitlines() if name != THIS and (ROOT / name).is_file()]
 
 

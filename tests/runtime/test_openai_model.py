@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import postroom.runtime.openai_endpoint  # noqa: F401 - loaded before a test's time runs
+from machine import PATIENCE
 from postroom.contracts import errors
 from postroom.contracts.activation import InferenceOverride
 from postroom.contracts.clock import SystemClock
@@ -601,7 +602,9 @@ async def test_an_endpoint_whose_certificate_nobody_vouches_for_hears_nothing(tm
         *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"),
     ]
     files = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)]
-    await asyncio.to_thread(subprocess.run, [*words, *files], check=True, capture_output=True, timeout=60)
+    await asyncio.to_thread(
+        subprocess.run, [*words, *files], check=True, capture_output=True, timeout=PATIENCE
+    )
     context, heard = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), list[bytes]()
     context.load_cert_chain(certificate, key)
 

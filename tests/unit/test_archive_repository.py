@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
+from machine import PATIENCE
 from postroom.contracts.errors import ArchiveUnavailable, InvalidArgument, InvalidPath
 from postroom.mail.archive import repository as repository_module
 from postroom.mail.archive.repository import ArchiveRepository
@@ -87,7 +88,7 @@ def unpack(folder: Path) -> None:
     for part in (folder / "objects/pack").iterdir():
         part.unlink()
     unpacking = ["git", "--git-dir", str(folder), "unpack-objects", "-q"]
-    subprocess.run(unpacking, input=content, check=True, timeout=30)
+    subprocess.run(unpacking, input=content, check=True, timeout=PATIENCE)
 
 
 # --- what a commit is ---
@@ -378,7 +379,7 @@ def writer(folder: Path, name: str, batches: int) -> "subprocess.Popen[str]":
 
 def test_two_processes_share_one_repository(folder: Path) -> None:
     for each in [writer(folder, name, 12) for name in ("one", "two")]:
-        out, _ = each.communicate(timeout=50)
+        out, _ = each.communicate(timeout=PATIENCE)
         assert (each.returncode, out.count("done ")) == (0, 12)
 
     repository = opened(folder)

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from fake_postroom import FakePostroom, Raw, Short
+from machine import PATIENCE
 from postroom.app import places
 from postroom.cli import hook, hook_wire
 from postroom.cli.client import locate
@@ -458,7 +459,7 @@ def process(
     ) as child:
         assert child.stdin is not None
         if close:
-            out, err = child.communicate(raw, timeout=20)
+            out, err = child.communicate(raw, timeout=PATIENCE)
         else:
             child.stdin.write(raw)
             child.stdin.flush()

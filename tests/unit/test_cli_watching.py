@@ -26,7 +26,15 @@ QUESTION = {
     **{"number": "4f2a", "question": "May I?", "thread_id": "agent:p/Ada"},
     **{"agent": "Ada", "project": "p", "chat": "", "who": ""},
     "waiting_since": "2026-11-26T09:00:00Z",
-    **{"takes": "yes_no", "choices": [], "form": None, "to": [], "not_by": [], "action": ""},
+    **{
+        "takes": "yes_no",
+        "in_words": False,
+        "choices": [],
+        "form": None,
+        "to": [],
+        "not_by": [],
+        "action": "",
+    },
     "snoozed_until": None,
 }
 STATUS = {"version": "1", "url": "http://127.0.0.1:1", "records": {"unread": 3}}

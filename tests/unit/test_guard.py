@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from fake_postroom import FakePostroom, Raw
+from machine import PATIENCE
 from postroom.cli import guard_check, guard_hooks
 from postroom.cli.main import main
 from postroom.contracts.errors import InvalidPath, StateError
@@ -132,7 +133,9 @@ def test_a_hook_that_was_there_is_called_first_and_decides_too(repos: Callable[[
     git(repo, "add", ".")
     done = git(repo, "commit", "-m", "x", code=1 if code else 0, POSTROOM_GUARD="off")
     assert "called as" in done.stderr
-    direct = subprocess.run([str(hook)], cwd=repo, env={**os.environ, "POSTROOM_GUARD": "off"}, timeout=20)
+    direct = subprocess.run(
+        [str(hook)], cwd=repo, env={**os.environ, "POSTROOM_GUARD": "off"}, timeout=PATIENCE
+    )
     assert direct.returncode == code
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from machine import PATIENCE
 from postroom.cli import guard, guard_hooks
 from postroom.contracts.errors import StateError
 from table_rows import each_row
@@ -151,7 +152,7 @@ class Husky:
 
     def install(self, repo: Path) -> None:
         if program := real("husky"):
-            subprocess.run([program], cwd=repo, check=True, capture_output=True, timeout=60)
+            subprocess.run([program], cwd=repo, check=True, capture_output=True, timeout=PATIENCE)
             return
         for name in LINES:
             write(
@@ -178,7 +179,7 @@ class Lefthook:
         if not (repo / "lefthook.yml").exists():
             write(repo, "lefthook.yml", text=self._configuration(""))
         if program := real("lefthook"):
-            subprocess.run([program, "install"], cwd=repo, check=True, capture_output=True, timeout=60)
+            subprocess.run([program, "install"], cwd=repo, check=True, capture_output=True, timeout=PATIENCE)
             return
         for name in LINES:
             hook = repo / ".git" / "hooks" / name
@@ -190,7 +191,9 @@ class Lefthook:
 
     def uninstall(self, repo: Path) -> None:
         if program := real("lefthook"):
-            subprocess.run([program, "uninstall"], cwd=repo, check=True, capture_output=True, timeout=60)
+            subprocess.run(
+                [program, "uninstall"], cwd=repo, check=True, capture_output=True, timeout=PATIENCE
+            )
             return
         for name in LINES:
             hook = repo / ".git" / "hooks" / name

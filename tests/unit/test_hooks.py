@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from injections import FIELDS
+from machine import PATIENCE
 from mail_room import HARBOR, SHORE, Room, everything, in_memory
 from postroom.contracts.errors import InvalidArgument, StoreUnavailable
 from postroom.contracts.mail import Reservation
@@ -556,7 +557,7 @@ async def test_a_file_in_a_worktree_is_that_of_the_main_tree(room: Room, tmp_pat
 
 
 def git(folder: Path, *words: str) -> None:
-    subprocess.run(["git", "-C", str(folder), *words], check=True, capture_output=True, timeout=20)
+    subprocess.run(["git", "-C", str(folder), *words], check=True, capture_output=True, timeout=PATIENCE)
 
 
 def ms(count: int) -> timedelta:

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from fake_postroom import FakePostroom, Seen
+from machine import PATIENCE
 from mail_room import Room, a_room
 from postroom.cli import hook
 from postroom.cli.hook_files import LARGEST_COPY, LARGEST_FILE, Look
@@ -165,7 +166,9 @@ def make(tmp_path: Path, clock: ManualClock) -> Iterator[Make]:
 
 def git(folder: Path, *words: str) -> None:
     named = ("-c", "user.name=n", "-c", "user.email=e@example.org")
-    subprocess.run(["git", "-C", str(folder), *named, *words], check=True, capture_output=True, timeout=20)
+    subprocess.run(
+        ["git", "-C", str(folder), *named, *words], check=True, capture_output=True, timeout=PATIENCE
+    )
 
 
 async def test_a_whole_file_write_onto_a_change_of_another_agent_is_held_until_the_file_is_read(

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from machine import PATIENCE
 from postroom.app import tokens
 from postroom.app.config import load_settings
 from postroom.app.logs import configure_logs, log_failure
@@ -40,7 +41,7 @@ def test_racing_starts_get_one_token(tmp_path: Path) -> None:
     found: list[str] = []
 
     def start() -> None:
-        barrier.wait(timeout=5)
+        barrier.wait(timeout=PATIENCE)
         found.append(tokens.load_or_make_token(path))
 
     threads = [threading.Thread(target=start) for _ in range(8)]

@@ -37,13 +37,15 @@ PRICES = {
     "required": ["amount", "currency"],
 }
 KINDS: dict[str, dict[str, Any]] = {
-    "yes_no": {},
+    "yes_no": {"action": "DROP TABLE payments_old"},
+    "yes_no_or_words": {},
     "choice": {"choices": ["EUR", "USD"]},
     "text": {"text": True},
     "form": {"form": PRICES},
 }
 GOOD: dict[str, tuple[str, dict[str, Any], str]] = {
-    "yes_no": ("yes", {"approved": True}, "The answer is yes."),
+    "yes_no": ("yes", {"approved": True, "digest": "a0485b0a3685bae8"}, "The answer is yes."),
+    "yes_no_or_words": ("No, EUR please.", {"text": "No, EUR please."}, "They answered: No, EUR please."),
     "choice": ("usd", {"choice": "USD"}, "They answered: USD"),
     "text": ("Name it Ben.", {"text": "Name it Ben."}, "They answered: Name it Ben."),
     "form": (
@@ -54,6 +56,7 @@ GOOD: dict[str, tuple[str, dict[str, Any], str]] = {
 }
 BAD = {
     "yes_no": ["perhaps", "Yes, but only after the backup", "EUR", ""],
+    "yes_no_or_words": [""],
     "choice": ["GBP", "yes", "3", ""],
     "text": ["   "],
     "form": [

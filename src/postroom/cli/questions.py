@@ -202,7 +202,8 @@ def _typed(one: dict[str, Any]) -> str | dict[str, str] | None:
         return filled if any(filled.values()) else None
     for place, choice in enumerate(one["choices"], start=1):
         show.print_line(f"{place}. {show.line(choice)}")
-    given = str(typer.prompt("Answer, or nothing to skip", default="", show_default=False)).strip()
+    answer = "yes, no or an answer in words" if one["in_words"] else "Answer"
+    given = str(typer.prompt(f"{answer}, or nothing to skip", default="", show_default=False)).strip()
     return given or None
 
 

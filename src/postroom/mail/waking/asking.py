@@ -204,7 +204,7 @@ def _question(
         text=asked.question,
         timeout_ms=None if asked.timeout_seconds is None else asked.timeout_seconds * 1_000,
         on_timeout=OnTimeout.NO if asked.on_timeout == "default" else OnTimeout(asked.on_timeout),
-        # Agents ask "EUR or USD?" without naming a kind, and people answer that in words. An action needs a yes.
+        # Agents ask "EUR or USD?" without a kind, and people answer in words; only an action needs a yes.
         asked=replace(kind, to=to, not_by=not_by, in_words=kind == YES_OR_NO),
     )
 
