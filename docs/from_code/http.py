@@ -160,7 +160,9 @@ def page() -> str:
         *hook_routes(nobody, nobody),
         *callback_routes(CALLBACKS, nobody),
     ]
-    room = PageServices(visitors=nobody, questions=nobody, messages=nobody, runs=nobody, schedules=nobody)
+    room = PageServices(
+        visitors=nobody, questions=nobody, messages=nobody, runs=nobody, schedules=nobody, push=nobody
+    )
     people = page_routes(nobody, clock=clock, services=room)
     rows = [
         MCP,

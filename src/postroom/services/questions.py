@@ -40,9 +40,11 @@ NOBODY = "nobody"
 SILENCE = "no answer came in time"
 PAGES: Final = "page"
 COMMAND_LINE: Final = "operator"
+NOTIFICATION: Final = "notification"
 _PLACES: Final = {
     PAGES: "on the pages",
     COMMAND_LINE: "at the command line",
+    NOTIFICATION: "in a notification",
     "chat": "in a chat",
     BY_MAIL: "by mail",
     IN_WINDOW: "in the window of the client",
