@@ -23,7 +23,7 @@ AGAIN_AFTER, AGAIN_SHARE = 0.2, 0.1
 """Seconds, and the share of its longest pause, after the longer of which a caller tries or polls again: many callers at
 once, each with a new client, would leave the servers no processor.
 """
-KILLED, LONGEST_COMMAND = 0.25, 0.3
+KILLED, MAX_COMMAND_LENGTH = 0.25, 0.3
 """The share of commands that are killed, and the seconds within which; some have ended before."""
 RETRYABLE = 75
 """The exit code of a command that found no server, or lost it."""
@@ -203,7 +203,7 @@ class Terminal(Mate):
             said.unlink(missing_ok=True)
             process = await begun(words, said, self.server.data_dir.parent, self.server.around)
             if self.dice.random() < KILLED:
-                await asyncio.sleep(self.dice.uniform(0, LONGEST_COMMAND))
+                await asyncio.sleep(self.dice.uniform(0, MAX_COMMAND_LENGTH))
                 process.kill()
             code = await asyncio.to_thread(process.wait)
             self.kills += code == -signal.SIGKILL

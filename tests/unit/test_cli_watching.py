@@ -386,7 +386,7 @@ def test_every_example_of_a_help_is_a_command_with_options_that_there_are() -> N
 def test_who_watches_without_a_server_is_told_that_it_is_waited_for_once_and_when_it_is_back(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(watch, "SHORTEST_PAUSE", 0)
+    monkeypatch.setattr(watch, "MIN_PAUSE", 0)
     for is_quiet, told in (
         (False, "no server is running here; waiting for the server\nthe server is back\n"),
         (True, ""),

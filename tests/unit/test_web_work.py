@@ -32,7 +32,7 @@ from postroom.stores.runs import rows
 from postroom.stores.sqlite import SqliteStore
 from postroom.stores.store import Transaction
 from postroom.testing import ManualClock
-from postroom.web.forms import MOST_FIELDS, SMALL_FORM
+from postroom.web.forms import MAX_FIELDS, SMALL_FORM
 from postroom.web.pages import page_routes
 from table_rows import each_row
 from waking_room import PROJECT
@@ -1167,7 +1167,7 @@ async def test_what_is_too_large_or_no_form_is_refused_and_changes_nothing(room)
     assert (await browser.post(QUESTIONS, content=huge, headers=typed)).status_code == 413
     long = await post(browser, QUESTIONS, *fields, ("why", "w" * 2_001), ("answer", "yes"))
     assert long.status_code == 413
-    many = [("x", "")] * (MOST_FIELDS + 1)
+    many = [("x", "")] * (MAX_FIELDS + 1)
     assert (await post(browser, QUESTIONS, *many)).status_code == 400
     for broken in (b"form_token=%ff", b"\xff", b"=&&="):
         answer = await browser.post(QUESTIONS, content=broken, headers=typed)

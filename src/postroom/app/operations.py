@@ -43,10 +43,10 @@ from postroom.services.runners import RunnerService
 from postroom.services.schedules import MailSchedules, ScheduledMessage
 from postroom.services.work import WorkService
 
-_LONGEST_PATH: Final = 4096
-_MOST_SECONDS: Final = 10**9
-_Seconds = Annotated[int, Meta(ge=0, le=_MOST_SECONDS)]
-_Span = Annotated[float, Meta(ge=0, le=_MOST_SECONDS)]
+_MAX_PATH_LENGTH: Final = 4096
+_MAX_SECONDS: Final = 10**9
+_Seconds = Annotated[int, Meta(ge=0, le=_MAX_SECONDS)]
+_Span = Annotated[float, Meta(ge=0, le=_MAX_SECONDS)]
 
 
 def _text(description: str, **option: str) -> Meta:
@@ -308,7 +308,7 @@ async def write_backup(server: AdminService, target: str | None) -> BackupView:
     if target is None:
         return await server.back_up(None)
     path = Path(target)
-    if not path.is_absolute() or "\0" in target or len(target) > _LONGEST_PATH:
+    if not path.is_absolute() or "\0" in target or len(target) > _MAX_PATH_LENGTH:
         raise InvalidPath(
             "the target is not an absolute path",
             value=target[:200],

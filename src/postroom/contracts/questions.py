@@ -14,16 +14,16 @@ from postroom.contracts.quoting import one_line
 from postroom.contracts.records import Record
 from postroom.contracts.tools import ResumeDecisionAction, ToolCallResume
 
-LONGEST_TEXT: Final = 2_000
+MAX_TEXT_LENGTH: Final = 2_000
 """Maximum characters of an answer's text, and of a comment."""
-LONGEST_CHOICE: Final = 60
+MAX_CHOICE_LENGTH: Final = 60
 """Maximum characters of a choice, so that every platform can show it on a button."""
-MOST_CHOICES: Final = 20
-MOST_FIELDS: Final = 10
+MAX_CHOICES: Final = 20
+MAX_FIELDS: Final = 10
 OPERATOR: Final = "operator"
 """Stands for everybody who may answer on the web pages or at the command line, and for operators in chats."""
-_LONGEST_ID: Final = 512
-_LONGEST_NAME: Final = 200
+_MAX_ID_LENGTH: Final = 512
+_MAX_NAME_LENGTH: Final = 200
 _FIELD_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 _PAIR: Final = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_.-]{0,63})\s*[=:]\s*(.*?)\s*")
 _SCHEMA_KEYS: Final = {
@@ -179,12 +179,12 @@ def decision_on(asked: Asked, number: str, question: str, given: Given, now: int
     word = "yes" if approved is True else "no" if approved is False else ""
     mark = word or sha256(json.dumps(result, sort_keys=True).encode()).hexdigest()[:12]
     return ToolCallResume(
-        decision_id=f"{given.at}/{number}/{mark}/{given.by.name}"[:_LONGEST_ID],
+        decision_id=f"{given.at}/{number}/{mark}/{given.by.name}"[:_MAX_ID_LENGTH],
         action=ResumeDecisionAction.CANCEL if approved is False else ResumeDecisionAction.RESUME,
         result=result,
         reason=said or None,
         updated_at=now,
-        by=given.by.name[:_LONGEST_NAME],
+        by=given.by.name[:_MAX_NAME_LENGTH],
     )
 
 
@@ -313,8 +313,8 @@ def _number(given: Json, *, is_integer: bool) -> float | int | None:
 
 
 def _refuse_long(what: str, text: str) -> None:
-    if len(text) > LONGEST_TEXT:
-        raise _Misfit(f"{what} can have at most {LONGEST_TEXT} characters")
+    if len(text) > MAX_TEXT_LENGTH:
+        raise _Misfit(f"{what} can have at most {MAX_TEXT_LENGTH} characters")
 
 
 def _shown(given: object) -> str:
@@ -368,15 +368,15 @@ def asked_for(
 
 def _refuse_choices(name: str, choices: Sequence[object]) -> None:
     words = [one for one in choices if isinstance(one, str) and one.strip() == one == one_line(one) and one]
-    if len(words) < len(choices) or any(len(one) > LONGEST_CHOICE for one in words):
+    if len(words) < len(choices) or any(len(one) > MAX_CHOICE_LENGTH for one in words):
         raise InvalidArgument(
-            f"each of {name} must be a line of 1 to {LONGEST_CHOICE} characters",
+            f"each of {name} must be a line of 1 to {MAX_CHOICE_LENGTH} characters",
             value=name,
             remedy="shorten them, without line breaks",
         )
-    if not 1 < len(words) <= MOST_CHOICES or len({one.casefold() for one in words}) < len(words):
+    if not 1 < len(words) <= MAX_CHOICES or len({one.casefold() for one in words}) < len(words):
         raise InvalidArgument(
-            f"{name} must be 2 to {MOST_CHOICES} different words", value=len(words), remedy="change them"
+            f"{name} must be 2 to {MAX_CHOICES} different words", value=len(words), remedy="change them"
         )
 
 
@@ -390,8 +390,8 @@ def form_fields(schema: Mapping[str, Any]) -> tuple[FormField, ...]:
     is_flat = schema.get("type", "object") == "object" and not set(schema) - _SCHEMA_KEYS
     if not is_flat or not isinstance(properties, dict) or not isinstance(required, list):
         raise _not_flat("it must be an object with properties")
-    if not 0 < len(properties) <= MOST_FIELDS or any(one not in properties for one in required):
-        raise _not_flat(f"it must have 1 to {MOST_FIELDS} properties, among them the required ones")
+    if not 0 < len(properties) <= MAX_FIELDS or any(one not in properties for one in required):
+        raise _not_flat(f"it must have 1 to {MAX_FIELDS} properties, among them the required ones")
     return tuple(_field(name, told, is_required=name in required) for name, told in properties.items())
 
 

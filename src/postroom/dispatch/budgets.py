@@ -135,7 +135,7 @@ _UNITS: Final = {
     "tokens": "tokens",
     "cost_micros": "USD",
 }
-_MOST_REMEMBERED: Final = 10_000
+_MAX_REMEMBERED: Final = 10_000
 _AT_ONCE_AT_FIRST: Final = 4
 """Maximum number of runs of a scope that execute at the same time while the cost of a run is still unknown.
 """
@@ -293,7 +293,7 @@ class Budgets:
         for budget in self._budgets if self._of_costs else ():
             key = (budget.per, ids[budget.per])
             before = self._highest.get(key, Spending(scope=""))
-            if len(self._highest) >= _MOST_REMEMBERED and key not in self._highest:
+            if len(self._highest) >= _MAX_REMEMBERED and key not in self._highest:
                 self._highest.clear()
             highest = {name: max(amount, getattr(before, name) * 9 // 10) for name, amount in cost.items()}
             self._highest[key] = Spending(scope="", **highest)

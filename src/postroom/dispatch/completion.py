@@ -79,8 +79,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _LOG = get_logger(__name__)
-_MOST_DOUBLINGS = 6
-_MOST_SHIFT = 40
+_MAX_DOUBLINGS = 6
+_MAX_SHIFT = 40
 _OUTAGE_SHARES = (1, 2, 4, 8, 16, 16, 16, 16)
 """The relative lengths of the delays between the attempts that wait for an outage to pass."""
 _DEFECTS = (
@@ -136,7 +136,7 @@ class MailboxRunOutcome:
         return self.kind.value
 
 
-_LONGEST_ERROR = 16 * 1024
+_MAX_ERROR_LENGTH = 16 * 1024
 """Maximum number of characters of an error's text that are logged and stored."""
 COMPLETED = MailboxRunOutcome(kind=OutcomeKind.COMPLETED)
 
@@ -162,7 +162,7 @@ def classify(
     )
     return MailboxRunOutcome(
         kind=OutcomeKind.PERMANENT_ERROR if permanent else OutcomeKind.TRANSIENT_ERROR,
-        error=storable(text[:_LONGEST_ERROR]),
+        error=storable(text[:_MAX_ERROR_LENGTH]),
         retry_after_ms=ended.retry_after_ms if isinstance(ended, RunFailure) else None,
         code=ended.code if isinstance(ended, PostroomError) else None,
         may_be_outage=not permanent and isinstance(ended, Exception) and not isinstance(ended, _DEFECTS),
@@ -179,7 +179,7 @@ def _told_by(error: BaseException) -> str:
 
 def backoff_ms(config: MailboxConfig, attempt: int) -> int:
     """Return the maximum delay before attempt `attempt + 1`; it doubles with each attempt, up to the cap."""
-    doublings = min(max(attempt - 1, 0), _MOST_DOUBLINGS)
+    doublings = min(max(attempt - 1, 0), _MAX_DOUBLINGS)
     return min(config.default_retry_delay_ms << doublings, config.max_retry_delay_ms)
 
 
@@ -210,7 +210,7 @@ def next_try(
         return retry_delay_ms(config, failed, random, retry_after_ms=outcome.retry_after_ms), longest
     first = config.default_retry_delay_ms if first is None else first
     cap = max(config.max_retry_delay_ms, first) if cap is None else cap
-    backoff = min(first << min(failed - 1, _MOST_SHIFT), cap)
+    backoff = min(first << min(failed - 1, _MAX_SHIFT), cap)
     return max(random.randint(0, backoff), outcome.retry_after_ms or 0), longest
 
 

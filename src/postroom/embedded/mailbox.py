@@ -50,7 +50,7 @@ _REPAIRED_LATER: Final = MailboxLifecycleConfig(
 outage of the database.
 """
 _BOUNDS_OF_A_THREAD: Final = ("max_queued_per_thread", "max_pending_per_thread")
-_LEAST: Final = {
+_MINIMUMS: Final = {
     "max_concurrent_runs": 1,
     "max_concurrent_runs_per_tenant": 1,
     "lease_ms": 1_000,
@@ -366,7 +366,7 @@ def _refuse_other_config(config: object, *, is_worker: bool) -> None:
             value=repr(config)[:80],
             remedy="write MailboxConfig(...)",
         )
-    for name, least in _LEAST.items():
+    for name, least in _MINIMUMS.items():
         given = getattr(config, name)
         if given is None or given >= least or not (is_worker or name in _BOUNDS_OF_A_THREAD):
             continue

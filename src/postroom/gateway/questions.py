@@ -18,7 +18,7 @@ from postroom.gateway.session import SessionSource
 from postroom.stores.runs.ports import ThreadStore
 
 _SHOWN = 200
-_MOST_LISTED = 20
+_MAX_LISTED = 20
 ANSWERED_ALREADY = "This question was already answered."
 
 
@@ -170,11 +170,11 @@ def answer_note(question: Question, decision: ToolCallResume, where: str = "") -
 def inbox_text(found: Sequence[tuple[str, Question]]) -> str:
     """Format the open questions for a chat, each with the command that answers it."""
     lines = list[str]()
-    for _, one in found[:_MOST_LISTED]:
+    for _, one in found[:_MAX_LISTED]:
         who = f"From {one.asked.who}." if one.asked.to else ""
         lines.append("\n".join(filter(None, (one.text[:_SHOWN], how_to_answer(one), who))))
-    if len(found) > _MOST_LISTED:
-        lines.append(f"{len(found) - _MOST_LISTED} more: see the pages.")
+    if len(found) > _MAX_LISTED:
+        lines.append(f"{len(found) - _MAX_LISTED} more: see the pages.")
     return "\n\n".join(lines) or "No open questions."
 
 

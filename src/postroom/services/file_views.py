@@ -31,7 +31,7 @@ RENEWED: Final = 24 * 3_600_000
 """Age in milliseconds at which a repeated read is stored again, so that the view does not expire."""
 SHOWN: Final = 3
 """Maximum number of files named in one notice."""
-_LONGEST_PATH: Final = 200
+_MAX_PATH_LENGTH: Final = 200
 _WRITES: Final = ("whole", "part", "shell")
 
 How = Literal["read", "glance", "unsure", "whole", "part", "shell", "named", "found"]
@@ -316,4 +316,4 @@ def _both(author: Agent) -> str:
 
 
 def _named(name: str) -> str:
-    return quoted(name, longest=_LONGEST_PATH)
+    return quoted(name, longest=_MAX_PATH_LENGTH)

@@ -17,7 +17,7 @@ FORM_TOKEN: Final = "form_token"  # noqa: S105 - the name of a field
 _TYPED: Final = ("subject", "body", "why")
 """Fields of the pages' forms into which people type text."""
 CODE_LIFE: Final = timedelta(minutes=10)
-MOST_CODES: Final = 20
+MAX_CODES: Final = 20
 SESSION_LIFE: Final = timedelta(days=30)
 _COOKIE: Final = re.compile(r"([0-9]{13,15})\.([A-Za-z0-9_-]{22})\.([0-9a-f]{64})")
 
@@ -45,7 +45,7 @@ class LoginCodes:
         """
         code = f"prl_{secrets.token_urlsafe(32)}"
         hashed, ends_at = _hidden(code), self._clock.now() + milliseconds(CODE_LIFE)
-        await self._store.write(lambda tx: tx.put_login_code(hashed, ends_at=ends_at, most=MOST_CODES))
+        await self._store.write(lambda tx: tx.put_login_code(hashed, ends_at=ends_at, most=MAX_CODES))
         return code
 
     async def use(self, code: str) -> bool:

@@ -55,7 +55,7 @@ _NAMED: Final = 3
 """Maximum number of open questions that the error for a rejected answer lists."""
 _SHOWN: Final = 80
 """Maximum characters of each listed question."""
-LONGEST_NAME: Final = 64
+MAX_NAME_LENGTH: Final = 64
 """Maximum characters of the name of a person who answers."""
 _EACH: Final = 50
 """Maximum number of runs of each agent that are searched for answered questions."""
@@ -148,7 +148,7 @@ class QuestionService:
             InvalidArgument, NotPermitted: As for `answer`.
         """
         meant = await self._asked_in(question.project, question.run_id, question.number)
-        by = Answerer(name=f"the person at {client or 'the client'}"[:LONGEST_NAME])
+        by = Answerer(name=f"the person at {client or 'the client'}"[:MAX_NAME_LENGTH])
         await self._hand_over(*meant, Given(value=given, by=by, at=IN_WINDOW))
 
     async def snooze(self, number: str, *, for_ms: int, by: str = "") -> SnoozedQuestion:

@@ -157,11 +157,11 @@ class Joined:
     """The change that the caller requested; if it raises an exception, everything is rolled back."""
 
 
-LEAST: Final = 300_000
+MIN_SPACE: Final = 300_000
 """The number of bytes for which the first check looks: enough for one long message and its indexes, or for
 many usual messages.
 """
-MOST: Final = 1 << 24
+MAX_SPACE: Final = 1 << 24
 """The maximum number of bytes that a check allocates before it frees them again."""
 
 
@@ -180,7 +180,7 @@ class Room:
         """Number of bytes that must be available before writes count as possible again; 0 if no write was
         refused.
         """
-        self._next = LEAST
+        self._next = MIN_SPACE
         self._was_missing = False
 
     def refused(self, error: StoreFull) -> None:
@@ -198,7 +198,7 @@ class Room:
         if not self.wanted or size < self.wanted:
             return
         if not self._was_missing:  # the refused write needs more space than that
-            self._next = min(2 * self.wanted, MOST)
+            self._next = min(2 * self.wanted, MAX_SPACE)
         self.wanted = 0
 
 

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from postroom.contracts.errors import InvalidArgument, StaleDecision, UnknownRun
-from postroom.contracts.questions import LONGEST_TEXT
+from postroom.contracts.questions import MAX_TEXT_LENGTH
 from postroom.contracts.runs import RunRecord
 from postroom.contracts.work import ChatWork, OpenQuestion
 from postroom.gateway.replies import is_chat
@@ -118,7 +118,7 @@ async def _shown(
         dead=dead,
         asked=asked,
         given=await site.store.read(lambda tx: given_answer(tx, "", run_id, number)) if run_id else None,
-        longest_why=LONGEST_TEXT,
+        longest_why=MAX_TEXT_LENGTH,
         one_alone="run_id" in request.path_params and not stale,
         done=choice(request, "done", ("", "replay", "discard", "yes", "no", "answered")),
     )

@@ -31,7 +31,7 @@ _FIELD: Final = re.compile(
 )
 SMALL_FORM: Final = 32 * 1024
 """Maximum bytes of a form that contains no message."""
-MOST_FIELDS: Final = 1_000
+MAX_FIELDS: Final = 1_000
 Number = Annotated[int, msgspec.Meta(ge=0, lt=10**18)]
 """The type of a record's number in a form."""
 F = TypeVar("F", bound=msgspec.Struct)
@@ -122,7 +122,7 @@ def _parts(body: bytes, boundary: bytes, *, is_cut: bool) -> tuple[dict[str, lis
     """
     fields: dict[str, list[str]] = {}
     files = list[DraftFile]()
-    *parts, end = (b"\r\n" + body).split(b"\r\n--" + boundary, MOST_FIELDS + 1)
+    *parts, end = (b"\r\n" + body).split(b"\r\n--" + boundary, MAX_FIELDS + 1)
     is_whole = end.startswith(b"--") and not (parts and parts[0])
     heads = [part.removeprefix(b"\r\n").partition(b"\r\n\r\n") for part in parts[1:]]
     named = [(_FIELD.search(head), content) for head, _, content in heads]
@@ -143,7 +143,7 @@ def _parts(body: bytes, boundary: bytes, *, is_cut: bool) -> tuple[dict[str, lis
 def _parsed(body: bytes) -> dict[str, list[str]]:
     try:
         pairs = parse_qsl(
-            body.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=MOST_FIELDS
+            body.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=MAX_FIELDS
         )
     except ValueError as error:
         raise InvalidArgument("the form cannot be read", remedy="reload the page") from error

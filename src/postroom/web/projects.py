@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from postroom.contracts.errors import IllegalTransition, InvalidArgument, UnknownRun
 from postroom.contracts.mail import Project, Reservation
-from postroom.contracts.questions import LONGEST_TEXT
+from postroom.contracts.questions import MAX_TEXT_LENGTH
 from postroom.contracts.work import GivenAnswer
 from postroom.mail.conversation import here
 from postroom.mail.projects import PEOPLE_KEY
@@ -24,7 +24,7 @@ from postroom.mail.waking.prompts import messages_named
 from postroom.services.floor import HOUR, LEASES
 from postroom.stores.store import Transaction
 from postroom.web.forms import read_form, see
-from postroom.web.frame import MOST_REVIEWS
+from postroom.web.frame import MAX_REVIEWS
 from postroom.web.reading import cut
 from postroom.web.serving import NAME_KEPT, choice, number, remembered_name
 from postroom.web.site import PageServices, Shown, Site, WorkingSite
@@ -54,7 +54,7 @@ LOOKED_BACK: Final = 7 * DAY
 """How far back the page reports what happened, and how long a row can be hidden, in milliseconds."""
 AWAY: Final = HOUR // 2
 """Milliseconds without a visit after which opening the page counts as a new visit."""
-MOST_HIDDEN: Final = 60
+MAX_HIDDEN: Final = 60
 """Maximum number of rows that a browser hides; beyond it, those that would reappear first are shown."""
 KEPT_ID: Final = 12
 """How many characters from the end of a run's id are part of a row's key."""
@@ -94,7 +94,7 @@ async def projects(site: Site, request: Request) -> Response:
             if (live := mail.live_reservations(one.id, now=now, limit=LEASES))
         }
         needs = {
-            one.slug: len(overlaps.get(one.slug, ())) + mail.count_reviews(one.id, limit=MOST_REVIEWS)
+            one.slug: len(overlaps.get(one.slug, ())) + mail.count_reviews(one.id, limit=MAX_REVIEWS)
             for one in page.rows
         }
         if services is not None:
@@ -124,7 +124,7 @@ async def projects(site: Site, request: Request) -> Response:
         after=after,
         counted=COUNTED,
         at_once=AT_ONCE,
-        longest_why=LONGEST_TEXT,
+        longest_why=MAX_TEXT_LENGTH,
         done=choice(request, "done", _DONE),
         skipped=number(request, "skipped") or 0,
         address=address if _ADDRESS.fullmatch(address) else DEFAULT_ADDRESS,
@@ -314,7 +314,7 @@ def _hidden(request: Request, asked: str, now: int) -> Response:
         )
     else:
         hidden[found[1]] = now + int(found[2]) * HOUR
-    kept = sorted(hidden.items(), key=lambda one: one[1])[-MOST_HIDDEN:]
+    kept = sorted(hidden.items(), key=lambda one: one[1])[-MAX_HIDDEN:]
     answer = see("/?done=later" if hidden else "/")
     _remember(request, answer, LATER_COOKIE, "_".join(f"{key}.{until // 1_000}" for key, until in kept))
     return answer

@@ -10,15 +10,15 @@ from starlette.responses import Response
 from postroom.contracts.errors import InvalidArgument, StaleDecision, TooLarge
 from postroom.contracts.mail import Project
 from postroom.contracts.messages import Json
-from postroom.contracts.questions import LONGEST_TEXT, MOST_FIELDS, Given, person
-from postroom.services.questions import LONGEST_NAME, PAGES
+from postroom.contracts.questions import MAX_FIELDS, MAX_TEXT_LENGTH, Given, person
+from postroom.services.questions import MAX_NAME_LENGTH, PAGES
 from postroom.stores.store import Transaction
 from postroom.web import links
 from postroom.web.forms import read_form, see
 from postroom.web.serving import remember_name
 from postroom.web.site import WorkingSite
 
-MOST_ANSWERS: Final = 30
+MAX_ANSWERS: Final = 30
 _FOR: Final = {"1h": 3_600_000, "1d": 86_400_000, "0": 0}
 """How long a question can be put off, in milliseconds."""
 LATE: Final = "/?done=late"
@@ -60,9 +60,9 @@ async def questions(site: WorkingSite, request: Request) -> Response:
     def look(tx: Transaction, project: Project) -> dict[str, Any]:
         return {
             "asked": asking.open_questions(tx, project.slug),
-            "given": asking.given_answers(tx, project.slug, limit=MOST_ANSWERS),
+            "given": asking.given_answers(tx, project.slug, limit=MAX_ANSWERS),
             "done": request.query_params.get("done", ""),
-            "longest_why": LONGEST_TEXT,
+            "longest_why": MAX_TEXT_LENGTH,
             "live": request.query_params.get("live") == "1",
             "in_chats": asking.count_in_chats(tx),
         }
@@ -117,7 +117,7 @@ async def put_off(site: WorkingSite, slug: str, form: AnswerForm) -> None:
         raise InvalidArgument(
             "a question can be put off for 1h or 1d", value=form.until[:40], remedy="press a button"
         )
-    asking, by = site.services.questions, form.by.strip()[:LONGEST_NAME]
+    asking, by = site.services.questions, form.by.strip()[:MAX_NAME_LENGTH]
     await asking.put_off(slug, form.run, form.number, for_ms=_FOR[form.until], by=by)
 
 
@@ -129,9 +129,9 @@ async def decide(site: WorkingSite, slug: str, form: AnswerForm) -> None:
         StaleDecision: The question is not open.
     """
     why, by = form.why.strip(), form.by.strip()
-    if len(why) > LONGEST_TEXT or len(by) > LONGEST_NAME:
+    if len(why) > MAX_TEXT_LENGTH or len(by) > MAX_NAME_LENGTH:
         raise TooLarge(
-            f"a comment can have at most {LONGEST_TEXT} characters, a name at most {LONGEST_NAME}",
+            f"a comment can have at most {MAX_TEXT_LENGTH} characters, a name at most {MAX_NAME_LENGTH}",
             value=max(len(why), len(by)),
             remedy="shorten it; nothing was answered",
         )
@@ -139,6 +139,6 @@ async def decide(site: WorkingSite, slug: str, form: AnswerForm) -> None:
         raise InvalidArgument(
             "the answer does not name a person", value=by, remedy="go back and enter your name"
         )
-    filled: Json = {name: getattr(form, f"v{place}") for place, name in enumerate(form.names[:MOST_FIELDS])}
+    filled: Json = {name: getattr(form, f"v{place}") for place, name in enumerate(form.names[:MAX_FIELDS])}
     given = Given(value=filled or form.answer, by=person(by), at=PAGES, why=why)
     await site.services.questions.decide(slug, form.run, form.number, given)

@@ -36,7 +36,7 @@ from postroom.mail.context import Rules, WriteContext
 from postroom.mail.notes import notes_to_give
 from postroom.mail.reservations import in_run, release_reserved_in
 from postroom.mail.sending import Addressee, NewMessage, refusals, reply_subject, store_message, wake_readers
-from postroom.mail.tasks import MOST_REASON, block_unfinished, give_back
+from postroom.mail.tasks import MAX_REASON_LENGTH, block_unfinished, give_back
 from postroom.mail.waking.open_questions import ASK, IN_WINDOW, takes_reply
 from postroom.mail.waking.prompts import (
     ASKING,
@@ -408,7 +408,7 @@ async def _continued(activation: RunActivation) -> tuple[RunActivation, RunRecor
 
 
 _LOG = get_logger(__name__)
-MOST_ANSWERS = 40
+MAX_ANSWERS = 40
 """Number of a thread's newest messages that are checked: if all 40 are answers of runs, nobody reads them and
 no further answer is sent.
 """
@@ -466,7 +466,7 @@ class RunCompletion:
         for message in messages.values():
             if not self.asked and message.thread_id.startswith(TASK_THREAD):
                 why = f"the run failed: {self.failed}" if self.failed else "the run ended without done_task"
-                block_unfinished(context, project, agent, message.id, why[:MOST_REASON])
+                block_unfinished(context, project, agent, message.id, why[:MAX_REASON_LENGTH])
 
     def _asked(self, context: WriteContext, received: dict[int, Received]) -> list[int]:
         """Return the messages assigned to the run; return none if its questions were already sent."""
@@ -565,8 +565,8 @@ def _asker(context: WriteContext, agent: Agent, asked: Message, *, is_answer: bo
 
 def _nobody_reads(context: WriteContext, asked: Message) -> bool:
     """Return whether all of a thread's newest messages are answers of runs."""
-    newest = context.tx.thread_tail(asked.project_id, asked.thread_id, limit=MOST_ANSWERS)
-    return len(newest) == MOST_ANSWERS and all(context.tx.answering_run(one.id) is not None for one in newest)
+    newest = context.tx.thread_tail(asked.project_id, asked.thread_id, limit=MAX_ANSWERS)
+    return len(newest) == MAX_ANSWERS and all(context.tx.answering_run(one.id) is not None for one in newest)
 
 
 class MessageEffects(RunEffects):

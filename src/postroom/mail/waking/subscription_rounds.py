@@ -4,8 +4,8 @@ new entries of a log ─▶ one change for each subscription: the message, and t
 
 The message and the cursor are stored together, so each entry leads to one message only, even after restarts
 and with several servers. If a subscription does not match an entry, only this process remembers that it has
-read the entry. The stored cursor follows at least every `MOST` entries, so a new process reads few of them
-again.
+read the entry. The stored cursor follows at least every `MAX_EVENTS_READ` entries, so a new process reads few
+of them again.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from postroom.mail.service import Mail
 
 _LOG = get_logger(__name__)
-MOST: Final = 500
+MAX_EVENTS_READ: Final = 500
 """Maximum number of entries for one message, or of read entries until the cursor is stored without one."""
 _PAGE: Final = 500
 
@@ -87,7 +87,7 @@ class SubscriptionRounds:
             if sentences and now.is_once:
                 tx.drop_subscription(one.id)
             else:
-                tx.move_cursor(one.id, events[-1].seq if len(events) == MOST else newest)
+                tx.move_cursor(one.id, events[-1].seq if len(events) == MAX_EVENTS_READ else newest)
             if not sentences:
                 return False
             subject, text = message_about(now, sentences)
@@ -109,13 +109,13 @@ class SubscriptionRounds:
 
 def _has_news(tx: MailReads, *, one: Subscription, seen: int, newest: int, sensitive: bool) -> bool:
     """Return whether a subscription needs a message, or its cursor needs to be moved."""
-    if newest - one.cursor > MOST or newest < one.cursor:
+    if newest - one.cursor > MAX_EVENTS_READ or newest < one.cursor:
         return True
     project, events = tx.project_by_id(one.project_id), _events_after(tx, one, seen, newest)
     return project is None or bool(events and news_for(tx, project, one, events, case_sensitive=sensitive))
 
 
 def _events_after(tx: MailReads, one: Subscription, after: int, newest: int) -> Sequence[ProjectEvent]:
-    """Return entries of the subscription's kinds, after the number `after` up to `newest`, at most `MOST`."""
-    found = tx.project_events(one.project_id, after=after, limit=MOST, kinds=KINDS_OF[one.kind])
+    """Return at most `MAX_EVENTS_READ` entries of the subscription's kinds, after `after` up to `newest`."""
+    found = tx.project_events(one.project_id, after=after, limit=MAX_EVENTS_READ, kinds=KINDS_OF[one.kind])
     return [entry for entry in found if entry.seq <= newest]

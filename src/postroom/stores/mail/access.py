@@ -72,7 +72,7 @@ from postroom.contracts.mail import (
     Written,
     check_value,
 )
-from postroom.contracts.notes import MOST_ACTIVE, Note
+from postroom.contracts.notes import MAX_ACTIVE, Note
 from postroom.contracts.people import ChatAddress
 from postroom.contracts.questions import Asked
 from postroom.contracts.runs import OnTimeout, RunRecord, Usage
@@ -349,7 +349,7 @@ def _hidden(happening: Happening, *, is_hidden: bool) -> Happening:
     return replace(happening, detail={**happening.detail, HIDDEN: True}) if is_hidden else happening
 
 
-LONGEST_ERROR = 2_000
+MAX_ERROR_LENGTH = 2_000
 """Maximum number of characters stored of an attempt's error; its run and dispatch have the full text."""
 _END_EVENTS: Mapping[Outcome, EventKind] = {
     "done": "run.ended",
@@ -660,7 +660,7 @@ class WakingWrites(WakingReads):
         self._tx.run("mail.note_answer", {"message_id": message_id, "run_id": run_id})
 
     def _end_attempt(self, run_id: str, outcome: Outcome, now: int, error: str = "") -> None:
-        values = {"run_id": run_id, "outcome": outcome, "now": now, "error": error[:LONGEST_ERROR]}
+        values = {"run_id": run_id, "outcome": outcome, "now": now, "error": error[:MAX_ERROR_LENGTH]}
         self._tx.run("timeline.end_attempt", values)
 
 
@@ -1181,7 +1181,7 @@ class NoteReads:
 
     def active_notes(self, project_id: int, *, now: int) -> list[Note]:
         """Return the active notes of a project, newest first."""
-        values = {"project_id": project_id, "now": now, "limit": MOST_ACTIVE}
+        values = {"project_id": project_id, "now": now, "limit": MAX_ACTIVE}
         return [_note(row) for row in self._tx.all("notes.active", values)]
 
     def given_notes(self, place: str) -> set[int]:

@@ -27,7 +27,7 @@ from postroom.contracts.errors import (
 )
 from postroom.contracts.live import LiveRunCommand
 from postroom.contracts.records import replace
-from postroom.contracts.run_stores import MOST_COUNTED, ClaimRequest, DueThread, Places
+from postroom.contracts.run_stores import MAX_COUNTED, ClaimRequest, DueThread, Places
 from postroom.contracts.runs import RunRecord
 from postroom.stores.changes import WORK, commands_to
 from postroom.stores.codec import decode, encode
@@ -475,12 +475,12 @@ class Dispatches(Tables):
         return _number(self._sql.one("dispatches.count_dead", asked))
 
     def count_by_status(self) -> dict[RunDispatchStatus, int]:
-        """Count dispatches by status; counts of successfully ended dispatches stop at `MOST_COUNTED`.
+        """Count dispatches by status; counts of successfully ended dispatches stop at `MAX_COUNTED`.
 
         Ended dispatches are kept for days, but are no longer work. A gauge that counted all of them would
         become slower every day.
         """
-        counted = dict(map(tuple, self._sql.all("dispatches.count_by_status", {"at_most": MOST_COUNTED})))
+        counted = dict(map(tuple, self._sql.all("dispatches.count_by_status", {"at_most": MAX_COUNTED})))
         return {status: counted.get(status.value, 0) for status in RunDispatchStatus}
 
     def hasten(self, dispatch_id: str) -> RunDispatch | None:
