@@ -10,7 +10,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from queue import SimpleQueue
 from typing import Any
 
-import http_ece
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from typing_extensions import override
@@ -34,6 +33,8 @@ class FakeBrowser:
 
     def read(self, body: bytes) -> dict[str, Any]:
         """Decrypt a notification with a library that shares no code with ours."""
+        import http_ece
+
         return json.loads(
             http_ece.decrypt(body, private_key=self.key, auth_secret=self.auth, version="aes128gcm")
         )

@@ -39,7 +39,7 @@ from postroom.log import get_logger
 from postroom.relay import NotPerformed, Outcome, Performed
 from postroom.services.floor import dispatch_of
 from postroom.services.login_codes import Sessions
-from postroom.services.questions import LONGEST_NAME, NOTIFICATION, QuestionService, open_question
+from postroom.services.questions import MAX_NAME_LENGTH, NOTIFICATION, QuestionService, open_question
 from postroom.services.runs import RunService, owner_of
 from postroom.stores.changes import MAIL
 from postroom.stores.store import Joined, SqlStore, Transaction
@@ -185,9 +185,9 @@ class PushNotifier:
                 value=endpoint.partition("://")[2].partition("/")[0][:100],
                 remedy="the operator can add it to the setting push_services",
             )
-        if not 0 < len(name) <= LONGEST_NAME:
+        if not 0 < len(name) <= MAX_NAME_LENGTH:
             raise InvalidArgument(
-                f"a name has 1 to {LONGEST_NAME} characters", value="by", remedy="enter your name"
+                f"a name has 1 to {MAX_NAME_LENGTH} characters", value="by", remedy="enter your name"
             )
         key = await self._server_key()
         try:

@@ -13,7 +13,7 @@ async function show(notice, isResult = false) {
   const names = isClosed || (answer && most < 2) ? [] : [...(answer ? ["yes", "no"] : []), "open"].slice(0, most);
   const actions = names.map((action) => ({ action, title: BUTTONS[action] }));
   await registration.showNotification(title, {
-    body, tag, actions, data: notice, icon: "/static/favicon.svg", silent: !!isClosed, requireInteraction: !!answer && !isClosed,
+    body, tag, actions, data: notice, silent: !!isClosed, requireInteraction: !!answer && !isClosed,
   });
   // Browsers require that each push shows something, so what was dismissed is shown and closed.
   if (isClosed && !isResult && !shown.length) for (const one of await registration.getNotifications({ tag })) one.close();
@@ -33,8 +33,8 @@ async function clicked(notification, action) {
     return show({ ...notice, title: `No reply to your answer: ${notice.title}` });
   }
   if (!answered.ok) {
-    const why = answered.status === 401 ? "You are logged out. Log in, and answer on the page." : told.message ?? told.detail;
-    told = { title: "Not answered", body: `${why} ${told.remedy ?? ""}`.trim() };
+    const why = [told.message ?? told.detail, told.remedy].filter(Boolean).join(" ");
+    told = { title: "Not answered", body: answered.status === 401 ? "You are logged out. Log in, and answer on the page." : why };
   }
   return show({ ...told, tag: notice.tag, url: notice.url, is_closed: true }, true);
 }
