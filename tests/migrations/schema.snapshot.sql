@@ -115,6 +115,9 @@ CREATE INDEX run_dispatches_ended ON run_dispatches (status, completed_at, dispa
 
 CREATE INDEX run_dispatches_held ON run_dispatches (held_until, held_by) WHERE held_until > 0;
 
+CREATE INDEX run_dispatches_late ON run_dispatches (deadline_at)
+  WHERE status = 'Queued' AND deadline_at IS NOT NULL AND attempt_count = 0 AND interruption_count = 0;
+
 CREATE INDEX run_dispatches_of_tenant ON run_dispatches (tenant, priority, created_at, dispatch_id)
   WHERE status = 'Queued' AND tenant <> '';
 
@@ -123,18 +126,18 @@ CREATE INDEX run_dispatches_of_thread ON run_dispatches (thread_id, priority, cr
 CREATE INDEX run_dispatches_queue ON run_dispatches (thread_id, priority, created_at, dispatch_id)
   WHERE status = 'Queued';
 
-CREATE UNIQUE INDEX run_dispatches_run ON run_dispatches (run_id) WHERE is_open = 1;
+CREATE UNIQUE INDEX run_dispatches_run ON run_dispatches (run_id) WHERE status = 'Queued';
 
 CREATE INDEX run_dispatches_unreconciled ON run_dispatches (completed_at, dispatch_id) WHERE reconciled = 0;
 
 CREATE INDEX run_dispatches_urgent
   ON run_dispatches (priority, created_at, dispatch_id, available_at, thread_id) WHERE status = 'Queued';
 
-CREATE UNIQUE INDEX run_messages_id ON run_messages (thread_id, message_id);
+CREATE UNIQUE INDEX run_messages_id ON run_messages (message_id, thread_id);
 
 CREATE UNIQUE INDEX run_messages_place ON run_messages (thread_id, seq);
 
-CREATE INDEX run_messages_run ON run_messages (thread_id, run_id, seq) WHERE run_id IS NOT NULL;
+CREATE INDEX run_messages_run ON run_messages (run_id, thread_id, seq) WHERE run_id IS NOT NULL;
 
 CREATE INDEX run_spending_asked ON run_spending (window_end) WHERE asked_by <> '';
 

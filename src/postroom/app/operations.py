@@ -14,11 +14,13 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta
+from starlette.requests import Request
 
 from postroom.app.admin_service import AdminService
 from postroom.app.chats import ChatAdministration
 from postroom.app.undelivered import UndeliveredService
 from postroom.contracts.choices import Importance
+from postroom.contracts.client_programs import COMMANDS
 from postroom.contracts.errors import InvalidPath
 from postroom.contracts.messages import Json
 from postroom.contracts.operations import Operation, Option, Who
@@ -38,7 +40,7 @@ from postroom.services.administration import (
     SnoozedQuestion,
 )
 from postroom.services.people import PeopleService
-from postroom.services.questions import QuestionService
+from postroom.services.questions import COMMAND_LINE, OVER_HTTP, QuestionService
 from postroom.services.runners import RunnerService
 from postroom.services.schedules import MailSchedules, ScheduledMessage
 from postroom.services.work import WorkService
@@ -635,10 +637,16 @@ class SnoozeQuestion(Command, frozen=True):
 
 
 async def answer_question(
-    questions: QuestionService, number: str, answer: str | dict[str, Any], why: str, by: str
+    questions: QuestionService,
+    request: Request,
+    number: str,
+    answer: str | dict[str, Any],
+    why: str,
+    by: str,
 ) -> AnsweredQuestion:
-    """Answer a question."""
-    return await questions.answer(number, answer, why=why, by=by)
+    """Answer a question. Its record says whether the command line or another program sent the answer."""
+    is_ours = request.headers.get("user-agent") == COMMANDS
+    return await questions.answer(number, answer, why=why, by=by, at=COMMAND_LINE if is_ours else OVER_HTTP)
 
 
 async def snooze_question(

@@ -24,6 +24,7 @@ from postroom.contracts.clock import ClockWatch, Duration, milliseconds
 from postroom.contracts.dispatch import DEFAULT_PRIORITY, RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import (
     DuplicateRecord,
+    InvalidSubmission,
     LifecycleBusy,
     PostroomError,
     RunNotOpen,
@@ -366,6 +367,8 @@ class Rounds:
                 await self._submissions.submit_background(goes_on)
             except StateError as error:  # a person or another worker has already answered
                 _LOG.info("budget.answered_before", run_id=run.run_id, reason=error.describe())
+            except InvalidSubmission as error:  # its deadline has passed, and the sweep ends it
+                _LOG.info("budget.not_resumed", run_id=run.run_id, reason=error.describe())
 
     def _due(self, tx: Transaction, limit: int) -> tuple[list[DueThread], int | None]:
         """Return the due threads that may start, in the order in which they get slots.
@@ -418,13 +421,14 @@ class Rounds:
         await core.stores.wakeups.wait(timedelta(milliseconds=pause))
 
     async def sweep(self) -> None:
-        """Release expired leases, end the runs of ended dispatches, and repair the event log.
+        """Release expired leases, end runs that missed their deadline, and repair the event log.
 
         Failures are logged; the next round tries again.
         """
         try:
             await self._dispatcher.release_unexecuted()
             reclaimed = await self._recovery.reclaim()
+            await self._completion.end_late()
             await self._completion.reconcile_all()
             await self._recovery.repair.drain()
             await self._recovery.take_up_left_over()

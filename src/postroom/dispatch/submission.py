@@ -571,7 +571,8 @@ def _of_its_run(request: RunActivation, run: RunRecord) -> RunActivation:
     before = run.activation.delivery
     delay_ms = request.delivery.delay_ms
     if run.status is RunStatus.WAITING and request.delivery == DeliveryOptions(delay_ms=delay_ms):
-        delivery = replace(before, delay_ms=delay_ms, deadline_at=None, dedupe_key=None)
+        deadline_at = before.deadline_at if run.started_at is None else None
+        delivery = replace(before, delay_ms=delay_ms, deadline_at=deadline_at, dedupe_key=None)
     elif request.delivery.tenant or request.delivery.limit_key:
         return request
     else:

@@ -21,7 +21,7 @@ from typing import Any, cast
 
 from postroom.contracts.activation import Recovery, RunActivation, RunHints
 from postroom.contracts.clock import milliseconds
-from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
+from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus, deadline_passed
 from postroom.contracts.errors import (
     DeadlinePassed,
     DuplicateRecord,
@@ -1211,9 +1211,7 @@ class Execution:
         job.activation = RunActivation(thread_id=run.thread_id)
         if is_left_open(run, dispatch):
             if dispatch.has_missed_deadline(core.now()):
-                raise DeadlinePassed(
-                    "the deadline passed before the run was started", value=dispatch.deadline_at
-                )
+                raise deadline_passed(dispatch.deadline_at)
             messages = begun.messages if begun.has_begun else None
             instance_id = begun.instance_id
             asked = await rebuild(core.threads, dispatch, run, instance_id=instance_id, messages=messages)

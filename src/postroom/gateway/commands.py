@@ -48,7 +48,7 @@ from postroom.gateway.notices import Notices
 from postroom.gateway.people import People
 from postroom.gateway.questions import Questions, inbox_text
 from postroom.gateway.reminders import CHAT, Reminders, in_words, next_time, read_every, read_once
-from postroom.gateway.replies import thread_name
+from postroom.gateway.replies import closed_card, thread_name
 from postroom.gateway.session import ANSWER_ONLY, SessionSource
 from postroom.gateway.sessions import MAX_HIDDEN, Sessions
 from postroom.ports import ChatDelivery, ThreadState
@@ -360,7 +360,7 @@ class Commands:
     async def _inbox(self, call: CommandCall) -> str:
         if not self._sees_all(call.source):
             return "/inbox shows the questions of all projects: only owners can use it, in a direct message."
-        return inbox_text(await self._questions.everywhere())
+        return inbox_text(await self._questions.everywhere(), call.words)
 
     def _sees_all(self, source: SessionSource) -> bool:
         """Return whether the sender may see the questions of all projects in this chat."""
@@ -389,7 +389,7 @@ class Commands:
             threads, call.source, call.words, approved=approved, everywhere=self._sees_all(call.source)
         )
         if decided.question is not None:
-            text = f"{decided.question.text}\n\n{decided.answer}"
+            text = closed_card(decided.question, decided.answer)
             await self._notices.show_answered(decided.thread_id, decided.question.number, text)
         return decided.note
 
@@ -753,7 +753,8 @@ COMMANDS = (
     Command(
         name="inbox",
         run=Commands._inbox,
-        help="list the open questions of all agents",
+        usage="[number | after number]",
+        help="list the open questions of all agents, or show one of them whole",
         role=PersonRole.OPERATOR,
     ),
     Command(

@@ -131,6 +131,11 @@ class Windows:
         return SseResponse(source(), left=left)
 
 
+def is_open(answer: ToolAnswer) -> bool:
+    """Return whether the result of `ask_person` names a question that a window can ask."""
+    return not answer.is_error and answer.structured.get("state", "open") == "open"
+
+
 def elicitation(question: OpenQuestion, why: str = "") -> dict[str, Any]:
     """Return the parameters of `elicitation/create` for a question; `why` tells what was wrong before."""
     action = (
@@ -145,13 +150,13 @@ def told(given: GivenAnswer, *, first: bool = False) -> ToolAnswer:
     word = {True: "yes", False: "no", None: ""}[given.approved]
     answer = ": ".join(filter(None, (word, given.why)))
     where = f", {given.where} before the window" if first else ""
-    told = {"question_id": given.number, "asked": True, "answer": answer}
+    told = {"question_id": given.number, "asked": True, "state": "answered", "answer": answer}
     return ToolAnswer(f"{as_json(told)}\nA person answered{where}.", told)
 
 
 def still_open(number: str) -> ToolAnswer:
     """Return the result of a window that gave no answer."""
-    told = {"question_id": number, "asked": True}
+    told = {"question_id": number, "asked": True, "state": "open"}
     return ToolAnswer(f"{as_json(told)}\nNo answer yet. The answer will come by mail.", told)
 
 

@@ -21,7 +21,15 @@ from postroom.contracts.work import GivenAnswer, OpenQuestion
 from postroom.dispatch.budgets import answers_budget
 from postroom.gateway.notices import Notices
 from postroom.gateway.questions import answer_note, answer_run
-from postroom.gateway.replies import Question, inbound_ids_of, is_chat, number_of, question_of, target_of
+from postroom.gateway.replies import (
+    Question,
+    closed_card,
+    inbound_ids_of,
+    is_chat,
+    number_of,
+    question_of,
+    target_of,
+)
 from postroom.gateway.sessions import chat_of
 from postroom.log import get_logger
 from postroom.mail.identity import find_agent
@@ -41,10 +49,12 @@ SILENCE = "no answer came in time"
 PAGES: Final = "page"
 COMMAND_LINE: Final = "operator"
 NOTIFICATION: Final = "notification"
+OVER_HTTP: Final = "http"
 _PLACES: Final = {
     PAGES: "on the pages",
     COMMAND_LINE: "at the command line",
     NOTIFICATION: "in a notification",
+    OVER_HTTP: "over HTTP",
     "chat": "in a chat",
     BY_MAIL: "by mail",
     IN_WINDOW: "in the window of the client",
@@ -101,7 +111,9 @@ class QuestionService:
         """Return the open questions of all agents, including those of chats, oldest first."""
         return self._as_open(tx, "")
 
-    async def answer(self, number: str, given: Json, *, why: str = "", by: str = "") -> AnsweredQuestion:
+    async def answer(
+        self, number: str, given: Json, *, why: str = "", by: str = "", at: str = COMMAND_LINE
+    ) -> AnsweredQuestion:
         """Answer a question. A unique prefix of its number is enough.
 
         The prefix must also be unique among recently answered questions, so that a late answer does not match
@@ -114,7 +126,7 @@ class QuestionService:
             NotPermitted: This person may not answer the question.
         """
         run, question = await self._meant(number)
-        said = Given(value=given, by=person(by), at=COMMAND_LINE, why=why)
+        said = Given(value=given, by=person(by), at=at, why=why)
         decision = await self._hand_over(run, question, said)
         word = {True: "yes", False: "no"}.get(decision.approved)  # type: ignore[arg-type]
         return {"number": question.number, "answer": word or decision.reason or ""}
@@ -382,7 +394,7 @@ async def _show_answered(runs: RunService, run: RunRecord, question: Question, n
     """Remove the buttons from the card of a chat's question. The answer counts even if this fails."""
     try:
         notices = Notices(runs.stores.outbox)
-        await notices.show_answered(run.thread_id, question.number, f"{question.text}\n\n{note}")
+        await notices.show_answered(run.thread_id, question.number, closed_card(question, note))
     except PostroomError as error:
         _LOG.warning("question.card_left", question=question.number, reason=error.describe())
 

@@ -428,7 +428,7 @@ class RunCompletion:
     text: str
     failed: str | None
     """Why the run failed; None if it succeeded."""
-    asked: tuple[str, ...] = ()
+    asked: tuple[RunWaitingTicket, ...] = ()
     """The questions for which the run waits.
 
     If there are any, the run has not ended, and its messages stay assigned.
@@ -470,7 +470,10 @@ class RunCompletion:
 
     def _asked(self, context: WriteContext, received: dict[int, Received]) -> list[int]:
         """Return the messages assigned to the run; return none if its questions were already sent."""
-        key = self.run_id, ANSWERED + "\n".join(filter(None, (self.dispatch_id, *self.asked)))
+        key = (
+            self.run_id,
+            ANSWERED + "\n".join(filter(None, (self.dispatch_id, *(one.reason for one in self.asked)))),
+        )
         if context.tx.answer(*key) is not None:
             return []
         context.tx.insert_answer(*key, "", b"null", context.now)
@@ -649,7 +652,7 @@ def _completion(run: RunRecord) -> RunCompletion | None:
     """Return the end of a run or its questions, to notify senders; None if nobody has to be notified."""
     whose = agent_of(run.thread_id)
     messages = messages_named(run.input.trigger_message_ids if run.input else ())
-    asked = [one.reason for one in run.waiting.tickets] if run.waiting else []
+    asked = run.waiting.tickets if run.waiting else ()
     if whose is None or not messages or not (run.status is RunStatus.DONE or asked):
         return None
     return RunCompletion(
@@ -659,7 +662,7 @@ def _completion(run: RunRecord) -> RunCompletion | None:
         message_ids=tuple(messages),
         text=(run.waiting.message if run.waiting else run.final_output) or "",
         failed=_reason(run),
-        asked=tuple(asked),
+        asked=asked,
         by_reply=takes_reply(run),
         dispatch_id=run.dispatch_id or "",
     )

@@ -349,6 +349,8 @@ def _hidden(happening: Happening, *, is_hidden: bool) -> Happening:
     return replace(happening, detail={**happening.detail, HIDDEN: True}) if is_hidden else happening
 
 
+_LATEST = 20
+"""How many of a thread's newest runs are searched for the one that a message has started."""
 MAX_ERROR_LENGTH = 2_000
 """Maximum number of characters stored of an attempt's error; its run and dispatch have the full text."""
 _END_EVENTS: Mapping[Outcome, EventKind] = {
@@ -444,6 +446,26 @@ class WakingReads:
         """Return a stored run; None if it does not exist."""
         row = self._tx.one("threads.run", {"run_id": run_id})
         return None if row is None else rows.run(row)
+
+    def run_begun_by(self, thread_ids: Sequence[str], message_id: str) -> RunRecord | None:
+        """Return the run that a message has started on one of these threads; None if it is unknown.
+
+        Only the newest 20 runs of each thread are known.
+        """
+        for name in thread_ids:
+            for row in self._tx.all("threads.latest_runs", {"thread_id": name, "limit": _LATEST}):
+                run = rows.run(row)
+                if run.input is not None and message_id in run.input.trigger_message_ids:
+                    return run
+        return None
+
+    def is_pending(self, thread_ids: Sequence[str], message_id: str) -> bool:
+        """Return whether a message waits for a run on one of these threads."""
+        looks = [
+            ("threads.pending_versions", {"thread_id": name, "pending_ids": [message_id]})
+            for name in thread_ids
+        ]
+        return any(self._tx.ask(*looks))
 
     def snoozed(self, run_ids: Sequence[str], now: int) -> dict[tuple[str, str], int]:
         """Return the times until which questions of these runs are put off, keyed by run id and call id."""

@@ -246,6 +246,18 @@ class Dispatches(Tables):
         found = self._sql.all("dispatches.overdue", {"now": self._now(), "limit": limit})
         return [rows.dispatch(row) for row in found]
 
+    def late(self, limit: int) -> list[RunDispatch]:
+        """Return queued dispatches of runs that were never started and whose deadline has passed."""
+        found = self._sql.all("dispatches.late", {"now": self._now(), "limit": limit})
+        return [rows.dispatch(row) for row in found]
+
+    def end_late(self, dispatch_id: str) -> RunDispatch | None:
+        """Make a dispatch a dead letter if it is queued and missed its deadline; otherwise return None."""
+        found, now = self.load(dispatch_id), self._now()
+        if found is None or found.status is not _QUEUED or not found.has_missed_deadline(now):
+            return None
+        return self.put(found.too_late(now=now))
+
     def reclaim(self, dispatch_id: str, *, counts: bool = True) -> RunDispatch | None:
         """Take back an overdue dispatch; return None if it is not overdue, or ends due to an old epoch.
 
