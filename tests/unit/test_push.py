@@ -119,6 +119,9 @@ async def test_a_yes_in_a_notification_answers_its_question_and_the_other_browse
     await ask(room)
     await pushed(room)
     sent = {request.path: request.body for request in service.taken()}
+    [question] = await room.questions.questions()
+    places = [place["where"] for place in (await room.questions.show(question["number"]))["shown"]]
+    assert {"in a notification to lena", "in a notification to ben"} <= set(places)
     of_lena, of_ben = one.read(sent["/one"]), two.read(sent["/two"])
     told = await post(client, "/push", *of_lena["answer"].items(), ("do", "yes"))
     assert told.json() == {

@@ -9,7 +9,7 @@ import pytest_asyncio
 from dispatch_room import done
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.chat import CHAT_THREAD, InboundKey, InboundMessage
-from postroom.contracts.errors import IllegalTransition, Unauthorized
+from postroom.contracts.errors import IllegalTransition, StaleDecision, Unauthorized
 from postroom.contracts.executor import AgentRunResult, RunDispatchExecutor
 from postroom.contracts.messages import Message
 from postroom.contracts.records import replace
@@ -107,6 +107,10 @@ async def test_a_question_of_a_chat_is_listed_for_people_and_answered_once_on_th
     late = await post(browser, address, *fields, ("answer", "yes"), ("by", "Cy"))
     assert late.status_code == 409
     assert "Bea on the pages answered no" in late.text
+    with pytest.raises(StaleDecision, match="Bea on the pages answered no"):
+        await room.questions.answer(str(asked["number"]), "yes", by="Cy")
+    record = await room.questions.show(str(asked["number"]))
+    assert (record["answered_by"], record["where"]) == ("Bea", "on the pages")
     from_home = await post(browser, address, *fields, ("back", "home"), ("answer", "yes"), ("by", "Cy"))
     assert (from_home.status_code, from_home.headers["location"]) == (303, "/?done=late")
     await room.turn()

@@ -40,9 +40,10 @@ from postroom.services.administration import (
     SnoozedQuestion,
 )
 from postroom.services.people import PeopleService
-from postroom.services.questions import COMMAND_LINE, OVER_HTTP, QuestionService
+from postroom.services.questions import QuestionService
 from postroom.services.runners import RunnerService
 from postroom.services.schedules import MailSchedules, ScheduledMessage
+from postroom.services.shown import COMMAND_LINE, OVER_HTTP
 from postroom.services.work import WorkService
 
 _MAX_PATH_LENGTH: Final = 4096
@@ -617,6 +618,15 @@ _TASKS: Final = _of(
 # Questions that runs ask people.
 
 
+class ShowQuestion(Query, frozen=True):
+    """Show the record of a question: who asked it, where it was shown, and who answered it where.
+
+    Questions of each agent's newest 50 runs are found.
+    """
+
+    number: _QuestionNumber
+
+
 class AnswerQuestion(Command, frozen=True):
     """Answer a question. The first answer counts, whether it comes from a page, a command or a chat."""
 
@@ -667,6 +677,7 @@ _QUESTIONS: Final = _of(
         "questions list",
         answer_key="questions",
     ),
+    _row(ShowQuestion, QuestionService.show, "GET /admin/questions/one", "questions show NUMBER"),
     _row(AnswerQuestion, answer_question, "POST /admin/questions"),
     _row(SnoozeQuestion, snooze_question, "POST /admin/questions/snooze"),
 )

@@ -25,6 +25,7 @@ app = typer.Typer(
         "questions answer 4f2a yes --why 'after lunch'",
         "questions answer 4f2a EUR",
         "questions snooze 4f2a 2h",
+        "questions show 4f2a",
     ),
 )
 
@@ -46,6 +47,25 @@ def _(found: dict[str, Any]) -> str:
         for one in show.items(found.get("questions"))
     ]
     return show.table(("NUMBER", "QUESTION", "TAKES", "AGENT", "SINCE"), rows, none="No open questions.")
+
+
+@shows(app, "show_question")
+def _(found: dict[str, Any]) -> str:
+    said = [
+        f"{show.line(found['number'])}, asked by {show.line(show.agent(found))} on {found['asked_at']}",
+        f"\n{show.plain(found['question'])}\n",
+    ]
+    if found["action"]:
+        said.append(f"A yes permits exactly this:\n{show.plain(found['action'])}\n")
+    for place in show.items(found.get("shown")):
+        at = f" since {place['at']}" if place["at"] else ""
+        said.append(f"Shown {show.line(place['where'])}{at}.")
+    if found["state"] == "open":
+        return "\n".join([*said, "Open: nobody has answered."])
+    word = {True: "yes", False: "no"}.get(found["approved"], "")
+    answer = ": ".join(filter(None, (word, show.plain(found["answer"]))))
+    by = " ".join(filter(None, (show.line(found["answered_by"]) or "somebody", found["where"])))
+    return "\n".join([*said, f"Answered by {by} on {found['answered_at']}: {answer}"])
 
 
 def _takes(one: dict[str, Any]) -> str:

@@ -506,7 +506,12 @@ class Delivery:
             if outgoing.steps_sent < len(reply.questions):
                 await self._stores.note_sent(outgoing.key, _TEXT + outgoing.steps_sent)
             if result.message_id is not None:
-                card_id = {"id": result.message_id, "source": source.to_dict(), "said": _said(reply)}
+                card_id = {
+                    "id": result.message_id,
+                    "source": source.to_dict(),
+                    "said": _said(reply),
+                    "at": self._clock.now(),
+                }
                 await self._remember_card(reply.thread_id, question.number, card_id)
         return result
 

@@ -243,7 +243,7 @@ class PostroomMcpServer(MCPServer[Any]):
         follows = None if request is None else request.headers.get(TRACEPARENT)
         answer = await answer_call(calls, name, arguments, caller=caller, follows=follows, untold=self.untold)
         if windows is not None and is_open(answer):
-            asked = await windows.opened(arguments, str(answer.structured["question_id"]))
+            asked = await windows.opened(arguments, str(answer.structured["question_id"]), client)
             if asked is not None:
                 return _required(asked)
         return _result(answer, client)
@@ -268,7 +268,7 @@ class PostroomMcpServer(MCPServer[Any]):
 
         asked = None
         if is_open(answer):
-            asked = await self.windows.opened(arguments, str(answer.structured["question_id"]))
+            asked = await self.windows.opened(arguments, str(answer.structured["question_id"]), client)
         if asked is None:
             content = msgspec.json.encode({"jsonrpc": "2.0", **shown(answer)})
             return Response(content, media_type="application/json")

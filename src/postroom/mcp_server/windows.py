@@ -51,14 +51,15 @@ class Windows:
         """Return a question, or its answer; None if there is none, or not yet."""
         return await self._questions.in_window(str(asked["project_key"]), str(asked["agent_name"]), number)
 
-    async def opened(self, asked: Arguments, number: str) -> OpenQuestion | None:
-        """Return a question that was just asked; None if no window may show it."""
+    async def opened(self, asked: Arguments, number: str, client: str) -> OpenQuestion | None:
+        """Return a new question for the window of a client; None if no window may show it."""
         for _ in range(_OPENS_MS // 50):
             if (found := await self.look(asked, number)) is not None:
                 break
             await self._timer.sleep(50)
         if not isinstance(found, OpenQuestion) or found.asked.to or found.asked.not_by:
             return None  # a window does not prove who sits there
+        await self._questions.note_shown([found], f"in the window of {client or 'the client'}")
         return found
 
     async def take(

@@ -39,8 +39,9 @@ from postroom.log import get_logger
 from postroom.relay import NotPerformed, Outcome, Performed
 from postroom.services.floor import dispatch_of
 from postroom.services.login_codes import Sessions
-from postroom.services.questions import MAX_NAME_LENGTH, NOTIFICATION, QuestionService, open_question
+from postroom.services.questions import MAX_NAME_LENGTH, QuestionService, open_question
 from postroom.services.runs import RunService, owner_of
+from postroom.services.shown import NOTIFICATION, SurfaceRecords
 from postroom.stores.changes import MAIL
 from postroom.stores.store import Joined, SqlStore, Transaction
 
@@ -144,6 +145,7 @@ class PushNotifier:
         self._questions, self._visitors, self._clock = questions, visitors, clock
         self._secret, self._services, self._contact = secret, services, contact
         self._leases, self._timer = leases, SystemTimer()
+        self._shown = SurfaceRecords(self._store)
         self._key: ServerKey | None = None
         self._tls: ssl.SSLContext | None = None
         self._seen_at = 0
@@ -428,27 +430,31 @@ class PushNotifier:
         """Return True: every process can send to every browser."""
         return True
 
+    def _meant(
+        self, tx: Transaction, subscription_id: str, item: str, *, does_close: bool
+    ) -> tuple[PushSubscription | None, Notice | None]:
+        """Return the subscription and the notification of an effect; None for those that do not exist."""
+        subscription = tx.push.subscription(subscription_id)
+        if subscription is None:
+            return None, None
+        if item.startswith(f"{_TEST}/"):
+            body = f"{subscription.person} gets notifications in this browser."
+            return subscription, Notice(tag=_TEST, title="postroom", body=body)
+        if item == _MORE and does_close:
+            return subscription, Notice(tag=_tag(item), title="Less needs you", is_closed=True)
+        token = subscription.form_token
+        notice = self._notice(tx, item, subscription.person, token, subscription.id)
+        if does_close and not tx.push.has_notice(subscription.id, item):
+            return subscription, None
+        return subscription, notice
+
     async def perform(self, rows: Sequence[OutboxMessage]) -> Outcome:
         """Send one notification, or decide that it is no longer needed."""
         [row] = rows
         item, does_close = str(row.payload["item"]), row.payload["do"] == "close"
-
-        def look(tx: Transaction) -> tuple[PushSubscription | None, Notice | None]:
-            subscription = tx.push.subscription(row.target)
-            if subscription is None:
-                return None, None
-            if item.startswith(f"{_TEST}/"):
-                body = f"{subscription.person} gets notifications in this browser."
-                return subscription, Notice(tag=_TEST, title="postroom", body=body)
-            if item == _MORE and does_close:
-                return subscription, Notice(tag=_tag(item), title="Less needs you", is_closed=True)
-            token = subscription.form_token
-            notice = self._notice(tx, item, subscription.person, token, subscription.id)
-            if does_close and not tx.push.has_notice(subscription.id, item):
-                return subscription, None
-            return subscription, notice
-
-        subscription, notice = await self._store.read(look)
+        subscription, notice = await self._store.read(
+            lambda tx: self._meant(tx, row.target, item, does_close=does_close)
+        )
         key, now = await self._server_key(), self._clock.now()
         if subscription is None:
             return Performed()
@@ -473,9 +479,17 @@ class PushNotifier:
         }
         text = msgspec.json.encode(notice)
         body = await asyncio.to_thread(self._sealed, text, subscription.p256dh, subscription.auth)
-        return await self._posted(subscription, headers, body)
+        kind, run_id, number = _parts(item)
+        asked = [(run_id, number)] if kind == "question" and not does_close else []
+        return await self._posted(subscription, headers, body, asked)
 
-    async def _posted(self, subscription: PushSubscription, headers: dict[str, str], body: bytes) -> Outcome:
+    async def _posted(
+        self,
+        subscription: PushSubscription,
+        headers: dict[str, str],
+        body: bytes,
+        asked: Sequence[tuple[str, str]],
+    ) -> Outcome:
         import httpx2
 
         if self._tls is None:
@@ -499,6 +513,7 @@ class PushNotifier:
             _LOG.info("push.subscription_ended", person=subscription.person, status=status)
             return Performed(also=_dropped(subscription))
         if 200 <= status < 300:
+            await self._shown.note(asked, f"in a notification to {subscription.person}")
             return Performed(also=_noted(subscription, ""))
         reason = f"the push service answered with status {status}"
         if status in _BUSY or status >= 500:

@@ -35,30 +35,23 @@ from postroom.log import get_logger
 from postroom.mail.identity import find_agent
 from postroom.mail.projects import find_project
 from postroom.mail.views import maybe_iso
-from postroom.mail.waking.open_questions import BY_MAIL, IN_WINDOW
+from postroom.mail.waking.open_questions import IN_WINDOW
 from postroom.mail.waking.prompts import ASKING_LANES, asking_thread
-from postroom.services.administration import AnsweredQuestion, SnoozedQuestion, WaitingQuestion
+from postroom.services.administration import (
+    AnsweredQuestion,
+    QuestionRecord,
+    SnoozedQuestion,
+    WaitingQuestion,
+)
 from postroom.services.cut_ids import whole_id
 from postroom.services.runs import RunService, newest_runs, open_runs, owner_of, project_threads, whose
+from postroom.services.shown import COMMAND_LINE, PAGES, SurfaceRecords, answered_where, surfaces_of
 from postroom.stores.store import Transaction
 
 _LOG = get_logger(__name__)
 POLL_MS = 5_000
 NOBODY = "nobody"
 SILENCE = "no answer came in time"
-PAGES: Final = "page"
-COMMAND_LINE: Final = "operator"
-NOTIFICATION: Final = "notification"
-OVER_HTTP: Final = "http"
-_PLACES: Final = {
-    PAGES: "on the pages",
-    COMMAND_LINE: "at the command line",
-    NOTIFICATION: "in a notification",
-    OVER_HTTP: "over HTTP",
-    "chat": "in a chat",
-    BY_MAIL: "by mail",
-    IN_WINDOW: "in the window of the client",
-}
 TAKE_BACK_MS: Final = 8_000
 """Number of milliseconds in which an answer from the pages can be withdrawn before the agent gets it."""
 _NAMED: Final = 3
@@ -68,7 +61,9 @@ _SHOWN: Final = 80
 MAX_NAME_LENGTH: Final = 64
 """Maximum characters of the name of a person who answers."""
 _EACH: Final = 50
-"""Maximum number of runs of each agent that are searched for answered questions."""
+"""Maximum number of runs of each thread that are searched for answered questions."""
+_ALL: Final = (project_threads(""), CHAT_THREAD)
+"""The prefixes of the names of all threads whose runs ask people."""
 
 
 class QuestionService:
@@ -80,6 +75,7 @@ class QuestionService:
         self._store = runs.stores.store
         self._clock = clock
         self._take_back_ms = take_back_ms
+        self._surfaces = SurfaceRecords(self._store)
 
     async def questions(self) -> Sequence[WaitingQuestion]:
         """Return every open question, including those of chats, the longest waiting run first."""
@@ -188,10 +184,84 @@ class QuestionService:
         )
         return {"number": question.number, "snoozed_until": iso(until) if for_ms else None}
 
+    async def note_shown(self, questions: Iterable[OpenQuestion], where: str) -> None:
+        """Record that questions were shown at a place; see `SurfaceRecords.note`."""
+        await self._surfaces.note([(one.run_id, one.number) for one in questions], where)
+
+    async def show(self, number: str) -> QuestionRecord:
+        """Return the record of a question. A unique prefix of its number is enough.
+
+        Answered questions are found in the newest runs of each agent.
+
+        Raises:
+            StaleDecision: There is no such question.
+            InvalidArgument: Several questions have this number or prefix.
+        """
+        number = number.strip().lower()
+
+        def look(tx: Transaction) -> tuple[list[QuestionRecord], Sequence[Question]]:
+            asked = list(open_runs(tx, "", (RunStatus.WAITING,)))
+            runs = {one.run_id: one for one in [*newest_runs(tx, *_ALL, each=_EACH), *asked]}
+            found = [
+                (run, ticket, decision)
+                for run in runs.values()
+                for ticket, decision in (
+                    *((one.ticket, one.decision) for one in run.answered),
+                    *((one, None) for one in run.open_tickets if run.status is RunStatus.WAITING),
+                )
+                if number_of(run.run_id, ticket).startswith(number)
+            ]
+            records = [self._record(tx, *one) for one in found[:_NAMED]]
+            return records, [question for _, question in asked_in(asked)]
+
+        records, now = await self._store.read(look)
+        if not number or not records:
+            raise _stale(number, None, now)
+        if len(records) > 1:
+            raise InvalidArgument(
+                f"several questions begin with {number}: {', '.join(one['number'] for one in records)}",
+                value=number,
+                remedy="give the whole number; if they are equal, open the page of the run",
+            )
+        return records[0]
+
+    def _record(
+        self, tx: Transaction, run: RunRecord, ticket: RunWaitingTicket, decision: ToolCallResume | None
+    ) -> QuestionRecord:
+        asked, (agent, project, _) = ticket.asked, owner_of(run.thread_id)
+        number = number_of(run.run_id, ticket)
+        places = sorted(surfaces_of(tx, run).get(number, ()), key=lambda one: one.at or 0)
+        given = (
+            None if decision is None else self._given(run, AnsweredTicket(ticket=ticket, decision=decision))
+        )
+        return {
+            "number": number,
+            "state": "open" if given is None else "answered",
+            "question": ticket.question,
+            "agent": agent,
+            "project": project,
+            "run_id": run.run_id,
+            "asked_at": iso(ticket.updated_at),
+            "takes": asked.kind,
+            "choices": list(asked.choices),
+            "to": list(asked.to),
+            "not_by": list(asked.not_by),
+            "action": asked.action,
+            "digest": asked.digest,
+            "expires_at": maybe_iso(ticket.expires_at),
+            "shown": [{"where": one.where, "at": maybe_iso(one.at)} for one in places],
+            "approved": None if given is None else given.approved,
+            "answer": "" if given is None else given.why,
+            "answered_by": "" if given is None else given.by,
+            "where": "" if given is None else given.where,
+            "answered_at": None if given is None else iso(given.answered_at),
+            "can_take_back": given is not None and given.can_take_back,
+        }
+
     async def _meant(self, number: str) -> tuple[RunRecord, Question]:
         """Return the open question with this number or prefix, and its run."""
         number = number.strip().lower()
-        asked, runs = await self._store.read(lambda tx: (_open(tx, ""), newest_runs(tx, "", each=_EACH)))
+        asked, runs = await self._store.read(lambda tx: (_open(tx, ""), newest_runs(tx, *_ALL, each=_EACH)))
         numbers = [one.number for _, one in asked]
         answered = [self._given(run, ticket) for run in runs for ticket in run.answered]
         given = {one.number: one for one in answered}
@@ -225,7 +295,7 @@ class QuestionService:
 
     def given_answers(self, tx: Transaction, slug: str, *, limit: int) -> Sequence[GivenAnswer]:
         """Return the recent answers to a project's agents, newest first."""
-        runs = newest_runs(tx, slug, each=_EACH)
+        runs = newest_runs(tx, project_threads(slug), each=_EACH)
         found = [self._given(run, one) for run in runs for one in run.answered]
         return sorted(found, key=lambda one: one.answered_at, reverse=True)[:limit]
 
@@ -267,7 +337,9 @@ class QuestionService:
         delay_ms = 0 if is_final else self._take_back_ms
         if not await answer_run(self._runs.mailbox, run.thread_id, question, decision, delay_ms=delay_ms):
             raise await self._stale(whose(run.thread_id)[0], run.run_id, question.number)
-        await _show_answered(self._runs, run, question, answer_note(question, decision, _PLACES[given.at]))
+        await _show_answered(
+            self._runs, run, question, answer_note(question, decision, answered_where(decision))
+        )
         return decision
 
     async def _stale(self, slug: str, run_id: str, number: str) -> StaleDecision:
@@ -312,7 +384,7 @@ class QuestionService:
             approved=decision.approved,
             why=decision.reason or "",
             by=decision.by,
-            where=_PLACES.get(where, ""),
+            where=answered_where(decision),
             answered_at=decision.updated_at,
             project=project,
             agent=agent,

@@ -109,7 +109,7 @@ async def _shown(
     """Show these runs; `stale` says why an answer was rejected."""
     run_id, _, number = request.query_params.get("answered", "").partition("/")
     given_answer = site.services.questions.given_answer
-    return await site.draw(
+    page = await site.draw(
         request,
         "chats",
         Shown({}, site.clock.now()),
@@ -122,3 +122,4 @@ async def _shown(
         one_alone="run_id" in request.path_params and not stale,
         done=choice(request, "done", ("", "replay", "discard", "yes", "no", "answered")),
     )
+    return site.showing(page, asked)

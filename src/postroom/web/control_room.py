@@ -62,7 +62,8 @@ async def control_room(site: Site, request: Request) -> Response:
         }
 
     shown = await site.read(request, look, is_fresh=True)
-    return await site.draw(request, "project", shown, done=done, longest_why=MAX_TEXT_LENGTH, silence=SILENCE)
+    page = await site.draw(request, "project", shown, done=done, longest_why=MAX_TEXT_LENGTH, silence=SILENCE)
+    return site.showing(page, shown.values["floor"].questions)
 
 
 def _lately(tx: Transaction, project: Project) -> dict[str, Any]:

@@ -131,7 +131,7 @@ async def projects(site: Site, request: Request) -> Response:
     )
     if services is not None and "part" not in request.query_params:
         _remember(request, page, SEEN_COOKIE, f"{later.since if later.is_known else 0}.{shown.now}")
-    return page
+    return site.showing(page, (one for _, one in shown.values.get("asked", ())))
 
 
 def _inbox(

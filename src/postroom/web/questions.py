@@ -11,7 +11,8 @@ from postroom.contracts.errors import InvalidArgument, StaleDecision, TooLarge
 from postroom.contracts.mail import Project
 from postroom.contracts.messages import Json
 from postroom.contracts.questions import MAX_FIELDS, MAX_TEXT_LENGTH, Given, person
-from postroom.services.questions import MAX_NAME_LENGTH, PAGES
+from postroom.services.questions import MAX_NAME_LENGTH
+from postroom.services.shown import PAGES
 from postroom.stores.store import Transaction
 from postroom.web import links
 from postroom.web.forms import read_form, see
@@ -67,7 +68,8 @@ async def questions(site: WorkingSite, request: Request) -> Response:
             "in_chats": asking.count_in_chats(tx),
         }
 
-    return await site.draw(request, "questions", await site.read(request, look))
+    shown = await site.read(request, look)
+    return site.showing(await site.draw(request, "questions", shown), shown.values["asked"])
 
 
 async def _answered(site: WorkingSite, request: Request) -> Response:

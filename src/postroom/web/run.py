@@ -133,13 +133,12 @@ async def run(site: WorkingSite, request: Request) -> Response:
         return await _output(site, request, work, output)
     if work.state == "queued":
         [work] = await services.runs.explained([work])
-    return await site.draw(
+    page = await site.draw(
         request,
         "run",
         found,
         work=work,
         **(await _changes(site, found.values["folder"], work) if wants_changes else {"changes": None}),
-        wants_changes=wants_changes,
         longest_why=MAX_TEXT_LENGTH,
         silence=SILENCE,
         bodies=await site.markdown.render(found.values["said"], references=found.values["named"]),
@@ -147,6 +146,7 @@ async def run(site: WorkingSite, request: Request) -> Response:
         lasts=lasts,
         done=choice(request, "done", ("", "cancel", "replay", "discard", "hasten")),
     )
+    return site.showing(page, found.values["asked"])
 
 
 async def _beside(site: WorkingSite, request: Request) -> Response:

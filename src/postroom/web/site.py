@@ -1,11 +1,12 @@
 """Serves every page in the same way: one snapshot of the store, one template, error pages for errors."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Final, TypeVar
 
+from starlette.background import BackgroundTask
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
@@ -13,7 +14,7 @@ from starlette.routing import Route
 from postroom.contracts.clock import Clock
 from postroom.contracts.errors import InvalidArgument, PostroomError, StoreFull
 from postroom.contracts.mail import Project
-from postroom.contracts.work import WorkCounts
+from postroom.contracts.work import OpenQuestion, WorkCounts
 from postroom.log import get_logger
 from postroom.markdown import Markdown
 from postroom.services.login_codes import Sessions
@@ -120,6 +121,13 @@ class Site:
                 return await self.failure(request, slug, status, error.message, remedy=remedy, typed=typed_in)
 
         return Route(path, answer, methods=list(methods))
+
+    def showing(self, page: Response, asked: Iterable[OpenQuestion]) -> Response:
+        """Return a page; once it is sent, the records of these questions say that the pages showed them."""
+        if self.services is not None:
+            note = self.services.questions.note_shown
+            page.background = BackgroundTask(note, tuple(asked), "on the pages")
+        return page
 
     async def read(self, request: Request, look: Look, *, slug: str = "", is_fresh: bool = False) -> Shown:
         """Read the content and the frame of a project's page, in one view of the store.

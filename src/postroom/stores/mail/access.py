@@ -482,6 +482,11 @@ class WakingReads:
         asked = {"run_id": run_id, "message_ids": message_ids}
         return {row[0] for row in self._tx.all("mail.answers_among", asked)}
 
+    def report_of(self, run_id: str, at: int) -> tuple[int, int] | None:
+        """Return the id and the time of the first message that reports a run at or after this time."""
+        row = self._tx.one("mail.report_of", {"run_id": run_id, "at": at})
+        return (row[0], row[1]) if row else None
+
     def tells_last(self, message_id: int) -> bool:
         """Return whether a message is the latest message that reports its run."""
         return self._tx.one("mail.tells_last", {"message_id": message_id}) is not None
