@@ -60,7 +60,7 @@ def look(server: Server) -> dict[str, Any]:
             run["last_line"] = _last_line(str(asked["output"]))
     return {
         "server": perform(server, "show_status"),
-        "questions": show.items(perform(server, "list_questions").get("questions")),
+        "questions": show.items(perform(server, "list_questions", limit=500).get("questions")),
         "runs": runs,
         "waiting": show.items(found.get("waiting")),
         "tasks": show.items(perform(server, "list_open_tasks").get("tasks")),

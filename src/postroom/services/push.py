@@ -365,13 +365,13 @@ class PushNotifier:
             yield from (_Item(f"failed/{row.run_id}", row.updated_at) for row in page)
 
     def _open_in(self, tx: Transaction, run: RunRecord) -> Iterator[OpenQuestion]:
-        """Yield the open questions of a run, without those that somebody has put off."""
+        """Yield the open questions of a run, without those that somebody has snoozed."""
         if run.status is not RunStatus.WAITING:
             return
-        put_off = tx.mail.snoozed([run.run_id], tx.now())
+        snoozed = tx.mail.snoozed([run.run_id], tx.now())
         for ticket in run.open_tickets:
             question = question_of(run, ticket)
-            if (run.run_id, question.call_id) not in put_off:
+            if (run.run_id, question.call_id) not in snoozed:
                 yield open_question(run, question, tx)
 
     def _is_open(self, tx: Transaction, item: str) -> bool:
@@ -616,7 +616,7 @@ def _clipped(text: str) -> str:
 def _settled(given: GivenAnswer | None) -> str:
     """Return how a question ended, for the notification that had asked it."""
     if given is None:
-        return "No longer open: it was put off, withdrawn or cancelled."
+        return "No longer open: it was snoozed, withdrawn or cancelled."
     word = {True: "yes", False: "no"}.get(given.approved, given.why or "answered")  # type: ignore[arg-type]
     who = " ".join(part for part in (given.by or "somebody", given.where) if part)
     return _clipped(f"Already answered by {one_line(who)}: {one_line(word)}")
