@@ -16,6 +16,9 @@ from typing_extensions import override
 
 from postroom.services.push_encryption import encoded
 
+LOST = 0
+"""In place of a status: the push service takes the notification, and its answer is lost."""
+
 
 @dataclass
 class FakeBrowser:
@@ -64,6 +67,8 @@ class PushService:
                 service.got.put(
                     Pushed(self.path, {name.lower(): text for name, text in self.headers.items()}, body)
                 )
+                if status == LOST:  # the reply is lost
+                    return
                 self.send_response(status)
                 for name, text in {"Content-Length": "0", **headers}.items():
                     self.send_header(name, text)

@@ -4,8 +4,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from conformance.promises.run_given import run
 from conformance.run_backends import Prepared, prepared_stores, run_place
 from postroom.contracts.push import PushNotice, PushSubscription
+from postroom.contracts.run_stores import ThreadCommit
+from postroom.contracts.runs import RunStatus
 from postroom.stores.store import SqlStore
 from postroom.testing import ManualClock
 
@@ -60,6 +63,27 @@ async def test_a_browser_has_one_subscription_and_a_logout_removes_those_of_its_
     assert await store.read(lambda tx: tx.push.subscriptions()) == [again]
     await store.write(lambda tx: tx.push.drop(["again"]))
     assert await store.read(lambda tx: tx.push.subscriptions()) == []
+
+
+async def test_the_runs_that_wait_are_found_by_the_time_of_their_last_change(
+    prepared_stores: Prepared, clock: ManualClock
+) -> None:
+    async with prepared_stores.opened() as stores:
+        made = [
+            run(stores, name, thread=name, status=RunStatus.WAITING, created_at=1, updated_at=at)
+            for name, at in (("c", 5), ("a", 7), ("b", 7))
+        ]
+        for one in made:
+            await stores.coordinator.commit(ThreadCommit(thread_id=one.thread_id, run=one))
+
+        async def found(at: int, run_id: str, limit: int = 9) -> list[str]:
+            page = await stores.store.read(lambda tx: tx.runs.threads.asked_since(at, run_id, limit))
+            return [one.run_id for one in page]
+
+        assert await found(0, "") == ["c", "a", "b"]
+        assert await found(0, "", 2) == ["c", "a"]
+        assert await found(7, "a") == ["b"]
+        assert await found(7, "b") == []
 
 
 async def test_a_notice_is_open_until_it_is_closed_and_goes_with_its_subscription(

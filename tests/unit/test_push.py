@@ -10,13 +10,15 @@ import pytest
 import pytest_asyncio
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurvePublicKey
 
+from postroom.contracts.errors import StaleClaim
 from postroom.contracts.push import PUSH
+from postroom.leases import Leases
 from postroom.relay import Relay
-from postroom.services.push import MAX_OF_PERSON, MAX_SHOWN
+from postroom.services.push import MAX_OF_PERSON, MAX_SHOWN, PushNotifier
 from postroom.services.push_encryption import decoded
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
-from push_room import FakeBrowser, PushService
+from push_room import LOST, FakeBrowser, PushService
 from work_room import SLUG, WorkRoom, hidden, post
 
 JSON = {"Accept": "application/json"}
@@ -251,6 +253,45 @@ async def test_what_a_push_service_refuses_is_retried_or_ends_the_subscription(
     assert await shown(room, service, browser) == []
     room.clock.advance(timedelta(seconds=1))
     assert len(await shown(room, service, browser)) == (1 if wait_s else 0)
+
+
+async def test_a_repeated_notification_replaces_the_first_one_if_the_answer_was_lost(
+    room: WorkRoom, service: PushService
+) -> None:
+    browser = service.browser()
+    await switch_on(room, browser)
+    service.statuses.append((LOST, {}))
+    await ask(room)
+    await pushed(room)
+    room.clock.advance(timedelta(seconds=5))
+    await pushed(room)
+    one, two = service.taken()
+    assert one.headers["topic"] == two.headers["topic"]
+    assert browser.read(one.body) == browser.read(two.body)
+    assert one.body != two.body, "no two are encrypted with the same key"
+    room.clock.advance(timedelta(hours=1))
+    assert await shown(room, service, browser) == []
+
+
+async def test_of_two_servers_only_the_one_with_the_lease_decides_what_a_browser_shows(
+    room: WorkRoom, service: PushService
+) -> None:
+    browser = service.browser()
+    await switch_on(room, browser)
+    await ask(room)
+    other = PushNotifier(
+        room.runs,
+        room.questions,
+        room.sessions,
+        room.clock,
+        secret=b"p" * 32,
+        services=(service.origin,),
+        contact="mailto:lena@example.org",
+        leases=Leases(room.stores.store, "another server", {}),
+    )
+    with pytest.raises(StaleClaim):
+        await other.round()
+    assert len(await shown(room, service, browser)) == 1
 
 
 async def test_a_push_service_that_is_away_is_tried_again_but_not_for_more_than_a_day(

@@ -41,7 +41,7 @@ def is_permitted(endpoint: str, services: Collection[str]) -> bool:
         return False
     if f"{found.scheme}://{found.netloc}" in services:
         return True
-    below = (f"*.{host[place + 1 :]}" for place, letter in enumerate(host) if letter == ".")
+    below = (f"*.{host[place + 1 :]}" for place, character in enumerate(host) if character == ".")
     return found.scheme == "https" and port in (None, 443) and any(one in services for one in (host, *below))
 
 
