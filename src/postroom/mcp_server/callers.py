@@ -62,7 +62,9 @@ def refuse_message(grant: Grant, message: Mapping[str, Any]) -> None:
             ref = params.get("ref")
             _refuse_reading(grant, str(ref.get("uri")) if isinstance(ref, Mapping) else "")
         case "subscriptions/listen":
-            for uri in _listened_to(params):
+            wanted = params.get("notifications")
+            uris = wanted.get("resourceSubscriptions") if isinstance(wanted, Mapping) else None
+            for uri in [str(one) for one in uris] if isinstance(uris, list) else []:
                 _refuse_reading(grant, uri, listens=True)
 
 
@@ -71,12 +73,6 @@ def _refuse_reading(grant: Grant, uri: str, *, listens: bool = False) -> None:
     found = kind_of(uri)
     if found is not None:
         OPERATIONS[found[0].operation].check(grant, slug=found[1]["project"] if listens else None)
-
-
-def _listened_to(params: Mapping[str, Any]) -> list[str]:
-    wanted = params.get("notifications")
-    uris = wanted.get("resourceSubscriptions") if isinstance(wanted, Mapping) else None
-    return [str(one) for one in uris] if isinstance(uris, list) else []
 
 
 def scope_challenge(error: InsufficientScope) -> str:
