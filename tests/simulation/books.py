@@ -36,11 +36,12 @@ class Row(NamedTuple):
     lease_until: int | None
     due_at: int
     limit_key: str
+    deadline: int | None
 
 
 _ROWS = (
     "SELECT dispatch_id, thread_id, run_id, status, attempt_count, max_attempts, dispatch_epoch, claim_token,"
-    " claimed_by, claimed_at, lease_until, available_at, limit_key FROM run_dispatches"
+    " claimed_by, claimed_at, lease_until, available_at, limit_key, deadline_at FROM run_dispatches"
 )
 _NEVER = {"store_error", "internal_error", "store_corrupt", "duplicate_record"}
 """Codes with which no work may be refused for good."""
@@ -87,7 +88,7 @@ class Commits:
             if before == row:
                 continue
             if before is not None:
-                moved = (*_moved(before, row), *_moved_by(who, now, before, row))
+                moved = (*_moved(now, before, row), *_moved_by(who, now, before, row))
                 self.found += [f"{one} (at {at}, by {who} {change})" for one in moved]
             ends = before is not None and before.status == "Claimed" and row.status == "Acked"
             if ends and row.epoch < known.get(row.thread, 0):
@@ -123,9 +124,10 @@ class Commits:
                 )
 
 
-def _moved(before: Row, row: Row) -> Iterator[str]:
+def _moved(now: int, before: Row, row: Row) -> Iterator[str]:
     name = f"the dispatch of {row.run}"
-    if row.status not in _MAY_BECOME.get(before.status, {before.status}):
+    is_late = before.status == "Queued" and row.status == "DeadLetter" and now > (before.deadline or now)
+    if row.status not in _MAY_BECOME.get(before.status, {before.status}) and not is_late:
         yield f"ILLEGAL MOVE: {name} went from {before.status} to {row.status}"
     if row.attempts < before.attempts:
         yield f"ATTEMPTS FELL: {name} has {row.attempts} attempts after {before.attempts}"
