@@ -15,7 +15,7 @@ from simulation.callers import DELIVERED, Job
 from simulation.chats import ChatPlatform, audit_chats
 from simulation.database import Database
 from simulation.loop import START_MS, Process
-from simulation.mail import audit_mail, audit_tasks
+from simulation.mail import audit_mail, audit_notes, audit_subscriptions, audit_tasks
 from simulation.servers import ALONE, Post, Server
 from simulation.work import Watch, answer_of
 
@@ -36,7 +36,7 @@ class Row(NamedTuple):
     lease_until: int | None
     due_at: int
     limit_key: str
-    deadline: int | None
+    deadline_at: int | None
 
 
 _ROWS = (
@@ -126,8 +126,8 @@ class Commits:
 
 def _moved(now: int, before: Row, row: Row) -> Iterator[str]:
     name = f"the dispatch of {row.run}"
-    is_late = before.status == "Queued" and row.status == "DeadLetter" and now > (before.deadline or now)
-    if row.status not in _MAY_BECOME.get(before.status, {before.status}) and not is_late:
+    is_too_late = (before.status, row.status) == ("Queued", "DeadLetter") and (row.deadline_at or now) < now
+    if not is_too_late and row.status not in _MAY_BECOME.get(before.status, {before.status}):
         yield f"ILLEGAL MOVE: {name} went from {before.status} to {row.status}"
     if row.attempts < before.attempts:
         yield f"ATTEMPTS FELL: {name} has {row.attempts} attempts after {before.attempts}"
@@ -303,6 +303,8 @@ async def audit(world: Outcome) -> list[str]:
         ]
         found += audit_mail(rows, sent, runs)
         found += audit_tasks(rows, runs)
+        found += audit_notes(rows, world.watch.notes)
+        found += audit_subscriptions(rows) if world.settings.get("tasks") else []
     else:
         found += _of_jobs(world, runs)
     found += _of_messages(rows)
@@ -377,6 +379,8 @@ def _of_jobs(world: Outcome, runs: dict[str, dict[str, Any]]) -> Iterator[str]:
         elif kind in ("cancelled", "superseded"):
             if not job.was_cancelled and job.thread not in world.watch.interrupted:
                 yield f"CANCELLED BY NOBODY: job {job.n} ({job.run_id}) is {kind}"
+        elif job.deadline_ms is not None and ended.get("detail") == "deadline_passed":
+            pass  # a budget's question held it back until its deadline
         elif not dead and not world.is_replayed:
             yield f"ENDED BADLY: job {job.n} ({job.run_id}) ended as {ended}, and is not a dead letter"
         executed = sum(one.run_id == job.run_id for one in world.watch.seen)
