@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -35,9 +35,26 @@ def request_body(request: InferenceRequest, *, token_limit_field: str) -> dict[s
     """Return the body of a streamed chat completion."""
     wishes = request.overrides
     system = [{"role": "system", "content": request.system}] if request.system else []
+    # Make user and assistant messages alternate, because several chat templates refuse any other order. After
+    # a failed or empty turn, two messages from the same side follow each other; they are merged into one. A
+    # message that was sent again before it was answered is included once.
+    turns: list[dict[str, Json]] = []
+    newest: dict[str, Json] | None = None
+    for message in request.messages:
+        if (turn := _message(message)) is None:
+            continue
+        before = turns[-1] if turns else {}
+        is_same_side = turn["role"] != "tool" and turn["role"] == before.get("role")
+        if turn["role"] == "user" and before.get("role") == "tool":
+            turns.append({"role": "assistant", "content": NO_ANSWER})
+        if not is_same_side or "tool_calls" in before:
+            turns.append(turn)
+        elif turn != newest or turn["role"] != "user":
+            turns[-1] = {**turn, "content": _joined(before["content"], turn["content"])}
+        newest = turn
     body: dict[str, Json] = {
         "model": (wishes.upstream_model if wishes else None) or request.model,
-        "messages": [*system, *_alternating(request.messages)],
+        "messages": [*system, *turns],
         "stream": True,
         "stream_options": {"include_usage": True},
     }
@@ -69,29 +86,6 @@ NO_ANSWER = "(no answer)"
 """Replaces the missing answer between the result of a tool and the user's next message."""
 
 
-def _alternating(messages: Iterable[Message]) -> list[dict[str, Json]]:
-    """Make user and assistant messages alternate, because several chat templates refuse any other order.
-
-    After a failed or empty turn, two messages from the same side follow each other; they are merged into one.
-    A message that was sent again before it was answered is included once.
-    """
-    turns: list[dict[str, Json]] = []
-    newest: dict[str, Json] | None = None
-    for message in messages:
-        if (turn := _message(message)) is None:
-            continue
-        before = turns[-1] if turns else {}
-        is_same_side = turn["role"] != "tool" and turn["role"] == before.get("role")
-        if turn["role"] == "user" and before.get("role") == "tool":
-            turns.append({"role": "assistant", "content": NO_ANSWER})
-        if not is_same_side or "tool_calls" in before:
-            turns.append(turn)
-        elif turn != newest or turn["role"] != "user":
-            turns[-1] = {**turn, "content": _joined(before["content"], turn["content"])}
-        newest = turn
-    return turns
-
-
 def _joined(before: Json, content: Json) -> Json:
     """Join the contents of two messages into one.
 
@@ -107,26 +101,22 @@ def _message(message: Message) -> dict[str, Json] | None:
     if message.role is Role.TOOL:
         return {"role": "tool", "tool_call_id": message.tool_call_id, "content": _text(message)}
     if message.role is Role.ASSISTANT:
-        return _assistant(message)
+        text = _text(message)
+        if not text and not message.tool_calls:
+            return None
+        said: dict[str, Json] = {"role": "assistant", "content": text or None}
+        if message.tool_calls:
+            said["tool_calls"] = [
+                {
+                    "id": call.id,
+                    "type": "function",
+                    "function": {"name": call.name, "arguments": json.dumps(call.arguments or {})},
+                }
+                for call in message.tool_calls
+            ]
+        return said
     content = _content(message)
     return {"role": str(message.role), "content": content} if content else None
-
-
-def _assistant(message: Message) -> dict[str, Json] | None:
-    text = _text(message)
-    if not text and not message.tool_calls:
-        return None
-    said: dict[str, Json] = {"role": "assistant", "content": text or None}
-    if message.tool_calls:
-        said["tool_calls"] = [
-            {
-                "id": call.id,
-                "type": "function",
-                "function": {"name": call.name, "arguments": json.dumps(call.arguments or {})},
-            }
-            for call in message.tool_calls
-        ]
-    return said
 
 
 def _content(message: Message) -> Json:
@@ -366,7 +356,17 @@ class Assembly:
     def _fragment(self, fragment: "ChoiceDeltaToolCall") -> Iterator[InferencePiece]:
         function = fragment.function
         name = (function and function.name) or ""
-        call = self._call_of(fragment.index, fragment.id or "", name)
+        # The call that a fragment continues. Some endpoints number the calls, and some give the id of the
+        # call; without either, the fragment continues the last call. Some endpoints number every call 0, so a
+        # different id starts a new call.
+        id = fragment.id or ""
+        if fragment.index is not None:
+            known = self._places.get(fragment.index)
+        else:
+            known = next((call for call in self._calls if call.id == id), None) if id else None
+            if known is None and not id and not name and self._calls:
+                known = self._calls[-1]
+        call = None if known is not None and id and known.id != id else known
         if call is None:
             call = _Call(id=fragment.id or f"call_{len(self._calls)}", name=name)
             self._calls.append(call)
@@ -374,20 +374,6 @@ class Assembly:
             yield InferenceToolCallStart(id=call.id, name=call.name)
         if shown := call.arguments.add((function and function.arguments) or ""):
             yield InferenceToolCallDelta(id=call.id, args_delta=shown)
-
-    def _call_of(self, index: int | None, id: str, name: str) -> _Call | None:
-        """Return the call that a fragment continues.
-
-        Some endpoints number the calls, and some give the id of the call; without either, the fragment
-        continues the last call. Some endpoints number every call 0, so a different id starts a new call.
-        """
-        if index is not None:
-            known = self._places.get(index)
-        else:
-            known = next((call for call in self._calls if call.id == id), None) if id else None
-            if known is None and not id and not name and self._calls:
-                known = self._calls[-1]
-        return None if known is not None and id and known.id != id else known
 
     def end(self) -> None:
         """End the answer at `[DONE]`.
