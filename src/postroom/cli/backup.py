@@ -67,7 +67,9 @@ def create(
             from postroom.app.offline import back_up_offline
 
             found = back_up_offline(chosen, data_dir=data_dir, now=SystemClock().now())
-    show.answer(found, as_json=as_json, text=lambda: _made(found))
+    show.answer(
+        found, as_json=as_json, text=lambda: f"Wrote {show.line(found['path'])} ({found['bytes']:,} bytes)."
+    )
 
 
 @backups.command("list")
@@ -174,10 +176,6 @@ def _folder(data_dir: Path | None) -> Path:
     from postroom.app.config import load_settings
 
     return folder_of(load_settings(overrides={"data_dir": data_dir}))
-
-
-def _made(found: dict[str, object]) -> str:
-    return f"Wrote {show.line(found['path'])} ({found['bytes']:,} bytes)."
 
 
 def _line(one: dict[str, object]) -> str:

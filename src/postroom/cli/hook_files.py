@@ -242,16 +242,13 @@ class Look:
         If the server did not accept the reports, keep them for the session's next hook.
         """
         if not isinstance(answer, dict) or "outcome" not in answer:
-            self._defer()
+            # Keep the reports of a tool's use for the session's next hook, because the server did not answer.
+            rows = [f"{blob} {how} {path}\n" for path, blob, how in self.reports[-MAX_USED:] if how in _USED]
+            if self._list and self._is_used and rows:
+                _put(f"{self._list}.late", "".join(rows).encode("utf-8", "surrogateescape"))
             return ""
         self.save()
         return self._lines(answer.get("changed"))
-
-    def _defer(self) -> None:
-        """Keep the reports of a tool's use for the session's next hook, because the server did not answer."""
-        rows = [f"{blob} {how} {path}\n" for path, blob, how in self.reports[-MAX_USED:] if how in _USED]
-        if self._list and self._is_used and rows:
-            _put(f"{self._list}.late", "".join(rows).encode("utf-8", "surrogateescape"))
 
     def save(self) -> None:
         """Store the session's list, after the server has accepted the reports."""

@@ -324,7 +324,33 @@ def thread(
         named["thread_id"] = f"msg-{number}"
         found = show.fields(server.call_tool("summarize_thread", named))
     messages = [] if summary else list(_messages_of(server, named))
-    texts = [_summary(found), *map(_message, messages)]
+    people = ", ".join(
+        f"{show.line(one['name'])} ({one['messages']})" for one in show.items(found["participants"])
+    )
+    # A text with the number of messages in a thread and the times of its first and last message.
+    first, last = show.moment(found["first_ts"]), show.moment(found["last_ts"])
+    if found["messages"] == 1:
+        counted = f"1 message, sent at {first}"
+    else:
+        counted = f"{found['messages']} messages from {first} to {last}"
+    lines = [
+        f"{show.line(found['subject'])}",
+        f"{counted}, by {people}",
+    ]
+    lines += [
+        f"open question from {show.line(one['asked_by'])} in message {one['message_id']}: "
+        f"{show.line(one['text'])}"
+        for one in show.items(found.get("open_questions"))
+    ]
+    lines += [
+        f"not acknowledged by {', '.join(map(show.line, one['waiting_for']))}: message {one['message_id']}"
+        for one in show.items(found.get("unacknowledged"))
+    ]
+    lines += [
+        f"{show.line(one['agent'])} holds {show.line(one['path'])} until {show.moment(one['expires_ts'])}"
+        for one in show.items(found.get("reservations"))
+    ]
+    texts = ["\n".join(lines), *map(_message, messages)]
     document = found if summary else {**found, "conversation": messages}
     show.answer(document, as_json=as_json, text=lambda: f"\n\n{show.RULE}\n".join(texts))
 
@@ -418,35 +444,3 @@ def _message(message: Mapping[str, Any]) -> str:
     if left := message.get("characters_left"):
         text += f"\n... {left:,} more characters: postroom mail read {message.get('id')}"
     return text
-
-
-def _summary(found: Mapping[str, Any]) -> str:
-    people = ", ".join(
-        f"{show.line(one['name'])} ({one['messages']})" for one in show.items(found["participants"])
-    )
-    lines = [
-        f"{show.line(found['subject'])}",
-        f"{_counted(found)}, by {people}",
-    ]
-    lines += [
-        f"open question from {show.line(one['asked_by'])} in message {one['message_id']}: "
-        f"{show.line(one['text'])}"
-        for one in show.items(found.get("open_questions"))
-    ]
-    lines += [
-        f"not acknowledged by {', '.join(map(show.line, one['waiting_for']))}: message {one['message_id']}"
-        for one in show.items(found.get("unacknowledged"))
-    ]
-    lines += [
-        f"{show.line(one['agent'])} holds {show.line(one['path'])} until {show.moment(one['expires_ts'])}"
-        for one in show.items(found.get("reservations"))
-    ]
-    return "\n".join(lines)
-
-
-def _counted(thread: Mapping[str, Any]) -> str:
-    """Return a text with the number of messages in a thread and the times of its first and last message."""
-    first, last = show.moment(thread["first_ts"]), show.moment(thread["last_ts"])
-    if thread["messages"] == 1:
-        return f"1 message, sent at {first}"
-    return f"{thread['messages']} messages from {first} to {last}"

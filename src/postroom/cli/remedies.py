@@ -143,14 +143,13 @@ def _command_of(given: tuple[str, ...]) -> tuple[list[str], Mapping[str, str]]:
         found = inner
         words.append(word)
     shown = {
-        one.name: next((opt for opt in one.opts if opt.startswith("--")), _argument_shown(one))
+        one.name: next(
+            (opt for opt in one.opts if opt.startswith("--")),
+            str(one.metavar or one.name).partition("|")[0].strip("- ").upper(),
+        )
         for one in found.params
     }
     return words, shown
-
-
-def _argument_shown(parameter: Any) -> str:
-    return str(parameter.metavar or parameter.name).partition("|")[0].strip("- ").upper()
 
 
 def as_commands(remedy: str) -> str:

@@ -3,7 +3,7 @@
 import json
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -136,11 +136,22 @@ def discard(
 @shows(app, "show_control_room")
 def _(found: dict[str, Any]) -> str:
     """Return the control room as lists of lines, omitting empty lists."""
+    # A line for each group of conflicting reservations: its paths, each with its holder.
+    pairs = found["conflicts"]
+    from postroom.mail.reservations import together  # not needed by other commands
+
+    both = ((_held(one["first"]), _held(one["second"])) for one in pairs)
+    lines = []
+    for group in together(both):
+        holders: dict[str, list[str]] = {}
+        for held in group:
+            holders.setdefault(held.pattern, []).append(held.holder)
+        lines.append("; ".join(f"{pattern}: {', '.join(names)}" for pattern, names in holders.items()))
     lists = {
         "SERVER": [one["text"] for one in found["health"]],
         "QUESTIONS": [f"{one['number']}  {one['agent']}: {one['text']}" for one in found["questions"]],
         "DEAD LETTERS": [f"{one['run_id']}  {one['agent']}: {one['why']}" for one in found["given_up"]],
-        "CONFLICTING RESERVATIONS": _overlaps(found["conflicts"]),
+        "CONFLICTING RESERVATIONS": lines,
         "RUNS": [f"{one['run_id']}  {show.agent(one)}: {_stands(one)}" for one in found["works"]],
         "WAITING FOR EACH OTHER": [
             f"{' -> '.join(one['names'])}: {show.state_word(one['state'])}" for one in found["waits"]
@@ -162,20 +173,6 @@ class _Held:
     id: int
     holder: str
     pattern: str
-
-
-def _overlaps(pairs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a line for each group of conflicting reservations: its paths, each with its holder."""
-    from postroom.mail.reservations import together  # not needed by other commands
-
-    both = ((_held(one["first"]), _held(one["second"])) for one in pairs)
-    lines = []
-    for group in together(both):
-        holders: dict[str, list[str]] = {}
-        for held in group:
-            holders.setdefault(held.pattern, []).append(held.holder)
-        lines.append("; ".join(f"{pattern}: {', '.join(names)}" for pattern, names in holders.items()))
-    return lines
 
 
 def _held(one: Mapping[str, Any]) -> _Held:
