@@ -89,7 +89,13 @@ class ArchiveCheck:
                 "compare them with `git show main:<file>`; if the archive is right, run `postroom "
                 f"restore`; if the database is right, `postroom rebuild archive {project.slug}`",
             )
-        return found("ok", _told(known, written))
+        # How many messages an archive has, and how many wait to be written or deleted.
+        leaving = len(known.going & written)
+        told = (
+            f"{len(written) - leaving} messages, {len(known.stored & known.coming - written)} waiting to be "
+            "written"
+        )
+        return found("ok", f"{told}, {leaving} waiting to be deleted" if leaving else told)
 
     def _failure(self, project: Project, differs: _Difference) -> CheckResult | None:
         if differs.unknown:
@@ -150,16 +156,6 @@ def _known(tx: MailReads, *, project: Project) -> _Known:
         known.coming.update(int(number) for kind, _, number in coming if kind == "message")
         known.going.update(deleted_of(row.payload))
     return known
-
-
-def _told(known: _Known, written: set[int]) -> str:
-    """Return how many messages an archive has, and how many wait to be written or deleted."""
-    leaving = len(known.going & written)
-    told = (
-        f"{len(written) - leaving} messages, {len(known.stored & known.coming - written)} waiting to be "
-        "written"
-    )
-    return f"{told}, {leaving} waiting to be deleted" if leaving else told
 
 
 def _found(slug: str, state: str, detail: str, remedy: str = "") -> CheckResult:

@@ -133,7 +133,21 @@ class Pacing:
                 if scope.rate is not None:
                     scope.ended.append(now)
             if turn.was_refused:
-                self._quieten(scopes, now, UNTOLD_MS if turn.quiet_ms is None else turn.quiet_ms)
+                # Pause the narrowest scope of a refused call. If another scope is pausing already, the limit
+                # is assumed to be that of the bot, which then pauses, too. Two chats (or two methods) may
+                # each have a limit of their own, so the bot takes the shorter pause. A chat and a method have
+                # only the bot in common, so the bot takes this pause.
+                narrow, bot, until = (
+                    scopes[0],
+                    scopes[-1],
+                    now + (UNTOLD_MS if turn.quiet_ms is None else turn.quiet_ms),
+                )
+                narrow.quiet = (now, max(until, narrow.quiet[1]))
+                others = [one for one in self._scopes.values() if one is not narrow and one is not bot]
+                if quiet := [one for one in others if one.quiet[1] > now]:
+                    if all(one.is_method is narrow.is_method for one in quiet):
+                        until = min(until, *(one.quiet[1] for one in quiet))
+                    bot.quiet = (now, max(until, bot.quiet[1]))
 
     async def _waited(self, scopes: "Sequence[_Scope]", key: Hashable, *, gives_way: bool) -> int:
         """Wait up to `PATIENCE_MS` for the caller's turn.
@@ -160,21 +174,6 @@ class Pacing:
             if not wait or comes_back:
                 return wait
             await self._timer.sleep(wait)
-
-    def _quieten(self, scopes: "Sequence[_Scope]", now: int, quiet_ms: int) -> None:
-        """Pause the narrowest scope of a refused call.
-
-        If another scope is pausing already, the limit is assumed to be that of the bot, which then pauses,
-        too. Two chats (or two methods) may each have a limit of their own, so the bot takes the shorter
-        pause. A chat and a method have only the bot in common, so the bot takes this pause.
-        """
-        narrow, bot, until = scopes[0], scopes[-1], now + quiet_ms
-        narrow.quiet = (now, max(until, narrow.quiet[1]))
-        others = [one for one in self._scopes.values() if one is not narrow and one is not bot]
-        if quiet := [one for one in others if one.quiet[1] > now]:
-            if all(one.is_method is narrow.is_method for one in quiet):
-                until = min(until, *(one.quiet[1] for one in quiet))
-            bot.quiet = (now, max(until, bot.quiet[1]))
 
     def _of(self, method: str, chat_id: str | None, *, is_group: bool, is_alone: bool) -> "list[_Scope]":
         """Return the scopes that a call counts against, from the narrowest to that of the bot."""

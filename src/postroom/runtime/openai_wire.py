@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -35,26 +35,9 @@ def request_body(request: InferenceRequest, *, token_limit_field: str) -> dict[s
     """Return the body of a streamed chat completion."""
     wishes = request.overrides
     system = [{"role": "system", "content": request.system}] if request.system else []
-    # Make user and assistant messages alternate, because several chat templates refuse any other order. After
-    # a failed or empty turn, two messages from the same side follow each other; they are merged into one. A
-    # message that was sent again before it was answered is included once.
-    turns: list[dict[str, Json]] = []
-    newest: dict[str, Json] | None = None
-    for message in request.messages:
-        if (turn := _message(message)) is None:
-            continue
-        before = turns[-1] if turns else {}
-        is_same_side = turn["role"] != "tool" and turn["role"] == before.get("role")
-        if turn["role"] == "user" and before.get("role") == "tool":
-            turns.append({"role": "assistant", "content": NO_ANSWER})
-        if not is_same_side or "tool_calls" in before:
-            turns.append(turn)
-        elif turn != newest or turn["role"] != "user":
-            turns[-1] = {**turn, "content": _joined(before["content"], turn["content"])}
-        newest = turn
     body: dict[str, Json] = {
         "model": (wishes.upstream_model if wishes else None) or request.model,
-        "messages": [*system, *turns],
+        "messages": [*system, *_alternating(request.messages)],
         "stream": True,
         "stream_options": {"include_usage": True},
     }
@@ -71,19 +54,42 @@ def request_body(request: InferenceRequest, *, token_limit_field: str) -> dict[s
             for tool in request.tools
         ]
     if wishes:
-        asked = {
+        arguments = {
             "temperature": wishes.temperature,
             "top_p": wishes.top_p,
             "reasoning_effort": wishes.reasoning_effort,
             token_limit_field: wishes.max_tokens,
         }
-        body |= {name: value for name, value in asked.items() if value is not None}
+        body |= {name: value for name, value in arguments.items() if value is not None}
         body |= wishes.more
     return body
 
 
 NO_ANSWER = "(no answer)"
 """Replaces the missing answer between the result of a tool and the user's next message."""
+
+
+def _alternating(messages: Iterable[Message]) -> list[dict[str, Json]]:
+    """Make user and assistant messages alternate, because several chat templates refuse any other order.
+
+    After a failed or empty turn, two messages from the same side follow each other; they are merged into one.
+    A message that was sent again before it was answered is included once.
+    """
+    turns: list[dict[str, Json]] = []
+    newest: dict[str, Json] | None = None
+    for message in messages:
+        if (turn := _message(message)) is None:
+            continue
+        before = turns[-1] if turns else {}
+        is_same_side = turn["role"] != "tool" and turn["role"] == before.get("role")
+        if turn["role"] == "user" and before.get("role") == "tool":
+            turns.append({"role": "assistant", "content": NO_ANSWER})
+        if not is_same_side or "tool_calls" in before:
+            turns.append(turn)
+        elif turn != newest or turn["role"] != "user":
+            turns[-1] = {**turn, "content": _joined(before["content"], turn["content"])}
+        newest = turn
+    return turns
 
 
 def _joined(before: Json, content: Json) -> Json:
@@ -93,7 +99,9 @@ def _joined(before: Json, content: Json) -> Json:
     """
     if not isinstance(before, list) and not isinstance(content, list):
         return "\n\n".join(str(text) for text in (before, content) if text)
-    sides = (one if isinstance(one, list) else [{"type": "text", "text": one}] for one in (before, content))
+    sides = (
+        item if isinstance(item, list) else [{"type": "text", "text": item}] for item in (before, content)
+    )
     return [part for side in sides for part in side]
 
 
@@ -101,22 +109,26 @@ def _message(message: Message) -> dict[str, Json] | None:
     if message.role is Role.TOOL:
         return {"role": "tool", "tool_call_id": message.tool_call_id, "content": _text(message)}
     if message.role is Role.ASSISTANT:
-        text = _text(message)
-        if not text and not message.tool_calls:
-            return None
-        said: dict[str, Json] = {"role": "assistant", "content": text or None}
-        if message.tool_calls:
-            said["tool_calls"] = [
-                {
-                    "id": call.id,
-                    "type": "function",
-                    "function": {"name": call.name, "arguments": json.dumps(call.arguments or {})},
-                }
-                for call in message.tool_calls
-            ]
-        return said
+        return _assistant(message)
     content = _content(message)
     return {"role": str(message.role), "content": content} if content else None
+
+
+def _assistant(message: Message) -> dict[str, Json] | None:
+    text = _text(message)
+    if not text and not message.tool_calls:
+        return None
+    result: dict[str, Json] = {"role": "assistant", "content": text or None}
+    if message.tool_calls:
+        result["tool_calls"] = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": json.dumps(call.arguments or {})},
+            }
+            for call in message.tool_calls
+        ]
+    return result
 
 
 def _content(message: Message) -> Json:
@@ -214,19 +226,19 @@ class _Thoughts:
         if _END_OF_THOUGHT in self._held:
             thought, _, text = self._held.partition(_END_OF_THOUGHT)
             return self._ended(thought, text)
-        kept = next(
+        kept_count = next(
             (n for n in range(len(_END_OF_THOUGHT) - 1, 0, -1) if self._held.endswith(_END_OF_THOUGHT[:n])), 0
         )
-        split = len(self._held) - kept
+        split = len(self._held) - kept_count
         thought, self._held = self._held[:split], self._held[split:]
         return thought, ""
 
     def _lone_end(self) -> tuple[str, str]:
         """Split the held text at a line `</think>`. Until that line arrives, hold the text back."""
         while (at := self._held.find(_END_OF_THOUGHT, self._looked)) >= 0:
-            if (found := _LONE_END.match(self._held, at)) is not None:
+            if (match := _LONE_END.match(self._held, at)) is not None:
                 self.ended_alone = True
-                return self._ended(self._held[:at].strip(), self._held[found.end() :])
+                return self._ended(self._held[:at].strip(), self._held[match.end() :])
             if not self._held[at + len(_END_OF_THOUGHT) :].strip():
                 return "", ""  # the rest of the line may still arrive
             self._looked = at + 1
@@ -344,11 +356,11 @@ class Assembly:
         if isinstance(thought, str) and (shown := self._reasoning.add(thought)):
             yield InferenceReasoningDelta(delta=shown)
             begun = self._thoughts.release()
-        thought, said = self._thoughts.add(delta.content or delta.refusal or "")
-        said = begun + said
+        thought, text = self._thoughts.add(delta.content or delta.refusal or "")
+        text = begun + text
         if thought and (shown := self._reasoning.add(thought)):
             yield InferenceReasoningDelta(delta=shown)
-        if said and (shown := self._text.add(said)):
+        if text and (shown := self._text.add(text)):
             yield InferenceTextDelta(delta=shown)
         for fragment in delta.tool_calls or ():
             yield from self._fragment(fragment)
@@ -356,17 +368,7 @@ class Assembly:
     def _fragment(self, fragment: "ChoiceDeltaToolCall") -> Iterator[InferencePiece]:
         function = fragment.function
         name = (function and function.name) or ""
-        # The call that a fragment continues. Some endpoints number the calls, and some give the id of the
-        # call; without either, the fragment continues the last call. Some endpoints number every call 0, so a
-        # different id starts a new call.
-        id = fragment.id or ""
-        if fragment.index is not None:
-            known = self._places.get(fragment.index)
-        else:
-            known = next((call for call in self._calls if call.id == id), None) if id else None
-            if known is None and not id and not name and self._calls:
-                known = self._calls[-1]
-        call = None if known is not None and id and known.id != id else known
+        call = self._call_of(fragment.index, fragment.id or "", name)
         if call is None:
             call = _Call(id=fragment.id or f"call_{len(self._calls)}", name=name)
             self._calls.append(call)
@@ -374,6 +376,20 @@ class Assembly:
             yield InferenceToolCallStart(id=call.id, name=call.name)
         if shown := call.arguments.add((function and function.arguments) or ""):
             yield InferenceToolCallDelta(id=call.id, args_delta=shown)
+
+    def _call_of(self, index: int | None, id: str, name: str) -> _Call | None:
+        """Return the call that a fragment continues.
+
+        Some endpoints number the calls, and some give the id of the call; without either, the fragment
+        continues the last call. Some endpoints number every call 0, so a different id starts a new call.
+        """
+        if index is not None:
+            known_call = self._places.get(index)
+        else:
+            known_call = next((call for call in self._calls if call.id == id), None) if id else None
+            if known_call is None and not id and not name and self._calls:
+                known_call = self._calls[-1]
+        return None if known_call is not None and id and known_call.id != id else known_call
 
     def end(self) -> None:
         """End the answer at `[DONE]`.

@@ -121,31 +121,24 @@ def _base(config_path: ConfigPath, target: SetupScope) -> Path:
     if config_path.base == "settings" and target.platform == "darwin":
         return home / "Library" / "Application Support"
     if config_path.base in ("xdg", "settings"):
-        return _named(target.environment, "XDG_CONFIG_HOME", home / ".config")
+        default = home / ".config"
+        chosen = Path(target.environment.get("XDG_CONFIG_HOME", ""))
+        return chosen if chosen.is_absolute() else default
     return home
-
-
-def _named(environment: Mapping[str, str], name: str, default: Path) -> Path:
-    chosen = Path(environment.get(name, ""))
-    return chosen if chosen.is_absolute() else default
 
 
 def is_installed(client: Client, target: SetupScope) -> bool:
     """Return whether the client's folder or its program exists on this machine."""
     if client.known_by:
-        return _stands_in(client, target)
+        found = servers_file(client, target)
+        try:
+            return json_edit.find(look(found.path, found.base).text, client.known_by) is not None
+        except (ClientFileRefused, NotJson):
+            return False
     path = target.environment.get("PATH")
     if any(config_file(config_path, target).path.exists() for config_path in client.folders):
         return True
     return any(shutil.which(program, path=path) for program in client.programs)
-
-
-def _stands_in(client: Client, target: SetupScope) -> bool:
-    found = servers_file(client, target)
-    try:
-        return json_edit.find(look(found.path, found.base).text, client.known_by) is not None
-    except (ClientFileRefused, NotJson):
-        return False
 
 
 def chosen(names: list[str], target: SetupScope) -> list[Client]:

@@ -63,7 +63,15 @@ def refuse_unfit(client: Client, target: SetupScope, *, hooks: bool) -> list[ToD
         ClientUnfit: The client is missing or too old; nothing was written.
     """
     if target.scope == "user":
-        _refuse_missing(client, target)
+        folders = [config_file(one, target).path for one in client.folders]
+        known = [*folders, servers_file(client, target).path] if client.programs or folders else []
+        if known and not _program(client, target) and not any(one.exists() for one in known):
+            expected = [f"`{name}` on the PATH" for name in client.programs] + [f"{one}" for one in folders]
+            raise ClientUnfit(
+                f"{client.title} is not installed: expected {' or '.join(expected)}, found neither",
+                value=client.name,
+                remedy=f"`{client.asks.install}`" if client.asks else f"install {client.title}",
+            )
     made, program = client.asks, _program(client, target)
     if made is None or program is None or not (hooks and made.oldest):
         return []
@@ -127,19 +135,6 @@ def release_of(client: Client, target: SetupScope) -> Release | None:
 def _program(client: Client, target: SetupScope) -> str | None:
     path = target.environment.get("PATH")
     return next((found for name in client.programs if (found := shutil.which(name, path=path))), None)
-
-
-def _refuse_missing(client: Client, target: SetupScope) -> None:
-    folders = [config_file(one, target).path for one in client.folders]
-    known = [*folders, servers_file(client, target).path] if client.programs or folders else []
-    if not known or _program(client, target) or any(one.exists() for one in known):
-        return
-    expected = [f"`{name}` on the PATH" for name in client.programs] + [f"{one}" for one in folders]
-    raise ClientUnfit(
-        f"{client.title} is not installed: expected {' or '.join(expected)}, found neither",
-        value=client.name,
-        remedy=f"`{client.asks.install}`" if client.asks else f"install {client.title}",
-    )
 
 
 def _numbers(version: str) -> list[int]:

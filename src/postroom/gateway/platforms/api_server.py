@@ -210,7 +210,13 @@ def _message(one: Mapping[str, Json], where: str, image_bytes: int) -> Message |
     if role == "assistant" or kind == "function_call":
         return _of_assistant(one, where)
     if role == "tool" or kind == "function_call_output":
-        return _of_tool(one, where)
+        call_id = one.get("tool_call_id") or one.get("call_id")
+        content = one.get("content") if "content" in one else one.get("output")
+        if isinstance(content, list):
+            content = "".join(str(part.get("text") or "") for part in content if isinstance(part, Mapping))
+        if not isinstance(call_id, str) or not call_id or not isinstance(content, str):
+            raise wrong("the result of a tool needs its call and text", where)
+        return Message.tool(call_id, clean(content))
     if kind == "reasoning":
         return None
     raise wrong("the role of a message must be system, user, assistant or tool", where)
@@ -261,16 +267,6 @@ def _call(told: Json, where: str) -> ToolCall:
     return ToolCall(id=call_id, name=str(function.get("name") or ""), arguments=decoded)
 
 
-def _of_tool(one: Mapping[str, Json], where: str) -> Message:
-    call_id = one.get("tool_call_id") or one.get("call_id")
-    content = one.get("content") if "content" in one else one.get("output")
-    if isinstance(content, list):
-        content = "".join(str(part.get("text") or "") for part in content if isinstance(part, Mapping))
-    if not isinstance(call_id, str) or not call_id or not isinstance(content, str):
-        raise wrong("the result of a tool needs its call and text", where)
-    return Message.tool(call_id, clean(content))
-
-
 def _content(content: Json, param: str, image_bytes: int) -> tuple[str, tuple[Attachment, ...]]:
     parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
     if not isinstance(parts, list) or len(parts) > MAX_PARTS:
@@ -281,7 +277,12 @@ def _content(content: Json, param: str, image_bytes: int) -> tuple[str, tuple[At
         where = f"{param}[{index}]"
         kind = part.get("type") if isinstance(part, Mapping) else None
         if kind in _TEXT_PARTS:
-            texts.append(_text(part.get("text"), where))
+            told = part.get("text")
+            if not isinstance(told, str):
+                raise wrong("a text part has no text", where)
+            if len(told.encode("utf-8", "surrogatepass")) > MAX_PART_LENGTH:
+                raise wrong(f"a text part exceeds {MAX_PART_LENGTH} bytes", where, "string_above_max_length")
+            texts.append(told)
         elif kind in _IMAGE_PARTS:
             media.append(_image(part.get("image_url"), where, image_bytes))
         elif kind in _FILE_PARTS:
@@ -294,14 +295,6 @@ def _content(content: Json, param: str, image_bytes: int) -> tuple[str, tuple[At
     if not text.strip() and not media:
         raise wrong("a message is empty", param)
     return text, tuple(media)
-
-
-def _text(told: Json, where: str) -> str:
-    if not isinstance(told, str):
-        raise wrong("a text part has no text", where)
-    if len(told.encode("utf-8", "surrogatepass")) > MAX_PART_LENGTH:
-        raise wrong(f"a text part exceeds {MAX_PART_LENGTH} bytes", where, "string_above_max_length")
-    return told
 
 
 def _image(told: Json, where: str, limit: int) -> Attachment:
@@ -1017,7 +1010,10 @@ class ResponseShape:
             "temperature": self.asked.get("temperature", 1.0),
             "text": self.asked.get("text") or {"format": {"type": "text"}},
             "tool_choice": self.asked.get("tool_choice", "auto"),
-            "tools": [_shown_tool(one) for one in self.asked.get("tools") or ()],
+            "tools": [
+                {"description": None, "parameters": None, "strict": None, **one}
+                for one in self.asked.get("tools") or ()
+            ],
             "top_logprobs": 0,
             "top_p": self.asked.get("top_p", 1.0),
             "truncation": "disabled",
@@ -1025,10 +1021,6 @@ class ResponseShape:
             "user": None,
             "metadata": self.asked.get("metadata") or {},
         }
-
-
-def _shown_tool(tool: Mapping[str, Json]) -> dict[str, Json]:
-    return {"description": None, "parameters": None, "strict": None, **tool}
 
 
 # Exchanges of the API, their known answers, and their waiting callers. In memory.
@@ -1617,7 +1609,15 @@ class Repeats:
             earlier_one = known or exchange
             if (earlier_one is not None and earlier_one.has_failed) or now - since >= RETRIED_WITHIN_MS:
                 continue
-            if self._is_missed(exchange, known, since, is_again=is_again):
+            # Whether the caller of a request got no answer and no longer waits for it. This is unknown for a
+            # request that this process did not receive. If `is_again`, return False for it. Otherwise, return
+            # True if the request is older than this process, and is not a background request.
+            if exchange is None or exchange.fingerprint is None:  # this process did not receive the request
+                is_background = known is not None and "background" in known.event.metadata
+                is_missed = not is_again and since < self._began and not is_background
+            else:
+                is_missed = not exchange.is_collected and (is_again or not exchange.waits)
+            if is_missed:
                 return key
             latest = latest or key
         if is_again and latest:
@@ -1667,19 +1667,6 @@ class Repeats:
             )
         told = f"{_MAX_FAILED} requests with this Idempotency-Key failed or were cancelled: send a new key"
         raise Refused(409, "idempotency_conflict", told)
-
-    def _is_missed(
-        self, exchange: Exchange | None, known: KnownMessage | None, since: int, *, is_again: bool
-    ) -> bool:
-        """Return whether the caller of a request got no answer and no longer waits for it.
-
-        This is unknown for a request that this process did not receive. If `is_again`, return False for it.
-        Otherwise, return True if the request is older than this process, and is not a background request.
-        """
-        if exchange is None or exchange.fingerprint is None:  # this process did not receive the request
-            is_background = known is not None and "background" in known.event.metadata
-            return not is_again and since < self._began and not is_background
-        return not exchange.is_collected and (is_again or not exchange.waits)
 
 
 def _is_answered(exchange: Exchange, known: KnownMessage | None) -> bool:

@@ -445,13 +445,18 @@ def _understood(mail: Message, where: Where, me: Ourselves) -> MessageEvent | No
         thread_id=thread.references[0] if thread.references else message_id,
         account=me.address,
     )
+    instant_of: int | None
+    try:
+        instant_of = int(parsedate_to_datetime(_line(mail.get("Date", ""))).timestamp() * 1000)
+    except (ValueError, TypeError, IndexError, OverflowError):
+        instant_of = None
     event = MessageEvent(
         text=text,
         source=source,
         message_id=message_id,
         media=media,
         reply_to_message_id=thread.references[-1] if thread.references else None,
-        timestamp=_instant_of(mail),
+        timestamp=instant_of,
         forwarded=() if forwarded is None else (forwarded,),
         metadata={"verified": is_verified(mail, address, me.authserv_id), **automatic_marks(mail, address)},
     )
@@ -605,11 +610,29 @@ def _content(
         # a container without parts is treated as text
         kind = "text/plain" if is_container else part.get_content_type()
         is_text = kind in ("text/plain", "text/html") and name is None
-        if is_text and _disposition(part) != "attachment":
+        if (
+            is_text
+            and (_line(part.get("Content-Disposition", "")).partition(";")[0].strip().lower() or None)
+            != "attachment"
+        ):
             text = _text(part)
             (plain if kind == "text/plain" else pages).append(text)
         else:
-            media.append(_attachment(part, section, name, where))
+            encoding = _line(part.get("Content-Transfer-Encoding", "7bit")).strip().lower()
+            encoding = encoding if encoding in ("base64", "quoted-printable") else "plain"
+            payload = part.get_payload()
+            size = len(payload) if isinstance(payload, str) else None
+            if size is not None and encoding == "base64":
+                size = size * 3 // 4
+            media.append(
+                Attachment(
+                    kind=MessageType.of_file(part.get_content_type()),
+                    ref=f"imap/{where.validity}/{where.uid}/{section}/{encoding}",
+                    mime=one_line(part.get_content_type()),
+                    name=name,
+                    size=size,
+                )
+            )
     text = "\n\n".join(one for one in plain if one.strip())
     if not text.strip():
         text = "\n\n".join(text_of_html(page) for page in pages)
@@ -643,22 +666,6 @@ def _decode(raw: bytes, charset: str | None) -> str:
     return raw.decode("utf-8", "replace")
 
 
-def _attachment(part: Message, section: str, name: str | None, where: Where) -> Attachment:
-    encoding = _line(part.get("Content-Transfer-Encoding", "7bit")).strip().lower()
-    encoding = encoding if encoding in ("base64", "quoted-printable") else "plain"
-    payload = part.get_payload()
-    size = len(payload) if isinstance(payload, str) else None
-    if size is not None and encoding == "base64":
-        size = size * 3 // 4
-    return Attachment(
-        kind=MessageType.of_file(part.get_content_type()),
-        ref=f"imap/{where.validity}/{where.uid}/{section}/{encoding}",
-        mime=one_line(part.get_content_type()),
-        name=name,
-        size=size,
-    )
-
-
 # Headers, which may be malicious.
 
 
@@ -689,17 +696,6 @@ def _param(part: Message, name: str) -> str | None:
     except (LookupError, ValueError, TypeError):
         return None
     return value if isinstance(value, str) else None
-
-
-def _disposition(part: Message) -> str | None:
-    return _line(part.get("Content-Disposition", "")).partition(";")[0].strip().lower() or None
-
-
-def _instant_of(mail: Message) -> int | None:
-    try:
-        return int(parsedate_to_datetime(_line(mail.get("Date", ""))).timestamp() * 1000)
-    except (ValueError, TypeError, IndexError, OverflowError):
-        return None
 
 
 # Access to a mailbox by IMAP and to a mail server by SMTP. All calls block, so they must run on a thread, and
@@ -971,7 +967,13 @@ class Mailbox:
 
     def fetch(self, uid: int, *, most: int) -> tuple[bytes, bool] | None:
         """Return a mail, cut off after `most` bytes, and whether it was cut; None if it is gone."""
-        size = _SIZE.search(b" ".join(_flat(_done(self._open().uid("FETCH", str(uid), "(RFC822.SIZE)")))))
+        flat = [
+            one
+            for item in _done(self._open().uid("FETCH", str(uid), "(RFC822.SIZE)"))
+            for one in (item if isinstance(item, tuple) else (item,))
+            if isinstance(one, bytes)
+        ]
+        size = _SIZE.search(b" ".join(flat))
         if size is None:
             return None
         raw = self._bytes(uid, f"BODY.PEEK[]<0.{most}>")
@@ -1045,15 +1047,6 @@ def _done(answer: tuple[str, Any]) -> list[Any]:
     if status != "OK":
         raise imaplib.IMAP4.error("the IMAP server rejected a command")
     return data
-
-
-def _flat(data: list[Any]) -> list[bytes]:
-    return [
-        one
-        for item in data
-        for one in (item if isinstance(item, tuple) else (item,))
-        if isinstance(one, bytes)
-    ]
 
 
 def check(server: Server, domain: str) -> None:

@@ -379,7 +379,14 @@ class Room:
             case "m.room.encryption":
                 self.encrypted = True
             case "m.room.member":
-                self._learn_member(event.get("state_key"), content)
+                user_id = event.get("state_key")
+                if not self.counted:
+                    self.joined = None
+                if isinstance(user_id, str) and (name := _name(content.get("displayname"))):
+                    self.names.pop(user_id, None)
+                    self.names[user_id] = name
+                    if len(self.names) > REMEMBERED_NAMES:
+                        del self.names[next(iter(self.names))]
 
     def count(self, summary: object) -> None:
         """Record the number of members that the server reports."""
@@ -389,15 +396,6 @@ class Room:
             self.joined, self.counted = joined, True
         if isinstance(invited, int):
             self.invited = invited
-
-    def _learn_member(self, user_id: object, content: Mapping[str, Any]) -> None:
-        if not self.counted:
-            self.joined = None
-        if isinstance(user_id, str) and (name := _name(content.get("displayname"))):
-            self.names.pop(user_id, None)
-            self.names[user_id] = name
-            if len(self.names) > REMEMBERED_NAMES:
-                del self.names[next(iter(self.names))]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -593,7 +591,23 @@ def _fill(message: MessageEvent, content: Content, me: Ourselves, *, is_sticker:
         raise Malformed("a message without a body")
     text, quote_of_old = clean(content.body), ""
     if message.reply_to_message_id is not None:
-        text, quote_of_old = _without_fallback(text)
+        # Separate a text from the quotation that older clients put in front of a reply; return both.
+        if not text.startswith("> "):
+            text, quote_of_old = text, ""
+        else:
+            head, gap, rest = text.partition("\n\n")
+            lines = head.split("\n")
+            if (
+                not gap
+                or not all(line.startswith(">") for line in lines)
+                or _QUOTED_SENDER.match(head) is None
+            ):
+                text, quote_of_old = text, ""
+            else:
+                text, quote_of_old = (
+                    rest,
+                    "\n".join([lines[0], *(line.removeprefix(">").removeprefix(" ") for line in lines[1:])]),
+                )
     message.message_type = MessageType.STICKER if is_sticker else content.kind
     if message.message_type not in (MessageType.TEXT, MessageType.LOCATION):
         message.media = content.attachments(message.message_type)
@@ -638,17 +652,6 @@ def _without_names(text: str, names: Sequence[str]) -> str:
     for name in full:
         text = text.replace(name, "")
     return text.strip()
-
-
-def _without_fallback(text: str) -> tuple[str, str]:
-    """Separate a text from the quotation that older clients put in front of a reply; return both."""
-    if not text.startswith("> "):
-        return text, ""
-    head, gap, rest = text.partition("\n\n")
-    lines = head.split("\n")
-    if not gap or not all(line.startswith(">") for line in lines) or _QUOTED_SENDER.match(head) is None:
-        return text, ""
-    return rest, "\n".join([lines[0], *(line.removeprefix(">").removeprefix(" ") for line in lines[1:])])
 
 
 def _command(text: str, me: Ourselves) -> str:
@@ -822,7 +825,11 @@ class Homeserver:
                 pieces = response.aiter_bytes(64 * 1024)
                 limit = most if response.is_success else LARGEST_ANSWER
                 raw = b"".join([piece async for piece in bounded(pieces, limit, length)])
-                return Answer(status=response.status_code, wait_ms=_wait_of(response.headers)), raw
+                told = response.headers.get("Retry-After", "")
+                return Answer(
+                    status=response.status_code,
+                    wait_ms=min(int(told), 3_600) * 1000 if told.isascii() and told.isdigit() else None,
+                ), raw
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol):
             return Answer(), None
         except (httpx.RequestError, TimeoutError):
@@ -861,11 +868,6 @@ def _read(raw: bytes) -> Mapping[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return read if isinstance(read, dict) else {}
-
-
-def _wait_of(headers: Mapping[str, str]) -> int | None:
-    told = headers.get("Retry-After", "")
-    return min(int(told), 3_600) * 1000 if told.isascii() and told.isdigit() else None
 
 
 # Incoming events from the homeserver: the position in its stream, and its messages in order.
@@ -1004,7 +1006,13 @@ class Intake:
         rooms = [self._learn(room_id, info) for room_id, info in joined]
         self.knows_rooms = True
         for room, (_, info) in zip(rooms, joined, strict=True):
-            await self._take_room(room, info)
+            events = events_of(info, "timeline")
+            belonged = len(after_our_invitation(events, self.me)) == len(events)
+            timeline = info.get("timeline")
+            if belonged and isinstance(timeline, dict) and timeline.get("limited") is True:
+                events = [*await self._gap(room.room_id, timeline.get("prev_batch")), *events]
+            for event in after_our_invitation(events, self.me):
+                await self._take_in(event, partial(self._take_event, event, room))
         for room_id, _ in rooms_of(batch, "leave"):
             self.rooms.pop(room_id, None)
 
@@ -1014,15 +1022,6 @@ class Intake:
             room.learn(event)
         room.count(info.get("summary"))
         return room
-
-    async def _take_room(self, room: Room, info: Mapping[str, Any]) -> None:
-        events = events_of(info, "timeline")
-        belonged = len(after_our_invitation(events, self.me)) == len(events)
-        timeline = info.get("timeline")
-        if belonged and isinstance(timeline, dict) and timeline.get("limited") is True:
-            events = [*await self._gap(room.room_id, timeline.get("prev_batch")), *events]
-        for event in after_our_invitation(events, self.me):
-            await self._take_in(event, partial(self._take_event, event, room))
 
     async def _gap(self, room_id: str, before: object) -> list[object]:
         """Return the messages in a room between the last round and this one, oldest first."""
@@ -1051,7 +1050,9 @@ class Intake:
             Malformed: The event violates the protocol.
         """
         if room.joined is None:
-            await self._count_members(room)
+            found = await self._looked_up(path_of("rooms", room.room_id, "joined_members"))
+            joined = found.get("joined") if found is not None else None
+            room.joined = len(joined) if isinstance(joined, dict) else 3
         heard = understood(event, room, self.me)
         if heard is not None:
             await self._hand_over(heard, room)
@@ -1059,9 +1060,22 @@ class Intake:
     async def _hand_over(self, heard: Heard, room: Room) -> None:
         event = heard.event
         if heard.kind is Kind.ENCRYPTED:
-            await self._tell_unreadable(room)
+            room.encrypted = True
+            if room.room_id not in self._position.told:
+                content: dict[str, Json] = {"msgtype": "m.notice", "body": _UNREADABLE, "m.mentions": {}}
+                txn = transaction_id("unreadable", room.room_id)
+                path = path_of("rooms", room.room_id, "send", "m.room.message", txn)
+                answer = await self._home.ask("PUT", path, content)
+                if answer.ok:
+                    self._position.told.add(room.room_id)
         elif heard.kind is Kind.MESSAGE:
-            await self._look_up_answered(event, room)
+            if event.reply_to_message_id is not None:
+                old = quoted(await self._event(room, event.reply_to_message_id))
+                if old is not None:
+                    event.reply_to_text, event.reply_to_author = old[1], room.names.get(old[0]) or old[0]
+                    if old[0] != self.me.user_id:
+                        event.media += Attachment.foreign(file for file in old[2] if file not in event.media)
+                    event.addressed = event.addressed or old[0] == self.me.user_id
             await self._accept(event)
         elif (inbound := self._inbound()) is not None and event.source is not None:
             if heard.kind is Kind.TAKEN_BACK:
@@ -1076,40 +1090,14 @@ class Intake:
         old = quoted(await self._event(room, event.message_id or ""))
         return old is not None and event.source is not None and old[0] == event.source.user_id
 
-    async def _look_up_answered(self, event: MessageEvent, room: Room) -> None:
-        if event.reply_to_message_id is None:
-            return
-        old = quoted(await self._event(room, event.reply_to_message_id))
-        if old is not None:
-            event.reply_to_text, event.reply_to_author = old[1], room.names.get(old[0]) or old[0]
-            if old[0] != self.me.user_id:
-                event.media += Attachment.foreign(file for file in old[2] if file not in event.media)
-            event.addressed = event.addressed or old[0] == self.me.user_id
-
     async def _event(self, room: Room, event_id: str) -> Mapping[str, Any] | None:
         return await self._looked_up(path_of("rooms", room.room_id, "event", event_id))
-
-    async def _count_members(self, room: Room) -> None:
-        found = await self._looked_up(path_of("rooms", room.room_id, "joined_members"))
-        joined = found.get("joined") if found is not None else None
-        room.joined = len(joined) if isinstance(joined, dict) else 3
 
     async def _looked_up(self, path: str) -> Mapping[str, Any] | None:
         answer = await self._home.ask("GET", path)
         if not answer.ok and answer.status not in _NOT_THERE and self.insists:
             raise ServerUnavailable(f"a request failed: {answer.said()}")
         return answer.body if answer.ok else None
-
-    async def _tell_unreadable(self, room: Room) -> None:
-        room.encrypted = True
-        if room.room_id in self._position.told:
-            return
-        content: dict[str, Json] = {"msgtype": "m.notice", "body": _UNREADABLE, "m.mentions": {}}
-        txn = transaction_id("unreadable", room.room_id)
-        path = path_of("rooms", room.room_id, "send", "m.room.message", txn)
-        answer = await self._home.ask("PUT", path, content)
-        if answer.ok:
-            self._position.told.add(room.room_id)
 
 
 _JOIN_TRIES = 5
@@ -1437,16 +1425,17 @@ class MatrixAdapter(BasePlatformAdapter):
             if turn.wait_ms:
                 return SendResult.failed(SendErrorKind.RATE_LIMITED, TOO_OFTEN, retry_after_ms=turn.wait_ms)
             for number, content in enumerate(contents, start=1):
-                answer = await self._put(chat_id, content, transaction_id(f"say{number}", key))
+                answer = await self._home.ask(
+                    "PUT",
+                    path_of("rooms", chat_id, "send", "m.room.message", transaction_id(f"say{number}", key)),
+                    content,
+                )
                 if answer.status not in (400, 413):
                     break
             result = self._result(answer)
             if result.error_kind is SendErrorKind.RATE_LIMITED:
                 turn.refused(result.retry_after_ms)
             return result
-
-    async def _put(self, room_id: str, content: dict[str, Json], txn: str) -> Answer:
-        return await self._home.ask("PUT", path_of("rooms", room_id, "send", "m.room.message", txn), content)
 
     def _result(self, answer: Answer) -> SendResult:
         if answer.ok:
