@@ -31,6 +31,7 @@ def caller_of(request: Request) -> Caller:
         operator=bool(request.scope.get(OPERATOR_SCOPE)),
         agent_id=None if grant is None else grant.agent_id,
         run_id=None if grant is None else grant.run_id,
+        claim=None if grant is None else grant.claim,
         grant=grant,
     )
 

@@ -121,9 +121,7 @@ class Execution:
             await self._begin()
             return await self._go_on()
         except Interrupted as asked:
-            self._with.tasks.abandon(self._log.run_id)
-            await self._with.put_down()
-            return await self._end(asked.reason)
+            return await self._end_by(asked.reason)
 
     async def _begin(self) -> None:
         identity, log = self._active.identity, self._log
@@ -157,17 +155,9 @@ class Execution:
     async def _go_on(self) -> AgentRunResult:
         decisions = dict(self._with.activation.decisions)
         if any(message.asks_to_compact for message in self._with.activation.messages):
-            # Execute `/compact`, and end the run.
-            compacted = await self._compaction.now()
-            if compacted is not None:
-                self._count(self._with.agent.spec.priced(compacted.usage, None))
-            self._said = NOTHING_TO_COMPACT if compacted is None else compacted.told
-            return await self._end(TerminationReason.natural_end())
+            return await self._compact()
         if self._with.agent.spec.commits_calls:
-            # Make the committed tool calls that have no answer because of a crash.
-            left = calls_left(self._log.messages, self._log.run_id)
-            if calls := [call for call in left if call.id not in self._tickets]:
-                await self._make_anew(calls)
+            await self._make_left()
         while True:
             if self._tickets and (result := await self._settle(decisions)):
                 return result
@@ -247,16 +237,30 @@ class Execution:
             metadata = replace(self._metadata(), is_stopped=True)
             self._log.keep([replace(message, id=message_id, metadata=metadata)], as_output=True)
 
+    async def _make_left(self) -> None:
+        """Make the committed tool calls that have no answer because of a crash."""
+        left = calls_left(self._log.messages, self._log.run_id)
+        if calls := [call for call in left if call.id not in self._tickets]:
+            await self._make_anew(calls)
+
     async def _make_anew(self, calls: Sequence[ToolCall]) -> None:
         theirs = {tool.name for tool in self._caller_tools()}
         ours = [call for call in calls if call.name not in theirs]
         await self._make(ours, [CallRequest(call=call) for call in ours], Answers())
-        if not self._tickets and (asked := [call for call in calls if call.name in theirs]):
-            detail = msgspec.json.encode(asked).decode()
+        if not self._tickets and (tool_calls := [call for call in calls if call.name in theirs]):
+            detail = msgspec.json.encode(tool_calls).decode()
             raise Interrupted(
                 TerminationReason(type=TerminationKind.BEHAVIOR_REQUESTED, value=CALLER_TOOLS, detail=detail)
             )
         await self._checkpoint(self._waiting_on_tickets() if self._tickets else running)
+
+    async def _compact(self) -> AgentRunResult:
+        """Execute `/compact`, and end the run."""
+        compacted = await self._compaction.now()
+        if compacted is not None:
+            self._count(self._with.agent.spec.priced(compacted.usage, None))
+        self._said = NOTHING_TO_COMPACT if compacted is None else compacted.told
+        return await self._end(TerminationReason.natural_end())
 
     async def _note(self, compacted: Compacted | None) -> None:
         if compacted is None:
@@ -271,36 +275,36 @@ class Execution:
 
     def _caller_tools(self) -> tuple[ToolDescriptor, ...]:
         """Return the caller's tools, except those with the same name as a tool of postroom."""
-        asked = CallerRequest.newest(self._log.messages)
-        return tuple(tool for tool in asked.tools if tool.name not in self._with.calls.tools)
+        caller_request = CallerRequest.newest(self._log.messages)
+        return tuple(tool for tool in caller_request.tools if tool.name not in self._with.calls.tools)
 
     def _request(self) -> InferenceRequest:
-        spec, asked = self._with.agent.spec, CallerRequest.newest(self._log.messages)
+        spec, caller_request = self._with.agent.spec, CallerRequest.newest(self._log.messages)
         if (call_id := foreign_result(self._log.messages)) is not None:
             raise RequestRefused(f"{MISPLACED_RESULT} {call_id[:100]!r}: send it directly after its call")
         own = merged(spec.overrides, self._with.activation.options.overrides)
         return InferenceRequest(
             model=spec.model,
             messages=(*shown(self._log.summary), *as_seen_by_model(with_context(self._log.messages))),
-            system="\n\n".join(filter(None, (spec.system_prompt, asked.instructions))),
+            system="\n\n".join(filter(None, (spec.system_prompt, caller_request.instructions))),
             tools=(*self._with.calls.descriptors(), *self._caller_tools()),
-            overrides=merged(own, asked.overrides),
+            overrides=merged(own, caller_request.overrides),
         )
 
     async def _asked_model(self, sink: EventSink) -> InferenceResult:
         request, control = self._request(), self._with.activation.control
         files = control.files if isinstance(control, RunControl) else None
-        asked, sent = request, tuple[ChatFile, ...]()
+        inference_request, sent = request, tuple[ChatFile, ...]()
         if files is not None:
             messages, sent = await with_files(request.messages, files, most_words=self._most_words())
-            asked = replace(request, messages=messages)
+            inference_request = replace(request, messages=messages)
         try:
-            result = await ask(self._with.agent.model, asked, sink, self._with.clock)
+            result = await ask(self._with.agent.model, inference_request, sink, self._with.clock)
         except RequestRefused as error:
             if files is None or not sent:
                 raise
             result = await self._asked_without(request, files, sent, error, sink)
-        if asked.messages == request.messages:  # the size of files cannot be estimated
+        if inference_request.messages == request.messages:  # the size of files cannot be estimated
             self._with.windows.count(self._with.agent.spec, request, result.usage)
         priced = self._with.agent.spec.priced(result.usage or Usage(), request.overrides)
         result = replace(result, usage=priced)
@@ -377,19 +381,10 @@ class Execution:
             self._active.stop.check()
             await self._apply(decided(self._tickets, {**self._active.take_decisions(), **decisions}))
             decisions = {}
-            # Drop questions after which new input arrived, because new input takes precedence over an answer.
-            for call_id, ticket in list(self._tickets.items()):
-                if has_input_after(self._log.messages, call_id):
-                    del self._tickets[call_id]
-                    reason = "superseded by new input"
-                    await self._sink.emit(ToolCallCancel(id=call_id, name=ticket.tool_name, reason=reason))
-            self._active.expect(self._asked_ids())
+            await self._supersede()
             if not self._tickets:
                 break
-            waiting = self._log.record.waiting
-            asked = waiting.tickets if waiting else ()
-            if asked != tuple(self._tickets.values()) or self._log.has_new:
-                await self._checkpoint(self._waiting_on_tickets())
+            await self._wait_for_answers()
             if await self._with.read(Boundary.NEXT_STEP):
                 continue
             if may_hold:
@@ -416,6 +411,21 @@ class Execution:
             else:
                 requests.append(outcome)
         await self._make(calls, requests, answers)
+
+    async def _supersede(self) -> None:
+        """Drop questions after which new input arrived, because new input takes precedence over an answer."""
+        for call_id, ticket in list(self._tickets.items()):
+            if has_input_after(self._log.messages, call_id):
+                del self._tickets[call_id]
+                reason = "superseded by new input"
+                await self._sink.emit(ToolCallCancel(id=call_id, name=ticket.tool_name, reason=reason))
+        self._active.expect(self._asked_ids())
+
+    async def _wait_for_answers(self) -> None:
+        waiting = self._log.record.waiting
+        tickets = waiting.tickets if waiting else ()
+        if tickets != tuple(self._tickets.values()) or self._log.has_new:
+            await self._checkpoint(self._waiting_on_tickets())
 
     def _waiting_on_tickets(self) -> Change:
         waiting = waiting_for(
@@ -447,6 +457,11 @@ class Execution:
         if earlier_answers(self._log.messages, self._log.run_id):
             self._said = ""
         return None
+
+    async def _end_by(self, reason: TerminationReason) -> AgentRunResult:
+        self._with.tasks.abandon(self._log.run_id)
+        await self._with.put_down()
+        return await self._end(reason)
 
     async def _end(self, termination: TerminationReason) -> AgentRunResult:
         self._tickets = {}

@@ -75,14 +75,16 @@ def _as_plugin(client: Client, hooks: Hooks) -> Client:
 
 
 AS_PLUGINS: Final = {
-    one.name: _as_plugin(one, one.hooks) for one in CLIENTS if one.name == "claude" and one.hooks is not None
+    client.name: _as_plugin(client, client.hooks)
+    for client in CLIENTS
+    if client.name == "claude" and client.hooks is not None
 }
 """The clients that can be set up in another form, by name."""
 
 
 def forms(client: Client, target: SetupScope) -> list[Client]:
     """Return the forms in which a client can be set up, whichever is in place now; the plugin comes first."""
-    usual = next(one for one in CLIENTS if one.name == client.name)
+    usual = next(item for item in CLIENTS if item.name == client.name)
     other = AS_PLUGINS.get(client.name)
     return [other, usual] if other is not None and target.scope == "user" else [usual]
 
@@ -100,20 +102,22 @@ def form_to_write(client: Client, target: SetupScope, *, no_plugin: bool) -> tup
     plugin, *others = forms(client, target)
     if not others or no_plugin:
         return client, ""
-    # Why the installed client does not accept plugins; empty if it does.
+    why = _why_no_plugin(client, target)
+    return (client, why) if why else (plugin, "")
+
+
+def _why_no_plugin(client: Client, target: SetupScope) -> str:
+    """Return why the installed client does not accept plugins; empty if it does."""
     program = shutil.which(client.programs[0], path=target.environment.get("PATH"))
     if program is None:
-        why = f"{client.title} is not on the PATH, so setup wrote its settings instead of a plugin"
-    else:
-        code, said = _run(target, program, "plugin", "list", "--json")
-        if code == 0 and _holds_list(said):
-            why = ""
-        else:
-            why = (
-                f"{client.title} has no plugins, so setup wrote its settings: expected a JSON list from "
-                f"`{client.programs[0]} plugin list --json`, found {shown(code, said)}"
-            )
-    return (client, why) if why else (plugin, "")
+        return f"{client.title} is not on the PATH, so setup wrote its settings instead of a plugin"
+    code, text = _run(target, program, "plugin", "list", "--json")
+    if code == 0 and _holds_list(text):
+        return ""
+    return (
+        f"{client.title} has no plugins, so setup wrote its settings: expected a JSON list from "
+        f"`{client.programs[0]} plugin list --json`, found {shown(code, text)}"
+    )
 
 
 def _holds_list(said: str) -> bool:
@@ -134,10 +138,10 @@ def make_known(client: Client, target: SetupScope) -> str:
     assert client.market is not None  # noqa: S101 - a form as a plugin has one
     folder = config_file(client.market, target).path
     words = (client.programs[0], "plugin", "marketplace", "add", "--scope", "local", str(folder))
-    code, said = _run(target, *words)
+    code, text = _run(target, *words)
     if code == 0:
         return ""
-    return f"{client.title}: expected exit code 0 from `{' '.join(words)}`, found {shown(code, said)}"
+    return f"{client.title}: expected exit code 0 from `{' '.join(words)}`, found {shown(code, text)}"
 
 
 def forget(client: Client, target: SetupScope) -> None:
@@ -163,7 +167,7 @@ def _is_any_there(file: ConfigFile, edits: list[ConfigEdit]) -> bool:
 
 def _run(target: SetupScope, program: str, *words: str) -> tuple[int, str]:
     """Run the client in a temporary folder; return its exit code and output."""
-    found = shutil.which(program, path=target.environment.get("PATH"))
-    if found is None:
+    executable = shutil.which(program, path=target.environment.get("PATH"))
+    if executable is None:
         return 127, f"{program} is not on the PATH"
-    return target.ask(found, *words)
+    return target.ask(executable, *words)
