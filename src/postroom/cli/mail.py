@@ -326,7 +326,27 @@ def thread(
         named["thread_id"] = f"msg-{number}"
         answer = show.fields(server.call_tool("summarize_thread", named))
     messages = [] if summary else list(_messages_of(server, named))
-    texts = [_summary(answer), *map(_message, messages)]
+    people = ", ".join(
+        f"{show.line(item['name'])} ({item['messages']})" for item in show.items(answer["participants"])
+    )
+    lines = [
+        f"{show.line(answer['subject'])}",
+        f"{_counted(answer)}, by {people}",
+    ]
+    lines += [
+        f"open question from {show.line(item['asked_by'])} in message {item['message_id']}: "
+        f"{show.line(item['text'])}"
+        for item in show.items(answer.get("open_questions"))
+    ]
+    lines += [
+        f"not acknowledged by {', '.join(map(show.line, item['waiting_for']))}: message {item['message_id']}"
+        for item in show.items(answer.get("unacknowledged"))
+    ]
+    lines += [
+        f"{show.line(item['agent'])} holds {show.line(item['path'])} until {show.moment(item['expires_ts'])}"
+        for item in show.items(answer.get("reservations"))
+    ]
+    texts = ["\n".join(lines), *map(_message, messages)]
     document = answer if summary else {**answer, "conversation": messages}
     show.answer(document, as_json=as_json, text=lambda: f"\n\n{show.RULE}\n".join(texts))
 
@@ -427,30 +447,6 @@ def _message(message: Mapping[str, Any]) -> str:
     if left := message.get("characters_left"):
         text += f"\n... {left:,} more characters: postroom mail read {message.get('id')}"
     return text
-
-
-def _summary(found: Mapping[str, Any]) -> str:
-    people = ", ".join(
-        f"{show.line(item['name'])} ({item['messages']})" for item in show.items(found["participants"])
-    )
-    lines = [
-        f"{show.line(found['subject'])}",
-        f"{_counted(found)}, by {people}",
-    ]
-    lines += [
-        f"open question from {show.line(item['asked_by'])} in message {item['message_id']}: "
-        f"{show.line(item['text'])}"
-        for item in show.items(found.get("open_questions"))
-    ]
-    lines += [
-        f"not acknowledged by {', '.join(map(show.line, item['waiting_for']))}: message {item['message_id']}"
-        for item in show.items(found.get("unacknowledged"))
-    ]
-    lines += [
-        f"{show.line(item['agent'])} holds {show.line(item['path'])} until {show.moment(item['expires_ts'])}"
-        for item in show.items(found.get("reservations"))
-    ]
-    return "\n".join(lines)
 
 
 def _counted(thread: Mapping[str, Any]) -> str:

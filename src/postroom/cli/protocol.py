@@ -113,17 +113,17 @@ def read_line(line: bytes) -> Message:
         raise UnreadableLine(failure(None, PARSE_ERROR, f"not JSON: {error}")) from error
     body = line.strip()
     if isinstance(document, list) and document:
-        awaited = tuple(_id(part["id"]) for part in document if _is_request(part))
+        awaited = tuple(
+            _id(part["id"])
+            for part in document
+            if isinstance(part, dict) and "id" in part and "method" in part
+        )
         return Message(body=body, awaits=awaited, batch=True)
     if isinstance(document, dict):
         return _single(body, document)
     raise UnreadableLine(
         failure(None, INVALID_REQUEST, "a message must be an object, or an array of objects")
     )
-
-
-def _is_request(part: object) -> bool:
-    return isinstance(part, dict) and "id" in part and "method" in part
 
 
 def _single(body: bytes, found: dict[str, object]) -> Message:
