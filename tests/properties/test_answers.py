@@ -143,7 +143,7 @@ async def in_window(room: WorkRoom, asked: Asked, words: str, by: str) -> None:
 
 SURFACES: Final[dict[str, Callable[..., Any]]] = {
     "page": on_page,
-    "operator": over_http,
+    "http": over_http,
     "chat": in_chat,
     "button": by_button,
     "mail": by_mail,
@@ -170,7 +170,7 @@ def _steps() -> st.SearchStrategy[list[Step]]:
         st.tuples(st.just("take_back"), which, server),
         st.tuples(st.just("snooze"), which, server),
         st.tuples(st.just("deadline"), which, server),
-        st.tuples(st.just("stale"), which, server, st.sampled_from(["page", "operator", "chat", "button"])),
+        st.tuples(st.just("stale"), which, server, st.sampled_from(["page", "http", "chat", "button"])),
     )
     return st.lists(
         st.one_of(

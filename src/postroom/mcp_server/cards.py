@@ -33,7 +33,7 @@ CARD_TOOLS: Final = (LIST, ANSWER)
 def is_offered(caller: Caller) -> bool:
     """Return whether a caller has the operator's rights: an agent must not answer its own question."""
     is_agent = caller.agent_token is not None or caller.run_id is not None or caller.agent_id is not None
-    return not is_agent and (caller.grant is None or ADMIN in caller.grant.scopes)
+    return not is_agent and (caller.grant is None or caller.grant.scopes >= ADMIN)
 
 
 def declares_cards(capabilities: object) -> bool:
