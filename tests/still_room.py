@@ -79,6 +79,9 @@ class StillRoom:
     def takes_form(self, cookies: str, token: str) -> bool:
         return False
 
+    def is_sealed(self, cookies: str, text: str, seal: str) -> bool:
+        return seal == "ours"
+
     async def send(self, slug: str, draft: Draft) -> Posted:
         raise AssertionError("nothing is sent")
 
@@ -372,4 +375,4 @@ class StillRoom:
 def still_room(*, now: int, messages: tuple[int, ...]) -> PageServices:
     """Return a room whose pages show something of every shape."""
     made = StillRoom(now, messages)
-    return PageServices(visitors=made, questions=made, messages=made, runs=made, schedules=made)
+    return PageServices(visitors=made, questions=made, messages=made, runs=made, schedules=made, push=made)

@@ -9,7 +9,7 @@ import random
 import signal
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -103,13 +103,19 @@ class Caller(ABC):
         """Ask one question, and return when it has its answer."""
 
     async def until_taken(
-        self, line: Line, method: str, path: str, body: bytes, headers: dict[str, str], good: Sequence[int]
+        self,
+        line: Line,
+        method: str,
+        path: str,
+        body: bytes,
+        headers: Callable[[], dict[str, str]],
+        good: Sequence[int],
     ) -> tuple[int, object]:
-        """Send a request until it is answered with one of these statuses."""
+        """Send a request, with headers made for each try, until it is answered with one of these statuses."""
         while True:
             await self.server.is_up.wait()
             try:
-                status, told = await line.exchange(method, path, body, headers)
+                status, told = await line.exchange(method, path, body, headers())
             except Cut:
                 await asyncio.sleep(self.again_after)
                 continue
@@ -271,12 +277,15 @@ class BuildServer(Caller):
 
     async def ask(self, asked: Asked) -> None:
         body = json.dumps({"text": f"Say {asked.nonce}", "conversation": self.conversation}).encode()
-        stamp = str(int(time.time()))
-        headers = {
-            "X-Postroom-Timestamp": stamp,
-            "X-Postroom-Signature": signature(HOOK_SECRET, stamp, body),
-            "X-Postroom-Delivery": asked.nonce,
-        }
+
+        def headers() -> dict[str, str]:
+            stamp = str(int(time.time()))
+            return {
+                "X-Postroom-Timestamp": stamp,
+                "X-Postroom-Signature": signature(HOOK_SECRET, stamp, body),
+                "X-Postroom-Delivery": asked.nonce,
+            }
+
         line = Line(self.server)
         _, told = await self.until_taken(line, "POST", "/channels/webhook/ci", body, headers, (202,))
         line.close()
@@ -306,7 +315,7 @@ class Program(Caller):
         line = Line(self.server)
         for _ in range(self.dice.choice((1, 1, 1, 2))):
             path = "/v1/chat/completions"
-            status, told = await self.until_taken(line, "POST", path, body, headers, (200, 500))
+            status, told = await self.until_taken(line, "POST", path, body, lambda: headers, (200, 500))
             asked.is_accepted = True
             if status == 500:
                 asked.told = str(told)

@@ -21,6 +21,7 @@ from postroom.app.chats import ChatAdministration
 from postroom.app.undelivered import UndeliveredService
 from postroom.contracts.choices import Importance
 from postroom.contracts.client_programs import COMMANDS
+from postroom.contracts.clock import from_iso
 from postroom.contracts.errors import InvalidPath
 from postroom.contracts.messages import Json
 from postroom.contracts.operations import Operation, Option, Who
@@ -35,12 +36,13 @@ from postroom.services.administration import (
     AnsweredQuestion,
     BackupView,
     DecidedTaskView,
+    QuestionsView,
     RunsView,
     ScheduleView,
     SnoozedQuestion,
 )
 from postroom.services.people import PeopleService
-from postroom.services.questions import QuestionService
+from postroom.services.questions import QuestionService, place_in_list
 from postroom.services.runners import RunnerService
 from postroom.services.schedules import MailSchedules, ScheduledMessage
 from postroom.services.shown import COMMAND_LINE, OVER_HTTP
@@ -618,6 +620,13 @@ _TASKS: Final = _of(
 # Questions that runs ask people.
 
 
+class ListQuestions(Query, frozen=True):
+    """List the open questions of agents, also those in chats, oldest first."""
+
+    limit: Annotated[int, Meta(ge=1, le=500, description="At most this many.")] = 50
+    after: Annotated[str, Meta(max_length=600), _text("`next` of the last answer.")] = ""
+
+
 class ShowQuestion(Query, frozen=True):
     """Show the record of a question: who asked it, where it was shown, and who answered it where.
 
@@ -639,11 +648,19 @@ class AnswerQuestion(Command, frozen=True):
 
 
 class SnoozeQuestion(Command, frozen=True):
-    """Put a question off: it stays open, and is neither yes nor no."""
+    """Snooze a question for everybody: it stays open, and this is neither yes nor no."""
 
     number: _QuestionNumber
     seconds: Annotated[_Span, Meta(description="0 ends it at once")]
     by: Annotated[str, Meta(max_length=64)] = ""
+
+
+async def list_questions(questions: QuestionService, limit: int, after: str) -> QuestionsView:
+    """List a page of the open questions."""
+    found = list(await questions.questions(limit=limit + 1, after=after))
+    last = found[limit - 1] if len(found) > limit else None
+    place = last and place_in_list(from_iso(last["waiting_since"]), last["run_id"], last["number"])
+    return {"questions": found[:limit], "next": place}
 
 
 async def answer_question(
@@ -662,21 +679,13 @@ async def answer_question(
 async def snooze_question(
     questions: QuestionService, number: str, seconds: float, by: str
 ) -> SnoozedQuestion:
-    """Put a question off."""
+    """Snooze a question."""
     return await questions.snooze(number, for_ms=int(seconds * 1_000), by=by)
 
 
 _QUESTIONS: Final = _of(
     QuestionService,
-    _named(
-        "list_questions",
-        "List the open questions of agents, also those in chats, oldest first.",
-        NoFields,
-        QuestionService.questions,
-        "GET /admin/questions",
-        "questions list",
-        answer_key="questions",
-    ),
+    _row(ListQuestions, list_questions, "GET /admin/questions", "questions list"),
     _row(ShowQuestion, QuestionService.show, "GET /admin/questions/one", "questions show NUMBER"),
     _row(AnswerQuestion, answer_question, "POST /admin/questions"),
     _row(SnoozeQuestion, snooze_question, "POST /admin/questions/snooze"),

@@ -95,8 +95,8 @@ class Questions:
         if everywhere and number and not matching:
             matching = [one for one in await self.everywhere() if one[1].number == number]
         if not matching:
-            note = _not_open(number, [question for _, question in asked], approved=approved)
-            return await self._answered_before(thread_ids, number, note, given)
+            others = [question for _, question in asked]
+            return await self._answered_before(thread_ids, number, others, given, approved=approved)
         if len(matching) > 1:
             return Decided(f"Several open questions have the number {number}: answer them on the pages.")
         thread_id, chosen = matching[0]
@@ -110,9 +110,15 @@ class Questions:
         return Decided(note, chosen, note, thread_id)
 
     async def _answered_before(
-        self, thread_ids: Sequence[str], number: str | None, note: str, given: Given
+        self,
+        thread_ids: Sequence[str],
+        number: str | None,
+        others: Sequence[Question],
+        given: Given,
+        *,
+        approved: bool | None,
     ) -> Decided:
-        """Return this reply and the answered question, whose card may not show the answer yet.
+        """Return why the answer was refused, and the answered question, whose card may not show that yet.
 
         A person who repeats an answer gets the first reply again. For example, the page sends a button press
         again if it did not receive the first reply.
@@ -124,12 +130,14 @@ class Questions:
                     if question.number == number:
                         decided = answer_note(question, one.decision)
                         return Decided(
-                            decided if self._repeats(question, one.decision, given) else note,
+                            decided
+                            if self._repeats(question, one.decision, given)
+                            else _not_open(number, others, approved=approved, answered=decided),
                             question,
                             decided,
                             thread_id,
                         )
-        return Decided(note)
+        return Decided(_not_open(number, others, approved=approved))
 
     def _repeats(self, question: Question, decision: ToolCallResume, given: Given) -> bool:
         """Return whether the same person already gave this answer in the same chat."""
@@ -204,12 +212,16 @@ def _listed(one: Question, *, is_whole: bool = False) -> str:
     return "\n".join(filter(None, (permits, text, how_to_answer(one), who)))
 
 
-def _not_open(number: str | None, asked: Sequence[Question], *, approved: bool | None) -> str:
+def _not_open(
+    number: str | None, asked: Sequence[Question], *, approved: bool | None, answered: str = ""
+) -> str:
     """Return why a decision answers no question, with a list of the questions that are open now."""
     if number is None:
         told = (
             "Not answered: write the question's number first." if asked else "There is no open question here."
         )
+    elif answered:
+        told = f"Question {number} was answered already. {answered}"
     else:
         told = f"Question {number} is not open; it may have been answered already."
     command = "/deny" if approved is False else "/approve"

@@ -284,6 +284,14 @@ class WaitingQuestion(TypedDict):
     snoozed_until: str | None
 
 
+class QuestionsView(TypedDict):
+    """A page of open questions."""
+
+    questions: list[WaitingQuestion]
+    next: str | None
+    """The place after which the list continues; null at its end."""
+
+
 class ShownAt(TypedDict):
     """A place at which a question was shown, and the first time there; None if that is unknown."""
 

@@ -19,6 +19,8 @@ _TYPED: Final = ("subject", "body", "why")
 CODE_LIFE: Final = timedelta(minutes=10)
 MAX_CODES: Final = 20
 SESSION_LIFE: Final = timedelta(days=30)
+_SEAL_LIFE: Final = timedelta(minutes=10)
+_SEAL: Final = re.compile(r"([0-9]{13,15})\.([0-9a-f]{64})")
 _COOKIE: Final = re.compile(r"([0-9]{13,15})\.([A-Za-z0-9_-]{22})\.([0-9a-f]{64})")
 
 
@@ -145,6 +147,20 @@ class Sessions:
         return expected is not None and hmac.compare_digest(
             expected.encode(), token.encode("utf-8", "replace")
         )
+
+    def seal(self, cookies: str, text: str) -> str:
+        """Return a seal which proves to this session that the server has written a text, for 10 minutes."""
+        at = self._clock.now()
+        return f"{at}.{self._signature(f'seal.{self._session_in(cookies)}.{at}.{text}')}"
+
+    def is_sealed(self, cookies: str, text: str, seal: str) -> bool:
+        """Return whether this server has sealed a text for the session in a Cookie header, not long ago."""
+        session, found = self._session_in(cookies), _SEAL.fullmatch(seal)
+        if session is None or found is None:
+            return False
+        is_fresh = 0 <= self._clock.now() - int(found[1]) <= milliseconds(_SEAL_LIFE)
+        signature = self._signature(f"seal.{session}.{found[1]}.{text}")
+        return is_fresh and hmac.compare_digest(signature, found[2])
 
     def _session_in(self, cookies: str) -> str | None:
         for part in cookies.split(";"):

@@ -5,6 +5,7 @@ in time, the run is cancelled or gets "no" as the answer, because silence never 
 deadline is stored with the question in the waiting run, so a server that was down still enforces it later.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -56,6 +57,7 @@ TAKE_BACK_MS: Final = 8_000
 """Number of milliseconds in which an answer from the pages can be withdrawn before the agent gets it."""
 _NAMED: Final = 3
 """Maximum number of open questions that the error for a rejected answer lists."""
+_PLACE: Final = re.compile(r"([0-9]{1,15})/([^/]{1,512})/([0-9a-f]{6})")
 _SHOWN: Final = 80
 """Maximum characters of each listed question."""
 MAX_NAME_LENGTH: Final = 64
@@ -77,8 +79,15 @@ class QuestionService:
         self._take_back_ms = take_back_ms
         self._surfaces = SurfaceRecords(self._store)
 
-    async def questions(self) -> Sequence[WaitingQuestion]:
-        """Return every open question, including those of chats, the longest waiting run first."""
+    async def questions(self, *, limit: int | None = None, after: str = "") -> Sequence[WaitingQuestion]:
+        """Return the open questions, including those of chats, the longest waiting run first.
+
+        Without a limit, every question after the place `after` is returned.
+
+        Raises:
+            InvalidArgument: `after` is not a place in this list.
+        """
+        found = questions_after(await self._store.read(self.all_open), after)
         return [
             {
                 "number": one.number,
@@ -100,7 +109,7 @@ class QuestionService:
                 "expires_at": maybe_iso(one.expires_at),
                 "snoozed_until": maybe_iso(one.snoozed_until),
             }
-            for one in await self._store.read(self.all_open)
+            for one in found[:limit]
         ]
 
     def all_open(self, tx: Transaction) -> Sequence[OpenQuestion]:
@@ -160,15 +169,15 @@ class QuestionService:
         await self._hand_over(*meant, Given(value=given, by=by, at=IN_WINDOW))
 
     async def snooze(self, number: str, *, for_ms: int, by: str = "") -> SnoozedQuestion:
-        """Put a question off: it stays open and unanswered. With 0 ms, the question is shown again at once.
+        """Snooze a question for everybody: it stays open. With 0 ms, the question is shown again at once.
 
         Raises:
             StaleDecision, InvalidArgument: As for `answer`.
         """
         return await self._put_off(*await self._meant(number), for_ms=for_ms, by=by)
 
-    async def put_off(self, slug: str, run_id: str, number: str, *, for_ms: int, by: str) -> None:
-        """Put off a question of a project's run ("" for a chat's run), on behalf of a person on the pages.
+    async def snooze_on_page(self, slug: str, run_id: str, number: str, *, for_ms: int, by: str) -> None:
+        """Snooze a question of a project's run ("" for a chat's run), on behalf of a person on the pages.
 
         Raises:
             StaleDecision: The question is not open.
@@ -263,12 +272,15 @@ class QuestionService:
         number = number.strip().lower()
         asked, runs = await self._store.read(lambda tx: (_open(tx, ""), newest_runs(tx, *_ALL, each=_EACH)))
         numbers = [one.number for _, one in asked]
-        answered = [self._given(run, ticket) for run in runs for ticket in run.answered]
-        given = {one.number: one for one in answered}
+        given = {number_of(run.run_id, one.ticket): (run, one) for run in runs for one in run.answered}
         remedy = "list the questions: `postroom questions list`"
         meant = whole_id(number, [*numbers, *given], what="questions", remedy=remedy)
         if meant not in numbers:
-            raise _stale(meant or number, given.get(meant or ""), [question for _, question in asked])
+            run, before = given.get(meant or "", (None, None))
+            others = [one for other, one in asked if run is not None and is_of_same(other.thread_id, run)]
+            raise _stale(
+                meant or number, None if run is None or before is None else self._given(run, before), others
+            )
         if numbers.count(meant) > 1:  # a number has only 24 bits, so several runs may have the same one
             raise InvalidArgument(
                 f"{numbers.count(meant)} open questions have the number {meant}, so none was answered",
@@ -346,8 +358,9 @@ class QuestionService:
         """Return the error for an answer to a question of a run that is not open or no longer open."""
 
         def look(tx: Transaction) -> StaleDecision:
-            now = [question for run, question in _open(tx, _threads_of(slug)) if run.run_id == run_id]
-            return _stale(number, self.given_answer(tx, slug, run_id, number), now)
+            mine, asked = tx.runs.threads.load_run(run_id), _open(tx, _threads_of(slug))
+            others = [one for run, one in asked if mine is not None and is_of_same(run.thread_id, mine)]
+            return _stale(number, self.given_answer(tx, slug, run_id, number), others)
 
         return await self._store.read(look)
 
@@ -408,7 +421,45 @@ def asked_in(runs: Iterable[RunRecord]) -> list[tuple[RunRecord, Question]]:
     """Return the open questions of runs, the longest waiting run first."""
     waiting = [run for run in runs if run.status is RunStatus.WAITING]
     found = [(run, question_of(run, ticket)) for run in waiting for ticket in run.open_tickets]
-    return sorted(found, key=lambda one: one[0].updated_at)
+    return sorted(found, key=lambda one: (one[0].updated_at, one[0].run_id))
+
+
+def place_in_list(asked_at: int, run_id: str, number: str) -> str:
+    """Return the place of an open question in the list of all, after which the list can be continued."""
+    return f"{asked_at}/{run_id}/{number}"
+
+
+def questions_after(found: Sequence[OpenQuestion], place: str) -> Sequence[OpenQuestion]:
+    """Return the questions after a place in the list, whether or not the question there is still open.
+
+    Raises:
+        InvalidArgument: The text is not a place in this list.
+    """
+    if not place:
+        return found
+    given = _PLACE.fullmatch(place)
+    if given is None:
+        raise InvalidArgument(
+            "after must be a place in the list of questions",
+            value=place[:80],
+            remedy="give `next` of the last answer, or leave it out to begin at the start",
+        )
+    key, number = (int(given[1]), given[2]), given[3]
+    mine = [one.number for one in found if (one.asked_at, one.run_id) == key]
+    passed = mine[: mine.index(number) + 1] if number in mine else []
+    return [
+        one
+        for one in found
+        if (one.asked_at, one.run_id) >= key
+        and not ((one.asked_at, one.run_id) == key and one.number in passed)
+    ]
+
+
+def is_of_same(thread_id: str, run: RunRecord) -> bool:
+    """Return whether a thread belongs to the agent of a run, and, if it is a chat's, to the same chat."""
+    if is_chat(run.thread_id):
+        return thread_id == run.thread_id
+    return owner_of(thread_id) == owner_of(run.thread_id)
 
 
 def place_of(tx: Transaction, run: RunRecord) -> tuple[str, str]:
@@ -442,7 +493,7 @@ def open_question(
 
 
 def _stale(number: str, before: GivenAnswer | None, now: Sequence[Question]) -> StaleDecision:
-    """Return the error for an answer to a question that is not open; it names the newest open questions."""
+    """Return the error for an answer to a question that is not open; it names the asker's open questions."""
     if before is None:
         named = f"question {number}" if number.strip() else "a question without a number"
         text = f"{named} is not open; it may have been answered"
@@ -454,8 +505,12 @@ def _stale(number: str, before: GivenAnswer | None, now: Sequence[Question]) -> 
             f"{iso(before.answered_at)}"
         )
     newest = ", ".join(f"{one.number} ({one.text[:_SHOWN]})" for one in now[-_NAMED:])
+    if newest:
+        text += f"; {before.agent if before else 'its agent'} has other open questions: {newest}"
+    elif before is not None:
+        text += f"; {before.agent} has no other open question"
     return StaleDecision(
-        f"{text}; open now: {newest}" if newest else f"{text}; no question is open",
+        text,
         value=number,
         remedy="list the questions: `postroom questions list`",
         details={"open": [one.number for one in now[-_NAMED:]]},

@@ -14,7 +14,7 @@ from postroom.contracts.work import SHOWN_STATES, RunFilter, RunSearch, Work
 from postroom.services.floor import HOUR, MAX_LINES
 from postroom.stores.store import Transaction
 from postroom.web import links
-from postroom.web.forms import RunForm, read_form, see
+from postroom.web.forms import RunForm, read_form
 from postroom.web.reading import OFFERED, offered_names, subjects_of
 from postroom.web.serving import MAX_NAME_LENGTH, choice, number
 from postroom.web.site import PageServices, WorkingSite
@@ -114,7 +114,7 @@ async def decide(site: WorkingSite, request: Request) -> Response:
     ]
     if len(known) == 1 and not form.back:
         work = await act(known[0])
-        return see(links.page(project.slug, "runs", work.run_id, done=form.do))
+        return site.done(request, links.page(project.slug, "runs", work.run_id, done=form.do))
     for run_id in known:
         try:
             await act(run_id)
@@ -122,7 +122,8 @@ async def decide(site: WorkingSite, request: Request) -> Response:
             skipped += 1
     given = dict(parse_qsl(form.back[:1_000]))
     same = {name: given.get(name, "") for name in ("q", "agent", "state", "since", "before")}
-    return see(links.page(project.slug, "runs", **same, done=form.do, many=len(known), skipped=skipped))
+    told = {"done": form.do, "many": len(known), "skipped": skipped}
+    return site.done(request, links.page(project.slug, "runs", **same, **told))
 
 
 def known_run(services: PageServices, tx: Transaction, project: Project, named: str) -> Work:

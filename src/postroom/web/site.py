@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Final, TypeVar
+from urllib.parse import urlencode
 
 from starlette.background import BackgroundTask
 from starlette.requests import Request
@@ -19,12 +20,14 @@ from postroom.log import get_logger
 from postroom.markdown import Markdown
 from postroom.services.login_codes import Sessions
 from postroom.services.people import MessageService
+from postroom.services.push import PushNotifier
 from postroom.services.questions import QuestionService
 from postroom.services.schedules import MailSchedules
 from postroom.services.statuses import status_of
 from postroom.services.work import WorkService
 from postroom.stores.store import SqlStore, Transaction
 from postroom.web import links
+from postroom.web.forms import SEAL, see, told_by, untold
 from postroom.web.frame import EMPTY, Frame, frame
 from postroom.web.reading import known_project
 from postroom.web.serving import (
@@ -62,6 +65,7 @@ class PageServices:
     messages: MessageService
     runs: WorkService
     schedules: MailSchedules
+    push: PushNotifier
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +115,8 @@ class Site:
             if request.method == "GET" and (address == "/p" or (address and address != typed)):
                 leads_to = "/" if address == "/p" else f"{address}{query}"
                 return RedirectResponse(leads_to, status_code=HTTPStatus.PERMANENT_REDIRECT)
+            if request.method == "GET" and not self._is_told_by_us(request, f"{address or '/'}{query}"):
+                return see(untold(f"{address or '/'}{query}"))
             try:
                 return await page(self, request)
             except PostroomError as error:
@@ -119,6 +125,14 @@ class Site:
                 return await self.failure(request, slug, status, error.message, remedy=remedy, typed=typed_in)
 
         return Route(path, answer, methods=list(methods))
+
+    def _is_told_by_us(self, request: Request, address: str) -> bool:
+        """Return whether the address says nothing of what the server has done, or says what it sealed."""
+        told = told_by(address)
+        if not told or self.services is None:
+            return not told
+        visitors, seal = self.services.visitors, request.query_params.get(SEAL, "")
+        return visitors.is_sealed(cookies_of(request), told, seal)
 
     def showing(self, page: Response, asked: Iterable[OpenQuestion]) -> Response:
         """Return a page; once it is sent, the records of these questions say that the pages showed them."""
@@ -238,6 +252,12 @@ class WorkingSite(Site):
     """The objects that pages need if people can change data on them."""
 
     services: PageServices
+
+    def done(self, request: Request, address: str) -> Response:
+        """Redirect a browser to a page that says what was done; nobody else can make a page say so."""
+        address, mark, place = address.partition("#")
+        seal = self.services.visitors.seal(cookies_of(request), told_by(address))
+        return see(f"{address}&{urlencode({SEAL: seal})}{mark}{place}")
 
     async def project(self, request: Request) -> Project:
         """Return the project that an address names.
