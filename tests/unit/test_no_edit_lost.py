@@ -22,7 +22,7 @@ from mail_room import Room, a_room
 from postroom.cli import hook
 from postroom.cli.hook_files import LARGEST_COPY, LARGEST_FILE, Look
 from postroom.contracts.clients import EVENTS
-from postroom.contracts.waking import FileView
+from postroom.contracts.waking import FileView, agent_of_viewer, viewer
 from postroom.mail.context import Rules
 from postroom.services.hooks import VIEWS_KEPT, Hooks
 from postroom.stores.sqlite import SqliteStore
@@ -75,8 +75,8 @@ class Team:
     ) -> str:
         """Run one hook of an agent's client and return the text for the model; `held: ` precedes a refusal."""
         event = next(name for name, one in EVENTS[client].items() if one == kind)
-        cwd = env.pop("cwd", str(self.folder))
-        session = {"sessionId": f"s-{agent}"} if client == "copilot" else {"session_id": f"s-{agent}"}
+        cwd, number = env.pop("cwd", str(self.folder)), f"s-{env.pop('session', agent)}"
+        session = {"sessionId" if client == "copilot" else "session_id": number}
         names = ("toolName", "toolArgs") if client == "copilot" else ("tool_name", "tool_input")
         sent = {
             **session,
@@ -114,8 +114,8 @@ class Team:
         act()
         return await self.tell(agent, "tool", tool, given, client=client, **env)
 
-    async def read(self, agent: str, name: str = "a.py") -> str:
-        return await self.use(agent, "Read", {"file_path": str(self.folder / name)})
+    async def read(self, agent: str, name: str = "a.py", **env: str) -> str:
+        return await self.use(agent, "Read", {"file_path": str(self.folder / name)}, **env)
 
     async def write(self, agent: str, text: str | bytes, name: str = "a.py", **env: str) -> str:
         path = {"file_path": str(self.folder / name), **({"content": text} if isinstance(text, str) else {})}
@@ -317,6 +317,87 @@ async def test_a_change_that_was_reverted_is_not_told(make: Make) -> None:
     assert 'was changed by "Ada"' in await team.tell("Ben", "prompt")
     await team.run("Ada", "git checkout a.py", lambda: team.put("a.py", before))
     assert "held" not in await team.write("Ben", "ben\n")
+
+
+async def test_two_sessions_of_one_agent_have_each_read_what_they_have_read(make: Make) -> None:
+    team = await make()
+    other = {"session": "other"}
+    assert [await team.read("Ada"), await team.read("Ada", **other)] == ["", ""]
+    assert await team.write("Ada", "one\ntwo and a half\nthree\n") == ""
+    await team.read("Ada")
+    team.wait(5)
+    told = await team.tell("Ada", "prompt", **other)
+    assert 'was changed by another session of "Ada" 5 s ago, after you last read it.' in told
+    assert await team.tell("Ada", "prompt", **other) == "", "told once"
+    held = await team.write("Ada", "one\ntwo\nfour\n", **other)
+    assert held.startswith("held: ")
+    assert "+two and a half" in held
+    await team.read("Ada", **other)
+    told = await team.write("Ada", "one\ntwo and a half\nfour\n", **other)
+    assert 'Another session of "Ada" wrote "a.py" 5 s ago, too.' in told
+    assert "start_session" in told
+    assert (await team.write("Ada", "five\n")).startswith("held: ")
+    assert "another session" not in await team.tell("Ben", "prompt")
+
+
+async def test_sessions_of_two_clients_with_the_same_id_share_nothing(make: Make) -> None:
+    team = await make()
+    await team.read("Ada")
+    path = {"filePath": str(team.folder / "a.py")}
+    await team.use("Ada", "read", path, client="opencode")
+    await team.write("Ada", "ada\n")
+    assert (await team.use("Ada", "write", path, client="opencode")).startswith("held: ")
+
+
+async def test_a_revert_that_no_hook_reported_is_judged_by_the_file_as_it_is(make: Make) -> None:
+    team = await make()
+    before = (team.folder / "a.py").read_text()
+    for agent in ("Ada", "Ben"):
+        await team.read(agent)
+    await team.write("Ada", "ada\n")
+    team.put("a.py", before)  # as `git checkout` of a person does
+    assert await team.tell("Ben", "prompt") == ""
+    assert await team.run("Ben", "true") == ""
+    assert "held" not in await team.write("Ben", "ben\n")
+    await team.read("Ada")
+    team.put("a.py", "by a person\n")
+    assert (await team.write("Ada", "more\n")).startswith("held: "), (
+        "Ben's version is not the file's any more"
+    )
+    assert "no hook reported by whom" in await team.tell("Ben", "prompt")
+
+
+async def test_a_change_that_was_told_and_then_reverted_is_told_when_it_comes_again(make: Make) -> None:
+    team = await make()
+    before = (team.folder / "a.py").read_text()
+    for agent in ("Ada", "Ben"):
+        await team.read(agent)
+    for _ in range(2):
+        await team.write("Ada", "ada\n")
+        assert 'changed by "Ada"' in await team.tell("Ben", "prompt")
+        team.put("a.py", before)
+        assert await team.tell("Ben", "prompt") == ""
+        await team.read("Ada")
+
+
+async def test_a_change_that_keeps_the_time_and_the_size_of_a_file_is_seen(make: Make) -> None:
+    team = await make()
+    path = team.folder / "a.py"
+    await team.read("Ben")
+    times = path.stat().st_mtime_ns
+    path.write_text("ONE\ntwo\nthree\n")
+    os.utime(path, ns=(times, times))
+    assert "no hook reported by whom" in await team.tell("Ben", "prompt")
+    assert (await team.write("Ben", "mine\n")).startswith("held: ")
+
+
+async def test_a_read_of_the_new_version_ends_the_news_of_it(make: Make) -> None:
+    team = await make()
+    for agent in ("Ada", "Ben"):
+        await team.read(agent)
+    await team.write("Ada", "ada\n")
+    assert await team.read("Ben") == ""
+    assert await team.tell("Ben", "prompt") == ""
 
 
 async def test_a_change_that_no_hook_reported_is_told_as_such(make: Make) -> None:
@@ -665,18 +746,20 @@ async def test_an_agent_has_one_row_for_a_file_and_rows_expire(make: Make) -> No
             await team.read(agent)
             await team.write(agent, f"{agent} {number}\n")
     key = next(iter({view.file for view in await views(team, "a.py")}))
-    assert [view.agent_id for view in await views(team, "a.py")] == [1, 2]
+    assert [agent_of_viewer(view.viewer_id) for view in await views(team, "a.py")] == [1, 2]
     assert key.endswith(f":{team.folder / 'a.py'}")
     team.wait(VIEWS_KEPT / 1_000 + 1)
     team.put("b.py", "x\n")
     await team.read("Ben", "b.py")
-    assert await views(team, "a.py") == []
-    assert len(await views(team, "b.py")) == 1
+    assert [*await views(team, "a.py"), *await views(team, "a.py", "Ben")] == []
+    assert len(await views(team, "b.py", "Ben")) == 1
 
 
-async def views(team: Team, name: str) -> list[FileView]:
+async def views(team: Team, name: str, agent: str = "Ada") -> list[FileView]:
+    """Return what the store has about a file: the view of this agent's session, and those of writers."""
+    mine = viewer({"Ada": 1, "Ben": 2}[agent], f"session claude/s-{agent}")
     key = f"{socket.gethostname()}:{team.folder / name}"
-    return await team.room.store.read(lambda tx: tx.file_views([key]))
+    return await team.room.store.read(lambda tx: tx.file_views([key], viewer_id=mine))
 
 
 async def test_a_repeated_read_writes_nothing_to_the_store(make: Make) -> None:
@@ -726,7 +809,8 @@ def test_the_words_of_a_shell_command_say_how_it_uses_a_file(
     for name in ("a", "b", "c", "a b", "d/a b"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(name)
-    sent = {"cwd": str(tmp_path), "session_id": "s", "tool_name": "Bash", "tool_input": {"command": command}}
+    given = {"tool_name": "Bash", "tool_input": {"command": command}}
+    sent = {"cwd": str(tmp_path), "session_id": command, **given}
     before = Look("claude", "edit", sent, str(tmp_path / "data"))
     before.save()
     after = Look("claude", "tool", sent, str(tmp_path / "data"))

@@ -30,8 +30,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     Values = Mapping[str, object]
-    Version = tuple[str, int, int]
-    """A file's version, and its time in nanoseconds and its size when the version was determined."""
+    Version = tuple[str, int, int, int]
+    """A file's version, and what the file had when it was determined.
+
+    This is the time at which it was changed, in nanoseconds, its size, and the time at which the file system
+    recorded a change, which a program cannot set.
+    """
 
 LARGEST_FILE = 4 * 1024 * 1024
 """Maximum bytes of a file that is hashed."""
@@ -181,13 +185,12 @@ class Look:
         return written
 
     def _find_changes(self) -> None:
-        """Report the files in the session's list that have changed since they were listed."""
+        """Report the files in the session's list that were written since they were listed."""
         for path, known in self._known.items():
             if path not in self._seen:
                 found = self._version(path, known)
-                if found is not None and found[0] != known[0]:
-                    self.reports.append([path, found[0], "found"])
                 if found is not None and found != known:
+                    self.reports.append([path, found[0], "found"])  # also if a change was reverted
                     self._seen[path] = found
 
     def _version(self, path: str, known: Version | None = None) -> Version | None:
@@ -199,7 +202,7 @@ class Look:
             found = os.stat(path)  # noqa: PTH116 - no pathlib here
             if found.st_mode & 0o170000 != 0o100000:
                 return None
-            place = (found.st_mtime_ns, found.st_size)
+            place = (found.st_mtime_ns, found.st_size, found.st_ctime_ns)
             if found.st_size > LARGEST_FILE:
                 return ("huge", *place)
             if known is not None and known[1:] == place and self._now - place[0] > UNSURE:
@@ -209,7 +212,7 @@ class Look:
             self._left -= found.st_size
             content = _content(path)
         except (FileNotFoundError, NotADirectoryError):
-            return ("gone", 0, 0)
+            return ("gone", 0, 0, 0)
         except OSError:
             return None
         blob = _hash(b"blob %d\0" % len(content) + content)
@@ -512,15 +515,15 @@ def _versions(path: str) -> dict[str, Version]:
     found = {}
     try:
         for row in _rows(path) if path else ():
-            blob, time_ns, size, name = row.split(" ", 3)
-            found[name] = (blob, int(time_ns), int(size))
+            blob, time_ns, size, recorded_ns, name = row.split(" ", 4)
+            found[name] = (blob, int(time_ns), int(size), int(recorded_ns))
     except (OSError, ValueError):
         return {}
     return found
 
 
 def _as_rows(versions: Iterable[tuple[str, Version]]) -> bytes:
-    rows = [f"{one[0]} {one[1]} {one[2]} {path}\n" for path, one in versions]
+    rows = [f"{' '.join(map(str, one))} {path}\n" for path, one in versions]
     return "".join(rows).encode("utf-8", "surrogateescape")
 
 

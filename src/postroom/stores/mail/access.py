@@ -1761,13 +1761,13 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         """Return the record of how hooks held up the agent's turns or added lines to them."""
         return self._one(Nudges, "mail.nudges", agent_id=agent_id) or Nudges()
 
-    def file_views(self, files: Sequence[str]) -> list[FileView]:
-        """Return the views of these files by all agents."""
-        return self._all(FileView, "mail.file_views", files=files)
+    def file_views(self, files: Sequence[str], *, viewer_id: int) -> list[FileView]:
+        """Return a session's views of these files, and those of all sessions that have written them."""
+        return self._all(FileView, "mail.file_views", files=files, viewer_id=viewer_id)
 
-    def due_file_views(self, agent_id: int, *, limit: int) -> list[FileView]:
-        """Return an agent's views of changed files for which a notice is due."""
-        return self._all(FileView, "mail.due_file_views", agent_id=agent_id, limit=limit)
+    def due_file_views(self, viewer_id: int, *, limit: int) -> list[FileView]:
+        """Return a session's views of changed files for which a notice is due."""
+        return self._all(FileView, "mail.due_file_views", viewer_id=viewer_id, limit=limit)
 
     def reservation(self, reservation_id: int) -> Reservation | None:
         """Return one reservation, active or not."""
@@ -2170,17 +2170,20 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
         self._tx.run("mail.set_nudges", values)
 
     def put_file_view(self, view: FileView) -> None:
-        """Store an agent's view of a file; this replaces the earlier view."""
+        """Store a session's view of a file; this replaces the earlier view."""
         self._tx.run("mail.put_file_view", {one.name: getattr(view, one.name) for one in fields(FileView)})
 
-    def note_file_change(self, file: str, blob: str, *, agent_id: int, now: int) -> None:
-        """Record, for all other agents that have read a file, that this agent wrote a new version of it."""
-        values = {"file": file, "blob": blob, "agent_id": agent_id, "now": now}
+    def note_file_change(self, file: str, blob: str, *, viewer_id: int, now: int, since: int) -> None:
+        """Record that this session wrote a new version of a file.
+
+        The record is made for all other sessions that have read the file and used it after the time `since`.
+        """
+        values = {"file": file, "blob": blob, "viewer_id": viewer_id, "now": now, "since": since}
         self._tx.run("mail.note_file_change", values)
 
-    def mark_file_views_told(self, agent_id: int) -> None:
-        """Record that an agent was told of every change for which a notice was due."""
-        self._tx.run("mail.mark_file_views_told", {"agent_id": agent_id})
+    def mark_file_views_told(self, viewer_id: int) -> None:
+        """Record that a session was told of every change for which a notice was due."""
+        self._tx.run("mail.mark_file_views_told", {"viewer_id": viewer_id})
 
     def purge_file_views(self, before: int, *, limit: int) -> int:
         """Delete views that were last reported before a time, oldest first; return their number."""
