@@ -170,7 +170,22 @@ async def test_an_agent_gets_no_message_about_a_task_that_it_made_ready(room: Ro
     assert [one["agent"] for one in log["events"]] == ["Ada", "Ada", "Ada", None, "Ben"]
 
 
-async def test_subscriptions_with_the_same_id_have_different_threads(room: Room) -> None:
+@both_engines
+async def test_the_id_of_a_subscription_is_never_used_again(room: Room) -> None:
+    await room.people("Ada", "Ben")
+    ids = []
+    for number, name in enumerate(("Ada", "Ben", "Ben", "Ada")):
+        made = await call(room, "subscribe", name, kind="task_ready", once=number % 2 == 0)
+        ids.append(made["id"])
+        if number % 2:
+            await call(room, "end_subscription", name, subscription_id=made["id"])
+        else:
+            await call(room, "add_task", "Ada" if name == "Ben" else "Ben", title=f"task {number}")
+            await settle(room)
+    assert ids == [1, 2, 3, 4]
+
+
+async def test_each_subscription_has_its_own_thread(room: Room) -> None:
     await room.people("Ada", "Ben")
     for number, name in enumerate(("Ada", "Ben", "Ben")):
         made = await call(room, "subscribe", name, kind="task_ready", once=True)

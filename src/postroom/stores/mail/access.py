@@ -281,6 +281,10 @@ class EventRecorder:
         happening = Happening(kind="file.changed", at=now, agent_id=agent_id, detail={"path": path})
         self._record([project_id], happening)
 
+    def of_branch(self, kind: EventKind, project_id: int, detail: Detail, now: int) -> None:
+        """Record an event about a branch of the project's repository; it has no agent."""
+        self._record([project_id], Happening(kind=kind, at=now, detail=detail))
+
     def of_note(self, kind: EventKind, note: Note, agent_id: int, now: int) -> None:
         """Record that an agent added or ended a note."""
         happening = Happening(kind=kind, at=now, agent_id=agent_id, detail={"note_id": note.id})
@@ -1271,10 +1275,14 @@ class SubscriptionWrites(SubscriptionReads):
     _tell: Callable[..., None]
 
     def insert_subscription(self, subscription: Subscription) -> Subscription:
-        """Store a new subscription; return it with its id."""
-        values = msgspec.structs.asdict(subscription)
-        [[number]] = self._tx.all("subscriptions.insert_subscription", values)
-        return msgspec.structs.replace(subscription, id=number)
+        """Store a new subscription; return it with its id, which no other subscription has had."""
+        if self._tx.dialect == "sqlite":
+            self._tx.run("subscriptions.count_subscriptions")
+        [[number]] = self._tx.all("subscriptions.next_subscription")
+        stored = msgspec.structs.replace(subscription, id=number)
+        self._tx.run("subscriptions.insert_subscription", msgspec.structs.asdict(stored))
+        self._tell(TASKS)
+        return stored
 
     def move_cursor(self, subscription_id: int, cursor: int) -> None:
         """Store the number of the log entry up to which the subscription was processed."""
@@ -1287,6 +1295,16 @@ class SubscriptionWrites(SubscriptionReads):
     def note_idle(self, agent_id: int, now: int) -> None:
         """Record that the turn of an agent's client has ended."""
         self._events.of_agent("agent.idle", agent_id, now)
+        self._tell(TASKS)
+
+    def note_branches(
+        self, project_id: int, merged: Sequence[str], *, into: str, commit: str, now: int
+    ) -> None:
+        """Record the present commit of a project's main branch, and the branches merged into it."""
+        detail: Detail = {"into": into, "commit": commit}
+        for name in merged:
+            self._events.of_branch("branch.merged", project_id, {"branch": name, **detail}, now)
+        self._events.of_branch("branch.moved", project_id, detail, now)
         self._tell(TASKS)
 
     def note_changed_file(self, project_id: int, agent_id: int, path: str, now: int) -> None:

@@ -17,10 +17,21 @@ SELECT {part subscription} FROM subscriptions s {index subscriptions_of_agent} W
 SELECT {part subscription}
   FROM subscriptions s {index subscriptions_of_project} WHERE s.project_id = :project_id AND s.kind = :kind ORDER BY s.id;
 
+-- count_subscriptions @sqlite
+-- SQLite would use the id of a deleted row again. So this table is counted where SQLite counts others.
+INSERT INTO sqlite_sequence (name, seq)
+SELECT 'subscriptions', 0 WHERE NOT EXISTS (SELECT 1 FROM sqlite_sequence WHERE name = 'subscriptions');
+
+-- next_subscription @sqlite
+UPDATE sqlite_sequence SET seq = max(seq, (SELECT coalesce(max(id), 0) FROM subscriptions)) + 1
+ WHERE name = 'subscriptions' RETURNING seq;
+
+-- next_subscription @postgres
+SELECT nextval(pg_get_serial_sequence('subscriptions', 'id'));
+
 -- insert_subscription
-INSERT INTO subscriptions (project_id, agent_id, kind, about, is_once, cursor, created_at)
-VALUES (:project_id, :agent_id, :kind, :about, :is_once, :cursor, :created_at)
-RETURNING id;
+INSERT INTO subscriptions (id, project_id, agent_id, kind, about, is_once, cursor, created_at)
+VALUES (:id, :project_id, :agent_id, :kind, :about, :is_once, :cursor, :created_at);
 
 -- move_cursor
 UPDATE subscriptions SET cursor = :cursor WHERE id = :id;
