@@ -988,6 +988,10 @@ class TaskReads:
         """Return one task."""
         return next(iter(self._tasks("tasks.task", id=task_id)), None)
 
+    def tasks_by_id(self, task_ids: Sequence[int]) -> dict[int, Task]:
+        """Return those of these tasks that exist, keyed by id."""
+        return {one.id: one for one in self._tasks("tasks.some", ids=task_ids)} if task_ids else {}
+
     def ready_tasks(
         self, project_id: int, assignees: Iterable[str], *, after: tuple[int, int], limit: int
     ) -> list[Task]:
@@ -1182,6 +1186,11 @@ class NoteReads:
         """Return one note."""
         row = self._tx.one("notes.note", {"id": note_id})
         return None if row is None else _note(row)
+
+    def notes_by_id(self, note_ids: Sequence[int]) -> dict[int, Note]:
+        """Return those of these notes that exist, keyed by id."""
+        rows = self._tx.all("notes.some", {"ids": note_ids}) if note_ids else ()
+        return {one.id: one for one in map(_note, rows)}
 
     def active_notes(self, project_id: int, *, now: int) -> list[Note]:
         """Return the active notes of a project, newest first."""
