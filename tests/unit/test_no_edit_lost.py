@@ -4,11 +4,13 @@ Each hook is the real one, with the JSON of its client. It asks the real service
 """
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import os
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import timedelta
@@ -71,9 +73,13 @@ class Team:
         *,
         client: str = "claude",
         call: str = "",
+        shown: str = "additionalContext",
         **env: str,
     ) -> str:
-        """Run one hook of an agent's client and return the text for the model; `held: ` precedes a refusal."""
+        """Run one hook of an agent's client and return the text for the model; `held: ` precedes a refusal.
+
+        `shown` names another field of the answer, such as the text for the person.
+        """
         event = next(name for name, one in EVENTS[client].items() if one == kind)
         cwd, number = env.pop("cwd", str(self.folder)), f"s-{env.pop('session', agent)}"
         session = {"sessionId" if client == "copilot" else "session_id": number}
@@ -95,7 +101,7 @@ class Team:
         found = json.loads(raw) if raw else {}
         found = found.get("hookSpecificOutput", found)
         refusal = found.get("permissionDecisionReason") or found.get("reason")
-        return f"held: {refusal}" if refusal else str(found.get("additionalContext", ""))
+        return f"held: {refusal}" if refusal else str(found.get(shown, ""))
 
     async def use(
         self,
@@ -769,6 +775,69 @@ async def test_a_repeated_read_writes_nothing_to_the_store(make: Make) -> None:
     team.wait(60)
     await team.read("Ada")
     assert await views(team, "a.py") == before
+
+
+@pytest.fixture
+def full_disk(tmp_path: Path) -> Iterator[Callable[[], None]]:
+    """Give what fills the disk under the data folder, a small file system of its own."""
+    home = tmp_path / "home"
+    home.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(home)]
+    if subprocess.run(command, capture_output=True, check=False, timeout=20).returncode:
+        pytest.skip("only root mounts a small file system")
+
+    def fill() -> None:
+        with contextlib.suppress(OSError), (home / "full").open("wb", buffering=0) as file:
+            while file.write(b"x" * 4096):
+                pass
+
+    yield fill
+    subprocess.run(["umount", str(home)], check=True, timeout=20)
+
+
+async def test_on_a_full_disk_writes_are_held_by_what_is_known_and_a_warning_says_so(
+    make: Make, full_disk: Callable[[], None]
+) -> None:
+    team = await make()
+    for agent in ("Ada", "Ben"):
+        await team.read(agent)
+    await asyncio.to_thread(full_disk)
+    path = {"file_path": str(team.folder / "a.py"), "content": "ada\n"}
+    warned = await team.tell("Ada", "edit", "Write", path, shown="systemMessage")
+    assert "hook-files cannot be written (No space left on device)" in warned
+    assert "POSTROOM_DATA_DIR" in warned
+    assert "cannot be written" not in await team.write("Ada", "ada\n"), "the model has nothing to do"
+    held = await team.write("Ben", "ben\n")
+    assert held.startswith("held: postroom: this write is held")
+    assert "cannot be written" in held
+    await team.read("Ben")
+    assert "held" not in await team.write("Ben", "ada and ben\n")
+    left = [one.name for one in (team.home / "hook-files").rglob("*") if one.is_file()]
+    assert [one for one in left if "." in one and not one.endswith(".late")] == [], "no drafts"
+    (team.home / "full").unlink()
+    assert (await team.write("Ada", "more\n")).startswith("held: ")
+    await team.read("Ada")
+    assert await team.tell("Ada", "edit", "Write", path, shown="systemMessage") == ""
+
+
+async def test_a_file_that_is_cut_off_on_a_full_disk_replaces_no_whole_one(tmp_path: Path) -> None:
+    script = """
+import resource, sys
+from postroom.cli.hook_files import _put
+path = sys.argv[1]
+_put(path, b"whole\\n" * 1_000)
+resource.setrlimit(resource.RLIMIT_FSIZE, (8_000, 8_000))
+try:
+    _put(path, b"other\\n" * 2_000)
+except OSError as error:
+    print(error.strerror)
+"""
+    path = tmp_path / "folder" / "file"
+    command = [sys.executable, "-c", script, str(path)]
+    done = await asyncio.to_thread(subprocess.run, command, capture_output=True, check=True, timeout=60)
+    assert done.stdout == b"File too large\n"
+    assert path.read_bytes() == b"whole\n" * 1_000
+    assert [one.name for one in path.parent.iterdir()] == ["file"]
 
 
 def test_copies_and_lists_of_sessions_have_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
