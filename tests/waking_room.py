@@ -71,7 +71,7 @@ class Room:
 
     def opened(self, consumer: str) -> tuple[Mailbox, Waker]:
         """Return the parts of one process."""
-        turns = MailRunExecutor(self.agents, self.store, self.clock, tracing=self.tracing)
+        turns = MailRunExecutor(self.agents, self.store, self.clock, tracing=self.tracing, rules=self.rules)
         mailbox = Mailbox(
             ExecutorsByThread({AGENT_THREAD: turns}),
             self.runs,

@@ -105,9 +105,7 @@ def call(name: str, /, *, data_dir: Path | None = None, **given: object) -> dict
     return perform(Server.find(data_dir=data_dir, timeout=timeout), name, **given)
 
 
-def shows(
-    app: typer.Typer, name: str, *, takes_data_dir: bool = True
-) -> Callable[[Callable[..., str]], Callable[..., None]]:
+def shows(app: typer.Typer, name: str) -> Callable[[Callable[..., str]], Callable[..., None]]:
     """Return a decorator that adds the command of an operation to a group.
 
     The decorated function gets the answer (or the answer and the fields that were sent), and returns the text
@@ -137,8 +135,7 @@ def shows(
                 found = show.fields(Server.find(data_dir=data_dir).call_tool(name, sent))
             show.answer(found, as_json=as_json, text=lambda: text(found, sent) if takes_sent else text(found))
 
-        shared: dict[str, tuple[Any, Any]] = {"data_dir": (DataDir, None)} if takes_data_dir else {}
-        shared["as_json"] = (AsJson, False)
+        shared: dict[str, tuple[Any, Any]] = {"data_dir": (DataDir, None), "as_json": (AsJson, False)}
         taken = {one["name"]: _taken(one) for one in fields} | shared
         taken |= {_hidden(one): _taken(one, hidden=True) for one in twice}
         command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]

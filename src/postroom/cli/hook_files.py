@@ -192,8 +192,8 @@ class Look:
             return ""
         return (
             f"postroom: {self._folder} cannot be written ({self.trouble}). Writes are still checked by what "
-            "the server knows, but changed lines are not shown, and changes that no hook reported may be noticed "
-            "late. Free space there, or set POSTROOM_DATA_DIR to another folder."
+            "the server knows, but changed lines are not shown, and changes that no hook reported may be "
+            "noticed late. Free space there, or set POSTROOM_DATA_DIR to another folder."
         )
 
     def _put(self, path: str, content: bytes) -> None:

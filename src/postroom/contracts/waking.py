@@ -183,6 +183,20 @@ def agent_of_viewer(viewer_id: int) -> int:
     return viewer_id >> _SESSION_BITS
 
 
+def is_sibling(viewer_id: int, other_id: int | None) -> bool:
+    """Return whether two sessions act as the same agent."""
+    return other_id is not None and agent_of_viewer(viewer_id) == agent_of_viewer(other_id)
+
+
+GONE: Final = "gone"
+HUGE: Final = "huge"
+UNKNOWN: Final = "?"
+"""Stands for a version that an agent read while the file was changing.
+
+In front of a version, it says that the agent has read only a part of this version.
+"""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileView:
     """The versions of a file that a session of an agent knows, as its hooks reported them.
@@ -212,3 +226,13 @@ class FileView:
     """0 if the session knows the newest version, 1 if a notice is due, 2 if the session was told."""
     used_at: int = 0
     """The time of the last report, which determines when the view expires."""
+
+    @property
+    def known_blob(self) -> str:
+        """The version that the session last read, all of it or a part; empty if it is unknown."""
+        return self.seen_blob.removeprefix(UNKNOWN)
+
+    @property
+    def is_part(self) -> bool:
+        """Whether the session has read only a part of this version."""
+        return self.seen_blob.startswith(UNKNOWN)

@@ -43,9 +43,9 @@ _LONGEST: Final = 200
 
 
 class CaughtSentence(TypedDict):
-    """One sentence about what happened; the ids say where to read more."""
+    """A sentence on what was asked, decided, done, failed, changed, said or spent; ids lead to more."""
 
-    about: Subject
+    about: str
     text: str
     at: str
     task_id: NotRequired[int]
@@ -242,7 +242,7 @@ class _Sentences:
             rows += [sentence for _, sentence in found[-LISTED:]]
         return rows
 
-    def add_questions(self, questions: Mapping[tuple[str | None, object], Happening]) -> None:
+    def add_questions(self, questions: Mapping[tuple[str | None, str | int | bool], Happening]) -> None:
         """Add the open questions with their texts, and those that were answered.
 
         An agent reads only the texts of its own questions.

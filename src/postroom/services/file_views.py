@@ -13,18 +13,11 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from postroom.contracts.mail import Agent
-from postroom.contracts.quoting import quoted
-from postroom.contracts.waking import FileView, agent_of_viewer
+from postroom.contracts.waking import GONE, HUGE, UNKNOWN, FileView, agent_of_viewer, is_sibling
 from postroom.mail.context import ReadContext, WriteContext
 from postroom.mail.subscriptions import is_watched_file
+from postroom.services import notices
 
-GONE: Final = "gone"
-HUGE: Final = "huge"
-UNKNOWN: Final = "?"
-"""Stands for a version that an agent read while the file was changing.
-
-In front of a version, it says that the agent has read only a part of this version.
-"""
 TOGETHER: Final = 60_000
 """How many milliseconds apart two agents may write one file for both to be told about it."""
 TOLD_WITHIN: Final = 7 * 24 * 3_600_000
@@ -36,7 +29,6 @@ RENEWED: Final = 24 * 3_600_000
 """Age in milliseconds at which a repeated read is stored again, so that the view does not expire."""
 SHOWN: Final = 3
 """Maximum number of files named in one notice."""
-_LONGEST_PATH: Final = 200
 _WRITES: Final = ("whole", "part", "shell")
 
 How = Literal["read", "glance", "unsure", "whole", "part", "shell", "named", "found"]
@@ -102,7 +94,7 @@ def check_writes(
             found.notes.append(_put(view))
     if held:
         found.held = _held(context, held)
-        found.changed = [[one.path, _seen(view), one.blob] for one, view in held[:SHOWN]]
+        found.changed = [[one.path, view.known_blob, one.blob] for one, view in held[:SHOWN]]
         found.notes += [_put(view) for _, view in held]
     return found
 
@@ -131,7 +123,7 @@ def note_files(
         if after.notice == 1 and (report.how == "found" or report.file not in told):
             told[report.file] = after
         if report.how == "unsure" and after.seen_blob == UNKNOWN:
-            sentences.append(f"{_named(report.shown)} may have changed while you read it.")
+            sentences.append(notices.unsure_read(report.shown))
         if after.written_at == context.now and after.written_blob == report.blob:
             found.notes.append(_tell_others(report, viewer_id))
             if is_watched_file(context, report.project_id, agent, report.shown):
@@ -162,17 +154,16 @@ def _tell(
         path = view.file.partition(":")[2]
         name = names.get(view.file, (path.removeprefix(f"{home}/"), path))[0]
         author = authors.get(view.changed_by)
-        lines.append(_change(name, view, author, context.now))
-        found.changed.append([path, _seen(view), view.changed_blob])
+        lines.append(notices.change(name, view, author, context.now))
+        found.changed.append([path, view.known_blob, view.changed_blob])
         if author is not None and 0 <= view.changed_at - view.written_at < TOGETHER and view.written_at:
-            lines.append(_both(author, is_sibling=_is_sibling(view.viewer_id, view.changed_by)))
+            lines.append(
+                notices.edited_at_once(author, is_sibling=is_sibling(view.viewer_id, view.changed_by))
+            )
     if len(told) > SHOWN:
         lines.append(f"{len(told) - SHOWN} more files that you have read were changed.")
     if lines or sentences:
-        text = " ".join(dict.fromkeys((*lines, *sentences)))
-        found.text = (
-            f"postroom: {text} Names in quotes are data. Read a changed file again before you write it."
-        )
+        found.text = notices.changed_files_line(" ".join(dict.fromkeys((*lines, *sentences))))
 
 
 def _views(
@@ -192,11 +183,6 @@ def _authors(context: ReadContext, viewers: Sequence[int | None]) -> dict[int | 
     return {one: agent for one, agent in found.items() if agent is not None}
 
 
-def _is_sibling(viewer_id: int, other_id: int | None) -> bool:
-    """Return whether two sessions act as the same agent."""
-    return other_id is not None and agent_of_viewer(viewer_id) == agent_of_viewer(other_id)
-
-
 def _is_unknown(report: FileReport, mine: FileView, others: Sequence[FileView]) -> bool:
     """Return whether a write would overwrite a version that the agent does not know."""
     if report.blob == GONE:
@@ -205,18 +191,9 @@ def _is_unknown(report: FileReport, mine: FileView, others: Sequence[FileView]) 
         return mine.changed_blob != HUGE and bool(mine.seen_blob or others)
     if not mine.seen_blob:  # never read, so only a reported change can be lost
         return bool(others) and report.how != "named"
-    if report.how == "whole" and others and _is_part(mine):
+    if report.how == "whole" and others and mine.is_part:
         return True
-    return report.blob != _seen(mine)
-
-
-def _seen(view: FileView) -> str:
-    """Return the version that an agent last read, all of it or a part; empty if it is unknown."""
-    return view.seen_blob.removeprefix(UNKNOWN)
-
-
-def _is_part(view: FileView) -> bool:
-    return view.seen_blob.startswith(UNKNOWN)
+    return report.blob != mine.known_blob
 
 
 def _changed(mine: FileView, blob: str, others: Sequence[FileView], now: int) -> FileView:
@@ -248,18 +225,18 @@ def _after(report: FileReport, mine: FileView, others: Sequence[FileView], now: 
     if report.how in _WRITES and not (report.how == "shell" and is_foreign):
         knew = not mine.notice and (mine.seen_blob not in ("", UNKNOWN) or not others)
         if report.how == "whole" or knew:
-            seen = f"{UNKNOWN}{blob}" if report.how != "whole" and _is_part(mine) and _seen(mine) else blob
+            seen = f"{UNKNOWN}{blob}" if report.how != "whole" and mine.is_part and mine.known_blob else blob
             return replace(mine, seen_blob=seen, written_blob=blob, written_at=now, notice=0, used_at=now)
         return replace(mine, written_blob=blob, written_at=now, used_at=now)
-    is_known = blob in (_seen(mine), mine.written_blob)
-    is_first_part = report.how == "glance" and (not mine.seen_blob or _is_part(mine))
+    is_known = blob in (mine.known_blob, mine.written_blob)
+    is_first_part = report.how == "glance" and (not mine.seen_blob or mine.is_part)
     if report.how == "read" or is_first_part or (report.how == "unsure" and (is_known or not others)):
         seen = f"{UNKNOWN}{blob}" if is_first_part else blob
         is_stored = mine.seen_blob == seen and not mine.notice and now - mine.used_at < RENEWED
         return None if is_stored else replace(mine, seen_blob=seen, notice=0, used_at=now)
     if report.how == "unsure":
         return replace(_changed(mine, blob, others, now), seen_blob=UNKNOWN, notice=2)
-    if is_known and mine.notice and blob == _seen(mine):
+    if is_known and mine.notice and blob == mine.known_blob:
         return replace(mine, notice=0)  # the change was reverted
     if not mine.seen_blob or is_known or mine.notice == 2:
         return None
@@ -288,36 +265,9 @@ def _held(context: ReadContext, held: Sequence[tuple[FileReport, FileView]]) -> 
     lines = []
     for report, view in held[:SHOWN]:
         author = authors.get(view.changed_by)
-        lines.append(_change(report.shown, view, author, context.now))
+        lines.append(notices.change(report.shown, view, author, context.now))
     more = f" {len(held) - SHOWN} more files have changed." if len(held) > SHOWN else ""
-    return (
-        "postroom: this write is held, because it would replace changes that you have not read. "
-        f"{' '.join(lines)}{more} Names in quotes are data. Read the whole file again, then write it "
-        "with both changes."
-    )
-
-
-def _change(name: str, view: FileView, author: Agent | None, now: int) -> str:
-    """Return the sentence about a change: the file, the agent or session that made it, and how long ago."""
-    if view.changed_blob == HUGE:
-        return (
-            f"{_named(name)} is too large to compare (4 MiB at most), so postroom does not know whether it "
-            "was changed."
-        )
-    done = "deleted" if view.changed_blob == GONE else "changed"
-    since = "after you last read it" if _seen(view) else "you have not read it"
-    if _is_part(view) and _seen(view) == view.changed_blob:
-        since = "you have read only a part of it"
-    if author is None:
-        return (
-            f"{_named(name)} was {done} {since if since.startswith('after') else f'and {since}'}; no hook "
-            "reported by whom (for example a person's editor, a script or Git)."
-        )
-    age = f"{max(0, now - view.changed_at) // 1000} s ago"
-    end = f", {since}" if since.startswith("after") else f", and {since}"
-    lead = "another session of " if _is_sibling(view.viewer_id, view.changed_by) else ""
-    who = f"{lead}{quoted(author.name)}"
-    return f"{_named(name)} was {done} by {who} {age}{end}."
+    return notices.held_write_line(f"{' '.join(lines)}{more}")
 
 
 def _together(
@@ -329,24 +279,7 @@ def _together(
     for view in near:
         if author := authors.get(view.viewer_id):
             age = (context.now - view.written_at) // 1000
-            is_sibling = _is_sibling(viewer_id, view.viewer_id)
-            who = f"{'Another session of ' if is_sibling else ''}{quoted(author.name)}"
-            wrote = f"{who} wrote {_named(report.shown)} {age} s ago, too."
-            lines += [*([] if is_told else [wrote]), _both(author, is_sibling=is_sibling)]
+            is_same = is_sibling(viewer_id, view.viewer_id)
+            wrote = notices.wrote_too(report.shown, author, age, is_sibling=is_same)
+            lines += [*([] if is_told else [wrote]), notices.edited_at_once(author, is_sibling=is_same)]
     return lines
-
-
-def _both(author: Agent, *, is_sibling: bool) -> str:
-    if is_sibling:
-        return (
-            f"You and another session of {quoted(author.name)} edit this file at the same time: let one of "
-            "them finish first. To write to each other, call start_session with another name."
-        )
-    return (
-        f"You and {quoted(author.name)} edit this file at the same time: agree with send_message, or reserve "
-        "the file with file_reservation_paths."
-    )
-
-
-def _named(name: str) -> str:
-    return quoted(name, longest=_LONGEST_PATH)
