@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from benchmarks.figures import Table, median, ms, size, timed
-from postroom.dispatch.submission import MOST_TOGETHER
+from postroom.dispatch.submission import MAX_BATCH
 from postroom.embedded import Item, Mailbox, Run
 from postroom.stores.sql_transaction import SqlTransaction
 from postroom.stores.store import Transaction
@@ -94,9 +94,9 @@ async def bare(mailbox: Mailbox, rows: Rows, turn: str) -> Taken:
     """Write rows like those of `enqueue_many` by the same statements."""
     engine = mailbox.stores.store.engine
     parts = []
-    for first in range(0, ITEMS, MOST_TOGETHER):
+    for first in range(0, ITEMS, MAX_BATCH):
         part = {
-            name: [_renamed(row, turn) for row in some[first : first + MOST_TOGETHER]]
+            name: [_renamed(row, turn) for row in some[first : first + MAX_BATCH]]
             for name, some in rows.items()
         }
         parts.append(part)
@@ -150,7 +150,7 @@ def _one_row(tx: Transaction) -> None:
 
 async def main() -> None:
     """Print the table."""
-    table = Table(f"enqueue_many, in commits of {MOST_TOGETHER}")
+    table = Table(f"enqueue_many, in commits of {MAX_BATCH}")
     async with on_sqlite() as mailbox:
         for threads in (ITEMS, THREADS):
             await measured(table, mailbox, "SQLite", threads)

@@ -34,7 +34,7 @@ EDIT = {
 
 
 BARE = [sys.executable, "-c", "pass"]
-LEAST = [sys.executable, "-I", "-S", "-c", "pass"]
+MINIMAL_PROCESS = [sys.executable, "-I", "-S", "-c", "pass"]
 
 
 def _environment(data_dir: Path, **more: str) -> dict[str, str]:
@@ -89,7 +89,7 @@ def _furnish(folder: Path) -> None:
 def main() -> None:
     """Print the table."""
     table = Table("Hooks: the whole process of one call")
-    bare, least = _timed([BARE, LEAST], b"", os.environ)
+    bare, least = _timed([BARE, MINIMAL_PROCESS], b"", os.environ)
     ratio = median(least) / median(bare)
     table.add("python -I -S -c pass", _both(least), f"python -c pass: {_both(bare)}", ratio)
     with tempfile.TemporaryDirectory(prefix="postroom-bench-") as name:

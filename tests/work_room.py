@@ -188,6 +188,11 @@ def hidden(page: str, name: str) -> str:
     return html.unescape(found[1])
 
 
+def place(answer: Any) -> str:
+    """Return the address to which an answer leads, without the seal of what it says."""
+    return re.sub(r"[?&]seal=[^&#]*", "", answer.headers["location"])
+
+
 async def post(browser: httpx2.AsyncClient, address: str, *pairs: tuple[str, str], **headers: str) -> Any:
     """Send a form as a browser does from a page of postroom."""
     given = {"Content-Type": "application/x-www-form-urlencoded", "Origin": HTTP, **headers}

@@ -159,6 +159,8 @@ def _annotation(kind: Any, views: dict[str, type]) -> str:
         return f"object of {_annotation(typing.get_args(kind)[1], views)}"
     if origin in (typing.Union, UnionType):
         return " or ".join(_annotation(one, views) for one in typing.get_args(kind))
+    if origin is typing.Literal:
+        return "one of " + ", ".join(f"`{one}`" for one in typing.get_args(kind))
     names = {str: "string", int: "integer", bool: "boolean", float: "number", NoneType: "null"}
     return names[kind]
 

@@ -16,7 +16,7 @@ T = TypeVar("T")
 F = TypeVar("F", bound=asyncio.Future[Any])
 _LOG = get_logger(__name__)
 FIRST_PAUSE_MS: Final = 50
-LONGEST_PAUSE_MS: Final = 500
+MAX_PAUSE_MS: Final = 500
 """The longest pause, in milliseconds, between two attempts at a step while the store is unavailable."""
 
 
@@ -166,4 +166,4 @@ async def retried(
             if not may_pass or isinstance(error, StoreClosed) or gives_up():
                 raise
         await timer.sleep(pause)
-        pause = min(pause * 2, LONGEST_PAUSE_MS)
+        pause = min(pause * 2, MAX_PAUSE_MS)

@@ -41,12 +41,12 @@ Longer texts are rendered on a worker thread.
 REMEMBERED = 16 * 1024 * 1024
 """Maximum number of characters of rendered HTML that are cached."""
 
-MOST_LOOKS: Final = 200_000
+MAX_LOOKS: Final = 200_000
 """Maximum number of parser steps within brackets. They take some tenths of a second.
 
 Each open bracket is examined up to 60 levels deep.
 """
-MOST_TOKENS: Final = 60_000
+MAX_TOKENS: Final = 60_000
 """Maximum number of blocks and table cells in a body. The parser pads each table row to the number of
 columns.
 """
@@ -251,16 +251,16 @@ class _Inline(ParserInline):
 
     def skipToken(self, state: StateInline) -> None:
         state.env["looks"] = looks = state.env.get("looks", 0) + 1
-        if looks > MOST_LOOKS:
-            raise TooLarge(f"its brackets take more than {MOST_LOOKS} steps")
+        if looks > MAX_LOOKS:
+            raise TooLarge(f"its brackets take more than {MAX_LOOKS} steps")
         super().skipToken(state)
 
 
 def _bound_blocks(state: StateCore) -> None:
     """Refuse a text with too many blocks."""
     state.env.setdefault("looks", 0)
-    if len(state.tokens) > MOST_TOKENS:
-        raise TooLarge(f"it has more than {MOST_TOKENS} blocks and cells")
+    if len(state.tokens) > MAX_TOKENS:
+        raise TooLarge(f"it has more than {MAX_TOKENS} blocks and cells")
 
 
 def _link_references(state: StateCore) -> None:

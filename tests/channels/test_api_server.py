@@ -304,7 +304,7 @@ async def test_the_hundredth_equal_request_looks_up_no_more_than_the_tenth(
 ) -> None:
     """In memory, and where the store must be asked because the memory is full."""
     if forgets:
-        monkeypatch.setattr(api_server_file, "MOST_EXCHANGES", 2)
+        monkeypatch.setattr(api_server_file, "MAX_EXCHANGES", 2)
     gateway.reply = echoing(adapter)
     looks, found = [], gateway.look_up
 
@@ -346,7 +346,7 @@ async def test_equal_requests_of_a_server_that_has_begun_anew_are_told_apart(
 
 
 async def test_only_so_many_may_wait(adapter, gateway, client, monkeypatch) -> None:
-    monkeypatch.setattr(api_server_file, "MOST_WAITING", 2)
+    monkeypatch.setattr(api_server_file, "MAX_WAITING", 2)
     async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         for _ in range(2):
             group.create_task(client.post("/v1/chat/completions", json=said("x")))
@@ -802,7 +802,7 @@ async def test_a_draft_that_is_no_beginning_of_the_answer_is_followed_by_all_of_
 
 
 def test_messages_are_forgotten_oldest_first_but_those_that_are_waited_for(monkeypatch) -> None:
-    monkeypatch.setattr(api_server_file, "MOST_EXCHANGES", 3)
+    monkeypatch.setattr(api_server_file, "MAX_EXCHANGES", 3)
     exchanges = Exchanges()
     waiting = exchanges.ask("pier", "first", "f")
     for number in range(5):

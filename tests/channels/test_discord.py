@@ -680,7 +680,7 @@ async def test_a_channel_that_is_gone_is_not_asked_again(adapter, fake, inbox) -
 async def test_a_channel_that_was_crowded_out_is_not_read_from_its_beginning(
     fake, inbox, clock, monkeypatch
 ) -> None:
-    monkeypatch.setattr("postroom.gateway.platforms.discord.MOST_MARKS", 2)
+    monkeypatch.setattr("postroom.gateway.platforms.discord.MAX_MARKS", 2)
     fake.message("years ago")
     async with connected(fake, inbox, clock, max_held=9) as adapter:
         await fake.say("one")

@@ -460,7 +460,7 @@ async def test_stopping_lets_the_pages_go_and_takes_nothing_more(adapter, gatewa
 
 
 async def test_only_so_many_pages_are_open(adapter, monkeypatch) -> None:
-    monkeypatch.setattr(web, "MOST_WATCHERS", 1)
+    monkeypatch.setattr(web, "MAX_WATCHERS", 1)
     async with served(adapter) as client:
         await signed_in(client)
         async with opened(client):

@@ -117,7 +117,7 @@ async def test_a_command_reads_no_more_in_a_conversation_of_twice_the_length(roo
 
 
 async def test_what_is_forgotten_is_kept_apart_from_the_session_and_has_an_end(room, monkeypatch) -> None:
-    monkeypatch.setattr(sessions, "MOST_HIDDEN", 2)
+    monkeypatch.setattr(sessions, "MAX_HIDDEN", 2)
     agent, gateway, channel = await room.with_agent()
     for number in range(1, 4):
         await channel.say(f"number {number}")

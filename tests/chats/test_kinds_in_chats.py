@@ -11,18 +11,21 @@ CURRENCY = asked_for(choices=["EUR", "USD"])
 WORDS = asked_for(wants_text=True)
 
 
-async def asked(room, asks: Asked):
-    """Let an agent ask such a question; return the channel, the card, and how to wait."""
+async def asked(room, asks: Asked, *more: Asked):
+    """Let an agent ask such questions; return the channel, the first card, and how to wait."""
     agent = Agent()
 
     async def act(activation, sink):
         if activation.decisions:
             [(_, resume)] = activation.decisions
             return AgentRunResult(run_id=activation.run_id, response=f"heard: {resume.reason}")
-        ticket = RunWaitingTicket(
-            ticket_id="t1", tool_call_id="c1", tool_name="ask", reason="Which?", asked=asks
-        )
-        waiting = RunWaitingState(reason=WaitingReason.USER_INPUT, tickets=(ticket,))
+        tickets = [
+            RunWaitingTicket(
+                ticket_id=f"t{place}", tool_call_id=f"c{place}", tool_name="ask", reason="Which?", asked=one
+            )
+            for place, one in enumerate((asks, *more))
+        ]
+        waiting = RunWaitingState(reason=WaitingReason.USER_INPUT, tickets=tuple(tickets))
         return AgentRunResult(
             run_id=activation.run_id, termination=TerminationReason.suspended(), waiting=waiting
         )
@@ -34,8 +37,8 @@ async def asked(room, asks: Asked):
     async def until(*conditions) -> None:
         await settled(*conditions, room.hurry(gateway))
 
-    await until(lambda: any(one.card for one in channel.said))
-    [card] = [one for one in channel.said if one.card]
+    await until(lambda: sum(one.card is not None for one in channel.said) == 1 + len(more))
+    [card, *_] = [one for one in channel.said if one.card]
     await until(lambda: not gateway.intake.tasks)
     return channel, card, until
 
@@ -90,3 +93,42 @@ async def test_an_owner_answers_the_question_of_a_project_agent_and_the_chat_goe
     await until(lambda: "Answered: USD by U1." in channel.texts())
     await channel.say("/inbox")
     await until(lambda: "No open questions." in channel.texts())
+
+
+async def test_the_inbox_shows_the_action_that_a_yes_permits_and_a_long_one_whole_on_demand(room) -> None:
+    short, long = asked_for(action="DROP TABLE a"), asked_for(action="DROP TABLE b;\n" * 100 + "THE END")
+    channel, _, until = await asked(room, short, long)
+    numbers = [one.card.buttons[0].value.split()[1] for one in channel.said if one.card]
+    await channel.say("/inbox")
+    await until(lambda: any(f"/approve {numbers[1]} or" in one for one in channel.texts()))
+    listed = channel.texts()[-1]
+    assert f"A yes permits exactly this:\n```\nDROP TABLE a\n```\nWhich?\n/approve {numbers[0]} or" in listed
+    assert f"an action of 1,407 characters, which begins like this. /inbox {numbers[1]} shows all" in listed
+    assert "THE END" not in listed
+    await channel.say(f"/inbox {numbers[1]}")
+    await until(lambda: any("THE END" in one for one in channel.texts()[-3:]))
+    await channel.say("/inbox abcdef")
+    await until(lambda: channel.texts()[-1].startswith("Question abcdef is not open."))
+
+
+async def test_the_inbox_continues_after_the_twentieth_question(room) -> None:
+    channel, _, until = await asked(room, WORDS)
+    [(_, mailbox)] = room.opened
+    for number in range(20):
+        work = Message(role=Role.USER, content=(ContentBlock(text="go", data={}),))
+        await mailbox.submit_background(RunActivation.new(f"agent:shop/Ash{number}", [work]))
+    await mailbox.settled()
+    await channel.say("/inbox")
+    await until(lambda: any("1 more: /inbox after " in one for one in channel.texts()))
+    [more] = [one for one in channel.texts() if "1 more: /inbox after " in one]
+    await channel.say(more.rpartition("1 more: ")[2])
+    await until(lambda: channel.texts()[-1].count("Which?\n/answer ") == 1)
+    await channel.say("/inbox after abcdef")
+    await until(lambda: channel.texts()[-1].startswith("Question abcdef is not open."))
+
+
+async def test_the_card_of_an_answered_question_still_shows_its_action(room) -> None:
+    channel, card, until = await asked(room, asked_for(action="DROP TABLE a"))
+    await channel.press(card.card.buttons[0].value)
+    await until(lambda: not card.card.buttons)
+    assert card.text == "A yes permits exactly this:\n```\nDROP TABLE a\n```\n\nWhich?\n\nApproved by U1."

@@ -8,7 +8,7 @@ import pytest
 from gateway_room import Agent, settled
 from postroom.app.undelivered import UndeliveredService
 from postroom.contracts.errors import InvalidArgument, ServerUnavailable
-from postroom.gateway.platforms.base import MOST_TRIES
+from postroom.gateway.platforms.base import MAX_TRIES
 
 TOKEN = f"123456789:{'Ab-_9' * 7}"
 
@@ -21,7 +21,7 @@ async def poisoned(room):
     gateway, channel = await room.open(Agent())
     room.clock.advance(timedelta(minutes=5))
     update = {"update_id": 7, "message": {"text": f"poison {TOKEN}"}, "token": "a-secret"}
-    for _ in range(MOST_TRIES - 1):
+    for _ in range(MAX_TRIES - 1):
         with pytest.raises(ServerUnavailable):
             await channel.take_in(update, meet_a_defect)
         assert gateway.liveness()["telegram"]["state"] == "reconnecting"

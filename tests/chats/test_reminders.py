@@ -7,7 +7,7 @@ from gateway_room import CONFIG, Agent, all_answered, settled
 from postroom.contracts.chat_people import PersonRole
 from postroom.contracts.records import replace
 from postroom.gateway import wording
-from postroom.gateway.reminders import CHAT, MOST_SCHEDULES, next_time
+from postroom.gateway.reminders import CHAT, MAX_SCHEDULES, next_time
 from postroom.gateway.session import Platform
 
 
@@ -225,11 +225,11 @@ async def test_who_may_not_write_any_more_is_not_served(room) -> None:
 
 async def test_no_more_than_so_many_stand_in_one_session_and_others_have_their_own(room) -> None:
     gateway, channel = await room.open(Agent())
-    for number in range(MOST_SCHEDULES + 1):
+    for number in range(MAX_SCHEDULES + 1):
         await channel.say(f"/remind 1h {number}")
         await settled(lambda: not gateway.intake.tasks)
     await channel.say("/every", chat="b")
-    await all_answered(room, gateway, MOST_SCHEDULES + 2)
-    refused = wording.too_many_schedules(MOST_SCHEDULES)
+    await all_answered(room, gateway, MAX_SCHEDULES + 2)
+    refused = wording.too_many_schedules(MAX_SCHEDULES)
     await settled(lambda: channel.texts().count(refused) == 1, room.hurry(gateway))
     await settled(lambda: channel.texts("b") == ["No schedules or reminders."], room.hurry(gateway))

@@ -35,7 +35,7 @@ from dispatch_room import (
     unauthorized,
     waiting_run,
 )
-from postroom.concurrency import LONGEST_PAUSE_MS
+from postroom.concurrency import MAX_PAUSE_MS
 from postroom.contracts import errors
 from postroom.contracts.activation import Recovery
 from postroom.contracts.dispatch import RunDispatchResult
@@ -96,7 +96,7 @@ async def fails_once(room, mailbox, operation):
         return operations(mailbox, operation, "error") == 1 and room.clock.sleeping == 2
 
     await eventually(waits_to_try_again)
-    room.passes(milliseconds=LONGEST_PAUSE_MS)
+    room.passes(milliseconds=MAX_PAUSE_MS)
     await mailbox.settled()
 
 

@@ -397,7 +397,7 @@ def test_a_number_that_does_not_exist_is_not_read_as_zero(room):
 
 async def test_what_ended_well_is_counted_to_a_bound_and_what_failed_to_the_last(room, monkeypatch):
     """Ended rows stay for days; a sweep that counted all of them took longer every day."""
-    monkeypatch.setattr("postroom.stores.runs.dispatches.MOST_COUNTED", 2)
+    monkeypatch.setattr("postroom.stores.runs.dispatches.MAX_COUNTED", 2)
     for status in (ACKED, CANCELLED, DEAD):
         for number in range(3):
             await ended(room.stores, f"{status.value}-{number}", status)

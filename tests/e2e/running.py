@@ -23,7 +23,7 @@ from machine import PATIENCE, Bound
 T = TypeVar("T")
 START_PATIENCE = 50.0
 """Seconds for which a server that starts may do nothing."""
-LEAST_WORK = 0.1
+MIN_WORK = 0.1
 """Seconds of the processor that count as doing something; a server that is not ready spends less by waiting."""
 STOP_PATIENCE = 50.0
 _OLDER_NAMES = (
@@ -102,7 +102,7 @@ class RunningServer:
                         return
             with contextlib.suppress(psutil.NoSuchProcess):
                 used = process.cpu_times()
-                if used.user + used.system >= worked + LEAST_WORK:
+                if used.user + used.system >= worked + MIN_WORK:
                     worked, until = used.user + used.system, time.monotonic() + START_PATIENCE
             pause.wait(0.02)
         self.kill()

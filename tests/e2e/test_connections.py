@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from e2e.running import PATIENCE, Cut, RunningServer
 from postroom.app import connection
-from postroom.app.connection import LONGEST_HEAD
+from postroom.app.connection import MAX_HEAD_LENGTH
 
 SHORT = 0.4
 """Seconds that the servers in these tests wait for what a client owes; the tests wait long enough for it."""
@@ -132,7 +132,7 @@ def test_a_crowd_that_takes_every_connection_neither_ends_the_server_nor_floods_
 def test_an_address_that_is_too_long_is_not_read_to_its_end_and_others_go_on(narrow: RunningServer) -> None:
     with socket.create_connection(narrow.address, timeout=PATIENCE) as one:
         try:
-            one.sendall(b"GET /v1/whois?agent_name=" + b"a" * 2 * LONGEST_HEAD)
+            one.sendall(b"GET /v1/whois?agent_name=" + b"a" * 2 * MAX_HEAD_LENGTH)
             said = one.recv(1_000)
         except ConnectionError:  # closed while we were still writing
             said = b""

@@ -11,7 +11,7 @@ from contextlib import suppress
 import pytest
 
 from e2e.running import PATIENCE, RunningServer
-from postroom.app.connection import LONGEST_HEAD, MOST_BEHIND
+from postroom.app.connection import MAX_BEHIND, MAX_HEAD_LENGTH
 
 HOST = b"Host: 127.0.0.1\r\n"
 GET = b"GET /healthz HTTP/1.1\r\n" + HOST
@@ -53,10 +53,10 @@ def in_pieces(whole: bytes) -> list[bytes]:
 
 
 def test_a_head_has_a_limit_whole_or_in_pieces_and_no_part_of_it_goes_round(server: RunningServer) -> None:
-    for size in (200, 60_000, LONGEST_HEAD - 1):
+    for size in (200, 60_000, MAX_HEAD_LENGTH - 1):
         assert statuses(answered(server, head(size))) == [200]
         assert statuses(answered(server, *in_pieces(head(size)))) == [200]
-    too_long = [head(LONGEST_HEAD + 1), head(70_000), head(300_000)]
+    too_long = [head(MAX_HEAD_LENGTH + 1), head(70_000), head(300_000)]
     for part in (
         GET + b"X-Short: a\r\n" * 7_000 + b"\r\n",
         GET + b"X-Spaces:" + b" " * 70_000 + b"a\r\n\r\n",
@@ -165,8 +165,8 @@ def test_requests_in_one_write_are_answered_in_their_order(server: RunningServer
 
 
 def test_of_too_many_requests_at_once_the_first_are_answered_and_no_other(server: RunningServer) -> None:
-    many = (GET + b"\r\n") * (MOST_BEHIND + 100)
-    assert statuses(answered(server, many)) == [200] * (MOST_BEHIND + 1)
+    many = (GET + b"\r\n") * (MAX_BEHIND + 100)
+    assert statuses(answered(server, many)) == [200] * (MAX_BEHIND + 1)
 
 
 def test_a_client_that_sends_far_too_much_at_once_sees_the_refusal(server: RunningServer) -> None:

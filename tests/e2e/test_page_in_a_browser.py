@@ -216,6 +216,9 @@ def test_a_draft_outlives_an_error_until_a_message_was_sent(site, browser):
     assert browser.see(f"{body}.value") == "", "the draft of another message"
     browser.open(f"{site.address}/p/orchard/m/{site.message}?sent=1")
     browser.open(write)
+    assert browser.see(f"{body}.value") == "A long letter", "an address alone says nothing of what was sent"
+    browser.open(f"{site.address}/p/orchard/m/{site.message}?sent=1&seal=ours")
+    browser.open(write)
     assert browser.see(f"{body}.value") == ""
     assert not browser.complaints()
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from e2e.running import RunningServer
 from mail_room import HARBOR
-from postroom.app.connection import LONGEST_HEAD
+from postroom.app.connection import MAX_HEAD_LENGTH
 from rest_room import OPERATOR, TOKEN, Edge, all_names, arguments_of
 
 if os.environ.get("CI"):  # there it must be installed; elsewhere these tests may be passed over
@@ -106,7 +106,7 @@ class World:
             if isinstance(case.query, dict) and isinstance(case.query.get("wait"), int):
                 case.query["wait"] = min(case.query["wait"], 0)  # nothing happens meanwhile
             if self._url is not None:  # more than that no server of ours reads: see test_connections
-                assume(len(case.as_curl_command()) < LONGEST_HEAD // 2)
+                assume(len(case.as_curl_command()) < MAX_HEAD_LENGTH // 2)
             answer = case.call_and_validate(headers=self._headers, base_url=self._url, checks=CHECKS)
             assert not LEAK.search(answer.text), answer.text
 

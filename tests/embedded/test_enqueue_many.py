@@ -175,7 +175,7 @@ async def test_the_same_items_again_are_answered_at_once(opening):
 
 
 async def test_a_call_that_is_cut_off_between_two_commits_is_called_again(opening, monkeypatch):
-    monkeypatch.setattr(submission, "MOST_TOGETHER", 10)
+    monkeypatch.setattr(submission, "MAX_BATCH", 10)
     items = [Item(f"t{number}", number, key="once", delay=LATER) for number in range(35)]
 
     def give_up(done, of):
@@ -190,7 +190,7 @@ async def test_a_call_that_is_cut_off_between_two_commits_is_called_again(openin
 
 
 async def test_what_cannot_be_stored_undoes_its_commit_and_no_other(opening, monkeypatch):
-    monkeypatch.setattr(submission, "MOST_TOGETHER", 2)
+    monkeypatch.setattr(submission, "MAX_BATCH", 2)
     items = [Item(thread, "a", delay=LATER) for thread in ("t", "t", "u", "t")]
     async with opening(nothing, replace(SOON, max_queued_per_thread=2)) as mailbox:
         with pytest.raises(QueueFull, match=r"^item 3: .*thread 't'"):

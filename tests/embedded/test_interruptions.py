@@ -5,8 +5,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from embedded_room import on, texts
+from embedded_room import answer_open_question, on, texts
 from postroom import (
+    Budget,
+    BudgetScope,
+    BudgetWindow,
     BusyPolicy,
     GiveUp,
     Item,
@@ -278,7 +281,7 @@ async def test_what_was_accepted_before_its_deadline_keeps_its_run_when_it_is_en
         assert again.id == first.id
 
 
-async def test_a_queued_run_whose_deadline_has_passed_says_so_until_its_turn_comes(manual):
+async def test_a_queued_run_whose_deadline_has_passed_says_so_until_it_fails(manual):
     ends = asyncio.Event()
 
     async def work(run):
@@ -291,11 +294,64 @@ async def test_a_queued_run_whose_deadline_has_passed_says_so_until_its_turn_com
         mailbox.clock.advance(timedelta(seconds=6))
         reason = await mailbox.admin.why_not(late.id)
         assert (reason.why, reason.until) == (WhyNot.TOO_LATE, None)
-        assert reason.text.endswith("has passed: it never starts, and fails as soon as its turn comes")
+        assert reason.text.endswith("has passed: it never starts, and fails at the next sweep")
         ends.set()
         await mailbox.run_until_idle()
         assert (await first.status()).state is State.DONE
         assert (await mailbox.admin.why_not(late.id)).why is WhyNot.ENDED
+
+
+async def until_swept(mailbox, handle):
+    """Sweep once, and return the text with which the run has failed."""
+    await mailbox.admin.run_sweep()
+    status = await handle.status()
+    assert status.state is State.FAILED
+    return status.error
+
+
+@on("memory", "postgres")
+async def test_the_sweep_fails_queued_runs_whose_deadline_has_passed_though_their_thread_is_busy(manual):
+    begun, ends = asyncio.Event(), asyncio.Event()
+
+    async def work(run):
+        begun.set()
+        await ends.wait()
+        return run.text
+
+    async with manual(work) as mailbox, asyncio.TaskGroup() as group:
+        first = await mailbox.enqueue("chat", "first")
+        late = await mailbox.enqueue("chat", "late", deadline=from_now(mailbox, 5))
+        later = await mailbox.enqueue("chat", "later", deadline=from_now(mailbox, 7))
+        group.create_task(mailbox.run_until_idle())
+        async with asyncio.timeout(30):
+            await begun.wait()
+        mailbox.clock.advance(timedelta(seconds=6))
+        assert "the deadline passed before the run was started" in await until_swept(mailbox, late)
+        assert (await first.status()).state is State.RUNNING
+        assert (await later.status()).state is State.QUEUED
+        assert [one.run_id async for one in mailbox.dead_letters] == [late.id]
+        ends.set()
+        assert [await one.result(timeout=30) for one in (first, later)] == ["first", "later"]
+
+
+async def test_a_run_that_asks_whether_it_may_start_fails_at_its_deadline_and_the_next_run_asks(manual):
+    budget = Budget(per=BudgetScope.TENANT, window=BudgetWindow.MONTH, runs=1)
+    async with manual(echo, config=MailboxConfig(budgets=(budget,))) as mailbox:
+        await mailbox.enqueue("first", "go", tenant="acme")
+        await mailbox.run_until_idle()
+        late = await mailbox.enqueue("a", "late", tenant="acme", deadline=from_now(mailbox, 5))
+        await mailbox.run_until_idle()
+        held = await mailbox.enqueue("b", "held", tenant="acme")
+        await mailbox.run_until_idle()
+        assert [(await one.status()).state for one in (late, held)] == [State.WAITING, State.QUEUED]
+        mailbox.clock.advance(timedelta(seconds=6))
+        with pytest.raises(InvalidSubmission, match=r"the deadline .* has passed"):
+            await answer_open_question(late, approved=True)
+        assert "the deadline passed before the run was started" in await until_swept(mailbox, late)
+        await mailbox.run_until_idle()
+        await answer_open_question(held, approved=True)
+        await mailbox.run_until_idle()
+        assert await held.result(timeout=30) == "held"
 
 
 async def test_a_deadline_that_passes_while_its_run_waits_fails_the_run(manual):

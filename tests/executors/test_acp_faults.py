@@ -14,7 +14,7 @@ from postroom.contracts import errors
 from postroom.contracts.records import replace
 from postroom.contracts.runners import Runner
 from postroom.executors.acp.conversation import Conversation
-from postroom.executors.jsonrpc import MOST_NOISE, Answer, Asked, Peer, ProtocolFault, Told
+from postroom.executors.jsonrpc import MAX_NOISE, Answer, Asked, Peer, ProtocolFault, Told
 from postroom.executors.processes.output import StdinWriter
 
 PID = "say('pid %d. ' % os.getpid())\n"
@@ -250,7 +250,7 @@ def test_a_line_that_comes_in_small_pieces_costs_its_bytes() -> None:
 def test_noise_is_kept_within_bounds() -> None:
     peer, _ = _peer(longest_line=1 << 20)
     tracemalloc.start()
-    for _ in range(MOST_NOISE):
+    for _ in range(MAX_NOISE):
         list(peer.heard(b"n" * 10_000 + b"\n"))
     kept, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()

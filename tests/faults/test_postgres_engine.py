@@ -39,7 +39,7 @@ from postroom.stores.postgres.schema import migrate
 from postroom.stores.postgres.sql_transaction import PostgresTransaction, lock_number
 from postroom.stores.postgres.store import PostgresStore
 from postroom.stores.sql_transaction import SqlTransaction, Statement
-from postroom.stores.store import LEAST, SqlStore
+from postroom.stores.store import MIN_SPACE, SqlStore
 from postroom.testing import ManualClock
 from store_kinds import POOLED, pooled, refuse_missing
 
@@ -897,7 +897,7 @@ async def test_room_is_taken_as_large_as_it_is_wanted(store: SqlStore, size: int
     """On disk: the server whose temporary files are limited to less than half of it refuses, one with a little more does
     not.
     """
-    wanted = max(size, LEAST)
+    wanted = max(size, MIN_SPACE)
 
     def within(limit: int) -> Change:
         def change(sql: SqlTransaction) -> None:

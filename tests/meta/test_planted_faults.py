@@ -34,7 +34,7 @@ DISPATCHES = "tests/conformance/test_dispatch"
 FAULTS = {
     "1 nobody polls for due work": Planted(
         "dispatch/recovery.py",
-        "        limit = min(slots.free + len(slots.waiting), _MOST_DUE)\n",
+        "        limit = min(slots.free + len(slots.waiting), _MAX_DUE)\n",
         "        limit = 0\n",
         f"{MAILBOX}/test_recovery.py::test_a_delayed_dispatch_starts_at_its_instant_and_not_before_also_by_itself",
     ),

@@ -13,7 +13,7 @@ from postroom.stores.sql_transaction import second_texts, statements
 from postroom.stores.sqlite.migrate import migrate
 from table_rows import each_row
 
-MOST_SECOND_TEXTS = 19
+MAX_SECOND_TEXTS = 19
 NOT_TO_BE_PREPARED = {"store.rehearse", "store.forget_rehearsal", "store.end_rehearsal"}
 """Statements that PREPARE does not accept: commands about the transaction itself."""
 
@@ -53,4 +53,4 @@ def test_a_statement_of_one_engine_alone_counts_as_a_second_text() -> None:
 
 
 def test_statements_with_a_second_text_are_few() -> None:
-    assert len(second_texts()) <= MOST_SECOND_TEXTS, second_texts()
+    assert len(second_texts()) <= MAX_SECOND_TEXTS, second_texts()

@@ -97,6 +97,8 @@ CREATE UNIQUE INDEX pending_messages_place ON pending_messages (thread_id, place
 
 CREATE INDEX projects_spelling ON projects (spelling);
 
+CREATE INDEX push_subscriptions_of_session ON push_subscriptions (form_token);
+
 CREATE INDEX recipients_unread ON recipients (agent_id, seq) WHERE read_at IS NULL;
 
 CREATE INDEX run_dispatches_again ON run_dispatches (available_at, tenant, limit_key)
@@ -113,6 +115,9 @@ CREATE INDEX run_dispatches_ended ON run_dispatches (status, completed_at, dispa
 
 CREATE INDEX run_dispatches_held ON run_dispatches (held_until, held_by) WHERE held_until > 0;
 
+CREATE INDEX run_dispatches_late ON run_dispatches (deadline_at)
+  WHERE status = 'Queued' AND deadline_at IS NOT NULL AND attempt_count = 0 AND interruption_count = 0;
+
 CREATE INDEX run_dispatches_of_tenant ON run_dispatches (tenant, priority, created_at, dispatch_id)
   WHERE status = 'Queued' AND tenant <> '';
 
@@ -121,18 +126,18 @@ CREATE INDEX run_dispatches_of_thread ON run_dispatches (thread_id, priority, cr
 CREATE INDEX run_dispatches_queue ON run_dispatches (thread_id, priority, created_at, dispatch_id)
   WHERE status = 'Queued';
 
-CREATE UNIQUE INDEX run_dispatches_run ON run_dispatches (run_id) WHERE is_open = 1;
+CREATE UNIQUE INDEX run_dispatches_run ON run_dispatches (run_id) WHERE status = 'Queued';
 
 CREATE INDEX run_dispatches_unreconciled ON run_dispatches (completed_at, dispatch_id) WHERE reconciled = 0;
 
 CREATE INDEX run_dispatches_urgent
   ON run_dispatches (priority, created_at, dispatch_id, available_at, thread_id) WHERE status = 'Queued';
 
-CREATE UNIQUE INDEX run_messages_id ON run_messages (thread_id, message_id);
+CREATE UNIQUE INDEX run_messages_id ON run_messages (message_id, thread_id);
 
 CREATE UNIQUE INDEX run_messages_place ON run_messages (thread_id, seq);
 
-CREATE INDEX run_messages_run ON run_messages (thread_id, run_id, seq) WHERE run_id IS NOT NULL;
+CREATE INDEX run_messages_run ON run_messages (run_id, thread_id, seq) WHERE run_id IS NOT NULL;
 
 CREATE INDEX run_spending_asked ON run_spending (window_end) WHERE asked_by <> '';
 
@@ -145,6 +150,8 @@ CREATE INDEX run_threads_children ON run_threads (parent_thread_id, thread_id) W
 CREATE INDEX run_threads_resource ON run_threads (resource_id, thread_id) WHERE resource_id IS NOT NULL;
 
 CREATE INDEX runners_claiming ON runners (agent_id) WHERE claims_tasks = 1;
+
+CREATE INDEX runs_asked ON runs (updated_at, run_id) WHERE status = 'waiting';
 
 CREATE INDEX runs_holding ON runs (thread_id) WHERE status <> 'done' AND holds_others = 1;
 
@@ -565,6 +572,29 @@ CREATE TABLE projects (
   git_identity TEXT NOT NULL DEFAULT '',
   owner        TEXT NOT NULL DEFAULT ''
 );
+
+CREATE TABLE push_notices (
+  subscription_id TEXT NOT NULL,
+  item            TEXT NOT NULL,
+  created_at      INTEGER NOT NULL,
+  closed_at       INTEGER,
+  PRIMARY KEY (subscription_id, item)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE push_subscriptions (
+  id           TEXT PRIMARY KEY,
+  endpoint     TEXT NOT NULL UNIQUE,
+  p256dh       TEXT NOT NULL,
+  auth         TEXT NOT NULL,
+  person       TEXT NOT NULL,
+  form_token   TEXT NOT NULL,
+  server_key   TEXT NOT NULL,
+  created_at   INTEGER NOT NULL,
+  ends_at      INTEGER NOT NULL,
+  seen_at      INTEGER NOT NULL,
+  delivered_at INTEGER,
+  error        TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
 
 CREATE TABLE questions (
   run_id      TEXT NOT NULL REFERENCES "active_runs" (run_id) ON DELETE CASCADE,

@@ -93,7 +93,7 @@ PLANTS = (
     plant(
         "work may go on until 1 s behind the end of its lease",
         WORKER,
-        "    return lease_until - min(length // 10, _MOST_SAFETY_MS)\n",
+        "    return lease_until - min(length // 10, _MAX_SAFETY_MS)\n",
         "    return lease_until + 1_000\n",
     ),
     plant(

@@ -18,7 +18,7 @@ from planted.lines import LINES
 from planted.protocol import Plant
 
 ROOT = Path(__file__).resolve().parents[2]
-MOST_NAMES = 400
+MAX_NAMES = 400
 """For more tests than this, the command line names their files instead."""
 MINUTES = 20
 
@@ -35,7 +35,7 @@ def tests_of(plant: Plant, data: Path) -> list[str]:
     measured = next(one for one in known.measured_files() if one.endswith(f"/postroom/{file}"))
     contexts = known.contexts_by_lineno(measured).get(number, [])
     names = sorted({context.partition("|")[0] for context in contexts} - {""})
-    return names if len(names) <= MOST_NAMES else sorted({name.partition("::")[0] for name in names})
+    return names if len(names) <= MAX_NAMES else sorted({name.partition("::")[0] for name in names})
 
 
 def finding(plant: Plant, tests: list[str], copy: Path) -> str:

@@ -15,11 +15,11 @@ from real_clients.terminal import at_a_terminal
 from real_clients.tokens import tokens_of
 
 Scenario = Callable[[Bench], str]
-LATEST_END = 1.0
+MAX_END = 1.0
 """Seconds; a hook that waits for mail would take 25 and more."""
 TURNS = 5
 """How many turns with postroom may be later, because the machine has other work; the quickest turn counts."""
-MOST_STEPS = 200
+MAX_STEPS = 200
 """How many requests a run may make before what it waits for must have come."""
 
 
@@ -79,14 +79,12 @@ def ends_with_its_answer(bench: Bench) -> str:
     bench.team()
     bench.as_agent("Bo")
     late: list[float] = []
-    while len(late) < TURNS and min(late, default=LATEST_END) >= LATEST_END:
+    while len(late) < TURNS and min(late, default=MAX_END) >= MAX_END:
         late.append(seconds_to_the_end(*bench.trusted) - without)
     print(
         f"{bench.client.name} ends {min(late):.2f} s later than without postroom, which takes {without:.2f} s"
     )
-    assert min(late) < LATEST_END, (
-        f"it ended {late} s later than without postroom, which takes {without:.1f} s"
-    )
+    assert min(late) < MAX_END, f"it ended {late} s later than without postroom, which takes {without:.1f} s"
     return ""
 
 
@@ -350,7 +348,7 @@ def steered(bench: Bench) -> str:
 
     def script(asked: Asked) -> Step:
         steps.append(asked.text)
-        if "There are four." in asked.text or len(steps) > MOST_STEPS:
+        if "There are four." in asked.text or len(steps) > MAX_STEPS:
             return Say("One boat, and four gulls.")
         if second in asked.text:
             return CallTool("send_message", {**here, **news})

@@ -4,7 +4,7 @@ import base64
 
 from postroom.contracts.messages import ContentBlock, Message, Role
 from postroom.contracts.records import replace
-from postroom.runtime.files import MOST_BYTES, MOST_PARTS, with_files
+from postroom.runtime.files import MAX_BYTES, MAX_PARTS, with_files
 from run_files import PNG, Files, file
 from table_rows import each_row
 
@@ -72,18 +72,18 @@ async def test_a_file_that_is_missing_and_one_that_was_written_down_are_text():
 
 
 async def test_old_pictures_are_named_and_not_sent_again():
-    numbers = range(MOST_PARTS + 3)
+    numbers = range(MAX_PARTS + 3)
     shown = await _shown(Files(*(file(number, "image/png") for number in numbers)), *numbers)
     kinds = [message[1][0] for message in shown]
-    assert kinds == ["text"] * 3 + ["image"] * MOST_PARTS
+    assert kinds == ["text"] * 3 + ["image"] * MAX_PARTS
     assert "was sent earlier" in shown[0][1][1]
 
 
 async def test_pictures_of_one_request_are_bounded_in_bytes():
-    half = b"x" * (MOST_BYTES // 2 + 1)
+    half = b"x" * (MAX_BYTES // 2 + 1)
     shown = await _shown(Files(file(1, "image/png", half), file(2, "image/png", half)), 1, 2)
     assert [message[1][0] for message in shown] == ["text", "image"]
-    files = Files(file(1, "image/png", b"", size=MOST_BYTES + 1))
+    files = Files(file(1, "image/png", b"", size=MAX_BYTES + 1))
     [[_, (kind, _)]] = await _shown(files, 1)
     assert (kind, len(files.refused)) == ("text", 1)
 

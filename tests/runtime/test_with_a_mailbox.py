@@ -83,13 +83,14 @@ def asked(text: str = "go", **fields: Any) -> RunActivation:
 
 @asynccontextmanager
 async def time_passing(application: Application) -> AsyncIterator[None]:
-    """Advance the time for sleeping tasks, no faster than the store writes."""
+    """Advance the time, no faster than the store writes, and start the runs that are due by then."""
 
     async def passing() -> None:
         while True:
             await application.stores.store.write(lambda tx: None, key="t")  # behind what was asked before
-            if application.clock.sleeping:
-                application.clock.advance(timedelta(milliseconds=250))
+            application.clock.advance(timedelta(milliseconds=250))
+            for mailbox in application.opened:
+                await mailbox.poll()
 
     async with asyncio.TaskGroup() as group:
         task = group.create_task(passing())

@@ -10,7 +10,7 @@ import pytest
 
 from postroom.contracts.errors import InvalidSchedule
 from postroom.contracts.schedules import Missed, Overlap, Schedule
-from postroom.schedules.ticks import MOST_MISSED, _before, due_at, next_tick, planned, refuse_unfit
+from postroom.schedules.ticks import MAX_MISSED, _before, due_at, next_tick, planned, refuse_unfit
 from table_rows import each_row
 
 HOUR = 3_600_000
@@ -99,9 +99,9 @@ def test_an_interval_keeps_its_step_whatever_clocks_do() -> None:
         (Missed.SKIP, 60_001, (False, 0, 1)),
         (Missed.SKIP, 4 * HOUR + 5, (False, 0, 5)),
         (Missed.ALL, 4 * HOUR + 5, (True, 0, 1)),
-        (Missed.ALL, (MOST_MISSED - 1) * HOUR, (True, 0, 1)),
-        (Missed.ALL, MOST_MISSED * HOUR, (True, 1, 2)),
-        (Missed.ALL, 10 * MOST_MISSED * HOUR, (True, 9 * MOST_MISSED + 1, 9 * MOST_MISSED + 2)),
+        (Missed.ALL, (MAX_MISSED - 1) * HOUR, (True, 0, 1)),
+        (Missed.ALL, MAX_MISSED * HOUR, (True, 1, 2)),
+        (Missed.ALL, 10 * MAX_MISSED * HOUR, (True, 9 * MAX_MISSED + 1, 9 * MAX_MISSED + 2)),
     ],
 )
 @pytest.mark.parametrize("line", [None, "0 * * * *"])

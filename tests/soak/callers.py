@@ -9,7 +9,7 @@ import random
 import signal
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -23,7 +23,7 @@ AGAIN_AFTER, AGAIN_SHARE = 0.2, 0.1
 """Seconds, and the share of its longest pause, after the longer of which a caller tries or polls again: many callers at
 once, each with a new client, would leave the servers no processor.
 """
-KILLED, LONGEST_COMMAND = 0.25, 0.3
+KILLED, MAX_COMMAND_LENGTH = 0.25, 0.3
 """The share of commands that are killed, and the seconds within which; some have ended before."""
 RETRYABLE = 75
 """The exit code of a command that found no server, or lost it."""
@@ -103,13 +103,19 @@ class Caller(ABC):
         """Ask one question, and return when it has its answer."""
 
     async def until_taken(
-        self, line: Line, method: str, path: str, body: bytes, headers: dict[str, str], good: Sequence[int]
+        self,
+        line: Line,
+        method: str,
+        path: str,
+        body: bytes,
+        headers: Callable[[], dict[str, str]],
+        good: Sequence[int],
     ) -> tuple[int, object]:
-        """Send a request until it is answered with one of these statuses."""
+        """Send a request, with headers made for each try, until it is answered with one of these statuses."""
         while True:
             await self.server.is_up.wait()
             try:
-                status, told = await line.exchange(method, path, body, headers)
+                status, told = await line.exchange(method, path, body, headers())
             except Cut:
                 await asyncio.sleep(self.again_after)
                 continue
@@ -203,7 +209,7 @@ class Terminal(Mate):
             said.unlink(missing_ok=True)
             process = await begun(words, said, self.server.data_dir.parent, self.server.around)
             if self.dice.random() < KILLED:
-                await asyncio.sleep(self.dice.uniform(0, LONGEST_COMMAND))
+                await asyncio.sleep(self.dice.uniform(0, MAX_COMMAND_LENGTH))
                 process.kill()
             code = await asyncio.to_thread(process.wait)
             self.kills += code == -signal.SIGKILL
@@ -271,12 +277,15 @@ class BuildServer(Caller):
 
     async def ask(self, asked: Asked) -> None:
         body = json.dumps({"text": f"Say {asked.nonce}", "conversation": self.conversation}).encode()
-        stamp = str(int(time.time()))
-        headers = {
-            "X-Postroom-Timestamp": stamp,
-            "X-Postroom-Signature": signature(HOOK_SECRET, stamp, body),
-            "X-Postroom-Delivery": asked.nonce,
-        }
+
+        def headers() -> dict[str, str]:
+            stamp = str(int(time.time()))
+            return {
+                "X-Postroom-Timestamp": stamp,
+                "X-Postroom-Signature": signature(HOOK_SECRET, stamp, body),
+                "X-Postroom-Delivery": asked.nonce,
+            }
+
         line = Line(self.server)
         _, told = await self.until_taken(line, "POST", "/channels/webhook/ci", body, headers, (202,))
         line.close()
@@ -306,7 +315,7 @@ class Program(Caller):
         line = Line(self.server)
         for _ in range(self.dice.choice((1, 1, 1, 2))):
             path = "/v1/chat/completions"
-            status, told = await self.until_taken(line, "POST", path, body, headers, (200, 500))
+            status, told = await self.until_taken(line, "POST", path, body, lambda: headers, (200, 500))
             asked.is_accepted = True
             if status == 500:
                 asked.told = str(told)

@@ -18,7 +18,7 @@ WHILE_STARTING = 0.15
 """The share of starts that are killed before the server is ready."""
 PROGRAMS = (0, 0, 1, 1, 2)
 """How many of the programs that a server runs are killed in its life, at most."""
-LONGEST_LIFE = 2.0
+MAX_LIFE = 2.0
 PATIENCE = 600.0
 """Seconds after which a question without an answer is a finding."""
 
@@ -96,7 +96,7 @@ class _Killing:
     async def _round(self) -> None:
         """Keep it alive for a while, kill programs that it runs, and then kill it."""
         chosen, dice, done = self._chosen, self._dice, self.done
-        over = time.monotonic() + (chosen.kill_every or dice.uniform(0, LONGEST_LIFE))
+        over = time.monotonic() + (chosen.kill_every or dice.uniform(0, MAX_LIFE))
         for left in range(dice.choice(PROGRAMS), 0, -1):
             await asyncio.sleep(dice.uniform(0, (over - time.monotonic()) / left))
             while not (is_killed := self._server.kill_a_program(dice)) and time.monotonic() < over:
@@ -112,7 +112,7 @@ class _Killing:
         """Start it, and perhaps kill it before it is ready."""
         await self._server.spawn()
         if not self._chosen.kill_every and not self._is_enough() and self._dice.random() < WHILE_STARTING:
-            await asyncio.sleep(self._dice.uniform(0, LONGEST_LIFE))
+            await asyncio.sleep(self._dice.uniform(0, MAX_LIFE))
             await self._server.kill()
             self.done.kills += 1
             self.done.while_starting += 1

@@ -8,7 +8,7 @@ from mail_room import HARBOR, SHORE, Room, room_in_memory
 from postroom.contracts.errors import CursorAhead, CursorExpired, InvalidArgument
 from postroom.contracts.runs import Usage
 from postroom.contracts.waking import AskedQuestion, MessageRun
-from postroom.mail.catching_up import MOST
+from postroom.mail.catching_up import MAX_ENTRIES_READ
 from postroom.mail.context import Caller, token_hash
 from postroom.stores.mail.access import MailWrites
 
@@ -119,8 +119,8 @@ async def test_a_long_absence_is_summarised_by_its_newest_events(room: Room) -> 
         await room.call("file_reservation_paths", agent_name="Ada", paths=paths)
     newest = (await caught_up(room))["next"]
     found = await caught_up(room, after=2)
-    assert (found["events"], found["skipped"]) == (MOST, newest - MOST - 2)
-    assert (await caught_up(room))["skipped"] == newest - MOST
+    assert (found["events"], found["skipped"]) == (MAX_ENTRIES_READ, newest - MAX_ENTRIES_READ - 2)
+    assert (await caught_up(room))["skipped"] == newest - MAX_ENTRIES_READ
     assert len(found["reserved"]) == 10
 
 

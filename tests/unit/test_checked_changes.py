@@ -130,6 +130,6 @@ async def test_a_change_that_uses_a_transaction_that_has_ended_is_refused(engine
 async def test_a_change_that_takes_long_is_refused(
     engine: CheckingEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("postroom.testing.changes.LONGEST_SECONDS", 0)
+    monkeypatch.setattr("postroom.testing.changes.MAX_SECONDS", 0)
     with pytest.raises(ChangeBreaksRules, match="more than"):
         await engine.write(lambda sql: sum(range(1_000)))

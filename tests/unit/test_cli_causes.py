@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from conformance.promises.given import an_office, put_message
-from postroom.app.check_results import LEAST_FREE, told_of_disk
+from postroom.app.check_results import MIN_FREE, told_of_disk
 from postroom.cli.main import main
 from postroom.contracts.errors import StoreFull
 from postroom.stores.sqlite import SqliteStore, restoring
@@ -115,10 +115,10 @@ def test_a_disk_with_too_little_room_is_told_with_how_much_it_must_be(tmp_path: 
     database = tmp_path / "postroom.db"
     database.write_bytes(b"")
     small = told_of_disk(database, free_of=lambda _: 1000).detail
-    os.truncate(database, LEAST_FREE)
-    large = told_of_disk(database, free_of=lambda _: 2 * LEAST_FREE - 1).detail
-    assert small == f"1000 bytes are free, the database has 0; at least {LEAST_FREE} are needed"
-    assert large.endswith(f"; at least {2 * LEAST_FREE} are needed, twice the database")
+    os.truncate(database, MIN_FREE)
+    large = told_of_disk(database, free_of=lambda _: 2 * MIN_FREE - 1).detail
+    assert small == f"1000 bytes are free, the database has 0; at least {MIN_FREE} are needed"
+    assert large.endswith(f"; at least {2 * MIN_FREE} are needed, twice the database")
 
 
 def test_what_a_killed_backup_left_in_the_folder_goes_with_the_next_one(data: Path) -> None:

@@ -147,6 +147,21 @@ def test_a_question_is_not_put_off_by_a_text_that_is_no_duration(
     assert not fake.seen
 
 
+def test_the_inbox_is_listed_in_pages(fake: FakePostroom, run: Run) -> None:
+    asked = list[str]()
+
+    def page(seen: Seen) -> dict[str, Any]:
+        asked.append(seen.path.partition("?")[2])
+        return {"questions": [QUESTION], "next": None if "after=1" in asked[-1] else "1/r/4f2a1c"}
+
+    fake.admin["GET", "/admin/questions"] = page
+    fake.admin["GET", "/admin/runs/failed"] = lambda _: {"failed": []}
+    first = run("inbox", "--limit", "1")
+    assert (first.code, "--after 1/r/4f2a1c" in first.err) == (0, True)
+    assert run("inbox", "--after", "1/r/4f2a1c", "--json").document["next"] is None
+    assert [one.split("&") for one in asked] == [["limit=1", "after="], ["limit=50", "after=1%2Fr%2F4f2a1c"]]
+
+
 def test_lists_name_the_agent_with_its_project_or_its_chat(fake: FakePostroom, run: Run) -> None:
     in_chat = {**QUESTION, "number": "77aa", "agent": "default", "project": "", "chat": "telegram/4711"}
     fake.admin["GET", "/admin/questions"] = lambda _: {"questions": [QUESTION, in_chat]}
@@ -381,7 +396,7 @@ def test_every_example_of_a_help_is_a_command_with_options_that_there_are() -> N
 def test_who_watches_without_a_server_is_told_that_it_is_waited_for_once_and_when_it_is_back(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(watch, "SHORTEST_PAUSE", 0)
+    monkeypatch.setattr(watch, "MIN_PAUSE", 0)
     for is_quiet, told in (
         (False, "no server is running here; waiting for the server\nthe server is back\n"),
         (True, ""),

@@ -83,7 +83,9 @@ async def test_the_beginning_of_an_answered_questions_number_never_answers_anoth
     second = room.agents.question_ids[-1]
     assert second != first
     for stale in (first, first[:5]):
-        with pytest.raises(StaleDecision, match=f"was answered already.*open now: {second}") as refused:
+        with pytest.raises(
+            StaleDecision, match=f"was answered already.*Ash has other open questions: {second}"
+        ) as refused:
             await room.questions.answer(stale, True, why="")
         assert refused.value.details == {"open": [second]}
     with pytest.raises(StaleDecision, match="a question without a number is not open"):

@@ -16,7 +16,7 @@ import pytest
 
 from application_room import Place, place
 from conformance.promises.run_given import run
-from postroom.app.check_results import LEAST_FREE, told_of_descriptors, told_of_disk
+from postroom.app.check_results import MIN_FREE, told_of_descriptors, told_of_disk
 from postroom.app.doctor import _channel
 from postroom.app.health import _store
 from postroom.contracts.dispatch import RunDispatchStatus
@@ -241,10 +241,10 @@ def test_descriptors_are_told_against_their_limit(subtests: pytest.Subtests) -> 
 @each_row(
     "size, free, state",
     [
-        (5, LEAST_FREE, "ok"),
-        (5, LEAST_FREE - 1, "failed"),
-        (LEAST_FREE, 2 * LEAST_FREE, "ok"),
-        (LEAST_FREE, 2 * LEAST_FREE - 1, "failed"),
+        (5, MIN_FREE, "ok"),
+        (5, MIN_FREE - 1, "failed"),
+        (MIN_FREE, 2 * MIN_FREE, "ok"),
+        (MIN_FREE, 2 * MIN_FREE - 1, "failed"),
     ],
 )
 def test_a_disk_that_fills_is_a_fault(size: int, free: int, state: str, tmp_path: Path) -> None:
@@ -262,8 +262,8 @@ def test_the_disk_of_a_database_that_is_not_there_is_seen_and_one_that_cannot_be
         raise PermissionError(errno.EACCES, "Permission denied")
 
     for database in (tmp_path / "postroom.db", tmp_path / "data" / "postroom.db"):
-        told = told_of_disk(database, free_of=lambda _: LEAST_FREE)
-        assert (told.state, told.detail) == ("ok", f"{LEAST_FREE} bytes are free")
+        told = told_of_disk(database, free_of=lambda _: MIN_FREE)
+        assert (told.state, told.detail) == ("ok", f"{MIN_FREE} bytes are free")
         assert told_of_disk(database, free_of=unseen).state == "unknown"
 
 

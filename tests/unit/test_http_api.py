@@ -37,7 +37,7 @@ from postroom.http_api.readiness import (
 )
 from postroom.http_api.routes import application, routes
 from postroom.http_api.sessions import Attempts, LoginService
-from postroom.services.login_codes import FORM_TOKEN, MOST_CODES, EndedSessions, LoginCodes, Sessions
+from postroom.services.login_codes import FORM_TOKEN, MAX_CODES, EndedSessions, LoginCodes, Sessions
 from postroom.services.statuses import STATUSES, status_of
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing.clock import ManualClock
@@ -516,10 +516,10 @@ async def test_codes_end_after_ten_minutes_and_the_oldest_of_too_many_is_dropped
     clock = ManualClock()
     codes = LoginCodes(SqliteStore.in_memory(clock), clock)
     made = []
-    for _ in range(MOST_CODES + 1):
+    for _ in range(MAX_CODES + 1):
         made.append(await codes.make())
         clock.advance(timedelta(milliseconds=1))
-    assert len(set(made)) == MOST_CODES + 1
+    assert len(set(made)) == MAX_CODES + 1
     assert not await codes.use(made[0])
     assert await codes.use(made[1])
     assert not await codes.use(made[1])

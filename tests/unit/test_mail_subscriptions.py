@@ -12,7 +12,7 @@ from postroom.contracts.errors import (
     UnknownSubscription,
     UnknownTask,
 )
-from postroom.contracts.subscriptions import MOST_OF_AGENT
+from postroom.contracts.subscriptions import MAX_OF_AGENT
 from table_rows import each_row
 
 room = room_in_memory
@@ -62,7 +62,7 @@ async def test_an_agent_lists_and_ends_its_own_subscriptions(room: Room) -> None
 
 async def test_an_agent_has_a_limit_of_subscriptions(room: Room) -> None:
     await room.open()
-    for number in range(MOST_OF_AGENT):
+    for number in range(MAX_OF_AGENT):
         await add(room, "file_changed", f"src/{number}.py")
     more = {"agent_name": "Ada", "kind": "file_changed", "about": "src/more.py"}
     await room.refused(TooLarge, "subscribe", **more)

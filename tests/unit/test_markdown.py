@@ -14,7 +14,7 @@ from postroom.markdown import (
     AS_WRITTEN,
     INLINE_LIMIT,
     MARKDOWN_LIMIT,
-    MOST_LOOKS,
+    MAX_LOOKS,
     PARSER,
     PLAIN_SHOWN,
     Markdown,
@@ -283,7 +283,7 @@ async def test_markdown_that_takes_too_much_work_is_plain_text(body: str):
     env: dict[str, Any] = {"pictures": {}}
     with pytest.raises(TooLarge):
         PARSER.parse(body, env)
-    assert env["looks"] <= MOST_LOOKS + 1
+    assert env["looks"] <= MAX_LOOKS + 1
     shown = (await Markdown().render({1: body}))[1]
     assert shown.tangled
     assert shown.cut is (len(body) > PLAIN_SHOWN)

@@ -841,7 +841,7 @@ except OSError as error:
 
 
 def test_copies_and_lists_of_sessions_have_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    limits = {"MOST_COPIES": 4, "MOST_COPIED": 100_000, "MOST_SESSIONS": 5}
+    limits = {"MAX_COPIES": 4, "MAX_COPIED": 100_000, "MAX_SESSIONS": 5}
     for name, limit in limits.items():
         monkeypatch.setattr(f"postroom.cli.hook_files.{name}", limit)
     path, data = tmp_path / "f", tmp_path / "data"

@@ -15,7 +15,7 @@ from postroom.contracts.errors import (
     UnknownNote,
     UnknownTask,
 )
-from postroom.contracts.notes import MOST_ACTIVE
+from postroom.contracts.notes import MAX_ACTIVE
 from postroom.mail.context import Rules
 from postroom.services.hooks import Hooks
 from table_rows import each_row
@@ -196,10 +196,10 @@ async def test_bad_notes_are_refused(room: Room, kind: type[Any], arguments: dic
 
 async def test_a_project_has_a_limit_of_active_notes(room: Room) -> None:
     await room.open()
-    for number in range(MOST_ACTIVE):
+    for number in range(MAX_ACTIVE):
         await add(room, f"Subject {number}", paths=[f"src/{number}.py"])
     await room.refused(TooLarge, "add_note", agent_name="Ada", subject="One more", text="t")
-    assert await add(room, "One more", replaces=[1]) == MOST_ACTIVE + 1
+    assert await add(room, "One more", replaces=[1]) == MAX_ACTIVE + 1
 
 
 async def test_a_session_is_given_the_notes_of_its_files_and_tasks_once(room: Room) -> None:

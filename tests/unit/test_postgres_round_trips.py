@@ -19,7 +19,7 @@ from postroom.stores.postgres import PostgresStore
 from postroom.stores.postgres.sql_transaction import LOOKS_OF_ONE_THREAD, PostgresTransaction
 from postroom.stores.sql_transaction import Statement
 
-MOST_A_RUN = 8
+MAX_PER_RUN = 8
 COMMITS_A_RUN = 2
 
 
@@ -61,7 +61,7 @@ async def test_a_run_takes_two_commits_and_few_round_trips(postgres_dsn: str, a_
         await mailbox.aclose()
         await asyncio.to_thread(kept.close)
     assert found["commits"] == COMMITS_A_RUN
-    assert found["round trips"] <= MOST_A_RUN
+    assert found["round trips"] <= MAX_PER_RUN
 
 
 async def test_what_a_change_still_knows_after_others_changed_the_limits_is_what_it_would_find(

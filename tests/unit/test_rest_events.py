@@ -183,7 +183,7 @@ async def test_a_stream_whose_token_ends_is_told_nothing_more_and_ends(edge: Edg
 
 
 async def test_nobody_looks_on_for_who_has_gone(edge: Edge, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_routes, "MOST_LISTENERS", 1)
+    monkeypatch.setattr(event_routes, "MAX_LISTENERS", 1)
     query = urlencode({"project_key": HARBOR, "after": 4, "wait": 60})
     for _ in range(3):
         listener = Listener(edge.app, query, {"Accept": "application/json"})
@@ -214,7 +214,7 @@ async def test_who_waits_is_refused_when_its_token_ends(edge: Edge, monkeypatch:
 async def test_no_more_listeners_than_agreed_and_each_that_ends_makes_room(
     edge: Edge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(event_routes, "MOST_LISTENERS", 1)
+    monkeypatch.setattr(event_routes, "MAX_LISTENERS", 1)
     for _ in range(2):
         async with listening(edge, after=3) as listener:
             assert await listener.events(1) == [("4", "agent.registered")]
@@ -230,7 +230,7 @@ async def test_no_more_listeners_than_agreed_and_each_that_ends_makes_room(
 
 async def test_a_reader_that_takes_nothing_is_cut_off(edge: Edge, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sse, "SLOWEST", 0.01)
-    monkeypatch.setattr(event_routes, "MOST_LISTENERS", 1)
+    monkeypatch.setattr(event_routes, "MAX_LISTENERS", 1)
     query = urlencode({"project_key": HARBOR, "after": 0})
     slow = Listener(edge.app, query, {})
     slow.takes.clear()

@@ -23,7 +23,7 @@ from postroom.contracts.tokens import Grant
 from postroom.mail.context import Caller
 from postroom.mail.people import name_person
 from postroom.mail.projects import PEOPLE_KEY
-from postroom.mail.tasks import MOST_LOOKED_AT, decide_task
+from postroom.mail.tasks import MAX_LOOKED_AT, decide_task
 from postroom.stores.mail.access import MailWrites
 from table_rows import each_row
 from task_log import check_claims
@@ -518,10 +518,10 @@ async def test_open_tasks_are_listed_in_pages_those_to_claim_first(room: Room) -
 async def test_a_claim_looks_at_a_bounded_number_of_tasks_whose_files_others_hold(room: Room) -> None:
     await room.open()
     await room.call("file_reservation_paths", agent_name="Cyd", paths=["src/**"])
-    for number in range(MOST_LOOKED_AT + 1):
+    for number in range(MAX_LOOKED_AT + 1):
         await add(room, f"task {number}", paths=[f"src/{number}.py"])
     answer = await room.call("claim_task", agent_name="Ben")
-    assert answer["reason"] == f"Cyd reserved files of the first {MOST_LOOKED_AT} ready tasks"
+    assert answer["reason"] == f"Cyd reserved files of the first {MAX_LOOKED_AT} ready tasks"
 
 
 @each_row(

@@ -9,7 +9,7 @@ import pytest_asyncio
 from dispatch_room import done
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.chat import CHAT_THREAD, InboundKey, InboundMessage
-from postroom.contracts.errors import IllegalTransition, Unauthorized
+from postroom.contracts.errors import IllegalTransition, StaleDecision, Unauthorized
 from postroom.contracts.executor import AgentRunResult, RunDispatchExecutor
 from postroom.contracts.messages import Message
 from postroom.contracts.records import replace
@@ -18,7 +18,7 @@ from postroom.gateway.replies import ChatEffects
 from postroom.stores.chats.stores import ChatStores
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
-from work_room import SLUG, WorkRoom, hidden, post
+from work_room import SLUG, WorkRoom, hidden, place, post
 
 THREAD = f"{CHAT_THREAD}telegram/bot/s1"
 
@@ -103,18 +103,23 @@ async def test_a_question_of_a_chat_is_listed_for_people_and_answered_once_on_th
     told = answer.headers["location"]
     assert (answer.status_code, told.partition("&")[0]) == (303, "/chats?done=no")
     assert "Denied. The chat" in (await browser.get(told)).text
-    assert "Approved." not in (await browser.get("/chats?done=yes")).text
     late = await post(browser, address, *fields, ("answer", "yes"), ("by", "Cy"))
     assert late.status_code == 409
-    assert "Bea on the pages answered no" in late.text
+    assert "<bdi>Bea</bdi></b> answered" in late.text
+    assert "This agent has no other open question." in late.text
+    with pytest.raises(StaleDecision, match="Bea on the pages answered no"):
+        await room.questions.answer(str(asked["number"]), "yes", by="Cy")
+    record = await room.questions.show(str(asked["number"]))
+    assert (record["answered_by"], record["where"]) == ("Bea", "on the pages")
     from_home = await post(browser, address, *fields, ("back", "home"), ("answer", "yes"), ("by", "Cy"))
-    assert (from_home.status_code, from_home.headers["location"]) == (303, "/?done=late")
+    assert from_home.status_code == 409
+    assert "<bdi>Bea</bdi></b> answered" in from_home.text
     await room.turn()
     replies = await room.stores.store.read(lambda tx: tx.outbox.open("chat", limit=9))
     said = [one.payload["text"] for one in replies]
     assert "approved: False, because it is late" in said
     assert any(text.endswith("Denied by Bea on the pages.") for text in said)
-    assert "No open questions" in (await browser.get("/chats?done=no")).text
+    assert "No open questions" in (await browser.get("/chats")).text
     assert "Nothing needs you: no open question" in (await browser.get("/")).text
     await room.close()
     held.close()
@@ -146,11 +151,11 @@ async def test_a_run_of_a_chat_is_tried_again_on_the_page_and_its_answer_goes_to
     assert f'action="/chats/{run_id}"' in page
     fields = ("form_token", hidden(page, "form_token")), ("do", "replay")
     answer = await post(browser, f"/chats/{run_id}", *fields)
-    assert (answer.status_code, answer.headers["location"]) == (303, "/chats?done=replay")
+    assert (answer.status_code, place(answer)) == (303, "/chats?done=replay")
     await room.turn()
     replies = await room.stores.store.read(lambda tx: tx.outbox.open("chat", limit=9))
     assert replies[-1].payload["text"] == "there are 12 bees"
-    page = (await browser.get("/chats?done=replay")).text
+    page = (await browser.get(answer.headers["location"])).text
     assert "The dead letter is replayed" in page
     assert "No dead letters" in page
 
@@ -164,7 +169,7 @@ async def test_a_run_of_a_chat_is_left_once_and_a_run_of_an_agent_is_none_of_thi
     assert (await post(browser, address, token, ("do", "burn"))).status_code == 400
     assert (await post(browser, address, ("do", "discard"))).status_code == 403
     left = await post(browser, address, token, ("do", "discard"))
-    assert left.headers["location"] == "/chats?done=discard"
+    assert place(left) == "/chats?done=discard"
     assert await room.look(room.operator.dead_in_chats) == []
     assert (await post(browser, address, token, ("do", "discard"))).status_code == 404
     await room.people("Fay", runners=("Fay",))

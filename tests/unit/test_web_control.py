@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from unit.test_web_work import RUNS, asked, dead, room, stores, until_kept
 from waking_room import PROJECT
-from work_room import HTTP, SLUG, TOKEN, WorkRoom, hidden, post
+from work_room import HTTP, SLUG, TOKEN, WorkRoom, hidden, place, post
 
 __all__ = ["room", "stores"]
 
@@ -37,13 +37,13 @@ async def test_a_person_ends_one_of_two_reservations_that_overlap_and_its_holder
     assert "<span>Release <bdi>Bo</bdi>" in page
     form = [("form_token", hidden(page, "form_token")), ("name", "Ana"), ("reservation", str(second))]
     ended = await post(browser, DECIDE, *form, ("do", "end"))
-    assert (ended.status_code, ended.headers["location"]) == (303, f"{HOME}?done=end")
+    assert (ended.status_code, place(ended)) == (303, f"{HOME}?done=end")
     known = await room.store.read(lambda tx: tx.reservation(second))
     assert (known.released_by, known.released_at) == ("Ana", room.clock.now())
     assert (await room.store.read(lambda tx: tx.reservation(first))).released_at is None
     told = (await room.messages())[-1]
     assert (told.sender_name, told.subject) == ("Ana", "Your reservation of src/total.py was ended")
-    page = (await browser.get(f"{HOME}?done=end")).text
+    page = (await browser.get(ended.headers["location"])).text
     assert "The reservation was ended" in page
     assert "Overlapping reservations" not in page
     for fields, status in [
@@ -66,10 +66,10 @@ async def test_reservations_that_are_meant_to_overlap_are_shared_from_now_on(roo
     form = [("form_token", hidden((await browser.get(HOME)).text, "form_token"))]
     form += [("reservation", str(one)) for one in both]
     shared = await post(browser, DECIDE, *form, ("do", "share"))
-    assert shared.headers["location"] == f"{HOME}?done=share"
+    assert place(shared) == f"{HOME}?done=share"
     held = await room.store.read(lambda tx: tx.reservations_by_id(list(both)))
     assert [one.exclusive for one in held] == [False, False]
-    assert "Overlapping reservations" not in (await browser.get(f"{HOME}?done=share")).text
+    assert "Overlapping reservations" not in (await browser.get(shared.headers["location"])).text
     gone = await post(browser, DECIDE, *form, ("reservation", "999"), ("do", "share"))
     assert gone.status_code == 404
 
@@ -160,7 +160,7 @@ async def test_a_run_that_is_tried_again_later_is_tried_now(room: WorkRoom):
     assert (await room.operator.named(work.run_id)).state == "queued"
     form = [(name, hidden(page, name)) for name in ("form_token", "run")]
     tried = await post(browser, RUNS, *form, ("do", "hasten"))
-    assert tried.headers["location"] == f"{RUNS}/{work.run_id}?done=hasten"
+    assert place(tried) == f"{RUNS}/{work.run_id}?done=hasten"
     await room.runs.mailbox.poll()
     await room.turn()
     assert (await room.operator.named(work.run_id)).state == "done"

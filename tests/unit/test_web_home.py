@@ -4,6 +4,7 @@ import html
 import re
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
+from urllib.parse import quote
 
 import pytest
 import pytest_asyncio
@@ -14,7 +15,7 @@ from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
 from unit.test_web_control import overlapping
 from unit.test_web_work import QUESTIONS, asked, store_runs
-from work_room import SLUG, WorkRoom, hidden, post
+from work_room import SLUG, TOKEN, WorkRoom, hidden, place, post
 
 HOUR = timedelta(hours=1)
 
@@ -42,13 +43,8 @@ async def test_a_question_is_answered_on_the_first_page(room: WorkRoom) -> None:
     answered = await post(browser, f"/p/{SLUG}/questions", *fields, ("answer", "no"), ("by", "Bea"))
     assert answered.status_code == 303
     assert answered.headers["location"].startswith("/?done=no&answered=")
-    for forged in ("/?done=no", "/?done=yes&answered=shop/1/2"):
-        page = (await browser.get(forged)).text
-        assert ("Denied." in page, "Approved." in page) == (False, False)
-    claimed = answered.headers["location"].replace("done=no", "done=yes")
-    for address in (answered.headers["location"], claimed):
-        page = (await browser.get(address)).text
-        assert ("Denied." in page, "Approved." in page) == (True, False)
+    page = (await browser.get(answered.headers["location"])).text
+    assert ("Denied." in page, "Approved." in page) == (True, False)
     assert await room.questions.questions() == []
 
 
@@ -78,22 +74,111 @@ async def test_take_back_is_offered_for_eight_seconds_and_leads_back_to_its_page
     store.close()
 
 
-async def test_an_answer_that_comes_too_late_stays_on_the_first_page(room: WorkRoom) -> None:
+async def test_a_late_answer_is_told_who_answered_and_what_the_same_agent_still_asks(room: WorkRoom) -> None:
+    await room.people("Lea", runners=("Lea",))
+    room.agents.asking.add("Lea")
+    room.agents.asks = {"choices": ["EUR", "USD"]}
+    await room.send("Ada", "Lea")
+    await room.turn()
+    room.agents.asks = {}
+    browser = room.browser()
+    await room.send("Ada", "Ash")
+    await room.turn()
+    page = (await browser.get("/")).text
+    fields = [("form_token", hidden(page, "form_token")), ("do", "answer"), ("back", "home")]
+    [mine] = [one for one in await room.look(room.questions.all_open) if one.agent == "Ash"]
+    fields += [("run", mine.run_id), ("number", mine.number)]
+    await post(browser, f"/p/{SLUG}/questions", *fields, ("answer", "no"), ("why", "too late"), ("by", "Bea"))
+    late = await post(
+        browser, f"/p/{SLUG}/questions", *fields, ("answer", "yes"), ("why", "go on"), ("by", "Cy")
+    )
+    assert late.status_code == 409
+    assert "<bdi>Bea</bdi></b> answered" in late.text
+    for words in ("on the pages", "<bdi>too late</bdi>", "<bdi>go on</bdi>", "no other open question"):
+        assert words in late.text
+    assert "EUR" not in late.text, "the question of another agent is none of this one's business"
+    await room.turn()
+    await room.send("Ada", "Ash", subject="Again")
+    await room.turn()
+    late = await post(browser, f"/p/{SLUG}/questions", *fields, ("answer", "yes"), ("by", "Cy"))
+    assert "Open questions of this agent" in late.text
+    assert (late.text.count("May I?"), "EUR" in late.text) == (2, False)
+
+
+async def test_a_refused_answer_comes_back_as_it_was_filled_in_and_says_why(room: WorkRoom) -> None:
+    form = {
+        "properties": {"amount": {"type": "number"}, "currency": {"enum": ["EUR", "USD"]}, "note": {}},
+        "required": ["amount"],
+    }
+    room.agents.asks = {"form": form}
     browser = room.browser()
     await room.send("Ada", "Ash")
     await room.turn()
     page = (await browser.get("/")).text
     fields = [(name, hidden(page, name)) for name in ("form_token", "do", "back", "run", "number")]
-    await post(browser, f"/p/{SLUG}/questions", *fields, ("answer", "no"), ("by", "Bea"))
-    for told in (
-        "no question is open now.",
-        "1 question is open now: “<bdi>May I?</bdi>”.",
-    ):
-        late = await post(browser, f"/p/{SLUG}/questions", *fields, ("answer", "yes"), ("by", "Cy"))
-        assert (late.status_code, late.headers["location"]) == (303, "/?done=late")
-        assert told in (await browser.get(late.headers["location"])).text
-        await room.send("Ada", "Ash")
-        await room.turn()
+    typed = [
+        ("names", "amount"),
+        ("names", "currency"),
+        ("names", "note"),
+        ("v1", "USD"),
+        ("v2", "<b>as before"),
+    ]
+    for by, why in (("Bea", "the field amount is missing"), ("", "The answer does not name a person")):
+        refused = await post(browser, f"/p/{SLUG}/questions", *fields, *typed, ("by", by))
+        assert refused.status_code == 400
+        assert why in refused.text
+        for kept in (
+            '<option value="USD" selected>',
+            'value="&lt;b&gt;as before"',
+            f'name="by" value="{by}"',
+        ):
+            assert kept in refused.text
+        fields = [
+            (name, hidden(refused.text, name)) for name in ("form_token", "do", "back", "run", "number")
+        ]
+    room.agents.asks = {"to": ["human:ana"]}
+    answered = await post(browser, f"/p/{SLUG}/questions", *fields, *typed, ("v0", "5"), ("by", "Bea"))
+    assert place(answered).startswith("/?done=answered")
+
+
+FORGED = [
+    *("/?done=replay", "/?done=discard&skipped=3", "/?done=seen", "/?done=yes&answered={slug}/1/2"),
+    *("/chats?done=replay", "/chats?done=yes&answered=1/2", "/p/{slug}?done=share", "/p/{slug}?done=end"),
+    *("/p/{slug}/runs?done=discard&many=5&skipped=1&state=failed", "/p/{slug}/tasks?done=accepted"),
+    *("/p/{slug}/schedules?done=nightly&sent=1", "/p/{slug}/m/1?sent=1", "/p/{slug}/questions?done=abcdef"),
+]
+"""Addresses that claim that something was done."""
+
+
+@pytest.mark.parametrize("address", FORGED)
+async def test_a_page_says_what_was_done_only_if_the_server_has_done_it(room: WorkRoom, address: str) -> None:
+    await room.send("Ada", "Bo")
+    await room.turn()
+    browser, forged = room.browser(), address.format(slug=SLUG)
+    seal = place(
+        await post(
+            browser, "/", ("form_token", hidden((await browser.get("/")).text, "form_token")), ("do", "seen")
+        )
+    )
+    assert seal == "/?done=seen"
+    for tried in (forged, f"{forged}&seal=", f"{forged}&seal=1700000000000.{'0' * 64}"):
+        refused = await browser.get(tried)
+        assert refused.status_code == 303, tried
+        assert refused.headers["location"] == re.sub(
+            r"[?&](done|answered|many|skipped|sent)=[^&]*", "", forged
+        ).replace("/runs&", "/runs?")
+
+
+async def test_the_note_of_one_act_holds_for_no_other_act_session_or_day(room: WorkRoom) -> None:
+    browser, other = room.browser(), room.browser()
+    token = ("form_token", hidden((await browser.get("/")).text, "form_token"))
+    address = (await post(browser, "/", token, ("do", "seen"))).headers["location"]
+    assert "marked as seen" in (await browser.get(address)).text
+    for reader, tried in ((other, address), (browser, address.replace("seen", "discard"))):
+        assert (await reader.get(tried)).headers["location"] == "/"
+    assert (await browser.get(address.replace("/?", "/chats?"))).headers["location"] == "/chats"
+    room.clock.advance(timedelta(minutes=10, milliseconds=1))
+    assert (await browser.get(address)).headers["location"] == "/"
 
 
 async def test_equal_failures_are_one_row_and_are_replayed_together(room: WorkRoom) -> None:
@@ -112,7 +197,7 @@ async def test_equal_failures_are_one_row_and_are_replayed_together(room: WorkRo
     room.agents.failing.clear()
     await room.operator.discard(dead[0])
     replayed = await post(browser, "/", token, ("do", "replay"), *(("run", run_id) for run_id in dead))
-    assert replayed.headers["location"] == "/?done=replay&skipped=1"
+    assert place(replayed) == "/?done=replay&skipped=1"
     page = (await browser.get(replayed.headers["location"])).text
     assert "The runs start again. 1 of them had been replayed or discarded before." in page
     await room.turn()
@@ -136,24 +221,24 @@ async def test_a_form_that_decides_nothing_changes_nothing(room: WorkRoom) -> No
     assert len(await room.operator.dead()) == 1
 
 
-async def test_a_row_is_snoozed_in_one_browser_until_its_time_and_no_longer_counted(room: WorkRoom) -> None:
+async def test_a_row_is_hidden_in_one_browser_until_its_time_and_not_counted_there(room: WorkRoom) -> None:
     browser, other = room.browser(), room.browser()
     for reader in ("Ash", "Fay"):
         await room.send("Ada", reader)
         await room.turn()
     page = (await browser.get("/")).text
     keys = re.findall(r'name="later" value="([a-z]-[^"]+\.4)"', page)
-    assert len(keys) == 2
+    assert len(keys) == 1, "a question is not hidden but snoozed, for everybody"
     token = ("form_token", hidden(page, "form_token"))
-    for key in keys:
-        assert (await post(browser, "/", token, ("later", key))).headers["location"] == "/?done=later"
-    page = (await browser.get("/")).text
-    assert "May I?" not in page
-    assert "<title>postroom<" in page
+    hid = await post(browser, "/", token, ("later", keys[0]))
+    assert place(hid) == "/?done=later"
+    page = (await browser.get(hid.headers["location"])).text
+    assert ("the key is not known" in page, "Hidden in this browser." in page) == (False, True)
+    assert "<title>(1) postroom<" in page
     assert "<title>(2) postroom<" in (await other.get("/")).text
     room.clock.advance(4 * HOUR)
     page = (await browser.get("/")).text
-    assert ("May I?" in page, "<title>(2) postroom<" in page) == (True, True)
+    assert ("the key is not known" in page, "<title>(2) postroom<" in page) == (True, True)
     await post(browser, "/", token, ("later", keys[0]))
     assert "<title>(1) postroom<" in (await browser.get("/")).text
     await post(browser, "/", token, ("later", "all.0"))
@@ -179,7 +264,7 @@ async def test_the_first_page_tells_what_happened_since_the_last_visit(room: Wor
     assert "Sweep the yard" in (await browser.get("/")).text  # the same visit
     token = ("form_token", hidden(page, "form_token"))
     seen = await post(browser, "/", token, ("do", "seen"))
-    assert seen.headers["location"] == "/?done=seen"
+    assert place(seen) == "/?done=seen"
     room.clock.advance(timedelta(milliseconds=1))
     page = (await browser.get("/")).text
     assert ("Sweep the yard" in page, "Nothing happened." in page) == (False, True)
@@ -236,19 +321,64 @@ async def test_an_answer_on_the_first_page_can_be_taken_back_there(clock: Manual
     store.close()
 
 
-async def test_a_question_that_was_put_off_everywhere_is_listed_apart(room: WorkRoom) -> None:
+async def test_more_questions_than_a_page_shows_are_on_the_next_page_and_in_the_next_answer(room) -> None:
+    room.agents.more_questions = [f"May I do {number}?" for number in range(18)]
+    await room.send("Ada", "Ash")
+    await room.turn()
+    room.agents.more_questions = ["And now?"]
+    await room.send("Ada", "Ash", subject="More")
+    await room.people("Lea", runners=("Lea",))
+    room.agents.asking.add("Lea")
+    await room.send("Ada", "Lea")
+    await room.turn()
+    numbers = [one["number"] for one in await room.questions.questions()]
+    assert len(numbers) == 21
+    browser, pages, address = room.browser(), list[str](), "/"
+    while address:
+        page = (await browser.get(address)).text
+        pages += re.findall(r'class="card question" data-item id="q-([0-9a-f]{6})"', page)
+        assert "of 21 open questions." in page
+        found = re.search(r'href="(/\?asked_after=[^"]+)" rel="next"', page)
+        address = html.unescape(found[1]) if found else ""
+    assert pages == numbers
+    assert (await browser.get("/?asked_after=x")).status_code == 400
+    operator, listed, after = room.browser(logged_in=False, Authorization=f"Bearer {TOKEN}"), list[str](), ""
+    while True:
+        found = (await operator.get(f"/admin/questions?limit=8&after={quote(after)}")).json()
+        listed += [one["number"] for one in found["questions"]]
+        if (after := found["next"]) is None:
+            break
+    assert listed == numbers
+    first = (await operator.get("/admin/questions?limit=19")).json()
+    assert first["questions"][-1]["agent"] == "Ash"
+    await room.questions.answer(numbers[18], True, by="Bea")
+    await room.turn()
+    rest = (await operator.get(f"/admin/questions?after={quote(first['next'])}")).json()
+    assert [one["number"] for one in rest["questions"]] == [
+        one["number"] for one in await room.questions.questions()
+    ], "the question after which the list continues may have been answered"
+    assert (await operator.get("/admin/questions?after=x")).status_code == 400
+    assert (await operator.get("/admin/questions?limit=0")).status_code == 400
+
+
+async def test_a_snoozed_question_is_snoozed_for_everybody_and_listed_apart(room: WorkRoom) -> None:
     browser = room.browser()
     await room.send("Ada", "Ash")
     await room.turn()
     [asked] = await room.questions.questions()
-    await room.questions.snooze(asked["number"], for_ms=3_600_000, by="Bea")
     page = (await browser.get("/")).text
-    assert ("<title>postroom<" in page, "1 question put off" in page) == (True, True)
+    menu = page[page.index('id="snooze-') :]
+    fields = [(name, hidden(menu, name)) for name in ("form_token", "do", "run", "number", "back")]
+    snoozed = await post(browser, f"/p/{SLUG}/questions", *fields, ("until", "4h"))
+    assert place(snoozed) == "/?done=snoozed"
+    assert "Snoozed for everybody." in (await browser.get(snoozed.headers["location"])).text
+    page = (await room.browser().get("/")).text
+    assert ("<title>postroom<" in page, "1 question snoozed" in page) == (True, True)
     assert 'class="card question"' not in page
     assert 'data-label="Needs you"><span class="soft">–' in page
-    for place in (f"/p/{SLUG}", f"/p/{SLUG}/runs"):
-        page = (await browser.get(place)).text
-        assert ('class="count owed"' in page, 'aria-current="page"' in page) == (False, True), place
+    for address in (f"/p/{SLUG}", f"/p/{SLUG}/runs"):
+        page = (await browser.get(address)).text
+        assert ('class="count owed"' in page, 'aria-current="page"' in page) == (False, True), address
     await room.questions.snooze(asked["number"], for_ms=0, by="Bea")
     assert 'data-label="Needs you"><a' in (await browser.get("/")).text
     assert 'class="count owed"' in (await browser.get(f"/p/{SLUG}")).text
@@ -266,8 +396,8 @@ async def test_overlapping_reservations_are_settled_on_the_first_page(room: Work
     names = ("form_token", "back", "do", "name", "reservation")
     fields = [(name, hidden(released[0], name)) for name in names]
     ended = await post(browser, f"/p/{SLUG}/reservations/decide", *fields)
-    assert ended.headers["location"] == "/?done=end"
-    page = (await browser.get("/?done=end")).text
+    assert place(ended) == "/?done=end"
+    page = (await browser.get(ended.headers["location"])).text
     assert ("The reservation was released." in page, "Overlapping reservations" in page) == (True, False)
 
 

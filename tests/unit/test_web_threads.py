@@ -6,7 +6,7 @@ from unit.test_web_pages import NOW, Page, client, page, store, world
 from unit.test_web_work import message_form, room, stores
 from waking_room import PROJECT
 from web_samples import MINUTE, Writer, picture
-from work_room import SLUG, WorkRoom, hidden, post
+from work_room import SLUG, WorkRoom, hidden, place, post
 
 __all__ = ["client", "room", "store", "stores", "world"]
 
@@ -121,7 +121,7 @@ async def test_a_thread_is_answered_at_its_end_and_the_answer_is_shown_there(roo
     sent = await post(browser, f"/p/{SLUG}/write", *form, ("name", "Ana"), ("body", "And now the pier."))
     [reply] = [one for one in await room.messages() if one.reply_to == answer.id]
     assert (reply.body_md, reply.sender_name) == ("And now the pier.", "Ana")
-    assert sent.headers["location"] == f"{address}?newest=1&sent={reply.id}#m-{reply.id}"
+    assert place(sent) == f"{address}?newest=1&sent={reply.id}#m-{reply.id}"
     page = (await browser.get(sent.headers["location"])).text
     assert "<b>Sent.</b>" in page
     assert "And now the pier." in page

@@ -19,7 +19,7 @@ from postroom.mail.context import Caller
 from postroom.mail.people import StoredChatDelivery
 from postroom.mail.waking import waker
 from postroom.mail.waking.prompts import agent_thread
-from postroom.mail.waking.waker import MOST_AT_ONCE
+from postroom.mail.waking.waker import MAX_AT_ONCE
 from postroom.stores.mail.store import MailStore
 from postroom.stores.runs.ports import RunStores
 from postroom.testing import ManualClock
@@ -400,10 +400,10 @@ async def test_unread_mail_wakes_an_agent_that_is_given_a_runner_and_one_that_co
 
 
 async def test_a_message_to_very_many_agents_wakes_all_of_them(room):
-    names = [f"Bo{number}" for number in range(MOST_AT_ONCE + 3)]
+    names = [f"Bo{number}" for number in range(MAX_AT_ONCE + 3)]
     await room.people("Ada", *names, runners=tuple(names))
     await room.send("Ada", *names)
-    assert len(await room.runs.threads.list_runs(RunQuery())) == MOST_AT_ONCE
+    assert len(await room.runs.threads.list_runs(RunQuery())) == MAX_AT_ONCE
     await room.turn()
     assert len(room.agents.prompts) == len(names)
 

@@ -205,6 +205,20 @@ async def test_the_person_who_asked_for_the_work_cannot_approve_it(room, surface
     assert await surface(room, run, question, "yes", "ana") == ""
 
 
+@pytest.mark.parametrize(
+    ("agent", "where"), [("curl/8.5.0", "over HTTP"), ("postroom-cli", "at the command line")]
+)
+async def test_the_record_says_whether_a_command_or_another_program_answered(room, agent, where):
+    _, question = await asked(room)
+    operator = room.browser(logged_in=False, Authorization=f"Bearer {TOKEN}", **{"User-Agent": agent})
+    given = await operator.post(
+        "/admin/questions", json={"number": question.number, "answer": "yes", "by": "ana"}
+    )
+    assert given.status_code == 200, given.text
+    [shown] = await room.look(room.questions.given_answers, SLUG, limit=9)
+    assert shown.where == where
+
+
 @pytest.mark.parametrize("surface", [on_page, over_http, in_chat])
 async def test_nobody_answers_under_the_name_of_an_agent_that_may_not_answer(room, surface):
     run, question = await asked(room, not_by=["starter"])
@@ -219,7 +233,8 @@ async def test_a_second_answer_is_told_the_first_on_every_surface(room):
     run, question = await asked(room, choices=["EUR", "USD"])
     assert await over_http(room, run, question, "EUR", "ana") == ""
     assert "answered already: ana" in await over_http(room, run, question, "USD", "ben")
-    assert "not open" in await in_chat(room, run, question, "USD", "ben")
+    told = f"Question {question.number} was answered already. Answered: EUR by ana."
+    assert await in_chat(room, run, question, "USD", "ben") == told
     with pytest.raises(StaleDecision, match="ana"):
         await room.questions.answer(question.number, "USD", by="ben")
     await room.turn()
@@ -236,7 +251,7 @@ async def test_not_now_leaves_the_question_open_and_is_neither_yes_nor_no(room, 
     assert put_off.status_code == 303
     [shown] = await room.questions.questions()
     assert shown["snoozed_until"] is not None
-    assert "Put off until" in (await browser.get(QUESTIONS)).text
+    assert "Snoozed until" in (await browser.get(QUESTIONS)).text
     clock.advance(timedelta(milliseconds=3_600_001))
     [shown] = await room.questions.questions()
     assert shown["snoozed_until"] is None
@@ -304,6 +319,15 @@ async def test_a_card_shows_an_action_exactly_whatever_markdown_is_in_it_or_in_t
     card = card_of(Question(number="1a2b3c", run_id="r", call_id="c", text=asks, asked=kind), before=asks)
     [shown, *_] = [one for one in MarkdownIt().parse(card.text) if one.type in ("fence", "code_block")]
     assert (shown.type, shown.content) == ("fence", f"{action}\n")
+
+
+async def test_the_message_that_asks_shows_the_action_first_and_which_answers_the_question_takes(room):
+    room.agents.output, action = ["~~~ It is old."], "```\nDROP TABLE payments_old\n```"
+    _, question = await asked(room, action=action, to=["human:ana"])
+    [asks] = [one for one in await room.messages() if question.text in one.body_md]
+    [shown, *_] = [one for one in MarkdownIt().parse(asks.body_md) if one.type in ("fence", "code_block")]
+    assert (shown.type, shown.content) == ("fence", f"{action}\n")
+    assert "- May I? (takes yes or no, from ana)\n" in asks.body_md
 
 
 async def test_a_changed_action_is_another_question_and_the_number_of_the_former_is_stale(room):
@@ -379,6 +403,79 @@ async def test_a_question_that_nobody_could_answer_as_asked_is_refused(room, ask
     await room.turn()
     assert len(refused) == 1
     assert await room.questions.questions() == []
+
+
+NO_FORM = "the form is not a flat JSON schema: "
+"""How the refusal of a form begins."""
+
+
+@pytest.mark.parametrize(
+    ("asks", "why"),
+    [
+        ({"choices": ["EUR", "USD", "EUR"]}, 'choices contain "EUR" twice'),
+        ({"choices": ["EUR", "eur"]}, 'choices contain "eur" twice'),
+        ({"choices": ["\u00e9", "e\u0301"]}, 'choices contain "e\u0301" twice'),
+        ({"form": {"properties": {"a": {"enum": ["EUR", "EUR"]}}}}, 'the values of a contain "EUR" twice'),
+        (
+            {"form": {"properties": {"a": {"oneOf": [{"const": "EUR"}, {"const": "EUR"}]}}}},
+            'the values of a contain "EUR" twice',
+        ),
+        ({"form": {"properties": {"a": {"enum": []}}}}, "the values of a must be 2 to 20, not 0"),
+        ({"form": {"properties": {"a": {"enum": "EUR"}}}}, "the values of a must be a list of strings"),
+        ({"form": {"properties": {"a": {"format": "email"}}}}, 'the field a cannot have "format", only type'),
+        ({"form": {"properties": {"a": {"default": "x"}}}}, 'the field a cannot have "default", only type'),
+        ({"form": {"properties": {"a": {"minimum": 3}}}}, 'the field a cannot have "minimum", only type'),
+        (
+            {"form": {"properties": {"a": {"oneOf": [{"const": "EUR", "title": "Euro"}, {"const": "USD"}]}}}},
+            "each choice of a must have a const, and no other title",
+        ),
+        (
+            {"form": {"properties": {"a": {"minLength": 5, "maxLength": 2}}}},
+            "no value of a is within its limits",
+        ),
+        ({"form": {"properties": {"a": {}}, "required": [["a"]]}}, "required must be a list of names"),
+        ({"form": {"properties": {"a": {}}, "required": ["b"]}}, "required must be a list of names"),
+        ({"form": {"properties": {"a": {}}, "items": {}}}, 'the form cannot have "items", only type'),
+    ],
+    ids=str,
+)
+async def test_the_refusal_of_a_question_names_what_is_wrong_with_it(room, asks, why):
+    with pytest.raises(InvalidArgument) as refused:
+        await room.mail.call(
+            "ask_person", {"project_key": PROJECT, "agent_name": "Ada", "question": "Which?", **asks}
+        )
+    assert refused.value.message.removeprefix(NO_FORM).startswith(why)
+    assert await room.questions.questions() == []
+
+
+@pytest.mark.parametrize(
+    ("asks", "answer", "why"),
+    [
+        (KINDS["choice"], True, "true is not one of the choices; it takes one of: EUR, USD"),
+        (KINDS["choice"], {"choice": "EUR"}, '{"choice": "EUR"} is not one of the choices'),
+        (KINDS["yes_no"], None, "null is neither yes nor no"),
+        (KINDS["text"], False, "false is no text"),
+        (KINDS["text"], "  ", "the answer has no text"),
+        (
+            KINDS["form"],
+            {"amount": 5, "currency": True},
+            "true is no value of the field currency (EUR or USD)",
+        ),
+        (
+            KINDS["form"],
+            "amount = 5; currency = EUR; currency = USD",
+            'the form has the field "currency" twice',
+        ),
+        (KINDS["form"], '{"amount": 5, "amount": 6}', 'the form has the field "amount" twice'),
+    ],
+    ids=str,
+)
+async def test_the_refusal_of_an_answer_is_in_the_words_of_json(room, asks, answer, why):
+    _, question = await asked(room, **asks)
+    with pytest.raises(InvalidArgument) as refused:
+        await room.questions.answer(question.number, answer, by="ana")
+    assert why in refused.value.message
+    assert (await waiting(room))[1] == question
 
 
 async def test_hostile_words_of_a_form_are_contained_on_the_page(room):

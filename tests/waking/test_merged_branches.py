@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from postroom.contracts.errors import EventNotReported, InvalidArgument
-from postroom.mail.waking.subscription_rounds import MOST, SubscriptionRounds
+from postroom.mail.waking.subscription_rounds import MAX_EVENTS_READ, SubscriptionRounds
 from postroom.stores.mail.store import MailStore
 from postroom.stores.runs.ports import RunStores
 from postroom.testing import ManualClock
@@ -161,7 +161,7 @@ async def test_a_merge_made_while_no_server_ran_is_told_at_the_next_start(harbor
     await harbor.subscribe("pier")
     await harbor.subscribe("north")
     await harbor.branch("pier", "a")
-    for number in range(MOST // 100 + 1):  # many other entries do not move the cursor away
+    for number in range(MAX_EVENTS_READ // 100 + 1):  # many other entries do not move the cursor away
         paths = [f"{number}/{one}" for one in range(100)]
         await harbor.call("file_reservation_paths", agent_name="Ben", paths=paths)
         await harbor.round()

@@ -44,13 +44,38 @@ async def test_a_question_outside_a_run_is_listed_and_its_answer_is_mailed_to_th
     await room.turn()
     [shown] = await room.questions.questions()
     assert (shown["number"], shown["agent"], shown["project"]) == (view["question_id"], "Ada", SLUG)
-    assert await ask(room, choices=["EUR", "USD"]) == view
+    again = {"question_id": view["question_id"], "asked": False, "state": "open"}
+    assert await ask(room, choices=["EUR", "USD"]) == again
     await room.questions.answer(view["question_id"], "usd", by="ana")
     await room.turn()
     [(subject, body)] = await inbox(room)
     assert subject == "Answer: EUR or USD?"
     assert "They answered: USD" in body
     assert await room.questions.questions() == []
+
+
+async def test_a_call_that_is_repeated_with_its_key_says_the_state_of_its_question(room):
+    view = await ask(room, idempotency_key="k")
+    number = view["question_id"]
+    assert view == {"question_id": number, "asked": True}
+    assert await ask(room, idempotency_key="k") == {"question_id": number, "asked": False, "state": "open"}
+    await room.turn()
+    assert await ask(room, idempotency_key="k") == {"question_id": number, "asked": False, "state": "open"}
+    await room.questions.answer(number, True, by="ana")
+    await room.turn()
+    again = await ask(room, idempotency_key="k")
+    assert (again["asked"], again["state"]) == (False, "answered")
+    assert again["answer"].startswith("The answer is yes.")
+
+
+async def test_a_call_that_is_repeated_with_its_key_says_that_its_question_was_closed(room):
+    view = await ask(room, idempotency_key="k")
+    await room.turn()
+    [shown] = await room.questions.questions()
+    await room.operator.cancel(shown["run_id"])
+    await room.turn()
+    again = {"question_id": view["question_id"], "asked": False, "state": "closed"}
+    assert await ask(room, idempotency_key="k") == again
 
 
 async def test_an_agent_has_sixteen_open_questions_at_most_and_none_holds_up_another(room):

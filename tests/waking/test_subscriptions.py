@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from postroom.contracts.clock import iso
-from postroom.mail.waking.subscription_rounds import MOST, SubscriptionRounds
+from postroom.mail.waking.subscription_rounds import MAX_EVENTS_READ, SubscriptionRounds
 from postroom.services.hooks import Hooks
 from postroom.stores.mail.store import MailStore
 from postroom.stores.runs.ports import RunStores
@@ -253,11 +253,11 @@ async def test_other_entries_move_the_cursor_now_and_then_and_cause_no_change(ro
     await call(room, "set_contact_policy", "Ben", policy="closed")
     await settle(room, server)
     assert await cursor() == first
-    for number in range(MOST // 100 + 1):
+    for number in range(MAX_EVENTS_READ // 100 + 1):
         paths = [f"{number}/{one}" for one in range(100)]
         await call(room, "file_reservation_paths", "Ben", paths=paths)
     await settle(room, server)
-    assert await cursor() > first + MOST
+    assert await cursor() > first + MAX_EVENTS_READ
     assert await told(room) == []
 
 

@@ -44,7 +44,7 @@ from postroom.contracts.runners import (
     read_runner,
     written_runner,
 )
-from postroom.contracts.signing import LEAST_SECRET
+from postroom.contracts.signing import MIN_SECRET_LENGTH
 from postroom.dispatch.routing import JoinedEffects, SeveralExecutors
 from postroom.executors.acp import AcpExecutor
 from postroom.executors.command import CommandExecutor
@@ -67,7 +67,7 @@ from postroom.stores.runs.ports import DispatchStore
 from postroom.toml_files import TableName
 
 _RUNNER: Final = TableName(Path("the runner"), "")
-_MOST_PROJECTS: Final = 200
+_MAX_PROJECTS: Final = 200
 
 
 class ExecutorsByRunner(SeveralExecutors):
@@ -305,7 +305,7 @@ class ExecutorRegistry:
 
 def _addresses_of(tx: MailReads, name: str) -> list[str]:
     """Return the addresses of the agents with this name in the first 200 projects."""
-    found = [(project, tx.agent(project.id, name)) for project in tx.projects(limit=_MOST_PROJECTS)]
+    found = [(project, tx.agent(project.id, name)) for project in tx.projects(limit=_MAX_PROJECTS)]
     return [f"{one.name}@{project.slug}" for project, one in found if one and one.retired_at is None]
 
 
@@ -322,11 +322,12 @@ def signing_secret(runner: HttpRunner, environment: Mapping[str, str]) -> str:
     except ConfigError as error:
         value = runner.secret_env or runner.secret_file
         raise RunnerSecretMissing(error.message, value=value, remedy=error.remedy) from error
-    if len(secret) < LEAST_SECRET:
+    if len(secret) < MIN_SECRET_LENGTH:
         raise RunnerSecretMissing(
-            f"the runner's secret is shorter than {LEAST_SECRET} characters",
+            f"the runner's secret is shorter than {MIN_SECRET_LENGTH} characters",
             value=runner.secret_env or runner.secret_file,
-            remedy=f"make a random secret of at least {LEAST_SECRET} characters, and give it to both servers",
+            remedy=f"make a random secret of at least {MIN_SECRET_LENGTH} characters, "
+            "and give it to both servers",
         )
     return secret
 

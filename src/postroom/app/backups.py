@@ -49,10 +49,10 @@ from postroom.stores.stores import Stores
 
 FIRST_LOOK: Final = timedelta(minutes=1)
 """The delay between the start and the first check."""
-LONGEST_WAIT: Final = timedelta(minutes=10)
+MAX_WAIT: Final = timedelta(minutes=10)
 """The maximum time until a changed clock, or the wake-up of the machine, is noticed."""
 FIRST_PAUSE: Final = timedelta(minutes=5)
-LONGEST_PAUSE: Final = timedelta(hours=6)
+MAX_PAUSE: Final = timedelta(hours=6)
 _ROOM: Final = 2
 """The required free space, as a multiple of the database's size: once for the copy, once for new mail."""
 _SOME: Final = 2
@@ -199,8 +199,8 @@ class Backups:
             self._failure, self._tries = error, self._tries + 1
             _LOG.error("backup.failed", code=error.code, reason=error.message, tries=self._tries)
             pause = milliseconds(FIRST_PAUSE) << min(self._tries - 1, 10)
-            return min(pause, milliseconds(LONGEST_PAUSE), self._interval_ms)
-        return min(wait, milliseconds(LONGEST_WAIT))
+            return min(pause, milliseconds(MAX_PAUSE), self._interval_ms)
+        return min(wait, milliseconds(MAX_WAIT))
 
     async def _serve(self) -> None:
         wait = milliseconds(FIRST_LOOK)

@@ -19,17 +19,21 @@ _PER: Final = {
     "all": BudgetScope.ALL,
 }
 _NAMES: Final = {"wall_ms": "work", "cost_micros": "cost"}
-_MOST: Final = 10**15
+_MAX_AMOUNT: Final = 10**15
 _MICROS: Final = 1_000_000
 
 
 def _cost(value: object) -> object:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _MOST / _MICROS:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not 0 < value <= _MAX_AMOUNT / _MICROS
+    ):
         raise ValueError("write a number greater than 0")
     return value
 
 
-_Limit = Annotated[int, Meta(ge=1, le=_MOST)]
+_Limit = Annotated[int, Meta(ge=1, le=_MAX_AMOUNT)]
 
 
 class BudgetTable(Table, frozen=True, kw_only=True):

@@ -77,9 +77,9 @@ def span(milliseconds: int) -> str:
     return f"{seconds} seconds"
 
 
-LEAST_FREE: Final = 256 * 1024 * 1024
+MIN_FREE: Final = 256 * 1024 * 1024
 """The minimum free space in bytes; with less, the next large message or backup may not fit."""
-MOST_USED: Final = 0.8
+MAX_USED: Final = 0.8
 """The share of the permitted file descriptors above which the check fails."""
 _FOLDERS: Final = ("/proc/self/fd", "/dev/fd")
 
@@ -124,8 +124,8 @@ def told_of_disk(database: Path, *, free_of: Callable[[Path], int] = free_bytes)
         return CheckResult(part="disk", state="unknown", detail=detail, remedy="check the disk yourself")
     detail = f"{free} bytes are free" + ("" if is_folder else f", the database has {size}")
     facts = {"free_bytes": free, "database_bytes": size}
-    if free < (least := max(LEAST_FREE, 2 * size)):
-        detail += f"; at least {least} are needed" + (", twice the database" if least > LEAST_FREE else "")
+    if free < (least := max(MIN_FREE, 2 * size)):
+        detail += f"; at least {least} are needed" + (", twice the database" if least > MIN_FREE else "")
         remedy = "free space, or move the data folder: on a full disk, messages are rejected"
         return CheckResult(part="disk", state="failed", detail=detail, remedy=remedy, facts=facts)
     return CheckResult(part="disk", state="ok", detail=detail, facts=facts)
@@ -137,7 +137,7 @@ def told_of_descriptors(used: int | None, most: int | None) -> CheckResult:
         detail = "this system does not report the number of open files"
         return CheckResult(part="descriptors", state="unknown", detail=detail, remedy="check with lsof")
     facts = {"open": used, "most": most}
-    if most is not None and used > MOST_USED * most:
+    if most is not None and used > MAX_USED * most:
         detail = f"{used} of {most} are open"
         remedy = "raise the limit (`ulimit -n`, LimitNOFILE), or find the program that opens so many files"
         return CheckResult(part="descriptors", state="failed", detail=detail, remedy=remedy, facts=facts)

@@ -23,7 +23,7 @@ from msgspec import Meta, field, inspect
 from postroom.app import places
 from postroom.app.tokens import redact, shown
 from postroom.contracts.addresses import refuse_malformed_address, shown_address
-from postroom.contracts.clock import LONGEST, duration_of, duration_text
+from postroom.contracts.clock import MAX_DURATION, duration_of, duration_text
 from postroom.contracts.errors import ConfigError
 from postroom.contracts.records import Record
 from postroom.contracts.runners import is_place
@@ -38,7 +38,7 @@ _TAKEN_PATH: Final = re.compile(
 )
 """The path prefixes that pages and other routes already use."""
 _WHOLE: Final = re.compile(r"([+-]?[0-9]+(?:_[0-9]+)*)(?:\.0*)?")
-_MOST_DIGITS: Final = 100
+_MAX_DIGITS: Final = 100
 _SWITCHES: Final = dict.fromkeys(("1", "true", "t", "yes", "y", "on"), True) | dict.fromkeys(
     ("0", "false", "f", "no", "n", "off"), False
 )
@@ -49,7 +49,7 @@ def _interval(value: object) -> timedelta:
     if value in (0, "0") and not isinstance(value, bool):
         return timedelta(0)
     found = duration_of(value)
-    if not timedelta(minutes=1) <= found <= LONGEST:
+    if not timedelta(minutes=1) <= found <= MAX_DURATION:
         raise ValueError("write 0 for 'never', or a duration from 1m to 36500d")
     return found
 
@@ -57,7 +57,7 @@ def _interval(value: object) -> timedelta:
 def _count(value: object) -> object:
     if isinstance(value, bool):
         raise ValueError("write a number")  # noqa: TRY004 - told like the other faults
-    if isinstance(value, str) and (found := _WHOLE.fullmatch(value.strip())) and len(value) < _MOST_DIGITS:
+    if isinstance(value, str) and (found := _WHOLE.fullmatch(value.strip())) and len(value) < _MAX_DIGITS:
         return int(found[1])
     return int(value) if isinstance(value, float) and value.is_integer() else value
 

@@ -28,18 +28,18 @@ Up to about three such batches may be open before they are counted.
 """
 QUEUE: Final = 1024
 """How many connections may wait in the system to be accepted, because many agents may connect at once."""
-LONGEST_HEAD: Final = 64 << 10
+MAX_HEAD_LENGTH: Final = 64 << 10
 """Maximum bytes of a request's address and headers, and of the data between two pieces of a body."""
 _AT_ONCE: Final = 8 << 10
 """Number of bytes passed to the parser at once.
 
 After a complete part, up to this many bytes are not counted towards the limits.
 """
-MOST_BEHIND: Final = 32
+MAX_BEHIND: Final = 32
 """Maximum number of pipelined requests that are queued behind the active request."""
 
 _HEAD_TOO_LARGE: Final = (
-    f"The head of the request exceeds {LONGEST_HEAD} bytes. Send a shorter URL or fewer headers."
+    f"The head of the request exceeds {MAX_HEAD_LENGTH} bytes. Send a shorter URL or fewer headers."
 )
 _NO_HTTP: Final = (
     "Invalid HTTP request received. Send plain HTTP/1.1 to a path that begins with /. For TLS, put a "
@@ -101,11 +101,11 @@ class Connection(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         """Parse received bytes in pieces, up to the limit of unfinished data; then wait for the rest."""
         while data and not self._is_deaf and not self.transport.is_closing():
-            allowed = min(LONGEST_HEAD - self._unfinished, _AT_ONCE)
+            allowed = min(MAX_HEAD_LENGTH - self._unfinished, _AT_ONCE)
             piece, data = data[:allowed], data[allowed:]
             self._unfinished += len(piece)
             super().data_received(piece)
-            if self._unfinished >= LONGEST_HEAD and not self._is_deaf:
+            if self._unfinished >= MAX_HEAD_LENGTH and not self._is_deaf:
                 self.send_400_response(_HEAD_TOO_LARGE)
         self._wait_for_the_rest()
 
@@ -114,7 +114,7 @@ class Connection(HttpToolsProtocol):
 
         If there are too many requests at once, only the first are answered.
         """
-        if len(self.pipeline) >= MOST_BEHIND:
+        if len(self.pipeline) >= MAX_BEHIND:
             raise _Refused
         super().on_message_begin()
         self._in_head, self._head_size = True, 0
@@ -190,7 +190,7 @@ class Connection(HttpToolsProtocol):
 
     def _count(self, size: int) -> None:
         self._head_size += size
-        if self._head_size > LONGEST_HEAD:
+        if self._head_size > MAX_HEAD_LENGTH:
             raise _Refused
 
     def _is_serving(self) -> bool:

@@ -52,9 +52,9 @@ if TYPE_CHECKING:
 
 PAGE: Final = 500
 _SHOWN_RECORDS: Final = 5
-LONGEST_UNTAKEN: Final = timedelta(minutes=5)
+MAX_UNTAKEN: Final = timedelta(minutes=5)
 """The maximum time that a run may wait in the queue if nothing blocks it."""
-_LONGEST_UNEXECUTED: Final = timedelta(seconds=10)
+_MAX_UNEXECUTED: Final = timedelta(seconds=10)
 """The time after which this server should have released a claim on a run that it does not execute."""
 
 Look = Callable[[], Awaitable[list[CheckResult]]]
@@ -219,7 +219,7 @@ class Doctor:
 
     async def _unexecuted(self) -> list[str]:
         """Return the runs that this server claimed more than 10 s ago and does not execute."""
-        before = self._application.clock.now() - milliseconds(_LONGEST_UNEXECUTED)
+        before = self._application.clock.now() - milliseconds(_MAX_UNEXECUTED)
         rows = await self._application.runs.mailbox.unexecuted_claims()
         return [row.run_id for row in rows if row.claimed_at is not None and row.claimed_at < before]
 
@@ -252,7 +252,7 @@ class Doctor:
             )
         if not runs.mailbox.lifecycle_is_running():
             return told, "no worker claims runs: read in the log why it ended, and start the server again"
-        is_stuck = why.why is WhyNot.ABOUT_TO_START and waited > milliseconds(LONGEST_UNTAKEN)
+        is_stuck = why.why is WhyNot.ABOUT_TO_START and waited > milliseconds(MAX_UNTAKEN)
         return told, "no limit holds the run: read the log, and start the server again" if is_stuck else ""
 
     async def _runners(self) -> list[CheckResult]:

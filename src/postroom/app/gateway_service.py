@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from postroom.app.gateway_wiring import ChatService
-from postroom.app.undelivered import MOST_DEAD, UndeliveredService
+from postroom.app.undelivered import MAX_DEAD, UndeliveredService
 from postroom.contracts.chat import CHAT_KIND
 from postroom.contracts.chat_people import MAX_PEOPLE, Person, PersonRole
 from postroom.contracts.clock import iso
@@ -29,7 +29,7 @@ from postroom.services.administration import (
     StoredEffect,
 )
 
-LONGEST_NOTICE: Final = 100_000
+MAX_NOTICE_LENGTH: Final = 100_000
 _HOLDERS: Final = "everybody with the channel's secret"
 
 
@@ -62,7 +62,7 @@ class GatewayService(UndeliveredService):
             "adds_up": counts.adds_up,
         }
         dispatches = await self._chats.runs.stores.dispatches.count_by_status()
-        dead = await self._gateway.outbox.dead_letters(kind=CHAT_KIND, limit=MOST_DEAD)
+        dead = await self._gateway.outbox.dead_letters(kind=CHAT_KIND, limit=MAX_DEAD)
         return {
             "state": self._chats.state,
             "channels": {
@@ -80,7 +80,7 @@ class GatewayService(UndeliveredService):
 
         Only the first message of each chat is tried; the later ones wait for it.
         """
-        rows = await self._chats.runs.stores.store.read(lambda tx: tx.outbox.open(CHAT_KIND, limit=MOST_DEAD))
+        rows = await self._chats.runs.stores.store.read(lambda tx: tx.outbox.open(CHAT_KIND, limit=MAX_DEAD))
         held = {(row.target, row.order_key) for row in rows if row.last_error == QUIET}
         return sum((row.target, row.order_key) in held for row in rows)
 
@@ -171,9 +171,9 @@ class GatewayService(UndeliveredService):
             IdempotencyConflict: The key was used for something else.
         """
         adapter = self._channel(platform)
-        if not text.strip() or chat_id == "" or len(text) > LONGEST_NOTICE:
+        if not text.strip() or chat_id == "" or len(text) > MAX_NOTICE_LENGTH:
             raise InvalidArgument(
-                f"a message to a chat needs a chat and a text of 1 to {LONGEST_NOTICE} characters",
+                f"a message to a chat needs a chat and a text of 1 to {MAX_NOTICE_LENGTH} characters",
                 remedy="send platform, chat_id and text",
             )
         if not adapter.liveness.is_reachable:

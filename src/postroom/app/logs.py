@@ -34,7 +34,7 @@ each start.
 """
 TOLD_AGAIN: Final = timedelta(minutes=1)
 """The interval at which a failure that persists is logged again."""
-_MOST_REPEATS: Final = 1_000
+_MAX_REPEATS: Final = 1_000
 """Maximum number of failures that are remembered; beyond it, each failure is logged."""
 _FIRST: Final = ("timestamp", "level", "event", "logger")
 """The fields that come first in a line on a console."""
@@ -140,10 +140,10 @@ class Repeats(logging.Filter):
 
     def _make_room(self, now: float) -> None:
         """Forget failures that are too old, or all failures if that is not enough."""
-        if len(self._told) < _MOST_REPEATS:
+        if len(self._told) < _MAX_REPEATS:
             return
         recent = {key: told for key, told in self._told.items() if now - told[0] < TOLD_AGAIN.total_seconds()}
-        self._told = recent if len(recent) < _MOST_REPEATS else {}
+        self._told = recent if len(recent) < _MAX_REPEATS else {}
 
 
 class _Form(logging.Formatter):

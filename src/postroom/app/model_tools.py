@@ -22,9 +22,9 @@ from postroom.runtime import Tool, ToolContext
 from postroom.runtime.files import SEND_FILE, SendFileTool
 from postroom.services.calls import Calls
 
-LONGEST_ANSWER: Final = 200_000
+MAX_ANSWER_LENGTH: Final = 200_000
 """Maximum characters of a result; if a result is longer, the model must request it in parts."""
-LONGEST_QUESTION: Final = 2_000
+MAX_QUESTION_LENGTH: Final = 2_000
 _PROJECT: Final = "project_key"
 _KEY: Final = "idempotency_key"
 TOOLS: Final = (
@@ -146,9 +146,9 @@ class MailTool:
             asked[_KEY] = key_of(context.identity.run_id, context.call_id)
         caller = replace(self._caller, run_id=context.identity.run_id)
         answer = msgspec.to_builtins(await self._calls.perform(name, asked, caller=caller))
-        if len(json.dumps(answer)) > LONGEST_ANSWER:
+        if len(json.dumps(answer)) > MAX_ANSWER_LENGTH:
             told = "it was executed" if self._operation.changes else "request less at once"
-            return ToolResult.error(name, f"the answer exceeds {LONGEST_ANSWER} characters: {told}")
+            return ToolResult.error(name, f"the answer exceeds {MAX_ANSWER_LENGTH} characters: {told}")
         return ToolResult.success(name, answer)
 
 
@@ -172,8 +172,8 @@ class AskTool:
         question = str(arguments["question"]).strip()
         if context.decision is not None:
             return ToolResult.success(ASK, decision_told(context.decision))
-        if not 0 < len(question) <= LONGEST_QUESTION:
-            return ToolResult.error(ASK, f"the question must have 1 to {LONGEST_QUESTION} characters")
+        if not 0 < len(question) <= MAX_QUESTION_LENGTH:
+            return ToolResult.error(ASK, f"the question must have 1 to {MAX_QUESTION_LENGTH} characters")
         asked = Suspension(id=f"ask_{context.call_id}", action=ASK, message=question)
         return ToolResult.suspended(ASK, asked, resume_mode=ToolCallResumeMode.PASS_DECISION_TO_TOOL)
 

@@ -14,11 +14,14 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta
+from starlette.requests import Request
 
 from postroom.app.admin_service import AdminService
 from postroom.app.chats import ChatAdministration
 from postroom.app.undelivered import UndeliveredService
 from postroom.contracts.choices import Importance
+from postroom.contracts.client_programs import COMMANDS
+from postroom.contracts.clock import from_iso
 from postroom.contracts.errors import InvalidPath
 from postroom.contracts.messages import Json
 from postroom.contracts.operations import Operation, Option, Who
@@ -33,20 +36,22 @@ from postroom.services.administration import (
     AnsweredQuestion,
     BackupView,
     DecidedTaskView,
+    QuestionsView,
     RunsView,
     ScheduleView,
     SnoozedQuestion,
 )
 from postroom.services.people import PeopleService
-from postroom.services.questions import QuestionService
+from postroom.services.questions import QuestionService, place_in_list
 from postroom.services.runners import RunnerService
 from postroom.services.schedules import MailSchedules, ScheduledMessage
+from postroom.services.shown import COMMAND_LINE, OVER_HTTP
 from postroom.services.work import WorkService
 
-_LONGEST_PATH: Final = 4096
-_MOST_SECONDS: Final = 10**9
-_Seconds = Annotated[int, Meta(ge=0, le=_MOST_SECONDS)]
-_Span = Annotated[float, Meta(ge=0, le=_MOST_SECONDS)]
+_MAX_PATH_LENGTH: Final = 4096
+_MAX_SECONDS: Final = 10**9
+_Seconds = Annotated[int, Meta(ge=0, le=_MAX_SECONDS)]
+_Span = Annotated[float, Meta(ge=0, le=_MAX_SECONDS)]
 
 
 def _text(description: str, **option: str) -> Meta:
@@ -308,7 +313,7 @@ async def write_backup(server: AdminService, target: str | None) -> BackupView:
     if target is None:
         return await server.back_up(None)
     path = Path(target)
-    if not path.is_absolute() or "\0" in target or len(target) > _LONGEST_PATH:
+    if not path.is_absolute() or "\0" in target or len(target) > _MAX_PATH_LENGTH:
         raise InvalidPath(
             "the target is not an absolute path",
             value=target[:200],
@@ -615,6 +620,22 @@ _TASKS: Final = _of(
 # Questions that runs ask people.
 
 
+class ListQuestions(Query, frozen=True):
+    """List the open questions of agents, also those in chats, oldest first."""
+
+    limit: Annotated[int, Meta(ge=1, le=500, description="At most this many.")] = 50
+    after: Annotated[str, Meta(max_length=600), _text("`next` of the last answer.")] = ""
+
+
+class ShowQuestion(Query, frozen=True):
+    """Show the record of a question: who asked it, where it was shown, and who answered it where.
+
+    Questions of each agent's newest 50 runs are found.
+    """
+
+    number: _QuestionNumber
+
+
 class AnswerQuestion(Command, frozen=True):
     """Answer a question. The first answer counts, whether it comes from a page, a command or a chat."""
 
@@ -627,38 +648,45 @@ class AnswerQuestion(Command, frozen=True):
 
 
 class SnoozeQuestion(Command, frozen=True):
-    """Put a question off: it stays open, and is neither yes nor no."""
+    """Snooze a question for everybody: it stays open, and this is neither yes nor no."""
 
     number: _QuestionNumber
     seconds: Annotated[_Span, Meta(description="0 ends it at once")]
     by: Annotated[str, Meta(max_length=64)] = ""
 
 
+async def list_questions(questions: QuestionService, limit: int, after: str) -> QuestionsView:
+    """List a page of the open questions."""
+    found = list(await questions.questions(limit=limit + 1, after=after))
+    last = found[limit - 1] if len(found) > limit else None
+    place = last and place_in_list(from_iso(last["waiting_since"]), last["run_id"], last["number"])
+    return {"questions": found[:limit], "next": place}
+
+
 async def answer_question(
-    questions: QuestionService, number: str, answer: str | dict[str, Any], why: str, by: str
+    questions: QuestionService,
+    request: Request,
+    number: str,
+    answer: str | dict[str, Any],
+    why: str,
+    by: str,
 ) -> AnsweredQuestion:
-    """Answer a question."""
-    return await questions.answer(number, answer, why=why, by=by)
+    """Answer a question. Its record says whether the command line or another program sent the answer."""
+    is_ours = request.headers.get("user-agent") == COMMANDS
+    return await questions.answer(number, answer, why=why, by=by, at=COMMAND_LINE if is_ours else OVER_HTTP)
 
 
 async def snooze_question(
     questions: QuestionService, number: str, seconds: float, by: str
 ) -> SnoozedQuestion:
-    """Put a question off."""
+    """Snooze a question."""
     return await questions.snooze(number, for_ms=int(seconds * 1_000), by=by)
 
 
 _QUESTIONS: Final = _of(
     QuestionService,
-    _named(
-        "list_questions",
-        "List the open questions of agents, also those in chats, oldest first.",
-        NoFields,
-        QuestionService.questions,
-        "GET /admin/questions",
-        "questions list",
-        answer_key="questions",
-    ),
+    _row(ListQuestions, list_questions, "GET /admin/questions", "questions list"),
+    _row(ShowQuestion, QuestionService.show, "GET /admin/questions/one", "questions show NUMBER"),
     _row(AnswerQuestion, answer_question, "POST /admin/questions"),
     _row(SnoozeQuestion, snooze_question, "POST /admin/questions/snooze"),
 )

@@ -361,7 +361,11 @@ def _forget(tx: Transaction, *, threads: Sequence[str], kept: int) -> int:
     tx.lock(*map(thread_lock, threads))
     idle = tx.runs.threads.idle(tx.now() - kept, limit=len(threads), among=threads)
     runs = tx.runs.threads.runs_of(idle)
-    scopes = [*map(EventScope.thread, idle), *map(EventScope.run, runs)]
+    scopes = [
+        *map(EventScope.thread, idle),
+        *map(EventScope.run, runs),
+        *map(EventScope.questions, runs),
+    ]
     tx.events.drop([scope.key for scope in scopes])
     tx.mail.drop_traces([run_trace(run_id) for run_id in runs])
     tx.mail.drop_attempts(runs)

@@ -16,7 +16,7 @@ from postroom.services.cut_ids import whole_id
 from postroom.stores.runs.ports import RunStores
 from postroom.stores.store import Transaction
 
-MOST_DEAD: Final = 500
+MAX_DEAD: Final = 500
 
 
 class UndeliveredService:
@@ -62,9 +62,7 @@ class UndeliveredService:
         Raises:
             InvalidArgument: There is no such dead letter, or several ids have this prefix.
         """
-        rows = {
-            one.outbox_id: one for one in await self._outbox.dead_letters(kind=CHAT_KIND, limit=MOST_DEAD)
-        }
+        rows = {one.outbox_id: one for one in await self._outbox.dead_letters(kind=CHAT_KIND, limit=MAX_DEAD)}
         meant = whole_id(outbox_id, rows, what="dead letters", remedy="see `postroom gateway dead`")
         if meant is None:
             raise _not_dead(outbox_id)
@@ -108,7 +106,7 @@ def _not_dead(outbox_id: str) -> InvalidArgument:
 
 
 def _undelivered(tx: Transaction) -> list[UndeliveredView]:
-    return [_shown(tx, row) for row in tx.outbox.dead_letters(kind=CHAT_KIND, after="", limit=MOST_DEAD)]
+    return [_shown(tx, row) for row in tx.outbox.dead_letters(kind=CHAT_KIND, after="", limit=MAX_DEAD)]
 
 
 def _shown(tx: Transaction, row: OutboxMessage) -> UndeliveredView:

@@ -30,7 +30,7 @@ from postroom.cli.options import (
 from postroom.cli.table import TABLE
 from postroom.cli.wire import ANSWER_TIMEOUT
 
-LONGEST: Final = timedelta(hours=6)
+MAX_WAIT: Final = timedelta(hours=6)
 """The time limit for an operation that takes long; its progress is shown meanwhile."""
 _TYPES: Final[Mapping[str, Any]] = {
     "string": str,
@@ -101,7 +101,7 @@ def call(name: str, /, *, data_dir: Path | None = None, **given: object) -> dict
         PostroomError: The server returned an error; the exception has the class that belongs to the error's
             code.
     """
-    timeout = LONGEST if "doing" in TABLE[name] else ANSWER_TIMEOUT
+    timeout = MAX_WAIT if "doing" in TABLE[name] else ANSWER_TIMEOUT
     return perform(Server.find(data_dir=data_dir, timeout=timeout), name, **given)
 
 

@@ -26,7 +26,7 @@ BUDGET = 5.0
 GIT_PATIENCE = 60
 """The time limit in seconds for one call of Git."""
 ASKED_AT_ONCE = 5_000
-MOST_COMMITS = 2_000
+MAX_COMMITS = 2_000
 """How many of the newest commits of one push are checked."""
 
 _NAMES = ("-z", "--name-only", "--no-renames", "--no-relative")
@@ -106,7 +106,7 @@ def pushed(sent: str, arguments: Sequence[str]) -> Iterator[str]:
         if not local.strip("0"):
             continue  # the push deletes a branch, so no file changes
         known = [f"^{remote}"] if remote.strip("0") and _has(remote) else []
-        new = _git("rev-list", f"--max-count={MOST_COMMITS}", local, *known, "--not", _remotes(arguments))
+        new = _git("rev-list", f"--max-count={MAX_COMMITS}", local, *known, "--not", _remotes(arguments))
         commits.update(dict.fromkeys(new.decode("ascii").split()))
     listed = "".join(f"{commit}\n" for commit in commits).encode()
     options = ("--stdin", "-r", "-c", "--no-commit-id", "--root")

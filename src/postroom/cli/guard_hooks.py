@@ -49,7 +49,7 @@ _LEFTHOOK_FILES: Final = (
     "lefthook*.json",
     ".config/lefthook*",
 )
-_LONGEST_LOOK: Final = 10_000
+_MAX_LOOK: Final = 10_000
 """How many bytes of a hook are searched for the name of the program that wrote it."""
 
 _LINES: Final = {
@@ -205,7 +205,7 @@ def _holds(path: Path, mark: bytes) -> bool:
     if path.is_symlink() or not path.is_file():
         return False
     with path.open("rb") as file:
-        return mark in file.read(_LONGEST_LOOK)
+        return mark in file.read(_MAX_LOOK)
 
 
 def _managed(repository: Path, folder: Path, name: str) -> Hook | None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from postroom.cli.hook_files import Look
 
-LONGEST_TEXT = 4_000
+MAX_TEXT_LENGTH = 4_000
 WOKEN = 2
 """The exit code by which a background hook (`asyncRewake`) makes the client start a turn."""
 
@@ -39,7 +39,7 @@ def run(client: str, event: str) -> int:
         if event == WAIT and client in ("claude", "copilot"):
             from postroom.cli.hook_waiting import awaited
 
-            line = awaited(client, raw, hook_environment())[:LONGEST_TEXT]
+            line = awaited(client, raw, hook_environment())[:MAX_TEXT_LENGTH]
             return WOKEN if line and os.write(sys.stderr.fileno(), line.encode()) else 0
         if answer := answered(client, event, raw, hook_environment()):
             os.write(sys.stdout.fileno(), answer)
@@ -80,7 +80,7 @@ def answered(client: str, event: str, raw: bytes, environment: Mapping[str, str]
     except (Unreachable, ValueError):
         outcome, text = _failed(kind, "the server does not answer", mode if mode == "block" else "off")
     text += look.conclude(found) if look is not None else ""
-    text = "" if text == queued else text[:LONGEST_TEXT]  # the prompt already says it
+    text = "" if text == queued else text[:MAX_TEXT_LENGTH]  # the prompt already says it
     return _warned(client, event, kind, outcome, text, look)
 
 

@@ -39,20 +39,20 @@ if TYPE_CHECKING:
 
 LARGEST_FILE = 4 * 1024 * 1024
 """Maximum bytes of a file that is hashed."""
-MOST_BYTES = 16 * 1024 * 1024
+MAX_BYTES = 16 * 1024 * 1024
 """Maximum number of bytes that one hook hashes; further files are left out."""
 LARGEST_COPY = 256 * 1024
-MOST_COPIES, MOST_COPIED = 64, 4 * 1024 * 1024
+MAX_COPIES, MAX_COPIED = 64, 4 * 1024 * 1024
 """Maximum number and maximum bytes of the copies in each of 16 folders."""
-MOST_SESSIONS = 200
-MOST_CALLS = 50
+MAX_SESSIONS = 200
+MAX_CALLS = 50
 """Maximum number of tool calls whose files' versions are kept until the tool has been used."""
-MOST_LISTED = 200
-MOST_USED = 50
+MAX_LISTED = 200
+MAX_USED = 50
 """Maximum number of files of one tool call."""
-LONGEST_COMMAND = 20_000
-MOST_LINES, LONGEST_LINE = 20, 160
-MOST_COMPARED = 400
+MAX_COMMAND_LENGTH = 20_000
+MAX_LINES, MAX_LINE_LENGTH = 20, 160
+MAX_COMPARISONS = 400
 """Maximum number of lines that are compared one by one.
 
 For a longer changed part, only its first and last line are determined.
@@ -96,7 +96,7 @@ class Look:
         self._is_shell = tool in SHELL_TOOLS
         texts = (text_of(given.get(key)) for key in _CONTENTS if tool in WHOLE_TOOLS)
         self._content = next(filter(None, texts), "").encode()
-        self._left = MOST_BYTES
+        self._left = MAX_BYTES
         session = session_of(sent)
         self._list = self._path("sessions", _hash(f"{client}/{session}".encode())) if session else ""
         self._known = _versions(self._list)
@@ -112,7 +112,7 @@ class Look:
         call = text_of(sent.get("tool_use_id")) or repr(sorted(uses.items()))
         self._call = self._path("calls", _hash(f"{self._list}/{call}".encode())) if session and uses else ""
         self._began = _versions(self._call) if self._is_used else {}
-        for path, how in [*uses.items()][:MOST_USED]:
+        for path, how in [*uses.items()][:MAX_USED]:
             if "\n" not in path and text_of(path):
                 self._after(path, how) if self._is_used else self._before(path, how)
         if self._is_used:
@@ -122,7 +122,7 @@ class Look:
             self.reports = [*self._unsent(), *self.reports]
         elif self._call and self._seen:
             self._put(self._call, _as_rows(self._seen.items()))
-            _prune(self._path("calls"), MOST_CALLS, MOST_COPIED)
+            _prune(self._path("calls"), MAX_CALLS, MAX_COPIED)
 
     def _path(self, *parts: str) -> str:
         return os.path.join(self._folder, *parts)  # noqa: PTH118 - no pathlib here
@@ -243,7 +243,7 @@ class Look:
         if len(content) > LARGEST_COPY or b"\0" in content or os.path.exists(path):  # noqa: PTH110
             return
         self._put(path, content)
-        _prune(self._path(blob[0]), MOST_COPIES, MOST_COPIED)
+        _prune(self._path(blob[0]), MAX_COPIES, MAX_COPIED)
 
     def _unsent(self) -> list[list[str]]:
         """Return the reports that the server did not get, except writes that later writes have replaced."""
@@ -270,7 +270,7 @@ class Look:
 
     def _defer(self) -> None:
         """Keep the reports of a tool's use for the session's next hook, because the server did not answer."""
-        rows = [f"{blob} {how} {path}\n" for path, blob, how in self.reports[-MOST_USED:] if how in _USED]
+        rows = [f"{blob} {how} {path}\n" for path, blob, how in self.reports[-MAX_USED:] if how in _USED]
         if self._list and self._is_used and rows:
             self._put(f"{self._list}.late", "".join(rows).encode("utf-8", "surrogateescape"))
 
@@ -282,9 +282,9 @@ class Look:
             _remove(f"{self._list}.late")
         kept = {path: one for path, one in self._known.items() if path not in self._seen} | self._seen
         if self._seen:
-            self._put(self._list, _as_rows([*kept.items()][-MOST_LISTED:]))
+            self._put(self._list, _as_rows([*kept.items()][-MAX_LISTED:]))
         if self._seen and not self._known:
-            _prune(self._path("sessions"), MOST_SESSIONS, MOST_COPIED)
+            _prune(self._path("sessions"), MAX_SESSIONS, MAX_COPIED)
 
     def _lines(self, changed: object) -> str:
         """Return the changed lines of files that the server's answer lists: path, known and new version."""
@@ -319,7 +319,7 @@ def _uses(client: str, sent: Values, folder: str) -> Iterator[tuple[str, str]]:
             folder = os.path.join(folder, moved.strip().strip("'\""))  # noqa: PTH118
             found = _patched(command)
         else:
-            found = _used_by_shell(command[:LONGEST_COMMAND])
+            found = _used_by_shell(command[:MAX_COMMAND_LENGTH])
     elif tool in READ_TOOLS:
         found = ((path, _shown(_asked_lines(one))) for path, one in _named_in(given))
     elif tool in EDIT_TOOLS.get(client, ()):
@@ -480,7 +480,7 @@ def _difference(was: bytes, now: bytes) -> str:
     while last < min(len(one), len(two)) - first and one[-1 - last] == two[-1 - last]:
         last += 1
     one, two = one[first : len(one) - last], two[first : len(two) - last]
-    if max(len(one), len(two)) > MOST_COMPARED:
+    if max(len(one), len(two)) > MAX_COMPARISONS:
         return f"lines {first + 1} to {first + len(one)} are now lines {first + 1} to {first + len(two)}"
     rows: list[str] = []
     for at, before, after in _hunks(one, two):
@@ -489,8 +489,8 @@ def _difference(was: bytes, now: bytes) -> str:
             *(f"-{row}" for row in before),
             *(f"+{row}" for row in after),
         ]
-    more = [f"and {len(rows) - MOST_LINES} more lines"] if len(rows) > MOST_LINES else []
-    return "\n".join([*(_plain(row[:LONGEST_LINE]) for row in rows[:MOST_LINES]), *more])
+    more = [f"and {len(rows) - MAX_LINES} more lines"] if len(rows) > MAX_LINES else []
+    return "\n".join([*(_plain(row[:MAX_LINE_LENGTH]) for row in rows[:MAX_LINES]), *more])
 
 
 def _plain(text: str) -> str:

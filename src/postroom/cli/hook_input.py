@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 LARGEST_INPUT = 64 * 1024 * 1024
 PATIENCE = 2.0
 """The time limit in seconds for reading the input; some clients leave the pipe open afterwards."""
-MOST_IDS = 1_000
-LONGEST_PATH = 4_096
+MAX_IDS = 1_000
+MAX_PATH_LENGTH = 4_096
 DEEPEST = 6
 """How many levels of a tool's answer are searched for the name of an agent."""
 
@@ -155,7 +155,7 @@ def folder_of(sent: Values) -> str:
     """Return the folder in which the client works."""
     roots = sent.get("workspace_roots")
     first = roots[0] if isinstance(roots, list) and roots else ""
-    return (text_of(sent.get("cwd")) or text_of(first) or os.getcwd())[:LONGEST_PATH]  # noqa: PTH109 - no pathlib here
+    return (text_of(sent.get("cwd")) or text_of(first) or os.getcwd())[:MAX_PATH_LENGTH]  # noqa: PTH109 - no pathlib here
 
 
 def _paths(given: Values) -> Iterator[str]:
@@ -197,7 +197,7 @@ def _spellings(path: str, folder: str) -> Iterator[str]:
     if os.path.splitdrive(real)[0] == os.path.splitdrive(base)[0]:
         found.append(os.path.normpath(os.path.join(folder, os.path.relpath(real, base))))  # noqa: PTH118 - as above
     for one in found:
-        if one != written and text_of(one) and len(one) <= LONGEST_PATH:
+        if one != written and text_of(one) and len(one) <= MAX_PATH_LENGTH:
             yield one
 
 
@@ -218,7 +218,7 @@ def _acted(tool: str, given: Values, sent: Values) -> dict[str, object]:
             if name:
                 acted: dict[str, object] = {
                     "acts_as": name[:400],
-                    "acts_in": text_of(given.get("project_key"))[:LONGEST_PATH],
+                    "acts_in": text_of(given.get("project_key"))[:MAX_PATH_LENGTH],
                 }
                 if tool.endswith("fetch_inbox"):
                     fetched = next((ids for one in _ANSWERS if (ids := _fetched_in(sent.get(one)))), [])
@@ -256,7 +256,7 @@ def _reserved_in(answer: object, depth: int = 0) -> list[int]:
         return []
     granted = answer.get("granted")
     if isinstance(granted, list):
-        found: list[object] = [one.get("id") for one in granted[:MOST_IDS] if isinstance(one, dict)]
+        found: list[object] = [one.get("id") for one in granted[:MAX_IDS] if isinstance(one, dict)]
         return [one for one in found if isinstance(one, int) and one > 0]
     wrapped = ("reservations", *_WRAPPINGS)
     return next((ids for key in wrapped if (ids := _reserved_in(answer.get(key), depth + 1))), [])
@@ -274,7 +274,7 @@ def _fetched_in(answer: object, depth: int = 0) -> list[int]:
         except ValueError:
             return []
     if isinstance(answer, list):
-        listed: list[object] = [one.get("id") for one in answer[:MOST_IDS] if isinstance(one, dict)]
+        listed: list[object] = [one.get("id") for one in answer[:MAX_IDS] if isinstance(one, dict)]
         ids = [one for one in listed if isinstance(one, int) and one > 0]
         return ids or next((ids for one in answer[:20] if (ids := _fetched_in(one, depth + 1))), [])
     if not isinstance(answer, dict):

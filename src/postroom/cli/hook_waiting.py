@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 PATIENCE = 40.0
 """The time limit in seconds for one request; the server answers within about 25 seconds."""
-SHORTEST_PAUSE = 1.0
+MIN_PAUSE = 1.0
 """Seconds to wait before a request, so that the client's other hook for the same event can announce first."""
-LONGEST_PAUSE = 10.0
+MAX_PAUSE = 10.0
 
 
 WEEK = 7 * 24 * 3600.0
@@ -118,7 +118,7 @@ def _line(
         return ""
     call.update(agent=environment.get("POSTROOM_AGENT", "")[:400], waiting_since=since)
     body = written(call).encode()
-    pause = SHORTEST_PAUSE
+    pause = MIN_PAUSE
     is_patient = sent.get("hook_event_name") == "SessionStart"
     while True:
         if is_gone(pause):
@@ -131,7 +131,7 @@ def _line(
         if outcome == "unknown" or (outcome == "away" and not is_patient):
             return ""
         is_patient = True
-        pause = min(pause * 2, LONGEST_PAUSE) if outcome == "away" else SHORTEST_PAUSE
+        pause = min(pause * 2, MAX_PAUSE) if outcome == "away" else MIN_PAUSE
 
 
 def _tell_end(raw: bytes, environment: Mapping[str, str], since: int) -> None:

@@ -1,5 +1,7 @@
 """`postroom inbox`: everything in all projects and chats that needs a person, like on the first page."""
 
+from typing import Annotated
+
 import typer
 
 from postroom.cli import show
@@ -10,16 +12,25 @@ app = typer.Typer()
 
 
 @app.command()
-def inbox(data_dir: DataDir = None, as_json: AsJson = False) -> None:
+def inbox(
+    limit: Annotated[int, typer.Option(help="At most this many questions.", min=1, max=500)] = 50,
+    after: Annotated[
+        str, typer.Option(help="`next` of the last answer: more questions, no failed runs.")
+    ] = "",
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
     """List the open questions and the failed runs of all agents and chats.
 
     Runs of one agent that failed with the same error are one row. Answer with `postroom questions answer`,
     replay with `postroom runs replay`.
     """
-    questions = show.items(call("list_questions", data_dir=data_dir).get("questions"))
+    page = call("list_questions", data_dir=data_dir, limit=limit, after=after)
+    questions = show.items(page.get("questions"))
+    groups = [] if after else show.items(call("list_failed_runs", data_dir=data_dir).get("failed"))
     failed = [
         {"agent": show.agent(one), "error": one["why"], "since": one["newest_at"], "runs": one["run_ids"]}
-        for one in show.items(call("list_failed_runs", data_dir=data_dir).get("failed"))
+        for one in groups
     ]
     rows = [
         ("asks", one["number"], show.agent(one), one["waiting_since"], one["question"]) for one in questions
@@ -34,8 +45,9 @@ def inbox(data_dir: DataDir = None, as_json: AsJson = False) -> None:
         for one in failed
     ]
     heads = ("STATE", "ID", "AGENT", "SINCE", "WHY")
+    show.tell_more(page, "--after")
     show.answer(
-        {"questions": questions, "failed": failed},
+        {"questions": questions, "next": page.get("next"), "failed": failed},
         as_json=as_json,
         text=lambda: show.table(heads, rows, none="Nothing needs you."),
     )

@@ -17,7 +17,7 @@ RequestId = str | int | float | None
 PARSE_ERROR: Final = -32700
 INVALID_REQUEST: Final = -32600
 SERVER_FAILURE: Final = -32000
-MOST_NAMED: Final = 100
+MAX_NAMES_SHOWN: Final = 100
 """Maximum number of characters of a client's name that are forwarded."""
 
 READING_TOOLS: Final = frozenset(
@@ -162,7 +162,7 @@ def _has_key(arguments: object) -> bool:
 def _client(parameters: dict[str, object]) -> str:
     about = parameters.get("clientInfo")
     name = about.get("name") if isinstance(about, dict) else None
-    return name[:MOST_NAMED] if isinstance(name, str) and _PLAIN.fullmatch(name) else ""
+    return name[:MAX_NAMES_SHOWN] if isinstance(name, str) and _PLAIN.fullmatch(name) else ""
 
 
 def _elicits(parameters: dict[str, object]) -> bool:

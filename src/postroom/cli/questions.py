@@ -22,6 +22,7 @@ app = command_group(
     "questions answer 4f2a yes --why 'after lunch'",
     "questions answer 4f2a EUR",
     "questions snooze 4f2a 2h",
+    "questions show 4f2a",
 )
 
 
@@ -31,17 +32,37 @@ _SKIP: Final = "skip"
 
 @shows(app, "list_questions")
 def _(found: dict[str, Any]) -> str:
+    show.tell_more(found, "--after")
     rows = [
         (
             one["number"],
             one["question"],
             _takes(one),
             show.agent(one),
-            f"not before {one['snoozed_until']}" if one["snoozed_until"] else one["waiting_since"],
+            f"snoozed until {one['snoozed_until']}" if one["snoozed_until"] else one["waiting_since"],
         )
         for one in show.items(found.get("questions"))
     ]
     return show.table(("NUMBER", "QUESTION", "TAKES", "AGENT", "SINCE"), rows, none="No open questions.")
+
+
+@shows(app, "show_question")
+def _(found: dict[str, Any]) -> str:
+    said = [
+        f"{show.line(found['number'])}, asked by {show.line(show.agent(found))} on {found['asked_at']}",
+        f"\n{show.plain(found['question'])}\n",
+    ]
+    if found["action"]:
+        said.append(f"A yes permits exactly this:\n{show.plain(found['action'])}\n")
+    for place in show.items(found.get("shown")):
+        at = f" since {place['at']}" if place["at"] else ""
+        said.append(f"Shown {show.line(place['where'])}{at}.")
+    if found["state"] == "open":
+        return "\n".join([*said, "Open: nobody has answered."])
+    word = {True: "yes", False: "no"}.get(found["approved"], "")
+    answer = ": ".join(filter(None, (word, show.plain(found["answer"]))))
+    by = " ".join(filter(None, (show.line(found["answered_by"]) or "somebody", found["where"])))
+    return "\n".join([*said, f"Answered by {by} on {found['answered_at']}: {answer}"])
 
 
 def _takes(one: dict[str, Any]) -> str:
@@ -105,12 +126,23 @@ def snooze(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Put a question off: it stays open, and is neither yes nor no."""
+    """Snooze a question for everybody: it stays open, and this is neither yes nor no."""
     put_off = 0.0 if span == "0" else seconds(span)
     found = call("snooze_question", data_dir=data_dir, number=number, seconds=put_off, by=_name(by))
     until = found["snoozed_until"]
-    line = f"{number} waits until {until}." if until else f"{number} is no longer put off."
+    line = f"{number} is snoozed until {until}." if until else f"{number} is no longer snoozed."
     show.answer(found, as_json=as_json, text=lambda: show.line(line))
+
+
+def every(data_dir: Path | None) -> list[dict[str, Any]]:
+    """Return all open questions."""
+    found, after = list[dict[str, Any]](), ""
+    while True:
+        page = call("list_questions", data_dir=data_dir, limit=500, after=after)
+        found += show.items(page.get("questions"))
+        if not page.get("next"):
+            return found
+        after = page["next"]
 
 
 def _name(given: str) -> str:
@@ -125,7 +157,7 @@ def _name(given: str) -> str:
 
 def _ask_in_turn(data_dir: Path | None, number: str | None, why: str, by: str) -> None:
     """Show the open questions to the person at the terminal one after the other, and send the answers."""
-    found = show.items(call("list_questions", data_dir=data_dir).get("questions"))
+    found = every(data_dir)
     if number is not None:
         numbers = {one["number"]: one for one in found}
         meant = whole_id(number.lower(), numbers, what="questions", remedy=_LISTED)

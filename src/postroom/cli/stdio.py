@@ -41,7 +41,7 @@ The first message may take long, because the server loads its MCP code with it.
 """
 UNWIND: Final = timedelta(seconds=2)
 FIRST_PAUSE: Final = timedelta(seconds=1)
-LONGEST_PAUSE: Final = timedelta(minutes=1)
+MAX_PAUSE: Final = timedelta(minutes=1)
 """The longest pause; after each failed start of the server, the pause doubles up to this value."""
 
 
@@ -195,7 +195,7 @@ class Proxy:
             except ServerUnavailable as error:
                 if time.monotonic() >= self._start_refused_until:
                     self._start_refused_until = time.monotonic() + self._pause.total_seconds()
-                    self._pause = min(self._pause * 2, LONGEST_PAUSE)
+                    self._pause = min(self._pause * 2, MAX_PAUSE)
                 if not self._start_failure:
                     raise
                 told = f"{error.message}; the server did not start: {self._start_failure}"

@@ -28,7 +28,7 @@ app = typer.Typer(rich_markup_mode=None)
 _PAUSE_SECONDS: Final = 1.0
 _FEW: Final = 8
 """Maximum number of rows that each list shows; the others are only counted."""
-_LATEST: Final = 5
+_SHOWN_EVENTS: Final = 5
 """Maximum number of ended runs that are shown."""
 
 
@@ -60,7 +60,7 @@ def look(server: Server) -> dict[str, Any]:
             run["last_line"] = _last_line(str(asked["output"]))
     return {
         "server": perform(server, "show_status"),
-        "questions": show.items(perform(server, "list_questions").get("questions")),
+        "questions": show.items(perform(server, "list_questions", limit=500).get("questions")),
         "runs": runs,
         "waiting": show.items(found.get("waiting")),
         "tasks": show.items(perform(server, "list_open_tasks").get("tasks")),
@@ -115,7 +115,7 @@ def drawn(found: Mapping[str, Any], *, lines: int | None = None) -> "Group":
 
     now = SystemClock().now()
     states = {state: [run for run in found["runs"] if run["state"] == state] for state in _STATES}
-    ended = [run for run in found["runs"] if run["state"] in ("done", "cancelled")][:_LATEST]
+    ended = [run for run in found["runs"] if run["state"] in ("done", "cancelled")][:_SHOWN_EVENTS]
     lists = [
         ("QUESTIONS", "magenta", [_question(one, now) for one in found["questions"]]),
         ("ACTIVE", "green", [_run(one, now, one.get("last_line", "")) for one in states["at work"]]),

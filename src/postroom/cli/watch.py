@@ -27,8 +27,8 @@ from postroom.cli.options import HERE, ActingOrNone, AsJson, Project, project_ke
 from postroom.contracts.errors import InvalidArgument, PostroomError
 
 WAIT_SECONDS: Final = 25
-SHORTEST_PAUSE: Final = 0.2
-LONGEST_PAUSE: Final = 10.0
+MIN_PAUSE: Final = 0.2
+MAX_PAUSE: Final = 10.0
 """The longest pause in seconds between two attempts to reach the server."""
 
 WOKEN: Final = 2
@@ -166,13 +166,13 @@ class Patience:
 
     def __init__(self, *, is_quiet: bool = False) -> None:
         self._is_quiet = is_quiet
-        self._pause, self._is_waiting = SHORTEST_PAUSE, False
+        self._pause, self._is_waiting = MIN_PAUSE, False
 
     def reset(self) -> None:
         """Go back to the shortest pause, because the server has answered."""
         if self._is_waiting:
             self._say("the server is back")
-        self._pause, self._is_waiting = SHORTEST_PAUSE, False
+        self._pause, self._is_waiting = MIN_PAUSE, False
 
     def wait_out(self, error: PostroomError) -> None:
         """Pause before the next attempt.
@@ -187,7 +187,7 @@ class Patience:
         self._is_waiting = True
         # The pause is partly random, so that many watchers do not return at the same moment.
         threading.Event().wait(self._pause * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
-        self._pause = min(LONGEST_PAUSE, self._pause * 2)
+        self._pause = min(MAX_PAUSE, self._pause * 2)
 
     def _say(self, what: str) -> None:
         if not self._is_quiet:

@@ -15,6 +15,7 @@ from datetime import timedelta
 from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
+from postroom.contracts.client_programs import COMMANDS
 from postroom.contracts.errors import ConfigError, PostroomError, ServerUnavailable, TooLarge
 
 CONNECT_TIMEOUT: Final = timedelta(seconds=5)
@@ -35,7 +36,7 @@ class Endpoint:
 
     def headers(self) -> dict[str, str]:
         """Return the headers that every request has."""
-        found = {"User-Agent": "postroom-cli"}
+        found = {"User-Agent": COMMANDS}
         if self.token:
             found["Authorization"] = f"Bearer {self.token}"
         if self.agent_token:

@@ -10,6 +10,8 @@ from typing import Final
 
 NAME: Final = "postroom"
 """The name of our server in every client, both after setup and in a run, and the name of its command."""
+COMMANDS: Final = "postroom-cli"
+"""The `User-Agent` of our own commands."""
 CLAUDE_LOADED: Final[Mapping[str, object]] = {"alwaysLoad": True}
 """Without this, Claude Code defers the tools of an MCP server to its tool search."""
 CODEX_DIRECT: Final[Mapping[str, object]] = {"omit_tools_from": ["deferred"]}

@@ -175,7 +175,7 @@ def every(interval: int) -> str:
     return f"every {interval} ms"
 
 
-LONGEST: Final = timedelta(days=36_500)
+MAX_DURATION: Final = timedelta(days=36_500)
 _UNITS: Final = {
     "ms": timedelta(milliseconds=1),
     "s": timedelta(seconds=1),
@@ -209,7 +209,7 @@ def duration_of(value: object) -> timedelta:
     found = value if isinstance(value, timedelta) else found
     if found is None:
         raise ValueError(f"write a duration with its unit, such as {DURATIONS}")
-    if not timedelta(0) < found <= LONGEST:
+    if not timedelta(0) < found <= MAX_DURATION:
         raise ValueError("write a duration greater than 0 and of at most 36500d")
     return found
 

@@ -18,8 +18,9 @@ with the dispatch, not that the run succeeded: the outcome is stored with the ru
 """
 
 from enum import StrEnum
+from typing import Any
 
-from postroom.contracts.errors import IllegalTransition, InvalidRecord
+from postroom.contracts.errors import DeadlinePassed, IllegalTransition, InvalidRecord
 from postroom.contracts.records import Record, replace
 from postroom.contracts.runs import RunStatus, TerminationReason
 
@@ -413,6 +414,20 @@ class RunDispatch(Record, frozen=True, kw_only=True):
         self._require(RunDispatchStatus.CLAIMED, "dead_letter")
         return _ended(replace(self, last_error=error), RunDispatchStatus.DEAD_LETTER, now=now)
 
+    def too_late(self, *, now: int) -> "RunDispatch":
+        """Return the queued dispatch as a dead letter, because its run was not started by its deadline."""
+        self._require(RunDispatchStatus.QUEUED, "end at its deadline")
+        missed, attempts = deadline_passed(self.deadline_at), self.attempt_count + 1
+        return _ended(
+            self,
+            RunDispatchStatus.DEAD_LETTER,
+            now=now,
+            attempt_count=attempts,
+            max_attempts=attempts,
+            last_error=missed.describe(),
+            termination=TerminationReason.error(missed.describe(), missed.code),
+        )
+
     def hurried(self, *, not_before: int, now: int) -> "RunDispatch":
         """Return the queued dispatch due sooner, because an answer arrived: at `not_before`, or at once."""
         self._require(RunDispatchStatus.QUEUED, "hurry")
@@ -464,7 +479,12 @@ _NOTHING_REPORTED: dict[str, None] = dict.fromkeys(
 )
 
 
-def _ended(record: RunDispatch, status: RunDispatchStatus, *, now: int) -> RunDispatch:
+def deadline_passed(deadline_at: int | None) -> DeadlinePassed:
+    """Return the error of a run that was not started by its deadline."""
+    return DeadlinePassed("the deadline passed before the run was started", value=deadline_at)
+
+
+def _ended(record: RunDispatch, status: RunDispatchStatus, *, now: int, **changes: Any) -> RunDispatch:
     return replace(
         record,
         status=status,
@@ -474,6 +494,7 @@ def _ended(record: RunDispatch, status: RunDispatchStatus, *, now: int) -> RunDi
         completed_at=now,
         updated_at=now,
         reconciled=status not in UNHANDLED_AT_FIRST,
+        **changes,
     )
 
 

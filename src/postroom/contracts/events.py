@@ -32,6 +32,11 @@ class EventScope:
         return cls(family="run", id=run_id)
 
     @classmethod
+    def questions(cls, run_id: str) -> "EventScope":
+        """Return the log of the places at which the questions of a run were shown."""
+        return cls(family="questions", id=run_id)
+
+    @classmethod
     def project(cls, project_id: int) -> "EventScope":
         """Return the log of a mail project."""
         return cls(family="project", id=str(project_id))

@@ -18,7 +18,7 @@ BYTES_LOCK = "bytes of files"
 """The lock for changes that store or remove bytes. It is needed because several files may share a piece."""
 PIECE_BYTES = 512 * 1024
 """Maximum number of bytes of a file in memory at once."""
-MOST_LEFT = 20
+MAX_LEFT = 20
 """Maximum number of files that one run can send."""
 
 
@@ -107,7 +107,7 @@ class RunFiles(Protocol):
 
         Raises:
             InvalidArgument: The name has no usable character, or the text is empty.
-            TooLarge: The text exceeds the size limit of files, or the run has already stored `MOST_LEFT`
+            TooLarge: The text exceeds the size limit of files, or the run has already stored `MAX_LEFT`
                 other files.
         """
         ...

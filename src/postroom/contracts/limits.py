@@ -114,7 +114,7 @@ class Held:
 BUDGET_TOOL: Final = "budget"
 """The tool name in a question that asks whether runs may continue although their budget is used up."""
 _HOUR: Final = timedelta(hours=1)
-_LONGEST_MONTH: Final = timedelta(days=31)
+_MAX_MONTH: Final = timedelta(days=31)
 _MEASURES: Final = ("runs", "wall_ms", "tokens", "cost_micros")
 
 
@@ -257,7 +257,7 @@ def _window_of(window: BudgetWindow, zone: str, minute: int) -> tuple[str, int]:
         first = local.date() if window is BudgetWindow.DAY else local.date().replace(day=1)
         following = first + timedelta(days=1)
         if window is BudgetWindow.MONTH:
-            following = (first + _LONGEST_MONTH).replace(day=1)
+            following = (first + _MAX_MONTH).replace(day=1)
         begins, ends = _midnight(first, zone), _midnight(following, zone)
         name = f"{first:%Y-%m-%d}" if window is BudgetWindow.DAY else f"{first:%Y-%m}"
     if begins.utcoffset():  # the same hour occurs twice when clocks are set back

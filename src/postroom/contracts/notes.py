@@ -4,7 +4,7 @@ from typing import Final
 
 from postroom.contracts.records import Record
 
-MOST_ACTIVE: Final = 500
+MAX_ACTIVE: Final = 500
 """Maximum number of active notes of a project, so that searching them stays fast."""
 MAX_SUBJECT: Final = 120
 MAX_TEXT: Final = 600

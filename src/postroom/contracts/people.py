@@ -5,7 +5,7 @@ from typing import Final
 
 from postroom.contracts.errors import InvalidArgument
 
-_LONGEST: Final = 200
+_MAX_LENGTH: Final = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,10 +29,10 @@ class ChatAddress:
         """
         platform, slash, chat_id = text.partition("/")
         fits = slash and platform.isidentifier() and chat_id.strip() == chat_id != ""
-        if not fits or len(text) > _LONGEST or not chat_id.isprintable():
+        if not fits or len(text) > _MAX_LENGTH or not chat_id.isprintable():
             raise InvalidArgument(
-                f"{text[:_LONGEST]!r} is not a chat",
-                value=text[:_LONGEST],
+                f"{text[:_MAX_LENGTH]!r} is not a chat",
+                value=text[:_MAX_LENGTH],
                 remedy="write PLATFORM/ID, such as telegram/123456",
             )
         return cls(platform=platform, chat_id=chat_id)

@@ -7,32 +7,34 @@ from enum import StrEnum
 from hashlib import sha256
 from math import isfinite
 from typing import Any, Final, Literal
+from unicodedata import normalize
 
 from postroom.contracts.errors import InvalidArgument, NotPermitted
 from postroom.contracts.messages import Json, storable
-from postroom.contracts.quoting import one_line
+from postroom.contracts.quoting import in_code_fence, one_line
 from postroom.contracts.records import Record
 from postroom.contracts.tools import ResumeDecisionAction, ToolCallResume
 
-LONGEST_TEXT: Final = 2_000
+MAX_TEXT_LENGTH: Final = 2_000
 """Maximum characters of an answer's text, and of a comment."""
-LONGEST_CHOICE: Final = 60
+MAX_CHOICE_LENGTH: Final = 60
 """Maximum characters of a choice, so that every platform can show it on a button."""
-MOST_CHOICES: Final = 20
-MOST_FIELDS: Final = 10
+MAX_CHOICES: Final = 20
+MAX_FIELDS: Final = 10
 OPERATOR: Final = "operator"
 """Stands for everybody who may answer on the web pages or at the command line, and for operators in chats."""
-_LONGEST_ID: Final = 512
-_LONGEST_NAME: Final = 200
+_MAX_ID_LENGTH: Final = 512
+_MAX_NAME_LENGTH: Final = 200
+_MAX_SHOWN_LENGTH: Final = 60
+"""Maximum characters of a refused value that the error repeats."""
 _FIELD_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 _PAIR: Final = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_.-]{0,63})\s*[=:]\s*(.*?)\s*")
-_SCHEMA_KEYS: Final = {
-    *("$schema", "type", "properties", "required", "title", "description", "additionalProperties")
-}
-_FIELD_KEYS: Final = {
-    *("type", "title", "description", "enum", "enumNames", "oneOf", "format", "default"),
-    *("minimum", "maximum", "minLength", "maxLength"),
-}
+_SCHEMA_KEYS: Final = (
+    *("type", "properties", "required", "title", "description", "$schema", "additionalProperties"),
+)
+_FIELD_KEYS: Final = ("type", "title", "description")
+_NUMBER_KEYS: Final = ("minimum", "maximum")
+_STRING_KEYS: Final = ("minLength", "maxLength")
 _YES_NO: Final = {"yes": True, "y": True, "true": True, "no": False, "n": False, "false": False}
 
 
@@ -109,6 +111,11 @@ class Asked(Record, frozen=True, kw_only=True, omit_defaults=True):
         return f"{'an operator' if named == OPERATOR else named}{f', except {barred}' if barred else ''}"
 
     @property
+    def permits(self) -> str:
+        """The action in a code fence, to be shown before every other text; empty if there is no action."""
+        return f"A yes permits exactly this:\n{in_code_fence(self.action)}" if self.action else ""
+
+    @property
     def digest(self) -> str:
         """The digest of the action that is to be approved; empty if there is no action."""
         return sha256(self.action.encode()).hexdigest()[:16] if self.action else ""
@@ -173,12 +180,12 @@ def decision_on(asked: Asked, number: str, question: str, given: Given, now: int
     word = "yes" if approved is True else "no" if approved is False else ""
     mark = word or sha256(json.dumps(result, sort_keys=True).encode()).hexdigest()[:12]
     return ToolCallResume(
-        decision_id=f"{given.at}/{number}/{mark}/{given.by.name}"[:_LONGEST_ID],
+        decision_id=f"{given.at}/{number}/{mark}/{given.by.name}"[:_MAX_ID_LENGTH],
         action=ResumeDecisionAction.CANCEL if approved is False else ResumeDecisionAction.RESUME,
         result=result,
         reason=said or None,
         updated_at=now,
-        by=given.by.name[:_LONGEST_NAME],
+        by=given.by.name[:_MAX_NAME_LENGTH],
     )
 
 
@@ -220,24 +227,32 @@ def _read(asked: Asked, given: Json) -> tuple[dict[str, Json], str]:
                 raise _Misfit(f"{_shown(given)} is neither yes nor no")
             return {"approved": approved}, ""
         case QuestionKind.CHOICE:
-            return _choice(asked.choices, text or given)
+            chosen = _choice(asked.choices, given)
+            if chosen is None:
+                raise _Misfit(f"{_shown(given)} is not one of the choices")
+            return {"choice": chosen}, chosen
         case QuestionKind.TEXT:
             if not text:
-                raise _Misfit("the answer has no text")
+                is_empty = given is None or isinstance(given, str)
+                raise _Misfit("the answer has no text" if is_empty else f"{_shown(given)} is no text")
             _refuse_long("an answer", text)
             return {"text": storable(text)}, storable(text)
     values = _values(asked.fields, given)
     return {"values": values}, json.dumps(values, ensure_ascii=False)
 
 
-def _choice(choices: Sequence[str], given: Json) -> tuple[dict[str, Json], str]:
-    text = given.casefold() if isinstance(given, str) else ""
-    chosen = next((one for one in choices if one.casefold() == text), None)
+def _choice(choices: Sequence[str], given: Json) -> str | None:
+    """Return the choice that an answer names by its words or its place; None if it names none."""
+    text = _folded(given) if isinstance(given, str) else ""
+    chosen = next((one for one in choices if _folded(one) == text), None)
     if chosen is None and text.isascii() and text.isdigit() and 0 < int(text[:3]) <= len(choices):
         chosen = choices[int(text[:3]) - 1]
-    if chosen is None:
-        raise _Misfit(f"{_shown(given)} is not a choice")
-    return {"choice": chosen}, chosen
+    return chosen
+
+
+def _folded(text: str) -> str:
+    """Return a text in the form in which choices are compared: people see no other difference."""
+    return " ".join(normalize("NFKC", text).casefold().split())
 
 
 def _values(fields: Sequence[FormField], given: Json) -> dict[str, Json]:
@@ -262,25 +277,37 @@ def _typed(fields: Sequence[FormField], text: str) -> Json:
     """Return a form that was typed as JSON, as `name = value` in lines, or as the value of its only field."""
     if text.lstrip().startswith("{"):
         try:
-            return json.loads(text)
+            return json.loads(text, object_pairs_hook=_each_once)
         except (ValueError, RecursionError) as error:
+            if isinstance(error, _Misfit):
+                raise
             raise _Misfit("the form is not valid JSON") from error
     pairs = [_PAIR.fullmatch(line) for line in re.split(r"[\n;]", text) if line.strip()]
     known = {one.name for one in fields}
     if all(found is not None and found[1] in known for found in pairs) and pairs:
-        return {found[1]: found[2] for found in pairs if found is not None}
+        return _each_once([(found[1], found[2]) for found in pairs if found is not None])
     if len(fields) == 1:
         return {fields[0].name: text}
     raise _Misfit("write each field as `name = value`, one in a line")
 
 
+def _each_once(pairs: Sequence[tuple[str, Json]]) -> dict[str, Json]:
+    """Return the fields of a form, none of which may have two values."""
+    found = dict[str, Json]()
+    for name, value in pairs:
+        if name in found:
+            raise _Misfit(f"the form has the field {_shown(name)} twice")
+        found[name] = value
+    return found
+
+
 def _value(field: FormField, given: Json) -> Json:
     """Return the value of a field."""
     value = given.strip() if isinstance(given, str) else given
-    if field.choices:
-        return _choice(field.choices, value)[0]["choice"]
     size = 0.0
-    if field.type == "boolean":
+    if field.choices:
+        value = _choice(field.choices, value)
+    elif field.type == "boolean":
         value = value if isinstance(value, bool) else _YES_NO.get(str(value).casefold())
     elif field.type == "string":
         value = storable(value) if isinstance(value, str) else None
@@ -291,7 +318,7 @@ def _value(field: FormField, given: Json) -> Json:
         size = value or 0.0
     if value is None:
         raise _Misfit(f"{_shown(given)} is no value of the field {field.described}")
-    if field.type == "boolean":
+    if field.choices or field.type == "boolean":
         return value
     if (field.least is not None and size < field.least) or (field.most is not None and size > field.most):
         least, most = field.least, field.most
@@ -316,12 +343,14 @@ def _number(given: Json, *, is_integer: bool) -> float | int | None:
 
 
 def _refuse_long(what: str, text: str) -> None:
-    if len(text) > LONGEST_TEXT:
-        raise _Misfit(f"{what} can have at most {LONGEST_TEXT} characters")
+    if len(text) > MAX_TEXT_LENGTH:
+        raise _Misfit(f"{what} can have at most {MAX_TEXT_LENGTH} characters")
 
 
 def _shown(given: object) -> str:
-    return repr(given if isinstance(given, str) else str(given))[:60]
+    """Return the beginning of a value as JSON, for an error."""
+    text = json.dumps(given, ensure_ascii=False, default=str)
+    return one_line(text if len(text) <= _MAX_SHOWN_LENGTH else f"{text[:_MAX_SHOWN_LENGTH]}…")
 
 
 def asked_for(
@@ -371,15 +400,21 @@ def asked_for(
 
 def _refuse_choices(name: str, choices: Sequence[object]) -> None:
     words = [one for one in choices if isinstance(one, str) and one.strip() == one == one_line(one) and one]
-    if len(words) < len(choices) or any(len(one) > LONGEST_CHOICE for one in words):
+    if len(words) < len(choices) or any(len(one) > MAX_CHOICE_LENGTH for one in words):
         raise InvalidArgument(
-            f"each of {name} must be a line of 1 to {LONGEST_CHOICE} characters",
+            f"each of {name} must be a line of 1 to {MAX_CHOICE_LENGTH} characters",
             value=name,
             remedy="shorten them, without line breaks",
         )
-    if not 1 < len(words) <= MOST_CHOICES or len({one.casefold() for one in words}) < len(words):
+    if not 1 < len(words) <= MAX_CHOICES:
         raise InvalidArgument(
-            f"{name} must be 2 to {MOST_CHOICES} different words", value=len(words), remedy="change them"
+            f"{name} must be 2 to {MAX_CHOICES}, not {len(words)}", value=len(words), remedy="change them"
+        )
+    folded = [_folded(one) for one in words]
+    twice = [one for place, one in enumerate(words) if folded[place] in folded[:place]]
+    if twice:
+        raise InvalidArgument(
+            f"{name} contain {_shown(twice[0])} twice", value=twice[0], remedy="give each choice once"
         )
 
 
@@ -389,41 +424,70 @@ def form_fields(schema: Mapping[str, Any]) -> tuple[FormField, ...]:
     Raises:
         InvalidArgument: The schema does not have this form.
     """
+    _refuse_other_keys("the form", schema, _SCHEMA_KEYS)
     properties, required = schema.get("properties"), schema.get("required", [])
-    is_flat = schema.get("type", "object") == "object" and not set(schema) - _SCHEMA_KEYS
-    if not is_flat or not isinstance(properties, dict) or not isinstance(required, list):
+    if schema.get("type", "object") != "object" or not isinstance(properties, dict):
         raise _not_flat("it must be an object with properties")
-    if not 0 < len(properties) <= MOST_FIELDS or any(one not in properties for one in required):
-        raise _not_flat(f"it must have 1 to {MOST_FIELDS} properties, among them the required ones")
+    if schema.get("additionalProperties", False) is not False:
+        raise _not_flat("it takes no additionalProperties")
+    if not 0 < len(properties) <= MAX_FIELDS:
+        raise _not_flat(f"it must have 1 to {MAX_FIELDS} properties")
+    if not isinstance(required, list) or any(one not in list(properties) for one in required):
+        raise _not_flat("required must be a list of names of properties")
     return tuple(_field(name, told, is_required=name in required) for name, told in properties.items())
 
 
+def _refuse_other_keys(what: str, told: Mapping[str, Any], known: Sequence[str]) -> None:
+    if unknown := [one for one in told if one not in known]:
+        raise _not_flat(f"{what} cannot have {_shown(unknown[0])}, only {', '.join(known)}")
+
+
 def _field(name: str, told: object, *, is_required: bool) -> FormField:
-    if not _FIELD_NAME.fullmatch(name) or not isinstance(told, dict) or set(told) - _FIELD_KEYS:
-        raise _not_flat(f"the field {_shown(name)} has a wrong name or unknown keys")
-    of_type, title = told.get("type", "string"), told.get("title") or told.get("description") or ""
-    if of_type not in ("string", "number", "integer", "boolean") or not isinstance(title, str):
+    if not _FIELD_NAME.fullmatch(name):
+        raise _not_flat(f"{_shown(name)} is no name of a field: letters, digits, _ . and -, at most 64")
+    if not isinstance(told, dict):
+        raise _not_flat(f"the field {name} must be an object")
+    of_type = told.get("type", "string")
+    if of_type not in ("string", "number", "integer", "boolean"):
         raise _not_flat(f"the field {name} must be a string, number, integer or boolean")
-    choices = told.get("enum", [])
-    if "oneOf" in told and isinstance(told["oneOf"], list):
-        choices = [one.get("const") if isinstance(one, dict) else None for one in told["oneOf"]]
-    if choices:
-        if of_type != "string" or not isinstance(choices, list):
-            raise _not_flat(f"the values of {name} must be a list of strings")
-        _refuse_choices(f"the values of {name}", choices)
-    low, high = ("minLength", "maxLength") if of_type == "string" else ("minimum", "maximum")
-    bounds = [told.get(low), told.get(high)]
-    if any(isinstance(one, bool) or not isinstance(one, int | float | None) for one in bounds):
+    limits = {"string": _STRING_KEYS, "boolean": ()}.get(of_type, _NUMBER_KEYS)
+    choices = _choices_of(name, told) if of_type == "string" else ()
+    keys = next(((one,) for one in ("oneOf", "enum") if one in told and of_type == "string"), limits)
+    _refuse_other_keys(f"the field {name}", told, (*_FIELD_KEYS, *keys))
+    titles = [told.get("title", ""), told.get("description", "")]
+    if not all(isinstance(one, str) for one in titles):
+        raise _not_flat(f"the title and the description of {name} must be strings")
+    least, most = [told.get(one) for one in limits] or (None, None)
+    if any(isinstance(one, bool) or not isinstance(one, int | float | None) for one in (least, most)):
         raise _not_flat(f"the limits of {name} must be numbers")
+    if least is not None and most is not None and least > most:
+        raise _not_flat(f"no value of {name} is within its limits")
     return FormField(
         name=name,
         type=of_type,
-        title=one_line(title)[:200],
-        choices=tuple(choices),
+        title=one_line(": ".join(filter(None, titles)))[:200],
+        choices=choices,
         is_required=is_required,
-        least=bounds[0],
-        most=bounds[1],
+        least=least,
+        most=most,
     )
+
+
+def _choices_of(name: str, told: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the choices of a field; a title of a choice is shown nowhere, so it must equal the choice."""
+    choices = told.get("oneOf", told.get("enum"))
+    if choices is None:
+        return ()
+    if not isinstance(choices, list):
+        raise _not_flat(f"the values of {name} must be a list of strings")
+    if "oneOf" in told:
+        for one in choices:
+            if not isinstance(one, dict) or one.get("title", one.get("const")) != one.get("const"):
+                raise _not_flat(f"each choice of {name} must have a const, and no other title")
+            _refuse_other_keys(f"each choice of {name}", one, ("const", "title"))
+        choices = [one.get("const") for one in choices]
+    _refuse_choices(f"the values of {name}", choices)
+    return tuple(choices)
 
 
 def _not_flat(why: str) -> InvalidArgument:

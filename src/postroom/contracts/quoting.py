@@ -10,7 +10,7 @@ model.
 import re
 from typing import Final
 
-LONGEST_QUOTED: Final = 64
+MAX_QUOTED_LENGTH: Final = 64
 
 _STEERS: Final = (
     "\x00-\x08\x0b-\x1f\x7f-\x9f\u17b4\u17b5\u2028-\u202e\u2066-\u2069\u3164\ud800-\udfff\uffa0"
@@ -80,7 +80,7 @@ def one_line(text: str) -> str:
     return _IN_LINE.sub(_named, _BLANKS.sub(" ", text.replace("\r\n", "\n")))
 
 
-def quoted(text: str, *, longest: int = LONGEST_QUOTED) -> str:
+def quoted(text: str, *, longest: int = MAX_QUOTED_LENGTH) -> str:
     """Return a text as one line, in quotes that the text cannot close, truncated to `longest` characters."""
     plain = " ".join(one_line(text).split()).translate(_QUOTES)
     return f'"{plain if len(plain) <= longest else plain[: longest - 1] + "…"}"'

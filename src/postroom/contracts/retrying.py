@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 
-LONGEST_WAIT_MS = 24 * 60 * 60 * 1000
+MAX_WAIT_MS = 24 * 60 * 60 * 1000
 
 
 def retry_after_ms(headers: Mapping[str, str], *, now: int) -> int | None:
@@ -30,4 +30,4 @@ def _number(text: str) -> float | None:
 
 
 def _bounded(milliseconds: float) -> int:
-    return int(min(max(milliseconds, 0), LONGEST_WAIT_MS))
+    return int(min(max(milliseconds, 0), MAX_WAIT_MS))

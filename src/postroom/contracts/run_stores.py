@@ -259,7 +259,7 @@ Places = Collection[str] | None
 """The places whose threads a consumer runs, besides threads for any place; None means every place."""
 
 
-MOST_COUNTED: Final = 1_000
+MAX_COUNTED: Final = 1_000
 """Maximum count reported for successfully ended dispatches of one kind."""
 
 

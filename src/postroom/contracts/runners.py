@@ -27,7 +27,7 @@ from postroom.contracts.messages import Json
 
 MAX_RUNS_AT_ONCE: Final = 64
 DEFAULT_TIMEOUT = timedelta(minutes=30)
-LONGEST_TIMEOUT = timedelta(days=7)
+MAX_TIMEOUT = timedelta(days=7)
 KIND: Final = "kind"
 
 T = TypeVar("T", bound=StrEnum)
@@ -109,7 +109,7 @@ def refuse_variable(name: object, of: str) -> None:
 
 def refuse_time(length: object, name: str) -> None:
     """Raise if the time limit of a run is invalid."""
-    if not isinstance(length, timedelta) or not timedelta(0) < length <= LONGEST_TIMEOUT:
+    if not isinstance(length, timedelta) or not timedelta(0) < length <= MAX_TIMEOUT:
         raise refused(name, length, "the time must be above 0 and at most 7 days")
 
 
@@ -136,8 +136,8 @@ def duration(value: object, name: str) -> timedelta:
 
 
 DEFAULT_STEPS: Final = 32
-MOST_STEPS: Final = 1_000
-LONGEST_INSTRUCTIONS: Final = 100_000
+MAX_STEPS: Final = 1_000
+MAX_INSTRUCTIONS_LENGTH: Final = 100_000
 LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 EVERYWHERE: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared, never bound
 """Listen addresses that stand for all addresses of the machine."""
@@ -191,9 +191,11 @@ class ModelRunner:
             refuse_variable(self.api_key_env, "api_key_env")
         if not isinstance(self.instructions, str) or not can_be_given(self.instructions):
             raise refused("instructions", None, "the instructions must be text")
-        if len(self.instructions) > LONGEST_INSTRUCTIONS:
-            raise refused("instructions", None, f"the instructions exceed {LONGEST_INSTRUCTIONS} characters")
-        refuse_number(self.max_steps, "max_steps", most=MOST_STEPS)
+        if len(self.instructions) > MAX_INSTRUCTIONS_LENGTH:
+            raise refused(
+                "instructions", None, f"the instructions exceed {MAX_INSTRUCTIONS_LENGTH} characters"
+            )
+        refuse_number(self.max_steps, "max_steps", most=MAX_STEPS)
         refuse_number(self.runs_at_once, "runs_at_once", most=MAX_RUNS_AT_ONCE)
         refuse_switch(self.claims_tasks, "claims_tasks")
         refuse_time(self.timeout, "timeout")
@@ -354,7 +356,7 @@ PROGRAMS = (RunnerKind.COMMAND, RunnerKind.ACP)
 STEERED = {"claude": "--input-format", "codex": "app-server", "opencode": "run"}
 """For each recipe, the argument that shows that a custom command accepts messages while its program works."""
 DEFAULT_OUTPUT_BYTES = 1 << 20
-MOST_OUTPUT_BYTES = 16 << 20
+MAX_OUTPUT_BYTES = 16 << 20
 """Maximum size of an answer, which becomes a message of the thread; larger content belongs in a file."""
 
 
@@ -501,7 +503,7 @@ class Runner:
         refuse_time(self.timeout, "timeout")
         if self.idle_timeout is not None:
             refuse_time(self.idle_timeout, "idle_timeout")
-        refuse_number(self.max_output_bytes, "max_output_bytes", most=MOST_OUTPUT_BYTES)
+        refuse_number(self.max_output_bytes, "max_output_bytes", most=MAX_OUTPUT_BYTES)
         refuse_switch(self.resume, "resume")
         refuse_number(self.runs_at_once, "runs_at_once", most=MAX_RUNS_AT_ONCE)
         refuse_switch(self.claims_tasks, "claims_tasks")

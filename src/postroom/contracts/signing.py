@@ -14,7 +14,7 @@ from typing import Final
 SIGNATURE: Final = "X-Postroom-Signature"
 TIMESTAMP: Final = "X-Postroom-Timestamp"
 WINDOW_SECONDS: Final = 300
-LEAST_SECRET: Final = 16
+MIN_SECRET_LENGTH: Final = 16
 """Minimum number of characters; a shorter secret could be found by brute force from its signatures."""
 _TIME: Final = re.compile(r"[0-9]{1,12}")
 

@@ -7,7 +7,7 @@ from postroom.contracts.records import Record
 Watched = Literal["agent_idle", "task_ready", "file_changed", "branch_merged"]
 WATCHED: Final[tuple[Watched, ...]] = get_args(Watched)
 """The kinds of subscriptions."""
-MOST_OF_AGENT: Final = 50
+MAX_OF_AGENT: Final = 50
 """Maximum number of subscriptions of an agent."""
 
 

@@ -25,7 +25,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from postroom.contracts.clock import iso, milliseconds
-from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
+from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus, deadline_passed
+from postroom.contracts.errors import DeadlinePassed
 from postroom.contracts.limits import (
     BUDGET_TOOL,
     LIMITS,
@@ -135,7 +136,7 @@ _UNITS: Final = {
     "tokens": "tokens",
     "cost_micros": "USD",
 }
-_MOST_REMEMBERED: Final = 10_000
+_MAX_REMEMBERED: Final = 10_000
 _AT_ONCE_AT_FIRST: Final = 4
 """Maximum number of runs of a scope that execute at the same time while the cost of a run is still unknown.
 """
@@ -293,7 +294,7 @@ class Budgets:
         for budget in self._budgets if self._of_costs else ():
             key = (budget.per, ids[budget.per])
             before = self._highest.get(key, Spending(scope=""))
-            if len(self._highest) >= _MOST_REMEMBERED and key not in self._highest:
+            if len(self._highest) >= _MAX_REMEMBERED and key not in self._highest:
                 self._highest.clear()
             highest = {name: max(amount, getattr(before, name) * 9 // 10) for name, amount in cost.items()}
             self._highest[key] = Spending(scope="", **highest)
@@ -356,6 +357,20 @@ def is_start(run: RunRecord) -> bool:
     if waiting is None:
         return run.status is RunStatus.CREATED
     return all(one.tool_name == BUDGET_TOOL for one in waiting.tickets)
+
+
+def missed_deadline(run: RunRecord, now: int) -> DeadlinePassed | None:
+    """Return the error of a run that asks to start and has missed its deadline; otherwise None."""
+    deadline_at = None if run.activation is None else run.activation.delivery.deadline_at
+    is_late = deadline_at is not None and deadline_at < now and run.started_at is None
+    return deadline_passed(deadline_at) if is_late and run.status is RunStatus.WAITING else None
+
+
+def late_asking(tx: Transaction) -> list[RunRecord]:
+    """Return the runs that ask on behalf of a budget whether they may start, and missed their deadline."""
+    asking = {one.asked_by for one in tx.runs.threads.asked()}
+    runs = [tx.runs.threads.load_run(run_id) for run_id in sorted(asking)]
+    return [run for run in runs if run is not None and missed_deadline(run, tx.now()) is not None]
 
 
 def asks(runs: RunTables, spent: Spending) -> bool:

@@ -61,10 +61,12 @@ from postroom.dispatch.budgets import (
     Start,
     begin_to_ask,
     held_back,
+    late_asking,
+    missed_deadline,
     note_start,
     release_abandoned,
 )
-from postroom.dispatch.config import RECONCILE_PAGE, MailboxConfig
+from postroom.dispatch.config import RECLAIM_PAGE, RECONCILE_PAGE, MailboxConfig
 from postroom.dispatch.core import Core
 from postroom.dispatch.events import ServerEvents
 from postroom.dispatch.sinks import CapturingSink, ReconnectableEventSink, RunCoordinator
@@ -79,8 +81,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _LOG = get_logger(__name__)
-_MOST_DOUBLINGS = 6
-_MOST_SHIFT = 40
+_MAX_DOUBLINGS = 6
+_MAX_SHIFT = 40
 _OUTAGE_SHARES = (1, 2, 4, 8, 16, 16, 16, 16)
 """The relative lengths of the delays between the attempts that wait for an outage to pass."""
 _DEFECTS = (
@@ -136,7 +138,7 @@ class MailboxRunOutcome:
         return self.kind.value
 
 
-_LONGEST_ERROR = 16 * 1024
+_MAX_ERROR_LENGTH = 16 * 1024
 """Maximum number of characters of an error's text that are logged and stored."""
 COMPLETED = MailboxRunOutcome(kind=OutcomeKind.COMPLETED)
 
@@ -162,7 +164,7 @@ def classify(
     )
     return MailboxRunOutcome(
         kind=OutcomeKind.PERMANENT_ERROR if permanent else OutcomeKind.TRANSIENT_ERROR,
-        error=storable(text[:_LONGEST_ERROR]),
+        error=storable(text[:_MAX_ERROR_LENGTH]),
         retry_after_ms=ended.retry_after_ms if isinstance(ended, RunFailure) else None,
         code=ended.code if isinstance(ended, PostroomError) else None,
         may_be_outage=not permanent and isinstance(ended, Exception) and not isinstance(ended, _DEFECTS),
@@ -179,7 +181,7 @@ def _told_by(error: BaseException) -> str:
 
 def backoff_ms(config: MailboxConfig, attempt: int) -> int:
     """Return the maximum delay before attempt `attempt + 1`; it doubles with each attempt, up to the cap."""
-    doublings = min(max(attempt - 1, 0), _MOST_DOUBLINGS)
+    doublings = min(max(attempt - 1, 0), _MAX_DOUBLINGS)
     return min(config.default_retry_delay_ms << doublings, config.max_retry_delay_ms)
 
 
@@ -210,7 +212,7 @@ def next_try(
         return retry_delay_ms(config, failed, random, retry_after_ms=outcome.retry_after_ms), longest
     first = config.default_retry_delay_ms if first is None else first
     cap = max(config.max_retry_delay_ms, first) if cap is None else cap
-    backoff = min(first << min(failed - 1, _MOST_SHIFT), cap)
+    backoff = min(first << min(failed - 1, _MAX_SHIFT), cap)
     return max(random.randint(0, backoff), outcome.retry_after_ms or 0), longest
 
 
@@ -926,6 +928,35 @@ class Completion:
         row = tx.runs.dispatches.cancel(dispatch_id)
         return None if row is None else self.ended_in(tx, row)
 
+    async def end_late(self) -> None:
+        """End the runs that were not started by their deadline: those queued, and those that ask to start."""
+        core = self._core
+
+        def end(tx: Transaction, late: Sequence[RunDispatch]) -> EndedRuns:
+            tx.lock(*(thread_lock(row.thread_id) for row in late))
+            ended = [tx.runs.dispatches.end_late(row.dispatch_id) for row in late]
+            return [self.ended_in(tx, row) for row in ended if row is not None]
+
+        def end_asking(tx: Transaction, asking: RunRecord) -> RunRecord | None:
+            tx.lock(thread_lock(asking.thread_id))
+            run = tx.runs.threads.load_run(asking.run_id)
+            missed = None if run is None else missed_deadline(run, tx.now())
+            if missed is None:
+                return None
+            failed = TerminationReason.error(missed.describe(), missed.code)
+            return self.cancelled_in(tx, asking.run_id, seen=run, termination=failed)
+
+        while late := await core.store.read(lambda tx: tx.runs.dispatches.late(RECLAIM_PAGE)):
+            done = await core.observed("dead_letter", core.store.write(partial(end, late=late)))
+            for row, ended in done:
+                self.told(row, ended)
+            if not done or len(late) < RECLAIM_PAGE:
+                break
+        for asking in await core.store.read(late_asking) if core.has_budgets else ():
+            change = core.store.write(partial(end_asking, asking=asking), key=asking.thread_id)
+            if await core.observed("dead_letter", change) is not None:
+                await self.told_cancelled(asking, "dead_letter")
+
     async def told_withdrawn(self, dispatch: RunDispatch, ended: RunRecord | None) -> RunDispatch:
         """Count a withdrawn run. If it asked a question on behalf of several runs, let another run ask it."""
         cancelled = self.told(dispatch, ended)
@@ -1006,7 +1037,8 @@ class Completion:
 
         def cancel(tx: Transaction) -> RunRecord | None:
             tx.lock(thread_lock(run.thread_id))
-            return self.cancelled_in(tx, run.run_id, seen=run, reason=reason)
+            cancelled = TerminationReason(type=TerminationKind.CANCELLED, value=reason)
+            return self.cancelled_in(tx, run.run_id, seen=run, termination=cancelled)
 
         try:
             cancelled = await core.observed("cancel_waiting_run", core.store.write(cancel, key=run.thread_id))
@@ -1020,9 +1052,16 @@ class Completion:
         return True
 
     def cancelled_in(
-        self, tx: Transaction, run_id: str, *, seen: RunRecord | None = None, reason: str | None = None
+        self,
+        tx: Transaction,
+        run_id: str,
+        *,
+        seen: RunRecord | None = None,
+        termination: TerminationReason | None = None,
     ) -> RunRecord | None:
         """End a run that waits for a person, under the thread's lock; return None if it does not wait.
+
+        It ends as cancelled, unless `termination` says otherwise.
 
         Return the run as it was before the change; call `told_cancelled` after the commit.
         """
@@ -1034,7 +1073,7 @@ class Completion:
         )
         if run is None or run.status is not RunStatus.WAITING or not is_asking:
             return None
-        ended = run.ended(TerminationReason(type=TerminationKind.CANCELLED, value=reason), now=tx.now())
+        ended = run.ended(termination or TerminationReason.cancelled(), now=tx.now())
         effects = self._core.effects
         drafts = () if effects is None else tuple(effects.of(tx, ended))
         tx.runs.commit(ThreadCommit(thread_id=run.thread_id, run=ended, replaces=run, outbox=drafts))
@@ -1044,11 +1083,11 @@ class Completion:
             effects.withdraw(tx, run)
         return run
 
-    async def told_cancelled(self, run: RunRecord) -> None:
-        """Count a waiting run that was cancelled; if it asked on behalf of several runs, let another ask."""
+    async def told_cancelled(self, run: RunRecord, outcome: str = "cancelled") -> None:
+        """Count a waiting run that has ended; if it asked on behalf of several runs, let another ask."""
         if self._core.effects is not None:
             self._core.effects.stored(run)
-        self._core.metrics.runs.add("cancelled")
+        self._core.metrics.runs.add(outcome)
         await self._release_abandoned()
         await self._events.waiting_cancelled(run)
 

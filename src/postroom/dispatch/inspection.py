@@ -188,9 +188,7 @@ class Inspection:
             return Reason(why=WhyNot.SUPERSEDED, text="an interrupt has replaced it")
         if row.has_missed_deadline(now):
             passed = f"its deadline {iso(row.deadline_at or 0)} has passed"
-            return Reason(
-                why=WhyNot.TOO_LATE, text=f"{passed}: it never starts, and fails as soon as its turn comes"
-            )
+            return Reason(why=WhyNot.TOO_LATE, text=f"{passed}: it never starts, and fails at the next sweep")
         if row.available_at > now:
             is_again = row.attempt_count or row.interruption_count
             why = "its next attempt is due" if is_again else "it is due"

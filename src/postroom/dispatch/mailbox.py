@@ -82,7 +82,7 @@ class Mailbox:
         """
         _refuse_other_place(executor, stores)
         random = random or Random()  # noqa: S311 - spreads retries; nothing secret hangs on it
-        new_id = time_ordered_ids(stores.clock, random)
+        self.new_id = new_id = time_ordered_ids(stores.clock, random)
         self.consumer_id = consumer_id = f"mailbox-{new_id()}" if consumer_id is None else consumer_id
         if not consumer_id.strip():
             raise InvalidRecord("the consumer id of a mailbox must not be blank", value=consumer_id)

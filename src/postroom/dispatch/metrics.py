@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import InvalidArgument, PostroomError, StaleClaim, StoreError
-from postroom.contracts.run_stores import MOST_COUNTED
+from postroom.contracts.run_stores import MAX_COUNTED
 from postroom.contracts.waking import ThreadsNeeded
 
 # imported only when metrics are exported, so that a program which only uses the queue need not load it
@@ -111,7 +111,7 @@ class MailboxMetrics:
         )
         self._depth = _Number(
             "postroom_mailbox_dispatch_depth",
-            f"Dispatches by status. Acked, cancelled and superseded are counted up to {MOST_COUNTED}.",
+            f"Dispatches by status. Acked, cancelled and superseded are counted up to {MAX_COUNTED}.",
             "status",
             is_gauge=True,
         )

@@ -24,6 +24,7 @@ from postroom.contracts.clock import ClockWatch, Duration, milliseconds
 from postroom.contracts.dispatch import DEFAULT_PRIORITY, RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import (
     DuplicateRecord,
+    InvalidSubmission,
     LifecycleBusy,
     PostroomError,
     RunNotOpen,
@@ -62,15 +63,15 @@ _CLAIMED_AGAIN_WITHIN_MS: Final = 1_500
 
 Because of this, work starts within 2 s after the end of an outage.
 """
-_MOST_DOUBLINGS = 16
-_MOST_DUE = 1_000
+_MAX_DOUBLINGS = 16
+_MAX_DUE = 1_000
 _HELD_AT_ONCE = 100
 _OPEN_RUNS = (RunStatus.CREATED, RunStatus.RUNNING, RunStatus.WAITING)
 
 
 def claim_error_pause_ms(failures: int | None) -> int:
     """Return the pause before due work is tried again after this number of failed claims in a row."""
-    doublings = min(max((failures or 1) - 1, 0), _MOST_DOUBLINGS)
+    doublings = min(max((failures or 1) - 1, 0), _MAX_DOUBLINGS)
     return min(CLAIM_ERROR_BASE_MS << doublings, CLAIM_ERROR_MOST_MS)
 
 
@@ -310,7 +311,7 @@ class Rounds:
         if self._core.config.gone is not None:
             await self._recovery.take_over_from_gone()
         # Threads that wait for a slot are due as well, and must not hide other due threads.
-        limit = min(slots.free + len(slots.waiting), _MOST_DUE)
+        limit = min(slots.free + len(slots.waiting), _MAX_DUE)
         due, self._due_at = await self._core.store.read(partial(self._due, limit=limit))
         while self._core.has_budgets and self._core.budgets.holds_back:
             held, crowded = await self._hold_back(due)
@@ -366,6 +367,8 @@ class Rounds:
                 await self._submissions.submit_background(goes_on)
             except StateError as error:  # a person or another worker has already answered
                 _LOG.info("budget.answered_before", run_id=run.run_id, reason=error.describe())
+            except InvalidSubmission as error:  # its deadline has passed, and the sweep ends it
+                _LOG.info("budget.not_resumed", run_id=run.run_id, reason=error.describe())
 
     def _due(self, tx: Transaction, limit: int) -> tuple[list[DueThread], int | None]:
         """Return the due threads that may start, in the order in which they get slots.
@@ -381,7 +384,7 @@ class Rounds:
         found = queue.due_threads(limit, full_keys=full_keys, places=places)
         if not found:
             return [], queue.later_due_at(places)
-        if len(found) >= limit and (tenants := queue.due_tenants(_MOST_DUE)):
+        if len(found) >= limit and (tenants := queue.due_tenants(_MAX_DUE)):
             # There are more due threads than were read, and those may belong to other tenants.
             each = max(limit // (len(tenants) + 1), 1)
             may = [tenant for tenant in ("", *tenants) if room is None or room.has(tenant, "")]
@@ -418,13 +421,14 @@ class Rounds:
         await core.stores.wakeups.wait(timedelta(milliseconds=pause))
 
     async def sweep(self) -> None:
-        """Release expired leases, end the runs of ended dispatches, and repair the event log.
+        """Release expired leases, end runs that missed their deadline, and repair the event log.
 
         Failures are logged; the next round tries again.
         """
         try:
             await self._dispatcher.release_unexecuted()
             reclaimed = await self._recovery.reclaim()
+            await self._completion.end_late()
             await self._completion.reconcile_all()
             await self._recovery.repair.drain()
             await self._recovery.take_up_left_over()
@@ -463,8 +467,8 @@ class Rounds:
         """Remove the workers of threads without open work; keep those whose threads cannot be read."""
         workers = self._dispatcher.workers
         idle = workers.idle_threads()
-        for first in range(0, len(idle), _MOST_DUE):
-            part = idle[first : first + _MOST_DUE]
+        for first in range(0, len(idle), _MAX_DUE):
+            part = idle[first : first + _MAX_DUE]
             try:
                 open_ones = await self._core.store.read(partial(_open_among, thread_ids=part))
             except PostroomError as error:

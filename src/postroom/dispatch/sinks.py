@@ -241,9 +241,9 @@ RESET: Final = "StreamReset"
 CALL: Final = "ToolCallReady"
 CALL_DONE: Final = "ToolCallDone"
 MODEL_CALL: Final = "InferenceComplete"
-MOST_CALLS: Final = 2_000
+MAX_CALLS: Final = 2_000
 """Maximum number of stored events about tool calls and model calls of one execution."""
-LONGEST_DETAIL: Final = 4_000
+MAX_DETAIL_LENGTH: Final = 4_000
 """Maximum number of stored characters of a tool call's arguments, or of its result."""
 PAUSE_MS: Final = 1_000
 PIECE: Final = 16 * 1024
@@ -400,7 +400,7 @@ class _Gathered:
         self._activation = activation
         self._waiting: list[tuple[str, dict[str, Json]]] = []
         self._left = KEPT
-        self._calls_left = MOST_CALLS
+        self._calls_left = MAX_CALLS
         self._count = 0
         self.has_some = asyncio.Event()
         self.writing = asyncio.Lock()
@@ -483,7 +483,7 @@ def _step(event: AgentEvent) -> tuple[str, dict[str, Json]] | None:
 
 def _detail(value: Json) -> str:
     text = value if isinstance(value, str) else "" if value is None else dumps(value, ensure_ascii=False)
-    return text if len(text) <= LONGEST_DETAIL else f"{text[: LONGEST_DETAIL - 1]}…"
+    return text if len(text) <= MAX_DETAIL_LENGTH else f"{text[: MAX_DETAIL_LENGTH - 1]}…"
 
 
 async def output_after(events: EventStore, scope: EventScope, after: int) -> tuple[str, int]:

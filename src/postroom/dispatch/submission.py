@@ -120,7 +120,7 @@ from postroom.stores.store import Joined, Transaction
 T = TypeVar("T")
 _LOG = get_logger(__name__)
 
-MOST_TOGETHER: Final = 500
+MAX_BATCH: Final = 500
 """Maximum number of submissions in one commit. Such a commit takes about 50 ms, and blocks all other writers
 for that time.
 """
@@ -130,11 +130,11 @@ loop.
 """
 
 
-_LONGEST_ID = 512
+_MAX_ID_LENGTH = 512
 _SHOWN_OF_ID = 40
 _NAMES = ("agent id", "dedupe key", "tenant", "limit key")
 """The fields whose values people read in lists and logs."""
-_MOST = 2**53
+_MAX_INTEGER = 2**53
 """The largest integer that every store keeps exactly."""
 DEFAULT_AGENT = "default"
 _NO_OPTIONS = DeliveryOptions()
@@ -199,12 +199,12 @@ def refuse_odd_id(name: str, value: str) -> None:
     Raises:
         InvalidSubmission: The id is too long, or contains NUL or a lone surrogate.
     """
-    if len(value) > _LONGEST_ID or "\x00" in value or storable(value) != value:
+    if len(value) > _MAX_ID_LENGTH or "\x00" in value or storable(value) != value:
         raise InvalidSubmission(
-            f"the {name} must have at most {_LONGEST_ID} characters, without NUL and unpaired "
+            f"the {name} must have at most {_MAX_ID_LENGTH} characters, without NUL and unpaired "
             f"surrogate characters; this {name} has {len(value)}: {storable(value)[:_SHOWN_OF_ID]!r}",
             value=storable(value[:80]),
-            remedy=f"give the {name} at most {_LONGEST_ID} characters, and remove NUL characters",
+            remedy=f"give the {name} at most {_MAX_ID_LENGTH} characters, and remove NUL characters",
         )
 
 
@@ -268,11 +268,11 @@ def _refuse_odd_numbers(options: DeliveryOptions) -> None:
         ("number of attempts", options.max_attempts),
         ("number of interruptions", options.max_interruptions),
     ):
-        if number is not None and number > _MOST:
+        if number is not None and number > _MAX_INTEGER:
             raise InvalidSubmission(
                 f"the {name} is too large: {number}",
                 value=number,
-                remedy=f"give at most {_MOST}, or leave out the {name}",
+                remedy=f"give at most {_MAX_INTEGER}, or leave out the {name}",
             )
     if options.deadline_at is not None and options.deadline_at <= 0:
         raise InvalidSubmission(
@@ -571,7 +571,8 @@ def _of_its_run(request: RunActivation, run: RunRecord) -> RunActivation:
     before = run.activation.delivery
     delay_ms = request.delivery.delay_ms
     if run.status is RunStatus.WAITING and request.delivery == DeliveryOptions(delay_ms=delay_ms):
-        delivery = replace(before, delay_ms=delay_ms, deadline_at=None, dedupe_key=None)
+        deadline_at = before.deadline_at if run.started_at is None else None
+        delivery = replace(before, delay_ms=delay_ms, deadline_at=deadline_at, dedupe_key=None)
     elif request.delivery.tenant or request.delivery.limit_key:
         return request
     else:
@@ -778,7 +779,7 @@ class Submissions:
     async def submit_many(
         self, requests: Sequence[RunActivation], progress: Callable[[int, int], None] | None = None
     ) -> list[tuple[str, str, bool]]:
-        """Accept work for many threads, in commits of at most `MOST_TOGETHER`.
+        """Accept work for many threads, in commits of at most `MAX_BATCH`.
 
         For each request, return its thread, its run, and whether this call created the run.
 
@@ -795,8 +796,8 @@ class Submissions:
             except PostroomError as error:
                 raise error.met_at(f"item {place}") from error
         results = list[tuple[str, str, bool]]()
-        for first in range(0, len(checked), MOST_TOGETHER):
-            part = self._stored_together(checked[first : first + MOST_TOGETHER], first)
+        for first in range(0, len(checked), MAX_BATCH):
+            part = self._stored_together(checked[first : first + MAX_BATCH], first)
             results += await self._core.claiming.complete(part, name="a submission")
             if progress is not None:
                 progress(len(results), len(checked))

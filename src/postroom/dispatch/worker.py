@@ -21,7 +21,7 @@ from typing import Any, cast
 
 from postroom.contracts.activation import Recovery, RunActivation, RunHints
 from postroom.contracts.clock import milliseconds
-from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
+from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus, deadline_passed
 from postroom.contracts.errors import (
     DeadlinePassed,
     DuplicateRecord,
@@ -194,9 +194,9 @@ def _with_input(run: RunRecord, messages: Sequence[Message], first_seq: int) -> 
 
 
 _LOG = get_logger(__name__)
-_MOST_SAFETY_MS = 1_000
+_MAX_SAFETY_MS = 1_000
 _TOGETHER_S = 0.002
-_LONGEST_END_S = 0.1
+_MAX_END_S = 0.1
 PLACE_KEPT_MS = 250
 """Delay after which a run that was stopped for a submission restarts, if the submission is not stored."""
 _LEASES = "leases"
@@ -673,7 +673,7 @@ class Dispatcher:
         """
         await asyncio.sleep(_TOGETHER_S)
         if self._ending:
-            await asyncio.wait(tuple(self._ending), timeout=_LONGEST_END_S)
+            await asyncio.wait(tuple(self._ending), timeout=_MAX_END_S)
 
     async def idle(self) -> None:
         """Wait until no run executes here."""
@@ -1043,7 +1043,7 @@ class _Held:
 
 
 def _stops_at(lease_until: int, length: int) -> int:
-    return lease_until - min(length // 10, _MOST_SAFETY_MS)
+    return lease_until - min(length // 10, _MAX_SAFETY_MS)
 
 
 class Execution:
@@ -1211,9 +1211,7 @@ class Execution:
         job.activation = RunActivation(thread_id=run.thread_id)
         if is_left_open(run, dispatch):
             if dispatch.has_missed_deadline(core.now()):
-                raise DeadlinePassed(
-                    "the deadline passed before the run was started", value=dispatch.deadline_at
-                )
+                raise deadline_passed(dispatch.deadline_at)
             messages = begun.messages if begun.has_begun else None
             instance_id = begun.instance_id
             asked = await rebuild(core.threads, dispatch, run, instance_id=instance_id, messages=messages)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 _PAGE: Final = 200
 _TOLD_WITHIN_S: Final = 1
-_LONGEST_LOOK_S: Final = 5
+_MAX_LOOK_S: Final = 5
 """The maximum number of seconds for which `result` with a short timeout waits for an unresponsive database.
 """
 _ONE_LOOK_S: Final = 1
@@ -169,7 +169,7 @@ class RunHandle:
         if run is None and timeout is not None and timeout < _ONE_LOOK_S:
             # the read has a longer timeout, so that a run that has ended is found
             with suppress(TimeoutError):
-                async with asyncio.timeout(_LONGEST_LOOK_S):
+                async with asyncio.timeout(_MAX_LOOK_S):
                     run = await self._retried(self._loaded)
         if run is None or run.status is not RunStatus.DONE:
             try:

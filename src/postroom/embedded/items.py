@@ -7,12 +7,11 @@ from datetime import datetime
 from math import isfinite
 from types import NoneType
 from typing import Any, Final, TypeVar, cast
-from uuid import uuid4
 
 import msgspec
 
 from postroom.contracts.activation import DeliveryOptions, RunActivation, RunHints
-from postroom.contracts.clock import Duration, given_duration, milliseconds
+from postroom.contracts.clock import Duration, Ids, given_duration, milliseconds
 from postroom.contracts.errors import InvalidArgument
 from postroom.contracts.messages import CONTROL, ContentBlock, Json, Message, Role, storable
 from postroom.contracts.records import replace
@@ -210,7 +209,7 @@ class Item:
     retry_delay: Duration | None = field(default=None, kw_only=True)
     max_retry_delay: Duration | None = field(default=None, kw_only=True)
 
-    def request(self) -> RunActivation:
+    def request(self, new_id: Ids) -> RunActivation:
         """Return the request to the queue; with a key, the run id of the request is derived from the key.
 
         Raises:
@@ -245,7 +244,7 @@ class Item:
         deadline = self.deadline
         return RunActivation(
             thread_id=self.thread,
-            messages=(message_of(self.content, id=run_id or uuid4().hex),),
+            messages=(message_of(self.content, id=run_id or new_id()),),
             agent_id=self.agent,
             delivery=DeliveryOptions(
                 priority=self.priority,

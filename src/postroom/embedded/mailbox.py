@@ -13,7 +13,7 @@ from urllib.parse import SplitResult, urlsplit
 from postroom.concurrency import SystemTimer, Tasks, in_thread
 from postroom.contracts.activation import BusyPolicy, RunActivation, RunHints
 from postroom.contracts.addresses import is_postgres_address, refuse_malformed_address
-from postroom.contracts.clock import Clock, Duration, Timer
+from postroom.contracts.clock import Clock, Duration, Ids, Timer
 from postroom.contracts.errors import (
     ConfigError,
     DuplicateRecord,
@@ -50,7 +50,7 @@ _REPAIRED_LATER: Final = MailboxLifecycleConfig(
 outage of the database.
 """
 _BOUNDS_OF_A_THREAD: Final = ("max_queued_per_thread", "max_pending_per_thread")
-_LEAST: Final = {
+_MINIMUMS: Final = {
     "max_concurrent_runs": 1,
     "max_concurrent_runs_per_tenant": 1,
     "lease_ms": 1_000,
@@ -181,7 +181,7 @@ class Mailbox:
             interruptions=interruptions,
             retry_delay=retry_delay,
             max_retry_delay=max_retry_delay,
-        ).request()
+        ).request(self.admin.new_id)
         try:
             when_busy = BusyPolicy(when_busy)
         except ValueError as error:
@@ -255,7 +255,7 @@ class Mailbox:
             if index % _AT_ONCE == _AT_ONCE - 1:
                 await asyncio.sleep(0)  # let other tasks run
             try:
-                request = _request_of(item)
+                request = _request_of(item, self.admin.new_id)
                 if request.run_id is not None:
                     first = named.setdefault(request.run_id, request)
                     refuse_other_content(request, request.run_id, first.messages)
@@ -366,7 +366,7 @@ def _refuse_other_config(config: object, *, is_worker: bool) -> None:
             value=repr(config)[:80],
             remedy="write MailboxConfig(...)",
         )
-    for name, least in _LEAST.items():
+    for name, least in _MINIMUMS.items():
         given = getattr(config, name)
         if given is None or given >= least or not (is_worker or name in _BOUNDS_OF_A_THREAD):
             continue
@@ -503,11 +503,11 @@ def live_channels(stores: Stores, opened: AsyncExitStack) -> LiveChannels:
     return channels
 
 
-def _request_of(item: Item) -> RunActivation:
+def _request_of(item: Item, new_id: Ids) -> RunActivation:
     if not isinstance(item, Item):
         raise InvalidArgument(
             f"this must be an Item, not {type(item).__name__}",
             value=repr(item)[:80],
             remedy="Item(thread, content)",
         )
-    return item.request()
+    return item.request(new_id)

@@ -80,7 +80,7 @@ _SHOWN_OF_QUESTION: Final = 40
 """Maximum number of characters of a question that become part of the name of its step."""
 _USES: Final = ("input_tokens", "output_tokens", "cost_micros")
 """The kinds of usage that a run can report."""
-_MOST_USED: Final = 2**53
+_MAX_USED: Final = 2**53
 _LAST_INSTANT: Final = 253_402_300_799_999
 """The last millisecond of the year 9999."""
 
@@ -430,7 +430,7 @@ class Run:
             ("output_tokens", output_tokens),
             ("cost_micros", cost_micros),
         ):
-            if not isinstance(used, int) or isinstance(used, bool) or not 0 <= used <= _MOST_USED:
+            if not isinstance(used, int) or isinstance(used, bool) or not 0 <= used <= _MAX_USED:
                 raise InvalidArgument(
                     f"{name} must be an integer from 0 to 2**53",
                     value=repr(used)[:80],

@@ -119,7 +119,7 @@ class RunSchedules:
             priority=priority,
             attempts=attempts,
             interruptions=interruptions,
-        ).request()
+        ).request(str)
         submission = _Submission(
             thread=thread,
             content=msgspec.json.decode(msgspec.json.encode(plain(content, "the enqueued content"))),

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from postroom.contracts.messages import Json, storable
-from postroom.executors.processes.output import ERRORS_KEPT, LEAST_LINE_BYTES, Tail
+from postroom.executors.processes.output import ERRORS_KEPT, MIN_LINE_BYTES, Tail
 
-MOST_NOISE: Final = 1_000
+MAX_NOISE: Final = 1_000
 """Maximum number of lines that are skipped because they are not JSON.
 
 Some agents print text between the messages of the protocol.
@@ -65,7 +65,7 @@ class Peer:
     """This side of the connection to a program."""
 
     def __init__(
-        self, say: Callable[[Mapping[str, Json]], None], *, longest_line: int = LEAST_LINE_BYTES
+        self, say: Callable[[Mapping[str, Json]], None], *, longest_line: int = MIN_LINE_BYTES
     ) -> None:
         """Store the function that sends an object as a line; `longest_line` limits input lines, in bytes."""
         self._send = say
@@ -124,8 +124,8 @@ class Peer:
         if not line.startswith(b"{"):
             self.noise.add(line + b"\n")
             self._noises += 1
-            if self._noises > MOST_NOISE:
-                raise ProtocolFault(f"wrote more than {MOST_NOISE} lines that are not JSON objects")
+            if self._noises > MAX_NOISE:
+                raise ProtocolFault(f"wrote more than {MAX_NOISE} lines that are not JSON objects")
             return None
         try:
             message = json.loads(line)

@@ -10,7 +10,7 @@ from typing import Final
 
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.errors import InvalidActivation, InvalidArgument, PostroomError, StoreError
-from postroom.contracts.files import MOST_LEFT, ChatFile, RunFiles
+from postroom.contracts.files import MAX_LEFT, ChatFile, RunFiles
 from postroom.contracts.inference import CallerRequest
 from postroom.contracts.messages import Boundary, ContentBlock, Message, storable
 from postroom.contracts.quoting import one_line, quoted
@@ -216,6 +216,6 @@ def _made(folder: Path, inbox: Path, outbox: Path) -> None:
 
 def _left(outbox: Path) -> Sequence[Path]:
     found = sorted(one for one in outbox.iterdir() if one.is_file() and not one.is_symlink())
-    if len(found) > MOST_LEFT:
-        _LOG.warning("run.files_not_taken", more=len(found) - MOST_LEFT)
-    return found[:MOST_LEFT]
+    if len(found) > MAX_LEFT:
+        _LOG.warning("run.files_not_taken", more=len(found) - MAX_LEFT)
+    return found[:MAX_LEFT]

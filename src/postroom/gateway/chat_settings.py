@@ -13,7 +13,7 @@ from msgspec import structs
 
 from postroom.contracts.chat import ChatSession
 from postroom.contracts.chat_people import PersonRole
-from postroom.contracts.clock import LONGEST, parse_duration
+from postroom.contracts.clock import MAX_DURATION, parse_duration
 from postroom.contracts.errors import ConfigError
 from postroom.contracts.messages import Json
 from postroom.contracts.records import replace
@@ -34,7 +34,7 @@ from postroom.gateway.sessions import QUIET_OFF, Sessions
 
 SETTINGS: Final = ("busy", "reset", "quiet", "voice", "model", "instructions")
 _DEFAULT: Final = "default"
-_LONGEST: Final = 4_000
+_MAX_LENGTH: Final = 4_000
 _SHOWN: Final = 60
 _HOUR: Final = re.compile(r"[01]?[0-9]|2[0-3]")
 
@@ -100,8 +100,8 @@ class ChatSettings:
                 return self._voice_of(value.casefold(), source)
             case "model" if source.agent in self._config.programs:
                 raise _no_choice(value, "the agent of this chat is not a model of the gateway")
-            case _ if len(value) > _LONGEST or not value.strip():
-                raise _no_choice(value, f"write at most {_LONGEST} characters")
+            case _ if len(value) > _MAX_LENGTH or not value.strip():
+                raise _no_choice(value, f"write at most {_MAX_LENGTH} characters")
             case _:
                 return value
 
@@ -149,7 +149,7 @@ def _reset_of(value: str) -> Json:
         policy = SessionResetPolicy()
     elif word == "daily" and (not detail or _HOUR.fullmatch(detail)):
         policy = SessionResetPolicy(mode=ResetMode.DAILY, at_hour=int(detail or 4))
-    elif word == "idle" and (span := parse_duration(detail)) and timedelta(minutes=1) <= span <= LONGEST:
+    elif word == "idle" and (span := parse_duration(detail)) and timedelta(minutes=1) <= span <= MAX_DURATION:
         policy = SessionResetPolicy(mode=ResetMode.IDLE, idle_minutes=span // timedelta(minutes=1))
     if policy is None:
         raise _no_choice(value, "write none, daily 4 (the hour, 0 to 23) or idle 2h")

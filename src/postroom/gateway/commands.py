@@ -35,7 +35,7 @@ from postroom.dispatch.mailbox import Mailbox
 from postroom.gateway import wording
 from postroom.gateway.config import (
     DEFAULT_AGENT,
-    MOST_SPOKEN,
+    MAX_SPOKEN_LENGTH,
     GatewayConfig,
     chat_names,
     is_person,
@@ -48,9 +48,9 @@ from postroom.gateway.notices import Notices
 from postroom.gateway.people import People
 from postroom.gateway.questions import Questions, inbox_text
 from postroom.gateway.reminders import CHAT, Reminders, in_words, next_time, read_every, read_once
-from postroom.gateway.replies import thread_name
+from postroom.gateway.replies import closed_card, thread_name
 from postroom.gateway.session import ANSWER_ONLY, SessionSource
-from postroom.gateway.sessions import MOST_HIDDEN, Sessions
+from postroom.gateway.sessions import MAX_HIDDEN, Sessions
 from postroom.ports import ChatDelivery, ThreadState
 from postroom.stores.runs.ports import ThreadStore
 
@@ -58,8 +58,8 @@ if TYPE_CHECKING:
     from postroom.gateway.chat_settings import ChatSettings
     from postroom.gateway.links import Links
 
-_MOST_LISTED = 10
-_MOST_SEARCHED = 2_000
+_MAX_LISTED = 10
+_MAX_SEARCHED = 2_000
 """The maximum number of messages that one `/search` reads, page by page."""
 _ID_DIGITS = 15
 _CAUGHT_UP = "catch_up"
@@ -269,7 +269,7 @@ class Commands:
             return "There are no earlier conversations here."
         if not call.words:
             titles = [f"{place}. {one.title or 'untitled'}" for place, one in enumerate(known, start=1)]
-            return "\n".join([*titles[:_MOST_LISTED], "Resume one with /resume <title or number>."])
+            return "\n".join([*titles[:_MAX_LISTED], "Resume one with /resume <title or number>."])
         wanted = call.words.strip()
         chosen = next((one for one in known if one.title == wanted), None)
         if chosen is None and re.fullmatch("[0-9]{1,6}", wanted) and 0 < int(wanted) <= len(known):
@@ -298,9 +298,9 @@ class Commands:
                     for text in said
                     if all(word in text.casefold() for word in words)
                 ]
-                if len(found) >= _MOST_LISTED:
-                    return "\n".join(found[:_MOST_LISTED])
-                if looked_at >= _MOST_SEARCHED:
+                if len(found) >= _MAX_LISTED:
+                    return "\n".join(found[:_MAX_LISTED])
+                if looked_at >= _MAX_SEARCHED:
                     rest = (
                         f"Searched {looked_at} messages. For older messages: /search "
                         f"@{place}:{before} {asked}"
@@ -319,7 +319,7 @@ class Commands:
         if not gone:
             return "There is nothing to undo."
         if not await self._hide(session, gone):
-            return wording.too_much_forgotten(MOST_HIDDEN)
+            return wording.too_much_forgotten(MAX_HIDDEN)
         return f"Removed the last {len(gone)} exchanges." if len(gone) > 1 else "Removed the last exchange."
 
     async def _retry(self, call: CommandCall) -> str | None:
@@ -332,7 +332,7 @@ class Commands:
         last = shown[-1]
         asked = await self._asked_by(last)
         if not await self._hide(session, [last]):
-            return wording.too_much_forgotten(MOST_HIDDEN)
+            return wording.too_much_forgotten(MAX_HIDDEN)
         if last.dispatch_id is not None:  # if the run failed, this notice is its only answer
             with suppress(UnknownDispatch, IllegalTransition):
                 await self._run_queue.discard_dead_letter(last.dispatch_id)
@@ -360,7 +360,7 @@ class Commands:
     async def _inbox(self, call: CommandCall) -> str:
         if not self._sees_all(call.source):
             return "/inbox shows the questions of all projects: only owners can use it, in a direct message."
-        return inbox_text(await self._questions.everywhere())
+        return inbox_text(await self._questions.everywhere(), call.words)
 
     def _sees_all(self, source: SessionSource) -> bool:
         """Return whether the sender may see the questions of all projects in this chat."""
@@ -389,7 +389,7 @@ class Commands:
             threads, call.source, call.words, approved=approved, everywhere=self._sees_all(call.source)
         )
         if decided.question is not None:
-            text = f"{decided.question.text}\n\n{decided.answer}"
+            text = closed_card(decided.question, decided.answer)
             await self._notices.show_answered(decided.thread_id, decided.question.number, text)
         return decided.note
 
@@ -688,7 +688,7 @@ COMMANDS = (
         run=Commands._set_named,
         is_for_agents=True,
         usage="[on|off|default]",
-        help=f"send answers of up to {MOST_SPOKEN:,} characters also as speech, or only as text",
+        help=f"send answers of up to {MAX_SPOKEN_LENGTH:,} characters also as speech, or only as text",
     ),
     Command(
         name="new",
@@ -753,7 +753,8 @@ COMMANDS = (
     Command(
         name="inbox",
         run=Commands._inbox,
-        help="list the open questions of all agents",
+        usage="[number | after number]",
+        help="list the open questions of all agents, or show one of them whole",
         role=PersonRole.OPERATOR,
     ),
     Command(

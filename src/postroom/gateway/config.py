@@ -16,11 +16,11 @@ from postroom.contracts.clock import duration_of
 from postroom.contracts.errors import ConfigError
 from postroom.contracts.records import Meta, field
 from postroom.contracts.tables import Duration, Secret, Table
-from postroom.gateway.group_talk import MOST_EARLIER
+from postroom.gateway.group_talk import MAX_EARLIER
 from postroom.gateway.quiet import QuietHours
 from postroom.gateway.session import Platform, SessionSource, build_session_key
 
-MOST_SPOKEN = 4_096
+MAX_SPOKEN_LENGTH = 4_096
 """Maximum characters of a spoken answer: the limit of the OpenAI protocol."""
 VOICE_ON = "on"
 VOICE_OFF = "off"
@@ -283,7 +283,7 @@ class GatewayRules(Table, frozen=True, kw_only=True):
 
     `pair` replies with a pairing code, `ignore` does nothing.
     """
-    group_context: Annotated[int, Meta(ge=0, le=MOST_EARLIER)] = 0
+    group_context: Annotated[int, Meta(ge=0, le=MAX_EARLIER)] = 0
     """How many of a group's earlier messages that no agent received are added to the agent's next message."""
     group_sessions_per_user: bool = True
     thread_sessions_per_user: bool = True

@@ -154,7 +154,7 @@ class OutgoingMessage:
 
 
 _LOG = get_logger(__name__)
-_MOST_CARDS = 50
+_MAX_CARDS = 50
 _NO_CHANNEL = SendResult.failed(SendErrorKind.NOT_FOUND, "its channel is not connected here")
 NO_SUCH_CARD = (SendErrorKind.NOT_FOUND, SendErrorKind.BAD_FORMAT)
 
@@ -506,7 +506,12 @@ class Delivery:
             if outgoing.steps_sent < len(reply.questions):
                 await self._stores.note_sent(outgoing.key, _TEXT + outgoing.steps_sent)
             if result.message_id is not None:
-                card_id = {"id": result.message_id, "source": source.to_dict(), "said": _said(reply)}
+                card_id = {
+                    "id": result.message_id,
+                    "source": source.to_dict(),
+                    "said": _said(reply),
+                    "at": self._clock.now(),
+                }
                 await self._remember_card(reply.thread_id, question.number, card_id)
         return result
 
@@ -608,7 +613,7 @@ def _said(reply: Reply) -> str:
 
 def _with_card(settings: Mapping[str, Json], number: str, card_id: Json) -> dict[str, Json]:
     """Return the settings of a session with one more card; if there are too many, drop the oldest ones."""
-    cards = list(settings.get("cards", {}).items())[1 - _MOST_CARDS :]
+    cards = list(settings.get("cards", {}).items())[1 - _MAX_CARDS :]
     return {**settings, "cards": {**dict(cards), number: card_id}}
 
 

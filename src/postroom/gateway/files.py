@@ -26,7 +26,7 @@ from postroom.contracts.errors import (
     UnknownMessage,
 )
 from postroom.contracts.files import (
-    MOST_LEFT,
+    MAX_LEFT,
     SNIFFED_BYTES,
     ChatFile,
     FileContent,
@@ -44,12 +44,12 @@ from postroom.gateway.config import GatewayConfig
 from postroom.gateway.events import Attachment, MessageType
 from postroom.gateway.platforms.base import BasePlatformAdapter
 from postroom.gateway.replies import Reply, ReplyKind, target_of
-from postroom.gateway.spooling import MOST_FILES, head_of, piece_of, pieces_of, spooled, too_large
+from postroom.gateway.spooling import MAX_FILES, head_of, piece_of, pieces_of, spooled, too_large
 from postroom.log import get_logger
 from postroom.stores.chats.files import FileStore
 
 _LOG = get_logger(__name__)
-MOST_TRANSCRIPT = 100_000
+MAX_TRANSCRIPT_LENGTH = 100_000
 """Maximum characters of a transcript."""
 _TRIES = 3
 """The attempt of a run that no longer waits for an unavailable file.
@@ -190,8 +190,8 @@ class FilesOfRun(RunFiles):
             left = await self._store.files(self._thread_id, [self._run_id])
             kept = safe_name(name, media_type, 0)
             position = next((file.position for file in left if file.name == kept), len(left))
-            if position >= MOST_LEFT:
-                raise TooLarge(f"this run has already sent {MOST_LEFT} files, the maximum", value=MOST_LEFT)
+            if position >= MAX_LEFT:
+                raise TooLarge(f"this run has already sent {MAX_LEFT} files, the maximum", value=MAX_LEFT)
             file = await self._left(name, piece_of(content), position)
         if file.missing is not None:
             raise InvalidArgument(
@@ -257,8 +257,8 @@ class FilesOfRun(RunFiles):
         return _TRIES_UNCONNECTED if is_away else _TRIES
 
     async def _fetched(self, file: ChatFile, block: ContentBlock) -> ChatFile:
-        if file.position > MOST_FILES:
-            raise TooLarge(f"a message has more than {MOST_FILES} files", value=file.position)
+        if file.position > MAX_FILES:
+            raise TooLarge(f"a message has more than {MAX_FILES} files", value=file.position)
         adapter = self._files.adapter_of(self._thread_id)
         if adapter is None:
             raise ServerUnavailable("its channel is not connected here")
@@ -320,7 +320,7 @@ class FilesOfRun(RunFiles):
             return None, "it took too long"
         if not said.strip():
             return None, "it contains no spoken words"
-        return storable(said.replace("\0", ""))[:MOST_TRANSCRIPT], None
+        return storable(said.replace("\0", ""))[:MAX_TRANSCRIPT_LENGTH], None
 
     async def _keep(self, file: ChatFile, notice: str | None) -> None:
         adapter = self._files.adapter_of(self._thread_id)

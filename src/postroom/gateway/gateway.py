@@ -50,7 +50,7 @@ _LOG = get_logger(__name__)
 _SWEEP_EVERY_MS = 15_000
 _PURGE_EVERY_MS = 3_600_000
 _WATCH_EVERY_MS = 1_000
-_LEAST_FLUSH = timedelta(seconds=1)
+_MIN_FLUSH = timedelta(seconds=1)
 
 
 class Gateway:
@@ -331,10 +331,10 @@ class Gateway:
         return session.thread_id, self.runner.services.handover.asked(session, source)
 
     async def hurry(self) -> None:
-        """Make `stop` end sooner: it no longer waits for runs, and only `_LEAST_FLUSH` for answers."""
+        """Make `stop` end sooner: it no longer waits for runs, and only `_MIN_FLUSH` for answers."""
         self._ends_at = asyncio.get_running_loop().time()
         if self._flushing is not None:
-            self._flushing.reschedule(self._ends_at + _LEAST_FLUSH.total_seconds())
+            self._flushing.reschedule(self._ends_at + _MIN_FLUSH.total_seconds())
         await self._run_queue.drain(timedelta(0))
 
     async def _wind_down(self) -> None:
@@ -343,7 +343,7 @@ class Gateway:
         self._ends_at = loop.time() + self.config.drain.total_seconds()
         await self._run_queue.drain(self.config.drain, waits_for=is_chat)
         try:
-            ends_at = max(self._ends_at, loop.time() + _LEAST_FLUSH.total_seconds())
+            ends_at = max(self._ends_at, loop.time() + _MIN_FLUSH.total_seconds())
             async with asyncio.timeout_at(ends_at) as self._flushing:
                 await self._relay.idle(CHAT_KIND)
         except TimeoutError:

@@ -14,10 +14,10 @@ from postroom.contracts.messages import Json
 from postroom.contracts.quoting import between, one_line
 from postroom.gateway.session import SessionSource
 
-MOST_EARLIER = 50
-_MOST_GROUPS = 1_000
-_MOST_SESSIONS = 10_000
-_MOST_TEXT = 1_000
+MAX_EARLIER = 50
+_MAX_GROUPS = 1_000
+_MAX_SESSIONS = 10_000
+_MAX_TEXT_LENGTH = 1_000
 EARLIER = "earlier"
 
 
@@ -47,9 +47,9 @@ class GroupTalk:
         self._remarks.move_to_end(_place(source))
         if all(remark.message_id != message_id for remark in remarks):
             name = source.user_name or source.user_id or "somebody"
-            said = " ".join(text.split())[:_MOST_TEXT]
+            said = " ".join(text.split())[:_MAX_TEXT_LENGTH]
             remarks.append(_Remark(next(self._numbers), message_id, " ".join(name.split()), said))
-        if len(self._remarks) > _MOST_GROUPS:
+        if len(self._remarks) > _MAX_GROUPS:
             self._remarks.popitem(last=False)
 
     def unread(self, source: SessionSource, session_key: str) -> dict[str, Json]:
@@ -63,7 +63,7 @@ class GroupTalk:
             return {}
         self._read[session_key] = new[-1].number
         self._read.move_to_end(session_key)
-        if len(self._read) > _MOST_SESSIONS:
+        if len(self._read) > _MAX_SESSIONS:
             self._read.popitem(last=False)
         said = [f"{remark.name}: {remark.text}" for remark in new]
         return {EARLIER: {"said": said, "mark": token_hex(4)}}

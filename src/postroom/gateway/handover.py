@@ -60,7 +60,7 @@ _BLOCKS = {
 }
 
 
-_LONGEST_QUOTE = 2_000
+_MAX_QUOTE_LENGTH = 2_000
 CHANGED_INTO_COMMAND = "changed into a command"
 """The reason stored with a message that was withdrawn because an edit made it a command.
 
@@ -376,7 +376,7 @@ def message_of(event: MessageEvent, inbound: InboundMessage, *, shared: bool, ca
     parts = [said_by(name, event.text) if shared and name else event.text]
     if event.reply_to_text:
         text = event.reply_to_text
-        short = text if len(text) <= _LONGEST_QUOTE else f"{text[:_LONGEST_QUOTE]}…"
+        short = text if len(text) <= _MAX_QUOTE_LENGTH else f"{text[:_MAX_QUOTE_LENGTH]}…"
         author = "" if event.reply_to_author is None else f" {quoted(event.reply_to_author)}"
         parts.insert(0, _quoted(f"In reply to{author}", short))
     parts += map(_passed_on, event.forwarded)

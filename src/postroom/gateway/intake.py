@@ -45,7 +45,7 @@ from postroom.gateway.session import SessionSource, inbound_key
 from postroom.log import get_logger
 
 _LOG = get_logger(__name__)
-MOST_TEXT = 1_000_000
+MAX_TEXT_SIZE = 1_000_000
 """Maximum characters of one message."""
 _FORGOTTEN = "forgotten_answers"
 """The session setting in which earlier releases listed the messages whose answers must not be shown."""
@@ -54,8 +54,8 @@ _CANCELLED = "cancelled by its caller"
 _CANCEL = InboundMove(status=InboundStatus.RETRACTED, reason=_CANCELLED)
 _LEFT_BEHIND_MS = 60_000
 """The age at which a waiting message is assumed to be left behind by a process that died."""
-_MOST_ALBUMS = 1_000
-_MOST_THREADS = 10_000
+_MAX_ALBUMS = 1_000
+_MAX_THREADS = 10_000
 
 
 class Intake:
@@ -168,7 +168,7 @@ class Intake:
             place = (source.platform.value, source.account, source.chat_id, root)
             self._threads_answered[place] = is_answered
             self._threads_answered.move_to_end(place)
-            while len(self._threads_answered) > _MOST_THREADS:
+            while len(self._threads_answered) > _MAX_THREADS:
                 self._threads_answered.popitem(last=False)
 
     async def _routed(self, event: MessageEvent, source: SessionSource) -> SessionSource | None:
@@ -437,7 +437,7 @@ class Intake:
     def _note_album(self, event: MessageEvent, source: SessionSource) -> None:
         """Record that an album is addressed to the bot, so that later messages of it are accepted."""
         self._albums_for_us[_sent_album(event, source)] = source
-        while len(self._albums_for_us) > _MOST_ALBUMS:
+        while len(self._albums_for_us) > _MAX_ALBUMS:
             self._albums_for_us.popitem(last=False)
 
     def _checked(self, event: MessageEvent) -> SessionSource:
@@ -446,7 +446,7 @@ class Intake:
             raise InvalidRecord("a message needs a source, a chat and a unique id", value=event.message_id)
         if event.metadata.get("verified") is False:  # the sender's address may be forged
             source = event.source = replace(source, user_id=None)
-        if len(event.text) > MOST_TEXT:
+        if len(event.text) > MAX_TEXT_SIZE:
             raise TooLarge(f"the message has {len(event.text)} characters", value=len(event.text))
         return source
 

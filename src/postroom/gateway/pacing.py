@@ -24,7 +24,7 @@ KEPT_MS = 5_000
 """How long a caller that was told to ask again keeps its place in the queue after its turn is due."""
 UNTOLD_MS = 5_000
 """The pause after a refusal that does not tell how long to wait."""
-_MOST_SCOPES = 10_000
+_MAX_SCOPES = 10_000
 
 
 @dataclass(slots=True)
@@ -190,7 +190,7 @@ class Pacing:
     def _scope(self, kind: str, name: str, rate: Rate | None) -> _Scope:
         scope = self._scopes.get((kind, name))
         if scope is None:
-            if len(self._scopes) >= _MOST_SCOPES:
+            if len(self._scopes) >= _MAX_SCOPES:
                 self._forget(self._clock.now())
             scope = self._scopes[kind, name] = _Scope(rate, is_method=kind == "method")
         return scope

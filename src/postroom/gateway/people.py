@@ -26,7 +26,7 @@ V = TypeVar("V")
 CODE_ALPHABET = "ABCDEFGHJKLMNPQRSTUVWXYZ23456789"
 CODE_LENGTH = 8
 _KNOWN_FOR_MS = 30_000
-_MOST_KNOWN = 10_000
+_MAX_KNOWN = 10_000
 ROLES_OF_HOLDERS = {
     Platform.WEB: PersonRole.OWNER,
     Platform.API_SERVER: PersonRole.OPERATOR,
@@ -151,7 +151,7 @@ def _is_fresh(known: tuple[int, object] | None, now: int) -> bool:
 def _remember(kept: OrderedDict[K, V], key: K, value: V) -> None:
     kept[key] = value
     kept.move_to_end(key)
-    if len(kept) > _MOST_KNOWN:
+    if len(kept) > _MAX_KNOWN:
         kept.popitem(last=False)
 
 

@@ -7,7 +7,7 @@ from postroom.contracts.activation import RunActivation
 from postroom.contracts.clock import Clock
 from postroom.contracts.errors import InvalidArgument, NotPermitted, StateError
 from postroom.contracts.questions import Given, QuestionKind, person
-from postroom.contracts.quoting import one_line
+from postroom.contracts.quoting import in_code_fence, one_line
 from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import RunRecord, RunStatus
 from postroom.contracts.tools import ToolCallResume
@@ -18,7 +18,9 @@ from postroom.gateway.session import SessionSource
 from postroom.stores.runs.ports import ThreadStore
 
 _SHOWN = 200
-_MOST_LISTED = 20
+_SHOWN_ACTION = 300
+"""Maximum characters of an action in a list of questions."""
+_MAX_LISTED = 20
 ANSWERED_ALREADY = "This question was already answered."
 
 
@@ -93,8 +95,8 @@ class Questions:
         if everywhere and number and not matching:
             matching = [one for one in await self.everywhere() if one[1].number == number]
         if not matching:
-            note = _not_open(number, [question for _, question in asked], approved=approved)
-            return await self._answered_before(thread_ids, number, note, given)
+            others = [question for _, question in asked]
+            return await self._answered_before(thread_ids, number, others, given, approved=approved)
         if len(matching) > 1:
             return Decided(f"Several open questions have the number {number}: answer them on the pages.")
         thread_id, chosen = matching[0]
@@ -108,9 +110,15 @@ class Questions:
         return Decided(note, chosen, note, thread_id)
 
     async def _answered_before(
-        self, thread_ids: Sequence[str], number: str | None, note: str, given: Given
+        self,
+        thread_ids: Sequence[str],
+        number: str | None,
+        others: Sequence[Question],
+        given: Given,
+        *,
+        approved: bool | None,
     ) -> Decided:
-        """Return this reply and the answered question, whose card may not show the answer yet.
+        """Return why the answer was refused, and the answered question, whose card may not show that yet.
 
         A person who repeats an answer gets the first reply again. For example, the page sends a button press
         again if it did not receive the first reply.
@@ -122,12 +130,14 @@ class Questions:
                     if question.number == number:
                         decided = answer_note(question, one.decision)
                         return Decided(
-                            decided if self._repeats(question, one.decision, given) else note,
+                            decided
+                            if self._repeats(question, one.decision, given)
+                            else _not_open(number, others, approved=approved, answered=decided),
                             question,
                             decided,
                             thread_id,
                         )
-        return Decided(note)
+        return Decided(_not_open(number, others, approved=approved))
 
     def _repeats(self, question: Question, decision: ToolCallResume, given: Given) -> bool:
         """Return whether the same person already gave this answer in the same chat."""
@@ -167,23 +177,51 @@ def answer_note(question: Question, decision: ToolCallResume, where: str = "") -
     return f"{said}{f' by {one_line(by)}' if by else ''}{f' {where}' if where else ''}."
 
 
-def inbox_text(found: Sequence[tuple[str, Question]]) -> str:
-    """Format the open questions for a chat, each with the command that answers it."""
-    lines = list[str]()
-    for _, one in found[:_MOST_LISTED]:
-        who = f"From {one.asked.who}." if one.asked.to else ""
-        lines.append("\n".join(filter(None, (one.text[:_SHOWN], how_to_answer(one), who))))
-    if len(found) > _MOST_LISTED:
-        lines.append(f"{len(found) - _MOST_LISTED} more: see the pages.")
-    return "\n\n".join(lines) or "No open questions."
+def inbox_text(found: Sequence[tuple[str, Question]], words: str) -> str:
+    """Format open questions for a chat, each with its action and the command that answers it.
+
+    `words` are the number of the only question to show, whole, or `after` and the number after which the list
+    continues.
+    """
+    asked = [one for _, one in found]
+    named, _, after = words.strip().lower().partition(" ")
+    numbers = [one.number for one in asked]
+    number = after.strip() if named == "after" else named
+    if number and number not in numbers:
+        return f"Question {one_line(number)[:_SHOWN]} is not open. /inbox lists the open questions."
+    if number and named != "after":
+        return "\n\n".join(_listed(one, is_whole=True) for one in asked if one.number == number)
+    asked = asked[numbers.index(number) + 1 :] if number else asked
+    lines = [_listed(one) for one in asked[:_MAX_LISTED]]
+    if len(asked) > _MAX_LISTED:
+        lines.append(f"{len(asked) - _MAX_LISTED} more: /inbox after {asked[_MAX_LISTED - 1].number}")
+    return "\n\n".join(lines) or ("No more open questions." if number else "No open questions.")
 
 
-def _not_open(number: str | None, asked: Sequence[Question], *, approved: bool | None) -> str:
+def _listed(one: Question, *, is_whole: bool = False) -> str:
+    """Return a question as text; unless `is_whole`, a long action and a long text are cut."""
+    asked, text, permits = one.asked, one.text, one.asked.permits
+    if not is_whole and len(text) > _SHOWN:
+        text = f"{text[:_SHOWN]}…"
+    if not is_whole and len(asked.action) > _SHOWN_ACTION:
+        permits = (
+            f"A yes permits an action of {len(asked.action):,} characters, which begins like this. "
+            f"/inbox {one.number} shows all of it.\n{in_code_fence(f'{asked.action[:_SHOWN_ACTION]}…')}"
+        )
+    who = f"From {asked.who}." if asked.to or asked.not_by else ""
+    return "\n".join(filter(None, (permits, text, how_to_answer(one), who)))
+
+
+def _not_open(
+    number: str | None, asked: Sequence[Question], *, approved: bool | None, answered: str = ""
+) -> str:
     """Return why a decision answers no question, with a list of the questions that are open now."""
     if number is None:
         told = (
             "Not answered: write the question's number first." if asked else "There is no open question here."
         )
+    elif answered:
+        told = f"Question {number} was answered already. {answered}"
     else:
         told = f"Question {number} is not open; it may have been answered already."
     command = "/deny" if approved is False else "/approve"

@@ -14,7 +14,7 @@ from hashlib import sha256
 from typing import Final
 from zoneinfo import ZoneInfo, available_timezones
 
-from postroom.contracts.clock import LONGEST, leading_duration
+from postroom.contracts.clock import MAX_DURATION, leading_duration
 from postroom.contracts.errors import InvalidSchedule
 from postroom.contracts.messages import (
     ContentBlock,
@@ -37,7 +37,7 @@ from postroom.stores.store import SqlStore, Transaction
 
 CHAT: Final = "chat"
 """The `kind` of the schedules of chats."""
-MOST_SCHEDULES: Final = 20
+MAX_SCHEDULES: Final = 20
 """Maximum number of schedules in one session."""
 _DAYS: Final = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 _GROUPS: Final = {"day": "*", "weekday": "1-5", "weekend": "0,6"}
@@ -50,8 +50,8 @@ _TIME: Final = re.compile(r"(\d{1,2})(?:[:.](\d\d))?(am|pm)?", re.ASCII)
 _ZONE: Final = re.compile(
     r"\s+(UTC|[A-Z][A-Z_]+(?:/[A-Z0-9_+-]+)+)(?=\s|$)(.*)", re.DOTALL | re.IGNORECASE | re.ASCII
 )
-_LEAST_EVERY: Final = timedelta(minutes=1)
-_LONGEST: Final = timedelta(days=366)
+_MIN_EVERY: Final = timedelta(minutes=1)
+_MAX_DELAY: Final = timedelta(days=366)
 
 
 class When(Record, frozen=True, kw_only=True):
@@ -94,10 +94,10 @@ class Reminders:
             StoreError: The schedule could not be stored.
         """
         span = when.every
-        if not text.strip() or (span and (span > _LONGEST or (not once and span < _LEAST_EVERY))):
+        if not text.strip() or (span and (span > _MAX_DELAY or (not once and span < _MIN_EVERY))):
             raise InvalidSchedule(wording.WHEN_AND_WHAT)
-        if len(await self.listed(session_key)) >= MOST_SCHEDULES:
-            raise InvalidSchedule(wording.too_many_schedules(MOST_SCHEDULES))
+        if len(await self.listed(session_key)) >= MAX_SCHEDULES:
+            raise InvalidSchedule(wording.too_many_schedules(MAX_SCHEDULES))
         payload = {
             "source": source.to_dict(),
             "text": storable(text.strip()),
@@ -120,7 +120,7 @@ class Reminders:
     async def listed(self, session_key: str) -> Sequence[Schedule]:
         """Return the schedules of a session, in the order in which they were added."""
         prefix = _prefix(session_key)
-        found = await self.kept.listed(CHAT, after=prefix, limit=MOST_SCHEDULES + 1)
+        found = await self.kept.listed(CHAT, after=prefix, limit=MAX_SCHEDULES + 1)
         mine = [one for one in found if one.name.startswith(prefix)]
         return sorted(mine, key=lambda one: (one.created_at, one.name))
 
@@ -165,7 +165,7 @@ def span_of(words: str) -> tuple[timedelta | None, str]:
     Return None and all words if there is no time span, if it is 0, or if it is longer than 36,500 days.
     """
     span, rest = leading_duration(words)
-    return (span, rest) if span and span <= LONGEST else (None, words)
+    return (span, rest) if span and span <= MAX_DURATION else (None, words)
 
 
 def read_once(words: str) -> tuple[When, str]:

@@ -17,7 +17,6 @@ from postroom.contracts.mail import Attachment
 from postroom.contracts.messages import Json, ToolCall
 from postroom.contracts.outbox import NO_END, OutboxDraft, OutboxMessage
 from postroom.contracts.questions import YES_OR_NO, Asked, Given, QuestionKind, decision_on
-from postroom.contracts.quoting import in_code_fence
 from postroom.contracts.records import Record, replace
 from postroom.contracts.runs import (
     CUT_OFF,
@@ -276,9 +275,14 @@ def card_of(question: Question, before: str = "") -> Card:
             )
         case _:
             how = f"Reply to this message, or send {how_to_answer(question)}"
-    action = f"A yes permits exactly this:\n{in_code_fence(asked.action)}" if asked.action else ""
     who = f"From {asked.who}." if asked.to or asked.not_by else ""
-    return Card(text="\n\n".join(filter(None, (action, before, question.text, who, how))), buttons=buttons)
+    parts = (asked.permits, before, question.text, who, how)
+    return Card(text="\n\n".join(filter(None, parts)), buttons=buttons)
+
+
+def closed_card(question: Question, note: str) -> str:
+    """Return the text of a card whose question is closed; `note` says why."""
+    return "\n\n".join(filter(None, (question.asked.permits, question.text, note)))
 
 
 def how_to_answer(question: Question) -> str:
@@ -347,7 +351,7 @@ class ChatEffects(RunEffects):
         if not is_chat(run.thread_id) or run.waiting is None:
             return
         for question in (question_of(run, ticket) for ticket in run.waiting.tickets):
-            text = f"{question.text}\n\n{wording.NO_LONGER_ASKED}"
+            text = closed_card(question, wording.NO_LONGER_ASKED)
             card = Reply(kind=ReplyKind.CARD, thread_id=run.thread_id, text=text, question=question.number)
             tx.outbox.enqueue((card.draft(f"withdrawn/{question.number}"),))
 

@@ -56,7 +56,7 @@ _AGENT_PENDING_SENTINEL = object()
 """A placeholder in `_running_agents` for the agent of a session whose message is being handled."""
 _PATIENCE_MS = (5, 10, 20, 50, 100, 200, 400, 800)
 _ACKNOWLEDGED_EVERY_MS = 30_000
-_MOST_SESSIONS = 10_000
+_MAX_SESSIONS = 10_000
 _PAUSES_MS = (50, 200, 500, 1_000, 2_000, 4_000)
 SHUTTING_DOWN = "Gateway shutting down"
 
@@ -203,7 +203,7 @@ class Acknowledgements:
             return False
         self._told[key] = now
         self._told.move_to_end(key)
-        if len(self._told) > _MOST_SESSIONS:
+        if len(self._told) > _MAX_SESSIONS:
             self._told.popitem(last=False)
         return True
 

@@ -23,11 +23,11 @@ from postroom.stores.store import Transaction
 
 _TOUCH_AFTER_MS = 30_000
 """The minimum time between two writes of a session's last activity."""
-_MOST_ADDRESSES = 10_000
+_MAX_ADDRESSES = 10_000
 _TRIES = 16
 QUIET_OFF = "off"
 """The stored value with which a chat has no quiet hours, even if the configuration file sets some."""
-MOST_HIDDEN = 200
+MAX_HIDDEN = 200
 """Maximum number of runs of one thread that can be undone."""
 _HIDDEN = "hidden"
 """The setting that stores undone runs.
@@ -166,11 +166,11 @@ class Sessions:
         Return False if the thread has too many hidden runs.
 
         `runs` maps each run to the messages that it has read. Hidden runs are stored separately from the
-        session, because the session is written with each message. A thread can have at most `MOST_HIDDEN` of
+        session, because the session is written with each message. A thread can have at most `MAX_HIDDEN` of
         them.
         """
         thread_id, source = session.thread_id, SessionSource.from_dict(session.source)
-        if len({*await self.hidden(thread_id), *runs}) > MOST_HIDDEN:
+        if len({*await self.hidden(thread_id), *runs}) > MAX_HIDDEN:
             return False
         key, more = _hidden_key(thread_id), {run_id: list(asked) for run_id, asked in runs.items()}
         await self._store.open(self._fresh(key, source, self._clock.now()))
@@ -282,7 +282,7 @@ class Sessions:
             return None
         found = session.session_key, SessionSource.from_dict(session.source)
         self._addresses[thread_id] = found
-        if len(self._addresses) > _MOST_ADDRESSES:
+        if len(self._addresses) > _MAX_ADDRESSES:
             self._addresses.popitem(last=False)
         return found
 
@@ -293,7 +293,7 @@ class Sessions:
             return known or session
         self._known[session.session_key] = session
         self._known.move_to_end(session.session_key)
-        if len(self._known) > _MOST_ADDRESSES:
+        if len(self._known) > _MAX_ADDRESSES:
             self._known.popitem(last=False)
         return session
 

@@ -30,7 +30,7 @@ _WHITE = re.compile(r"[^\S\u00a0\u2007\u202f]+")
 # A code span ends at the latest with its block: at a blank line, item, quote, heading or table row.
 _TICKS = re.compile(r"`+|\n(?=[^\S\n]*(?:\n|[-*+]\s|>|\||#{1,6}\s|\d{1,9}[.)]\s))")
 _JOINERS = frozenset("\u200c\u200d\uff9e\uff9f")
-_LEAST_ROOM = 8
+_MIN_ROOM = 8
 # The kinds of cuts, from the worst to the best.
 _NOTHING, _CODE_SPACE, _SPACE, _CODE_NEWLINE, _NEWLINE, _CODE_BLANK, _BLANK = range(7)
 
@@ -139,7 +139,7 @@ class _Splitter:
             return None
         first = self._unit.measure(self._text[fence.start : fence.code])
         marks = 1 + max(len(fence.closing), fence.end - fence.close)
-        if first + marks > self._room - _LEAST_ROOM:
+        if first + marks > self._room - _MIN_ROOM:
             return None
         return fence if first + marks <= self._room // 2 else replace(fence, opening=fence.closing)
 

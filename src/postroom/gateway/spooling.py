@@ -11,7 +11,7 @@ from pathlib import Path
 from postroom.contracts.errors import TooLarge
 from postroom.contracts.files import SNIFFED_BYTES, SpooledFile
 
-MOST_FILES = 20
+MAX_FILES = 20
 """Maximum number of files of one message."""
 _BATCH = 256 * 1024
 

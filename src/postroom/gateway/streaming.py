@@ -47,7 +47,7 @@ _LOG = get_logger(__name__)
 _TYPING_EVERY_MS = 4_000
 _DRAFT = "draft"
 """The setting of a session that contains the newest draft in its chat, and the draft's run."""
-_MOST_SHOWN = 1_000
+_MAX_SHOWN = 1_000
 FilesOf = Callable[[RunActivation], RunFiles]
 """Returns the files of a run."""
 
@@ -89,7 +89,7 @@ class RunInChat:
         self.cancel()
 
 
-_MOST_MARKS = 1_000
+_MAX_MARKS = 1_000
 _TURNS = 12
 """How many times the removal of a reaction or a notice asks for its turn.
 
@@ -135,7 +135,7 @@ class SeenMarks:
         if not (is_on and adapter.capabilities.reactions and adapter.may_react):
             return
         self._marks[inbound_id] = self._tasks.start(self._mark(adapter, source, message_id), name="mark")
-        if len(self._marks) > _MOST_MARKS:
+        if len(self._marks) > _MAX_MARKS:
             self._marks.popitem(last=False)
 
     def clear(self, inbound_ids: Iterable[int]) -> None:
@@ -164,7 +164,7 @@ class SeenMarks:
         if chat not in self._refusing:
             _LOG.warning("reactions.off", platform=source.platform.value, chat_id=source.chat_id, reason=why)
         self._refusing[chat] = None
-        if len(self._refusing) > _MOST_MARKS:
+        if len(self._refusing) > _MAX_MARKS:
             self._refusing.popitem(last=False)
 
     async def _take_away(self, marking: "asyncio.Task[_SeenReaction | None]") -> None:
@@ -229,7 +229,7 @@ class StreamingPresenter:
     def keep_waiting(self, source: SessionSource, message_id: str, notice_id: str) -> None:
         """Remember the id of a notice that must be removed when an agent begins with a message."""
         self.waiting[source.platform, source.chat_id, message_id] = notice_id
-        if len(self.waiting) > _MOST_MARKS:
+        if len(self.waiting) > _MAX_MARKS:
             self.waiting.popitem(last=False)
 
     def end_waiting(self, source: SessionSource, message_ids: Iterable[str]) -> None:
@@ -436,7 +436,7 @@ class StreamingPresenter:
 
     def _remember(self, run_id: str, shown: Shown) -> None:
         self.drafts[run_id] = shown
-        if len(self.drafts) > _MOST_SHOWN:
+        if len(self.drafts) > _MAX_SHOWN:
             self.drafts.popitem(last=False)
 
 

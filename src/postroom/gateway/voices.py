@@ -22,7 +22,7 @@ from postroom.contracts.files import ChatFile, media_type_of, safe_name
 from postroom.contracts.outbox import OutboxDraft, OutboxMessage
 from postroom.contracts.records import replace
 from postroom.gateway import wording
-from postroom.gateway.config import MOST_SPOKEN, VOICE_ON, GatewayConfig
+from postroom.gateway.config import MAX_SPOKEN_LENGTH, VOICE_ON, GatewayConfig
 from postroom.gateway.events import MessageType, SendErrorKind
 from postroom.gateway.files import attachment_of, content_of
 from postroom.gateway.pacing import UNTOLD_MS
@@ -95,7 +95,7 @@ class Voices:
         Raises:
             StoreError: The chat's setting could not be read.
         """
-        if not reply.is_whole_answer or len(reply.text) > MOST_SPOKEN:
+        if not reply.is_whole_answer or len(reply.text) > MAX_SPOKEN_LENGTH:
             return None
         adapter, words = self._delivery.adapter_of(row, source), spoken_words(reply.text)
         if adapter is None or MessageType.AUDIO not in adapter.capabilities.media or not words:

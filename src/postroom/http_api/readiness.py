@@ -113,7 +113,7 @@ async def measure_lag(
 PATIENCE: Final = timedelta(seconds=2)
 """The time limit of a check; for example, a write that takes longer counts as failed."""
 OLDEST_BACKLOG: Final = timedelta(minutes=15)
-LONGEST_LAG: Final = timedelta(seconds=2)
+MAX_LAG: Final = timedelta(seconds=2)
 FRESH: Final = timedelta(seconds=1)
 
 
@@ -194,7 +194,7 @@ def loop_check(meter: LagMeter, now: int) -> Check:
     if lag is None:
         return Check(name="event_loop", state="unknown", facts={"lag_ms": None})
     return Check(
-        name="event_loop", state="failed" if lag > milliseconds(LONGEST_LAG) else "ok", facts={"lag_ms": lag}
+        name="event_loop", state="failed" if lag > milliseconds(MAX_LAG) else "ok", facts={"lag_ms": lag}
     )
 
 

@@ -10,12 +10,12 @@ from urllib.parse import quote, unquote_to_bytes
 
 from starlette.types import Scope
 
-LONGEST_PATH: Final = 4096
+MAX_PATH_LENGTH: Final = 4096
 """Maximum number of characters in a path.
 
 It is below the 4,300 digits at which Python refuses to parse a number, so no route gets such a number.
 """
-LONGEST_QUERY: Final = 8192
+MAX_QUERY_LENGTH: Final = 8192
 
 _AUTHORITY: Final = re.compile(r"(\[[0-9a-f:.]{2,45}\]|[a-z0-9][a-z0-9._-]{0,254})(?::([0-9]{1,5}))?", re.I)
 _ORIGIN: Final = re.compile(r"(https?)://([^/?#@\s]+)", re.I)
@@ -66,10 +66,10 @@ class Head:
         """
         path, sent = scope["path"], scope.get("raw_path") or b""
         query = scope.get("query_string", b"")
-        if max(len(path), len(sent)) > LONGEST_PATH:
-            raise Malformed(f"the path exceeds {LONGEST_PATH} bytes")
-        if len(query) > LONGEST_QUERY:
-            raise Malformed(f"the query exceeds {LONGEST_QUERY} bytes")
+        if max(len(path), len(sent)) > MAX_PATH_LENGTH:
+            raise Malformed(f"the path exceeds {MAX_PATH_LENGTH} bytes")
+        if len(query) > MAX_QUERY_LENGTH:
+            raise Malformed(f"the query exceeds {MAX_QUERY_LENGTH} bytes")
         if not query.isascii():
             raise Malformed("the query contains bytes that must be percent-encoded")
         if _BROKEN_ESCAPE.search(sent):

@@ -27,9 +27,9 @@ from postroom.services.administration import LinkView
 from postroom.services.login_codes import FORM_TOKEN, SESSION_LIFE, LoginCodes, Sessions, typed_in
 from postroom.services.statuses import status_of
 
-MOST_FAILURES: Final = 10
+MAX_FAILURES: Final = 10
 FAILURE_WINDOW: Final = timedelta(minutes=1)
-_MOST_CALLERS: Final = 1024
+_MAX_CALLERS: Final = 1024
 _FORM_TYPE: Final = "application/x-www-form-urlencoded"
 _OWN: Final = re.compile(r"/(?![/\\])[\x21-\x5b\x5d-\x7e]{0,2000}")
 """Matches a path on this server, with its query. Two slashes at the start would refer to another server."""
@@ -48,15 +48,15 @@ class Attempts:
 
         If more than a thousand addresses have failed, forget the address whose last failure is the oldest.
         """
-        self._failures.setdefault(address, deque(maxlen=MOST_FAILURES)).append(self._clock.now())
+        self._failures.setdefault(address, deque(maxlen=MAX_FAILURES)).append(self._clock.now())
         self._failures.move_to_end(address)
-        while len(self._failures) > _MOST_CALLERS:
+        while len(self._failures) > _MAX_CALLERS:
             self._failures.popitem(last=False)
 
     def wait(self, address: str) -> int:
         """Return how many seconds the address must wait; 0 if it may try now."""
         failures = self._failures.get(address, deque())
-        if len(failures) < MOST_FAILURES:
+        if len(failures) < MAX_FAILURES:
             return 0
         left = failures[0] + milliseconds(FAILURE_WINDOW) - self._clock.now()
         return max(0, -(-left // 1000))

@@ -115,7 +115,7 @@ def _by_hook(*, has_session: bool) -> str:
 
 
 GENERATION_TRIES = 32
-MOST_COMPARED = 1_000
+MAX_COMPARISONS = 1_000
 """Maximum number of existing agents whose names are compared with a new name."""
 
 
@@ -274,7 +274,7 @@ def _refuse_look_alike(context: WriteContext, project: Project, name: str) -> No
     Raises:
         NameTaken: The name looks like an existing one, such as `Ben.` or `B-en` for `Ben`.
     """
-    active = context.tx.active_agents(project.id, limit=MOST_COMPARED)
+    active = context.tx.active_agents(project.id, limit=MAX_COMPARISONS)
     if other := look_alike(name, (agent.name for agent in active)):
         raise NameTaken(
             f"{name!r} looks like the existing agent {other!r}",

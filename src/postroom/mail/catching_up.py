@@ -2,9 +2,9 @@
 
     after ──▶ newest 2,000 entries that the caller may see ──▶ sentences, threads, runs, usage ──▶ next
 
-The summary reads at most `MOST` entries, however long the log is, so that its cost does not grow with the
-project. Older entries after the cursor are only counted, in `skipped`. For each subject of `SUBJECTS` it has
-at most `LISTED` sentences. Text that agents have written is in quotes.
+The summary reads at most `MAX_ENTRIES_READ` entries, however long the log is, so that its cost does not grow
+with the project. Older entries after the cursor are only counted, in `skipped`. For each subject of
+`SUBJECTS` it has at most `LISTED` sentences. Text that agents have written is in quotes.
 """
 
 from collections import Counter
@@ -20,7 +20,7 @@ from postroom.mail.context import ReadContext
 from postroom.mail.event_log import agent_addresses, check_cursor, reader_of, visible_events
 from postroom.mail.projects import find_project
 
-MOST: Final = 2_000
+MAX_ENTRIES_READ: Final = 2_000
 """Maximum number of log entries that one summary reads."""
 LISTED: Final = 10
 """Maximum number of threads, questions, failed runs and paths that a summary lists, newest first."""
@@ -150,8 +150,10 @@ def summary(context: ReadContext, project: Project, *, after: int | None, begin:
     bounds = context.tx.log_bounds(project.id)
     oldest = bounds.oldest if after is None else after
     check_cursor(oldest, bounds)
-    found = context.tx.project_events(project.id, after=max(oldest, bounds.newest - MOST), limit=MOST)
-    skipped = max(0, bounds.newest - MOST - oldest)
+    found = context.tx.project_events(
+        project.id, after=max(oldest, bounds.newest - MAX_ENTRIES_READ), limit=MAX_ENTRIES_READ
+    )
+    skipped = max(0, bounds.newest - MAX_ENTRIES_READ - oldest)
     since = found[0].happening.at if found else context.now
     if after is None and since < begin:
         found, skipped, since = [one for one in found if one.happening.at >= begin], 0, begin

@@ -739,7 +739,7 @@ class HealthCheck(Command, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 C = TypeVar("C", bound=Command)
 _BROKEN_TEXT = "text that is not valid Unicode"
-_LONGEST_SHOWN = 200
+_MAX_SHOWN = 200
 _IN_WORDS = {
     _THREAD_ID: "1 to 128 letters, digits, '.', '_', ':' or '-', beginning with a letter or digit",
     _SHA256: "64 hexadecimal digits in lower case",
@@ -763,7 +763,7 @@ _WRAPPERS = frozenset(
 """Names of an object that some models wrap around all arguments."""
 _TOOL_KEYS = frozenset({"function", "name", "tool", "tool_name"})
 """Names next to that object under which a model repeats the name of the tool."""
-_MOST_WRAPPERS = 2
+_MAX_WRAPPERS = 2
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|\s+")
 _NULLS = frozenset({"null", "none", "nil", "undefined"})
 _SELECTIONS = frozenset({"paths", "ids", "kinds", "agent_name"})
@@ -775,7 +775,7 @@ _VALUE_KEYS = frozenset({"content", "id", "path", "text", "value"})
 _LIST_KEYS = frozenset({"element", "elements", "item", "items"})
 """Names under which a client puts a list that its model wrote in XML."""
 _SCHEMA_TYPES = frozenset({"array", "boolean", "integer", "number", "object", "string"})
-_MOST_COVERS = 3
+_MAX_COVERS = 3
 """How many meaningless covers around one value are taken off."""
 _FENCED = re.compile(r"\A```\w{0,16}[ \t]*\n(.*?)\n?[ \t]*```\Z", re.DOTALL)
 _ITEMS = re.compile(r"(?:\s*<(item|element)>[^<>]*</\1>)+\s*")
@@ -847,7 +847,7 @@ _TRUTHS = dict.fromkeys(("yes", "on", "y", "t"), True) | dict.fromkeys(("no", "o
 _OPENING = ("[", "{", "(")
 _NO_COMMA = re.compile(r"""["']\s+["']""")
 _BULLET = re.compile(r"\A(?:[-*•]|\d{1,3}[.)])\s+")
-_LONGEST_LITERAL = 8_000
+_MAX_LITERAL_LENGTH = 8_000
 """Maximum characters of a text that is read as a Python literal."""
 _DEEPEST = 8
 """Maximum depth of lists and objects that is examined; no command has more than three levels."""
@@ -876,7 +876,7 @@ def read_command(kind: type[C], arguments: dict[str, Any], tool: str = "") -> C:
     except msgspec.ValidationError as error:
         where = place_of(str(error))
         raise InvalidArgument(
-            misfit(_without_patterns(str(error)))[:_LONGEST_SHOWN],
+            misfit(_without_patterns(str(error)))[:_MAX_SHOWN],
             value=_value_at(arguments, where) if where else None,
             remedy=_remedy(kind, str(error), arguments),
         ) from error
@@ -933,7 +933,7 @@ def _named_arguments(kind: type[Command], arguments: dict[str, Any], tool: str) 
         InvalidArgument: An argument is given under two names with two values, or for another tool.
     """
     fields = kind.__struct_fields__
-    for _ in range(_MOST_WRAPPERS):
+    for _ in range(_MAX_WRAPPERS):
         if (inner := _wrapped_arguments(fields, arguments, tool)) is None:
             break
         _refuse_broken_text(inner)
@@ -976,9 +976,9 @@ def _wrapped_arguments(
     for named in others.values():
         if tool and not re.fullmatch(rf"(?:.*[_./:-])?{tool}", named):
             raise InvalidArgument(
-                f"the arguments are those of the tool {named[:_LONGEST_SHOWN]!r}, and the call is for {tool}",
-                value=named[:_LONGEST_SHOWN],
-                remedy=f"call {named[:_LONGEST_SHOWN]}, or give the arguments of {tool}",
+                f"the arguments are those of the tool {named[:_MAX_SHOWN]!r}, and the call is for {tool}",
+                value=named[:_MAX_SHOWN],
+                remedy=f"call {named[:_MAX_SHOWN]}, or give the arguments of {tool}",
             )
     return inner
 
@@ -997,7 +997,7 @@ def _without_markup(fields: tuple[str, ...], arguments: dict[str, Any]) -> dict[
         if swallowed is not None:
             raise InvalidArgument(
                 f"the text of `{name}` also contains the argument `{swallowed}`, which would be lost",
-                value=value[-_LONGEST_SHOWN:],
+                value=value[-_MAX_SHOWN:],
                 remedy=f"repeat the call with `{name}` and `{swallowed}` as two arguments",
             )
         tags = _TRAILING_TAGS.search(value)
@@ -1130,8 +1130,8 @@ def _one_name(name: object) -> object:
         if address.casefold() == known.casefold() or "." in address.partition("@")[2]:  # no slug has a dot
             return known
         raise InvalidArgument(
-            f"{name[:_LONGEST_SHOWN]!r} is ambiguous: it may mean two agents",
-            value=name[:_LONGEST_SHOWN],
+            f"{name[:_MAX_SHOWN]!r} is ambiguous: it may mean two agents",
+            value=name[:_MAX_SHOWN],
             remedy=(
                 f"use {known[:64]!r} for the agent of this project, or {address[:64]!r} for the agent of "
                 "another project"
@@ -1139,8 +1139,8 @@ def _one_name(name: object) -> object:
         )
     if " " in name.strip():
         raise InvalidArgument(
-            f"{name[:_LONGEST_SHOWN]!r} is not a name: names contain no spaces",
-            value=name[:_LONGEST_SHOWN],
+            f"{name[:_MAX_SHOWN]!r} is not a name: names contain no spaces",
+            value=name[:_MAX_SHOWN],
             remedy='give a list with one name each, such as ["Ben", "Cyd"]',
         )
     return name
@@ -1316,8 +1316,8 @@ def _forms_of_text(text: str, kind: Any, name: str) -> Iterator[object]:
             parts = ", ".join(str(int(part)) for part in number[1].split(","))
             one = number[1].replace(",", "")
             raise InvalidArgument(
-                f"{name} {text[:_LONGEST_SHOWN]!r} may mean one id or several ids",
-                value=text[:_LONGEST_SHOWN],
+                f"{name} {text[:_MAX_SHOWN]!r} may mean one id or several ids",
+                value=text[:_MAX_SHOWN],
                 remedy=f"write [{parts}] for several ids, or {one} for one",
             )
         yield int(number[1].replace(",", ""))
@@ -1342,7 +1342,7 @@ def _json_forms(text: str) -> Iterator[object]:
         if _NO_COMMA.search(text):
             return  # Python reads two texts without a comma as one
         try:
-            found = _plain_json(ast.literal_eval(text)) if len(text) <= _LONGEST_LITERAL else None
+            found = _plain_json(ast.literal_eval(text)) if len(text) <= _MAX_LITERAL_LENGTH else None
         except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
             return
         if not isinstance(found, list | dict):
@@ -1354,7 +1354,7 @@ def _json_forms(text: str) -> Iterator[object]:
 
 def _uncovered(value: object) -> object:
     """Return a value without covers that mean nothing: a code fence, JSON text as JSON, `{"item": ...}`."""
-    for _ in range(_MOST_COVERS):
+    for _ in range(_MAX_COVERS):
         inner = _without_cover(value)
         if inner is value:
             break
@@ -1466,7 +1466,7 @@ def _refuse_broken_text(value: object, where: str = "", depth: int = 0) -> None:
         except UnicodeEncodeError:
             is_broken = True
         if is_broken:
-            shown = value[:_LONGEST_SHOWN].encode("ascii", "backslashreplace").decode()
+            shown = value[:_MAX_SHOWN].encode("ascii", "backslashreplace").decode()
             raise InvalidArgument(
                 f"{where or 'an argument'} contains {_BROKEN_TEXT} or a zero byte",
                 value=shown,
@@ -1481,7 +1481,7 @@ def _refuse_broken_text(value: object, where: str = "", depth: int = 0) -> None:
     elif isinstance(value, dict):
         for key, inner in value.items():
             _refuse_broken_text(key, f"a name in {where or 'the arguments'}", depth + 1)
-            _refuse_broken_text(inner, where or f"`{str(key)[:_LONGEST_SHOWN]}`", depth + 1)
+            _refuse_broken_text(inner, where or f"`{str(key)[:_MAX_SHOWN]}`", depth + 1)
     elif isinstance(value, list):
         for inner in value:
             _refuse_broken_text(inner, where, depth + 1)
@@ -1511,10 +1511,10 @@ def _value_at(arguments: object, where: str) -> object:
 def _presentable(value: object) -> object:
     """Return a short form of a value that every reader of JSON accepts."""
     if isinstance(value, str):
-        return value[:_LONGEST_SHOWN]
+        return value[:_MAX_SHOWN]
     if isinstance(value, int) and abs(value) > 2**53:
         bits = value.bit_length()
-        return str(value) if bits <= _LONGEST_SHOWN else f"an integer of {bits} bits"
+        return str(value) if bits <= _MAX_SHOWN else f"an integer of {bits} bits"
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return value if isinstance(value, int | float | bool | None) else type(value).__name__

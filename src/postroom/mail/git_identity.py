@@ -28,7 +28,7 @@ QUICK_SECONDS: Final = 3
 """Time limit in seconds for Git to read a few files, because some files may block forever."""
 WALK_SECONDS: Final = 15
 """Time limit in seconds for Git to find the first of a million commits, which takes about 8 s."""
-LONGEST_REMOTE: Final = 500
+MAX_REMOTE_LENGTH: Final = 500
 """Maximum number of characters of a remote that are stored; a longer remote is identified by its hash."""
 _LOCAL_ORIGINS: Final = 3
 """Maximum number of local clones that are followed, each to the one it was cloned from, to find a remote."""
@@ -215,7 +215,7 @@ def _without(path: str, inner: str) -> str:
 def _identity(git: str, folder: str, depth: int = 0) -> str:
     """Return remote and first commit; a clone of a local working tree gets the remote of that tree."""
     remote = ask_git(git, folder, "config", "--get", "remote.origin.url")
-    if len(remote) > LONGEST_REMOTE:
+    if len(remote) > MAX_REMOTE_LENGTH:
         remote = hashlib.sha256(remote.encode(errors="surrogatepass")).hexdigest()
     elif remote and (origin := _local(remote, folder)):
         remote = origin

@@ -26,7 +26,7 @@ from postroom.mail.names import nearest, shown
 from postroom.mail.projects import CHAT, HUMAN, PEOPLE_KEY, PERSONS, find_project
 from postroom.stores.mail.access import ProjectReads, RecordReads
 
-_MOST: Final = 10_000
+_MAX_AGENTS: Final = 10_000
 ACTIVITY_INTERVAL = 30_000
 """Minimum time between two stored updates of an agent's last activity, in milliseconds."""
 
@@ -87,7 +87,7 @@ def find_person(tx: RecordReads, projects: ProjectReads, address: str) -> tuple[
         UnknownAgent: No agent or person has that name or that chat; the error lists the most similar names.
     """
     project = projects.project(PEOPLE_KEY)
-    everybody = [] if project is None else tx.agents(project.id, include_retired=True, limit=_MOST)
+    everybody = [] if project is None else tx.agents(project.id, include_retired=True, limit=_MAX_AGENTS)
     if address.startswith(CHAT):
         platform, _, chat_id = address.removeprefix(CHAT).partition("/")
         reached = set(tx.reached_at(ChatAddress(platform=platform, chat_id=chat_id)))

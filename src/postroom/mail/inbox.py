@@ -53,7 +53,7 @@ from postroom.mail.views import (
 from postroom.mail.waking import open_questions
 from postroom.stores.mail.access import RecordReads
 
-_MOST_ON_THEIR_WAY = 500
+_MAX_ON_THEIR_WAY = 500
 """How many of the oldest messages that wait for chats are searched for a message."""
 
 
@@ -417,7 +417,7 @@ def _on_its_way(context: ReadContext, message: Message, readers: Sequence[Recipi
     """Return, by person, why a chat does not show the message yet: quiet hours, or the last error."""
     people = [one for one in readers if one.project_slug == PEOPLE_SLUG and one.announced_at is None]
     keys = {wake_key(message.id, one.agent_id): one.agent_id for one in people}
-    rows = context.tx.outbox.open(CHAT_KIND, limit=_MOST_ON_THEIR_WAY) if keys else ()
+    rows = context.tx.outbox.open(CHAT_KIND, limit=_MAX_ON_THEIR_WAY) if keys else ()
     found = ((keys.get(str(row.payload.get("mail_key"))), row.last_error) for row in rows)
     return {agent_id: why for agent_id, why in found if agent_id is not None and why is not None}
 

@@ -13,7 +13,7 @@ from postroom.contracts.errors import InvalidArgument, StateError
 from postroom.contracts.mail import Agent, Project, ProjectSize
 from postroom.contracts.messages import Json
 from postroom.contracts.outbox import NO_END, OutboxDraft
-from postroom.mail.names import LONGEST, check_new_name, shown
+from postroom.mail.names import MAX_NAME_LENGTH, check_new_name, shown
 from postroom.mail.outgoing import ARCHIVE, MOVED, RECORDS
 from postroom.mail.projects import PEOPLE_KEY, find_project
 from postroom.mail.reservations import Overlap, conflicts
@@ -106,7 +106,7 @@ def _named(names: Mapping[str, str], name: str) -> str | None:
 
 
 def _free_name(tx: MailReads, source: Project, target: Project, name: str, taken: Set[str]) -> str:
-    tried = (f"{name[: LONGEST - 8]}-{number}" for number in count(2))
+    tried = (f"{name[: MAX_NAME_LENGTH - 8]}-{number}" for number in count(2))
     return next(
         one
         for one in tried

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 
 from postroom.contracts.errors import InvalidName
 
-LONGEST = 64
+MAX_NAME_LENGTH = 64
 """Maximum number of characters in a name."""
-RULE = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{LONGEST - 1}}}")
+RULE = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{MAX_NAME_LENGTH - 1}}}")
 MAX_COMPARED = 120
 """Maximum number of characters that are compared, because the time grows with the square of the length."""
 

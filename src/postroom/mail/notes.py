@@ -15,7 +15,7 @@ from postroom.contracts.clock import iso, milliseconds
 from postroom.contracts.errors import InvalidArgument, NoteContradicts, TooLarge, UnknownNote
 from postroom.contracts.mail import Agent, Project
 from postroom.contracts.messages import CONTROL
-from postroom.contracts.notes import MAX_TEXT, MOST_ACTIVE, Note
+from postroom.contracts.notes import MAX_ACTIVE, MAX_TEXT, Note
 from postroom.contracts.quoting import quoted
 from postroom.contracts.records import replace
 from postroom.contracts.tasks import TASK_THREAD
@@ -111,10 +111,10 @@ def add_note(context: WriteContext, asked: AddNote) -> NoteView:
     if equal is not None and not note.replaces:
         note = replace(equal, ends_at=max(equal.ends_at, note.ends_at))
         context.tx.prolong_note(note.id, note.ends_at)
-    elif len(active) - len(note.replaces) >= MOST_ACTIVE:
+    elif len(active) - len(note.replaces) >= MAX_ACTIVE:
         raise TooLarge(
-            f"the project has {len(active)} active notes, and may have {MOST_ACTIVE}",
-            value=MOST_ACTIVE,
+            f"the project has {len(active)} active notes, and may have {MAX_ACTIVE}",
+            value=MAX_ACTIVE,
             remedy="end notes that nobody needs with end_note, or name them in `replaces`",
         )
     else:

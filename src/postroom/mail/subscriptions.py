@@ -8,7 +8,7 @@ from postroom.contracts.errors import EventNotReported, InvalidArgument, TooLarg
 from postroom.contracts.mail import Agent, EventKind, Project, ProjectEvent
 from postroom.contracts.messages import CONTROL
 from postroom.contracts.quoting import quoted
-from postroom.contracts.subscriptions import MOST_OF_AGENT, Subscription, Watched
+from postroom.contracts.subscriptions import MAX_OF_AGENT, Subscription, Watched
 from postroom.mail.commands import EndSubscription, ListSubscriptions, Subscribe
 from postroom.mail.context import ReadContext, WriteContext
 from postroom.mail.git_identity import is_of_git
@@ -87,10 +87,10 @@ def subscribe(context: WriteContext, asked: Subscribe) -> SubscribedView:
         for one in known
         if (one.kind, one.about, one.is_once) == (wanted.kind, wanted.about, wanted.is_once)
     ]
-    if not same and len(known) >= MOST_OF_AGENT:
+    if not same and len(known) >= MAX_OF_AGENT:
         raise TooLarge(
-            f"{agent.name} has {len(known)} subscriptions, and may have {MOST_OF_AGENT}",
-            value=MOST_OF_AGENT,
+            f"{agent.name} has {len(known)} subscriptions, and may have {MAX_OF_AGENT}",
+            value=MAX_OF_AGENT,
             remedy="end one with end_subscription",
         )
     [view] = _views(context.tx, [same[0] if same else context.tx.insert_subscription(wanted)])

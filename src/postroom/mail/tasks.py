@@ -51,17 +51,17 @@ from postroom.mail.views import maybe_iso
 from postroom.stores.mail.access import RecordReads, task_place
 
 AT_ONCE: Final = 50
-MOST_LOOKED_AT: Final = 500
+MAX_LOOKED_AT: Final = 500
 """Maximum number of ready tasks that a claim examines.
 
 If other agents hold files of all of these, the claim finds no task.
 """
-_MOST_OUTPUT: Final = 2_000
+_MAX_OUTPUT_LENGTH: Final = 2_000
 """Maximum number of characters of an acceptance command's output that a message shows.
 
 `list_tasks` shows the complete output.
 """
-MOST_REASON: Final = 2_000
+MAX_REASON_LENGTH: Final = 2_000
 """Maximum number of characters of a reason."""
 _ROLE: Final = re.compile(r"role:[ ]*([A-Za-z0-9][A-Za-z0-9._-]{0,63})")
 _CURSOR: Final = re.compile(r"([a-z]+)\.(\d{1,16})\.(\d{1,16})")
@@ -293,7 +293,7 @@ def next_ready(
     If there is none, return None and the reason.
     """
     after, looked_at, holders = _START, 0, dict[str, None]()
-    while looked_at < MOST_LOOKED_AT:
+    while looked_at < MAX_LOOKED_AT:
         page = context.tx.ready_tasks(project.id, mine, after=after, limit=AT_ONCE)
         for task in page:
             holder = holder_of(context, project, agent, task.paths, own=own) if task.paths else ""
@@ -306,7 +306,7 @@ def next_ready(
         after = task_place(page[-1])
     if not looked_at:
         return None, "no task is ready for you"
-    number = f"the first {looked_at}" if looked_at >= MOST_LOOKED_AT else str(looked_at)
+    number = f"the first {looked_at}" if looked_at >= MAX_LOOKED_AT else str(looked_at)
     return None, f"{', '.join(list(holders)[:10])} reserved files of {number} ready tasks"
 
 
@@ -554,7 +554,7 @@ def _evidence(asked: DoneTask, ready: Sequence[Task]) -> str:
     if asked.commit:
         parts.append(f"Commit: `{asked.commit}`")
     if asked.output.strip():
-        end = asked.output[-_MOST_OUTPUT:]
+        end = asked.output[-_MAX_OUTPUT_LENGTH:]
         fence = "`" * (max((len(one) for one in re.findall(r"`{3,}", end)), default=2) + 1)
         parts.append(f"{fence}\n{end}\n{fence}")
     if ready:

@@ -42,8 +42,8 @@ WRITTEN_EVERY: Final = timedelta(minutes=1)
 
 A server that crashes loses the times of use since the last interval.
 """
-LONGEST_LIFE: Final = timedelta(days=3650)
-LONGEST_OVERLAP: Final = timedelta(days=90)
+MAX_LIFE: Final = timedelta(days=3650)
+MAX_OVERLAP: Final = timedelta(days=90)
 
 _LOG = get_logger(__name__)
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -52,7 +52,7 @@ _NOBODYS: Final = "0" * 64
 _PAGE: Final = 500
 _TOKENS: Final = "tokens"
 """The topic by which servers tell each other that a token was revoked or replaced."""
-_MOST_RECOGNISED: Final = 1_000
+_MAX_RECOGNISED: Final = 1_000
 
 
 class TokenView(TypedDict):
@@ -114,7 +114,7 @@ class NamedTokens:
         self._used[kept.id] = now
         self._recognised[kept.id] = None
         self._recognised.move_to_end(kept.id)
-        while len(self._recognised) > _MOST_RECOGNISED:
+        while len(self._recognised) > _MAX_RECOGNISED:
             self._recognised.popitem(last=False)
         return Grant(
             token_id=kept.id,
@@ -154,7 +154,7 @@ class NamedTokens:
         """
         _check_new(name, token_id, hashed)
         chosen = _scopes(scopes, bound=project is not None)
-        _check_length("life", life, LONGEST_LIFE)
+        _check_length("life", life, MAX_LIFE)
 
         def change(tx: MailWrites) -> TokenView:
             now = self._clock.now()
@@ -187,7 +187,7 @@ class NamedTokens:
             IdempotencyConflict: The id was used for another token.
         """
         _check_new(name, token_id, hashed)
-        _check_length("overlap", overlap, LONGEST_OVERLAP, least=timedelta(0))
+        _check_length("overlap", overlap, MAX_OVERLAP, least=timedelta(0))
 
         def change(tx: MailWrites) -> tuple[TokenView, dict[str, int]]:
             now = self._clock.now()

@@ -52,7 +52,7 @@ from postroom.mcp_server.callers import TRACEPARENT, caller_of, client_of
 from postroom.mcp_server.profiles import CORE, IN_RUNS, Profile, operations_of, profile_of
 from postroom.mcp_server.schema import estimated_tokens, input_schema, output_schema
 from postroom.mcp_server.short_way import ShortWay
-from postroom.mcp_server.windows import ASK, SESSION, Windows, elicitation
+from postroom.mcp_server.windows import ASK, SESSION, Windows, elicitation, is_open
 from postroom.services.calls import Calls, Observe, Subscriptions
 from postroom.version import __version__
 
@@ -242,8 +242,8 @@ class PostroomMcpServer(MCPServer[Any]):
         # The SDK itself has read a traceparent in the `_meta` of the call.
         follows = None if request is None else request.headers.get(TRACEPARENT)
         answer = await answer_call(calls, name, arguments, caller=caller, follows=follows, untold=self.untold)
-        if windows is not None and not answer.is_error:
-            asked = await windows.opened(arguments, str(answer.structured["question_id"]))
+        if windows is not None and is_open(answer):
+            asked = await windows.opened(arguments, str(answer.structured["question_id"]), client)
             if asked is not None:
                 return _required(asked)
         return _result(answer, client)
@@ -267,8 +267,8 @@ class PostroomMcpServer(MCPServer[Any]):
             return {"id": message["id"], "result": result}
 
         asked = None
-        if not answer.is_error:
-            asked = await self.windows.opened(arguments, str(answer.structured["question_id"]))
+        if is_open(answer):
+            asked = await self.windows.opened(arguments, str(answer.structured["question_id"]), client)
         if asked is None:
             content = msgspec.json.encode({"jsonrpc": "2.0", **shown(answer)})
             return Response(content, media_type="application/json")

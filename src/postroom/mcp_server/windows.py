@@ -51,14 +51,15 @@ class Windows:
         """Return a question, or its answer; None if there is none, or not yet."""
         return await self._questions.in_window(str(asked["project_key"]), str(asked["agent_name"]), number)
 
-    async def opened(self, asked: Arguments, number: str) -> OpenQuestion | None:
-        """Return a question that was just asked; None if no window may show it."""
+    async def opened(self, asked: Arguments, number: str, client: str) -> OpenQuestion | None:
+        """Return a new question for the window of a client; None if no window may show it."""
         for _ in range(_OPENS_MS // 50):
             if (found := await self.look(asked, number)) is not None:
                 break
             await self._timer.sleep(50)
         if not isinstance(found, OpenQuestion) or found.asked.to or found.asked.not_by:
             return None  # a window does not prove who sits there
+        await self._questions.note_shown([found], f"in the window of {client or 'the client'}")
         return found
 
     async def take(
@@ -131,6 +132,11 @@ class Windows:
         return SseResponse(source(), left=left)
 
 
+def is_open(answer: ToolAnswer) -> bool:
+    """Return whether the result of `ask_person` names a question that a window can ask."""
+    return not answer.is_error and answer.structured.get("state", "open") == "open"
+
+
 def elicitation(question: OpenQuestion, why: str = "") -> dict[str, Any]:
     """Return the parameters of `elicitation/create` for a question; `why` tells what was wrong before."""
     action = (
@@ -145,13 +151,13 @@ def told(given: GivenAnswer, *, first: bool = False) -> ToolAnswer:
     word = {True: "yes", False: "no", None: ""}[given.approved]
     answer = ": ".join(filter(None, (word, given.why)))
     where = f", {given.where} before the window" if first else ""
-    told = {"question_id": given.number, "asked": True, "answer": answer}
+    told = {"question_id": given.number, "asked": True, "state": "answered", "answer": answer}
     return ToolAnswer(f"{as_json(told)}\nA person answered{where}.", told)
 
 
 def still_open(number: str) -> ToolAnswer:
     """Return the result of a window that gave no answer."""
-    told = {"question_id": number, "asked": True}
+    told = {"question_id": number, "asked": True, "state": "open"}
     return ToolAnswer(f"{as_json(told)}\nNo answer yet. The answer will come by mail.", told)
 
 

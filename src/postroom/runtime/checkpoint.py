@@ -204,7 +204,7 @@ def by_call(tickets: Iterable[RunWaitingTicket]) -> dict[str, RunWaitingTicket]:
     return {ticket.tool_call_id: ticket for ticket in tickets}
 
 
-MOST_TRIES = 8
+MAX_TRIES = 8
 Change = Callable[[RunRecord], RunRecord]
 
 
@@ -358,7 +358,7 @@ class RunLog:
                 row.
             StoreError: The store failed.
         """
-        for _ in range(MOST_TRIES - 1):
+        for _ in range(MAX_TRIES - 1):
             try:
                 return await self._write_once(change, summary)
             except DuplicateRecord:

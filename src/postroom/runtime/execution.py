@@ -75,12 +75,12 @@ from postroom.runtime.checkpoint import (
     state_of,
 )
 from postroom.runtime.compaction import Compacted, Compaction, shown
-from postroom.runtime.files import MOST_WORDS, with_files
+from postroom.runtime.files import MAX_WORDS, with_files
 from postroom.runtime.interrupting import Interrupted
 from postroom.runtime.model_call import PartialAnswer, ask, with_call_ids
 from postroom.runtime.step_context import StepContext
 
-_MOST_COMPACTIONS = 6
+_MAX_COMPACTIONS = 6
 """Maximum number of summaries in one step for a conversation that the model rejects as too long.
 
 Each summary halves the conversation.
@@ -215,7 +215,7 @@ class Execution:
         If the endpoint says that the conversation is too long, it is summarized until it fits. After any
         other refusal, a long conversation is summarized once.
         """
-        tries = _MOST_COMPACTIONS
+        tries = _MAX_COMPACTIONS
         while True:
             try:
                 return await self._active.stop.run(lambda: self._asked_model(partial))
@@ -333,9 +333,9 @@ class Execution:
         return result
 
     def _most_words(self) -> int:
-        """Return the maximum bytes of text files in a request: a quarter of the window or `MOST_WORDS`."""
+        """Return the maximum bytes of text files in a request: a quarter of the window or `MAX_WORDS`."""
         window = self._with.windows.of(self._with.agent.spec, self._log.summary)
-        return MOST_WORDS if window is None else min(window, MOST_WORDS)
+        return MAX_WORDS if window is None else min(window, MAX_WORDS)
 
     def _metadata(self) -> MessageMetadata:
         return MessageMetadata(

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from postroom.contracts.files import MOST_LEFT, ChatFile, RunFiles, is_readable_text
+from postroom.contracts.files import MAX_LEFT, ChatFile, RunFiles, is_readable_text
 from postroom.contracts.messages import ContentBlock, Json, Message, storable
 from postroom.contracts.quoting import in_code_fence, one_line, quoted
 from postroom.contracts.records import replace
@@ -17,10 +17,10 @@ from postroom.contracts.tools import ToolDescriptor, ToolResult
 from postroom.runtime.tools import ToolContext
 
 SEND_FILE: Final = "send_file"
-MOST_PARTS = 8
-MOST_BYTES = 8_000_000
+MAX_PARTS = 8
+MAX_BYTES = 8_000_000
 """Maximum total size of the file parts of one request, in bytes before encoding."""
-MOST_WORDS = 200_000
+MAX_WORDS = 200_000
 """Maximum bytes of text files in one request."""
 _PICTURES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 _DOCUMENTS = ("application/pdf",)
@@ -33,13 +33,13 @@ class _Room:
     takes_parts: bool
     most_words: int
     words: int
-    parts: int = MOST_PARTS
-    bytes: int = MOST_BYTES
+    parts: int = MAX_PARTS
+    bytes: int = MAX_BYTES
     sent: list[ChatFile] = field(default_factory=list)
 
 
 async def with_files(
-    messages: Sequence[Message], files: RunFiles, *, most_words: int = MOST_WORDS, takes_parts: bool = True
+    messages: Sequence[Message], files: RunFiles, *, most_words: int = MAX_WORDS, takes_parts: bool = True
 ) -> tuple[tuple[Message, ...], tuple[ChatFile, ...]]:
     """Add files to the conversation; return it, and the files that became parts of it.
 
@@ -83,8 +83,8 @@ async def _block(file: ChatFile, files: RunFiles, room: _Room) -> ContentBlock:
     why = None
     if kind is None:
         why = _why_not(file)
-    elif file.size > MOST_BYTES:
-        why = f"it has {file.size:,} bytes; the limit for a model is {MOST_BYTES:,}"
+    elif file.size > MAX_BYTES:
+        why = f"it has {file.size:,} bytes; the limit for a model is {MAX_BYTES:,}"
     if kind is None or why is not None:
         await files.not_taken(file, why or "")
         return ContentBlock(text=f"[The file {file.described} cannot be shown to you: {why}]")
@@ -131,7 +131,7 @@ class SendFileTool:
         name=SEND_FILE,
         description=(
             "Send a text file to the chat. It arrives after your answer. A file of the same name "
-            f"replaces the earlier file; you can send {MOST_LEFT} files."
+            f"replaces the earlier file; you can send {MAX_LEFT} files."
         ),
         parameters={
             "type": "object",

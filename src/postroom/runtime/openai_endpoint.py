@@ -32,7 +32,7 @@ from postroom.contracts.errors import (
 from postroom.contracts.retrying import retry_after_ms
 from postroom.extras import install_command
 
-LONGEST_EXCERPT = 500
+MAX_EXCERPT_LENGTH = 500
 
 _BY_CODE: dict[str, type[InferenceError]] = {
     "context_length_exceeded": ContextOverflow,
@@ -137,7 +137,7 @@ def _error(said: object) -> dict[str, Any]:
 
 
 def _text(error: dict[str, Any]) -> str:
-    return str(error.get("message") or "")[:LONGEST_EXCERPT] or "no reason given"
+    return str(error.get("message") or "")[:MAX_EXCERPT_LENGTH] or "no reason given"
 
 
 def _kind_by_code(error: dict[str, Any]) -> type[InferenceError] | None:
@@ -157,7 +157,7 @@ except ImportError as error:
     ) from error
 
 _DONE = re.compile(rb"[\r\n]data: ?\[DONE\]")
-_LONGEST_DONE = 13
+_MAX_DONE_LENGTH = 13
 """Length in bytes of the longest possible match, minus one."""
 LARGEST_LINE = 8 * 1024 * 1024
 LARGEST_REFUSAL = 64 * 1024
@@ -326,7 +326,7 @@ def _completion(body: bytes, kind: str) -> ChatCompletionChunk:
             ended = choice.get("finish_reason") or ("tool_calls" if message.get("tool_calls") else "stop")
             whole = {"index": 0, "delta": message, "finish_reason": ended}
             return ChatCompletionChunk.construct(**{**said, "choices": [whole]})
-    text = body.decode(errors="replace")[:LONGEST_EXCERPT]
+    text = body.decode(errors="replace")[:MAX_EXCERPT_LENGTH]
     sent = "with a web page" if kind.startswith("text/html") else "without a stream or a chat completion"
     raise NoModelEndpoint(f"the model's endpoint answered 200 {sent}; check base_url: {text}")
 
@@ -380,7 +380,7 @@ class _Events(_Bounded):
         length, before = 0, b"\n"
         async for piece in self._pieces:
             self.is_done = self.is_done or _DONE.search(before + piece) is not None
-            before = (before + piece)[-_LONGEST_DONE:]
+            before = (before + piece)[-_MAX_DONE_LENGTH:]
             end = piece.rfind(b"\n")
             length = len(piece) - end - 1 if end >= 0 else length + len(piece)
             if length > LARGEST_LINE:

@@ -21,9 +21,9 @@ _FULL = 0.75
 """Maximum share of the window for a request; the rest is for the answer and for estimation errors."""
 _KEPT = 0.5
 """Share of the space for messages that unsummarized messages may take after older ones were summarized."""
-_LEAST_RATIO, _MOST_RATIO = 0.25, 4.0
-_LEAST_WINDOW = 256
-_LEAST_WINDOW_GUESSED = 4_000
+_MIN_RATIO, _MAX_RATIO = 0.25, 4.0
+_MIN_WINDOW = 256
+_MIN_WINDOW_GUESSED = 4_000
 """Minimum number of tokens that is assumed for a window if no refusal has stated its size."""
 
 
@@ -73,7 +73,7 @@ class Windows:
         taken = self.tokens(spec, tokens_of(request))
         if not isinstance(window, int):
             size = asked if isinstance(asked, int) else taken
-            least = self._largest.get(_key(spec), _LEAST_WINDOW_GUESSED)
+            least = self._largest.get(_key(spec), _MIN_WINDOW_GUESSED)
             if size <= least:
                 return None
             window = max(int(size * 0.9), least)
@@ -81,13 +81,13 @@ class Windows:
             self._correct(spec, request, asked)
         elif taken <= window:
             self._correct(spec, request, int(window * 1.1))
-        self._said[_key(spec)] = max(window, _LEAST_WINDOW)
+        self._said[_key(spec)] = max(window, _MIN_WINDOW)
         return self._said[_key(spec)]
 
     def _correct(self, spec: AgentSpec, request: InferenceRequest, counted: int) -> None:
         ratio = counted / max(tokens_of(request), 1)
-        if ratio <= _MOST_RATIO:  # no text has so many tokens, so something else was counted, such as files
-            self._ratios[_key(spec)] = max(ratio, _LEAST_RATIO)
+        if ratio <= _MAX_RATIO:  # no text has so many tokens, so something else was counted, such as files
+            self._ratios[_key(spec)] = max(ratio, _MIN_RATIO)
 
 
 def _key(spec: AgentSpec) -> tuple[str, str]:

@@ -42,9 +42,9 @@ AFTER_FAILURE: Final = timedelta(milliseconds=500)
 """Pause before the store is used again after a failure."""
 AT_ONCE: Final = 64
 """Number of schedules that are read and submitted together; the store commits them together."""
-LONGEST_NAME: Final = 200
-MOST_LISTED: Final = 1_000
-_LONGEST_ERROR: Final = 500
+MAX_NAME_LENGTH: Final = 200
+MAX_LISTED: Final = 1_000
+_MAX_ERROR_LENGTH: Final = 500
 
 C = TypeVar("C", bound=StrEnum)
 
@@ -196,9 +196,9 @@ class Schedules:
         """
         return await self._store.read(lambda tx: _known(tx, kind, name))
 
-    async def listed(self, kind: str, *, after: str = "", limit: int = MOST_LISTED) -> list[Schedule]:
+    async def listed(self, kind: str, *, after: str = "", limit: int = MAX_LISTED) -> list[Schedule]:
         """Return the schedules of a kind, ordered by name, starting after the name `after`."""
-        limit = max(0, min(limit, MOST_LISTED))
+        limit = max(0, min(limit, MAX_LISTED))
         return await self._store.read(lambda tx: tx.schedules.listed(kind, after=after, limit=limit))
 
     async def pause(self, kind: str, name: str) -> Schedule:
@@ -447,7 +447,7 @@ def _passed_over(schedule: Schedule, then: int) -> Schedule:
 
 
 def _failed(schedule: Schedule, reason: str) -> Schedule:
-    return replace(schedule, last_error=reason[:_LONGEST_ERROR])
+    return replace(schedule, last_error=reason[:_MAX_ERROR_LENGTH])
 
 
 def _known(tx: Transaction, kind: str, name: str) -> Schedule:
@@ -470,10 +470,10 @@ def _still_due(tx: Transaction, due: Schedule) -> Schedule:
 
 
 def _refuse_name(name: str) -> None:
-    if not name.strip() or len(name) > LONGEST_NAME or not name.isprintable():
+    if not name.strip() or len(name) > MAX_NAME_LENGTH or not name.isprintable():
         raise InvalidSchedule(
-            f"the name of a schedule must have 1 to {LONGEST_NAME} printable characters",
-            value=name[:LONGEST_NAME],
+            f"the name of a schedule must have 1 to {MAX_NAME_LENGTH} printable characters",
+            value=name[:MAX_NAME_LENGTH],
             remedy="use a short name such as 'report', without line breaks",
         )
 

@@ -22,14 +22,14 @@ from postroom.contracts.schedules import Missed, Schedule
 
 LATE: Final = timedelta(minutes=1)
 """With the policy `skip`, a tick counts as missed if it would be submitted later than this."""
-MOST_MISSED: Final = 100
+MAX_MISSED: Final = 100
 """With the policy `all`, the maximum number of missed ticks, the latest ones, that are submitted later."""
-SHORTEST: Final = timedelta(seconds=1)
+MIN_INTERVAL: Final = timedelta(seconds=1)
 """The shortest interval that a schedule may have."""
 KEPT_SILENT: Final = timedelta(hours=3)
 """Largest set-back of the clock after which ticks at fixed times of a cron expression are not repeated."""
-_LONGEST: Final = timedelta(days=3660)
-_LONGEST_LINE: Final = 200
+_MAX_INTERVAL: Final = timedelta(days=3660)
+_MAX_LINE_LENGTH: Final = 200
 _EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - of a local time
 _LOOKED_AT: Final = 50
 """Number of ticks that are examined to check that the jitter fits between them."""
@@ -59,7 +59,7 @@ def planned(schedule: Schedule, now: int) -> Plan:
         is_missed = schedule.missed is Missed.SKIP and late > milliseconds(LATE)
         return Plan(tick=tick, submits=not is_missed, then=then)
     if schedule.missed is Missed.ALL:
-        last = list(islice(_before(schedule, now), MOST_MISSED))
+        last = list(islice(_before(schedule, now), MAX_MISSED))
         first = max(last[-1], tick)
         return Plan(tick=first, submits=True, then=then if first == tick else next_tick(schedule, first))
     then = next_tick(schedule, now)
@@ -132,10 +132,10 @@ def refuse_unfit(schedule: Schedule) -> None:
             remedy="give `cron`, such as 0 9 * * MON, or `every`, but not both",
         )
     if schedule.every_ms is not None:
-        least, most = milliseconds(SHORTEST), milliseconds(_LONGEST)
+        least, most = milliseconds(MIN_INTERVAL), milliseconds(_MAX_INTERVAL)
         if not least <= schedule.every_ms <= most:
             raise InvalidSchedule(
-                f"an interval must be from {SHORTEST.total_seconds():g} s to {_LONGEST.days} days",
+                f"an interval must be from {MIN_INTERVAL.total_seconds():g} s to {_MAX_INTERVAL.days} days",
                 value=f"{schedule.every_ms / 1000:g} s",
                 remedy="give another `every`",
             )
@@ -159,7 +159,7 @@ def _closest(schedule: Schedule, first: int) -> int:
             ticks.append(next_tick(schedule, ticks[-1]))
         except InvalidSchedule:  # it fires rarely, for example on each 29 February
             break
-    return min((b - a for a, b in pairwise(ticks)), default=milliseconds(_LONGEST))
+    return min((b - a for a, b in pairwise(ticks)), default=milliseconds(_MAX_INTERVAL))
 
 
 def _before(schedule: Schedule, now: int) -> Iterator[int]:
@@ -183,10 +183,10 @@ def _cron(schedule: Schedule, start: int, *, reverse: bool = False) -> Iterator[
     Some of them may lie up to an hour on the other side of this time.
     """
     line, zone = schedule.cron or "", _zone(schedule.zone)
-    if len(line.split()) != 5 or len(line) > _LONGEST_LINE:
+    if len(line.split()) != 5 or len(line) > _MAX_LINE_LENGTH:
         raise InvalidSchedule(
             "a cron line needs five fields: minute, hour, day of month, month, day of week",
-            value=line[:_LONGEST_LINE],
+            value=line[:_MAX_LINE_LENGTH],
             remedy='for example "0 9 * * MON"',
         )
     ticks = _by_offset if _is_elapsed(schedule) else _by_wall

@@ -284,6 +284,53 @@ class WaitingQuestion(TypedDict):
     snoozed_until: str | None
 
 
+class QuestionsView(TypedDict):
+    """A page of open questions."""
+
+    questions: list[WaitingQuestion]
+    next: str | None
+    """The place after which the list continues; null at its end."""
+
+
+class ShownAt(TypedDict):
+    """A place at which a question was shown, and the first time there; None if that is unknown."""
+
+    where: str
+    at: str | None
+
+
+class QuestionRecord(TypedDict):
+    """The record of a question: who asked what, where it was shown, and who answered where with what."""
+
+    number: str
+    state: Literal["open", "answered"]
+    question: str
+    agent: str
+    project: str
+    run_id: str
+    asked_at: str
+    takes: QuestionKind
+    choices: list[str]
+    to: list[str]
+    """The addresses of those who may answer; empty for everybody who may answer questions."""
+    not_by: list[str]
+    action: str
+    digest: str
+    expires_at: str | None
+    shown: list[ShownAt]
+    """The places at which the question was shown, in order of time."""
+    approved: bool | None
+    """None if the answer is neither yes nor no, and for an open question."""
+    answer: str
+    """The answer in words, or the comment on a yes or no."""
+    answered_by: str
+    where: str
+    """The surface on which the question was answered; empty for an open question."""
+    answered_at: str | None
+    can_take_back: bool
+    """Whether the answer can still be withdrawn."""
+
+
 class SnoozedQuestion(TypedDict):
     """A question that was put off; `snoozed_until` None means that it no longer is."""
 

@@ -20,7 +20,7 @@ from postroom.mail.git_identity import environment_of
 _LOG = get_logger(__name__)
 SECONDS: Final = 3
 """Time limit in seconds for each call of Git."""
-LONGEST: Final = 256 * 1024
+MAX_DIFF_BYTES: Final = 256 * 1024
 """Maximum bytes of a diff that are read."""
 FILES: Final = 40
 """Maximum number of files whose diff is returned, and of new files that are listed."""
@@ -115,11 +115,11 @@ def _ask(git: str, folder: str, off: dict[str, str], *words: str) -> tuple[str, 
         ) as asked:
             end = Timer(SECONDS, asked.kill)
             end.start()
-            found = b"" if asked.stdout is None else asked.stdout.read(LONGEST + 1)
+            found = b"" if asked.stdout is None else asked.stdout.read(MAX_DIFF_BYTES + 1)
             end.cancel()
-            is_cut = len(found) > LONGEST or asked.poll() == -SIGKILL
+            is_cut = len(found) > MAX_DIFF_BYTES or asked.poll() == -SIGKILL
             asked.kill()
     except (OSError, ValueError) as error:
         _LOG.warning("run.git_not_asked", path=folder, words=words[0], error=type(error).__name__)
         return "", False
-    return found[:LONGEST].decode("utf-8", "replace"), is_cut
+    return found[:MAX_DIFF_BYTES].decode("utf-8", "replace"), is_cut

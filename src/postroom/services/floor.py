@@ -31,14 +31,14 @@ from postroom.services.runs import dispatches_of, open_runs, owner_of, project_t
 from postroom.stores.mail.access import MailReads
 from postroom.stores.store import Transaction
 
-MOST_LINES: Final = 16
+MAX_LINES: Final = 16
 """Maximum number of runs whose last output lines are read."""
-MOST_GIVEN_UP: Final = 8
-MOST_WAITING: Final = 8
+MAX_GIVEN_UP: Final = 8
+MAX_WAITING: Final = 8
 """Maximum number of threads whose waiting messages are read."""
-MOST_DEAD: Final = 500
+MAX_DEAD: Final = 500
 """Maximum number of dead letters of a project that are counted."""
-_MOST_RUNS: Final = 2_000
+_MAX_RUNS: Final = 2_000
 """Maximum number of open runs of a project that are read, and of dispatches in each status."""
 _WELL: Final = (TerminationKind.NATURAL_END, TerminationKind.BEHAVIOR_REQUESTED)
 LEASES: Final = 200
@@ -48,9 +48,9 @@ LATELY: Final = 60
 OWED: Final = 8
 HOUR: Final = 3_600_000
 """An hour in milliseconds."""
-_MOST_AGENTS: Final = 200
-_MOST_STRETCHES: Final = 250
-_MOST_CHAINS: Final = 12
+_MAX_AGENTS: Final = 200
+_MAX_STRETCHES: Final = 250
+_MAX_CHAINS: Final = 12
 _CHAINS: Final[tuple[WorkState, ...]] = ("asks", "failed", "queued", "at work", "cancelled", "done")
 _OF_HELD: Final = tuple(one.name for one in fields(Held))
 _ORDER: Final[tuple[WorkState, ...]] = ("at work", "asks", "queued")
@@ -59,33 +59,33 @@ _ORDER: Final[tuple[WorkState, ...]] = ("at work", "asks", "queued")
 def floor_of(tx: Transaction, slug: str, health: Sequence[HealthFact] = ()) -> Floor:
     """Return the current activity of a project."""
     prefix, now = project_threads(slug), tx.now()
-    runs = list(islice(open_runs(tx, prefix), _MOST_RUNS))
+    runs = list(islice(open_runs(tx, prefix), _MAX_RUNS))
     rows = {
         row.run_id: row
         for status in (RunDispatchStatus.CLAIMED, RunDispatchStatus.QUEUED)
-        for row in islice(dispatches_of(tx, status, prefix), _MOST_RUNS)
+        for row in islice(dispatches_of(tx, status, prefix), _MAX_RUNS)
     }
     why, asked = _Why(runs, rows, now), asked_in(runs)
     snoozed = tx.mail.snoozed([run.run_id for run, _ in asked], now) if asked else {}
     works = [work_of(run, rows.get(run.run_id) or dispatch_of(tx, run), why) for run in runs]
     works.sort(key=lambda one: (_ORDER.index(one.state), one.created_at))
-    dead = list(islice(dispatches_of(tx, RunDispatchStatus.DEAD_LETTER, prefix), _MOST_RUNS))
+    dead = list(islice(dispatches_of(tx, RunDispatchStatus.DEAD_LETTER, prefix), _MAX_RUNS))
     given_up = [
         work_of(run, row)
-        for row in dead[::-1][:MOST_GIVEN_UP]
+        for row in dead[::-1][:MAX_GIVEN_UP]
         if (run := tx.runs.threads.load_run(row.run_id)) is not None
     ]
     project = tx.mail.project(slug)
-    last = {one.run_id: last_lines(tx, one.run_id) for one in (*works, *given_up)[:MOST_LINES]}
+    last = {one.run_id: last_lines(tx, one.run_id) for one in (*works, *given_up)[:MAX_LINES]}
     return Floor(
         **({} if project is None else _of_mail(tx.mail, project, now)),
         waits=_waits(tx.mail, works, given_up) if works or given_up else (),
         works=works,
-        open_in_all=len(runs) if len(runs) < _MOST_RUNS else tx.runs.threads.count_open(prefix),
+        open_in_all=len(runs) if len(runs) < _MAX_RUNS else tx.runs.threads.count_open(prefix),
         questions=[open_question(run, one, tx, snoozed.get((run.run_id, one.call_id))) for run, one in asked],
         given_up=given_up,
-        given_up_in_all=min(len(dead), MOST_DEAD),
-        waiting=waiting_messages(tx, slug, MOST_WAITING),
+        given_up_in_all=min(len(dead), MAX_DEAD),
+        waiting=waiting_messages(tx, slug, MAX_WAITING),
         last_lines={run_id: text for run_id, (text, _) in last.items() if text},
         heard_at={run_id: at for run_id, (_, at) in last.items() if at is not None},
         health=health,
@@ -154,9 +154,9 @@ def _of_mail(reads: MailReads, project: Project, now: int) -> dict[str, Any]:
     holds: dict[str, list[Held]] = {}
     for one in live:
         holds.setdefault(one.holder.casefold(), []).append(_held(one))
-    agents = {one.id: one.name for one in reads.agents(project.id, include_retired=False, limit=_MOST_AGENTS)}
+    agents = {one.id: one.name for one in reads.agents(project.id, include_retired=False, limit=_MAX_AGENTS)}
     span = Span(begin=now - HOUR, end=now + 1)
-    tried_alone = reads.attempts_alone(list(agents), span, limit=_MOST_STRETCHES)
+    tried_alone = reads.attempts_alone(list(agents), span, limit=_MAX_STRETCHES)
     tried_together = [  # consecutive attempts with only short gaps, and no failure or question, count as one
         Attempt(
             id=one.first_id,
@@ -246,7 +246,7 @@ def _waits(reads: MailReads, works: Sequence[Work], given_up: Sequence[Work]) ->
                 break
             one = before
         chains.append(Waits(names=tuple(names), run_id=end.run_id, state=end.state, messages=tuple(messages)))
-    return sorted(chains, key=lambda one: _CHAINS.index(one.state))[:_MOST_CHAINS]
+    return sorted(chains, key=lambda one: _CHAINS.index(one.state))[:_MAX_CHAINS]
 
 
 class _Why:

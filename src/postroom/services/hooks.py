@@ -26,7 +26,7 @@ from postroom.log import get_logger
 from postroom.mail.commands import Command, read_command
 from postroom.mail.context import Caller, ReadContext, WriteContext
 from postroom.mail.identity import ACTIVITY_INTERVAL, check_token
-from postroom.mail.names import LONGEST as LONGEST_NAME
+from postroom.mail.names import MAX_NAME_LENGTH
 from postroom.mail.notes import notes_to_give
 from postroom.mail.projects import checked_path
 from postroom.mail.repositories import Location, locate, locations_of
@@ -45,8 +45,8 @@ TOLD_INTERVAL = 30_000
 SESSIONS_KEPT = 30 * 24 * 3_600_000
 """Milliseconds after which a session that has not ended is forgotten."""
 PURGED_AT_ONCE = 100
-MOST_PATHS = 5_000
-MOST_FILES = 300
+MAX_PATHS = 5_000
+MAX_FILES = 300
 VIEWS_KEPT = 30 * 24 * 3_600_000
 """Milliseconds from the last report until a session's view of a file is deleted."""
 WAIT_SECONDS = 25.0
@@ -75,10 +75,10 @@ class HookCall(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
             description="POSTROOM_STALE of the client, for writes onto a version that the agent has not read"
         ),
     ] = ""
-    paths: Annotated[tuple[_Path, ...], Meta(max_length=MOST_PATHS)] = ()
+    paths: Annotated[tuple[_Path, ...], Meta(max_length=MAX_PATHS)] = ()
     files: Annotated[
         tuple[tuple[_Path, _Blob, How], ...],
-        Meta(max_length=MOST_FILES, description="files that the tool uses, with their versions"),
+        Meta(max_length=MAX_FILES, description="files that the tool uses, with their versions"),
     ] = ()
     compacted: Annotated[bool, Meta(description="the client has just compacted its context")] = False
     stop_active: Annotated[bool, Meta(description="the turn was held before")] = False
@@ -91,10 +91,10 @@ class HookCall(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Meta(ge=0, le=2**63 - 1, description="when a hook began to wait for mail, by the machine's clock"),
     ] = 0
     reserved: Annotated[
-        tuple[_Id, ...], Meta(max_length=MOST_PATHS, description="ids of its reservations")
+        tuple[_Id, ...], Meta(max_length=MAX_PATHS, description="ids of its reservations")
     ] = ()
     fetched: Annotated[
-        tuple[_Id, ...], Meta(max_length=MOST_PATHS, description="ids of the messages that it fetched")
+        tuple[_Id, ...], Meta(max_length=MAX_PATHS, description="ids of the messages that it fetched")
     ] = ()
 
 
@@ -308,7 +308,7 @@ def _bind(context: WriteContext, event: _Event, agent_id: int) -> None:
 def _name_from_folder(event: _Event) -> str:
     """Return the default agent name for a session: the client and its folder, as in `claude-harbour`."""
     folder = _NOT_IN_NAMES.sub("-", PurePath(event.call.cwd).name).strip("-.")
-    return f"{event.client}-{folder or 'work'}"[:LONGEST_NAME]
+    return f"{event.client}-{folder or 'work'}"[:MAX_NAME_LENGTH]
 
 
 def _named(context: ReadContext, event: _Event) -> _Actor | None:

@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Final
 
 from postroom.contracts.clock import Clock, milliseconds
+from postroom.stores.mail.access import MailWrites
 from postroom.stores.mail.store import MailStore
 
 FORM_TOKEN: Final = "form_token"  # noqa: S105 - the name of a field
@@ -16,8 +17,10 @@ FORM_TOKEN: Final = "form_token"  # noqa: S105 - the name of a field
 _TYPED: Final = ("subject", "body", "why")
 """Fields of the pages' forms into which people type text."""
 CODE_LIFE: Final = timedelta(minutes=10)
-MOST_CODES: Final = 20
+MAX_CODES: Final = 20
 SESSION_LIFE: Final = timedelta(days=30)
+_SEAL_LIFE: Final = timedelta(minutes=10)
+_SEAL: Final = re.compile(r"([0-9]{13,15})\.([0-9a-f]{64})")
 _COOKIE: Final = re.compile(r"([0-9]{13,15})\.([A-Za-z0-9_-]{22})\.([0-9a-f]{64})")
 
 
@@ -44,7 +47,7 @@ class LoginCodes:
         """
         code = f"prl_{secrets.token_urlsafe(32)}"
         hashed, ends_at = _hidden(code), self._clock.now() + milliseconds(CODE_LIFE)
-        await self._store.write(lambda tx: tx.put_login_code(hashed, ends_at=ends_at, most=MOST_CODES))
+        await self._store.write(lambda tx: tx.put_login_code(hashed, ends_at=ends_at, most=MAX_CODES))
         return code
 
     async def use(self, code: str) -> bool:
@@ -73,14 +76,19 @@ class EndedSessions:
         hashed = _hidden(session)
         return await self._store.read(lambda tx: tx.is_session_ended(hashed))
 
-    async def add(self, session: str, *, ends_at: int) -> None:
-        """Log out a session before it expires at `ends_at`.
+    async def add(self, session: str, *, ends_at: int, form_token: str) -> None:
+        """Log out a session before it expires at `ends_at`. Its browser is no longer notified.
 
         Raises:
             StoreError: The session could not be logged out, and is still valid.
         """
         hashed = _hidden(session)
-        await self._store.write(lambda tx: tx.end_session(hashed, ends_at=ends_at))
+
+        def change(tx: MailWrites) -> None:
+            tx.end_session(hashed, ends_at=ends_at)
+            tx.drop_push_of_session(form_token)
+
+        await self._store.write(change)
 
 
 class Sessions:
@@ -117,7 +125,13 @@ class Sessions:
         """
         session = self._session_in(cookies)
         if session is not None:
-            await self._ended.add(session, ends_at=int(session.partition(".")[0]))
+            token = self._signature(f"form.{session}")
+            await self._ended.add(session, ends_at=self.ends_at(cookies) or 0, form_token=token)
+
+    def ends_at(self, cookies: str) -> int | None:
+        """Return when the session in a Cookie header ends, in milliseconds; None without a session."""
+        session = self._session_in(cookies)
+        return None if session is None else int(session.partition(".")[0])
 
     def form_token(self, cookies: str) -> str | None:
         """Return the token for forms of this session; None without a session.
@@ -133,6 +147,20 @@ class Sessions:
         return expected is not None and hmac.compare_digest(
             expected.encode(), token.encode("utf-8", "replace")
         )
+
+    def seal(self, cookies: str, text: str) -> str:
+        """Return a seal which proves to this session that the server has written a text, for 10 minutes."""
+        at = self._clock.now()
+        return f"{at}.{self._signature(f'seal.{self._session_in(cookies)}.{at}.{text}')}"
+
+    def is_sealed(self, cookies: str, text: str, seal: str) -> bool:
+        """Return whether this server has sealed a text for the session in a Cookie header, not long ago."""
+        session, found = self._session_in(cookies), _SEAL.fullmatch(seal)
+        if session is None or found is None:
+            return False
+        is_fresh = 0 <= self._clock.now() - int(found[1]) <= milliseconds(_SEAL_LIFE)
+        signature = self._signature(f"seal.{session}.{found[1]}.{text}")
+        return is_fresh and hmac.compare_digest(signature, found[2])
 
     def _session_in(self, cookies: str) -> str | None:
         for part in cookies.split(";"):

@@ -15,7 +15,7 @@ from postroom.contracts.quoting import quoted
 from postroom.contracts.waking import GONE, HUGE, Arrival, FileView, is_sibling
 from postroom.mail.reservations import Held
 
-LONGEST_PATH = 200
+MAX_PATH_LENGTH = 200
 SHOWN = 3
 """Maximum number of files that one error line names."""
 COUNTED = 1_000
@@ -79,8 +79,9 @@ def identity_line(name: str) -> str:
 def refusal(held: Sequence[Held]) -> str:
     """Return the line with the reserved files, when the reservations expire, and how to reach the holders."""
     lines = [
-        f"{quoted(one.path, longest=LONGEST_PATH)} is reserved by {quoted(one.reservation.holder)} "
-        f"({quoted(one.reservation.pattern, longest=LONGEST_PATH)}) until {iso(one.reservation.expires_at)}"
+        f"{quoted(one.path, longest=MAX_PATH_LENGTH)} is reserved by {quoted(one.reservation.holder)} "
+        f"({quoted(one.reservation.pattern, longest=MAX_PATH_LENGTH)}) "
+        f"until {iso(one.reservation.expires_at)}"
         for one in held[:SHOWN]
     ]
     more = f"; and {len(held) - SHOWN} more" if len(held) > SHOWN else ""
@@ -152,7 +153,7 @@ def edited_at_once(author: Agent, *, is_sibling: bool) -> str:
 
 
 def _named(name: str) -> str:
-    return quoted(name, longest=LONGEST_PATH)
+    return quoted(name, longest=MAX_PATH_LENGTH)
 
 
 def _messages(count: int) -> str:

@@ -20,7 +20,7 @@ from postroom.services.calls import Calls
 from postroom.stores.mail.access import MailReads, MailWrites
 
 _POSTROOM = Caller(postroom=True, operator=True)
-_MOST = 10_000
+_MAX_PEOPLE = 10_000
 
 
 class PeopleService:
@@ -81,7 +81,7 @@ def _everybody(tx: MailReads) -> list[tuple[str, ChatAddress | None, int, bool]]
     project = tx.project(PEOPLE_KEY)
     if project is None:
         return []
-    people = tx.agents(project.id, include_retired=False, limit=_MOST)
+    people = tx.agents(project.id, include_retired=False, limit=_MAX_PEOPLE)
     return [
         (one.name, tx.chat_address(one.id), tx.unread_count(one.id), one.program == VISITOR) for one in people
     ]
@@ -166,7 +166,7 @@ class MessageService:
     def people(self, tx: MailReads) -> list[str]:
         """Return the names of the people who may write on the pages, in the order they were added."""
         home = tx.project(PEOPLE_KEY)
-        named = [] if home is None else tx.agents(home.id, include_retired=False, limit=_MOST)
+        named = [] if home is None else tx.agents(home.id, include_retired=False, limit=_MAX_PEOPLE)
         return [one.name for one in named if one.program != VISITOR]
 
     async def name(self, name: str) -> str:

@@ -5,6 +5,7 @@ in time, the run is cancelled or gets "no" as the answer, because silence never 
 deadline is stored with the question in the waiting run, so a server that was down still enforces it later.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -21,42 +22,50 @@ from postroom.contracts.work import GivenAnswer, OpenQuestion
 from postroom.dispatch.budgets import answers_budget
 from postroom.gateway.notices import Notices
 from postroom.gateway.questions import answer_note, answer_run
-from postroom.gateway.replies import Question, inbound_ids_of, is_chat, number_of, question_of, target_of
+from postroom.gateway.replies import (
+    Question,
+    closed_card,
+    inbound_ids_of,
+    is_chat,
+    number_of,
+    question_of,
+    target_of,
+)
 from postroom.gateway.sessions import chat_of
 from postroom.log import get_logger
 from postroom.mail.identity import find_agent
 from postroom.mail.projects import find_project
 from postroom.mail.views import maybe_iso
-from postroom.mail.waking.open_questions import BY_MAIL, IN_WINDOW
+from postroom.mail.waking.open_questions import IN_WINDOW
 from postroom.mail.waking.prompts import ASKING_LANES, asking_thread
-from postroom.services.administration import AnsweredQuestion, SnoozedQuestion, WaitingQuestion
+from postroom.services.administration import (
+    AnsweredQuestion,
+    QuestionRecord,
+    SnoozedQuestion,
+    WaitingQuestion,
+)
 from postroom.services.cut_ids import whole_id
 from postroom.services.runs import RunService, newest_runs, open_runs, owner_of, project_threads, whose
+from postroom.services.shown import COMMAND_LINE, PAGES, SurfaceRecords, answered_where, surfaces_of
 from postroom.stores.store import Transaction
 
 _LOG = get_logger(__name__)
 POLL_MS = 5_000
 NOBODY = "nobody"
 SILENCE = "no answer came in time"
-PAGES: Final = "page"
-COMMAND_LINE: Final = "operator"
-_PLACES: Final = {
-    PAGES: "on the pages",
-    COMMAND_LINE: "at the command line",
-    "chat": "in a chat",
-    BY_MAIL: "by mail",
-    IN_WINDOW: "in the window of the client",
-}
 TAKE_BACK_MS: Final = 8_000
 """Number of milliseconds in which an answer from the pages can be withdrawn before the agent gets it."""
 _NAMED: Final = 3
 """Maximum number of open questions that the error for a rejected answer lists."""
+_PLACE: Final = re.compile(r"([0-9]{1,15})/([^/]{1,512})/([0-9a-f]{6})")
 _SHOWN: Final = 80
 """Maximum characters of each listed question."""
-LONGEST_NAME: Final = 64
+MAX_NAME_LENGTH: Final = 64
 """Maximum characters of the name of a person who answers."""
 _EACH: Final = 50
-"""Maximum number of runs of each agent that are searched for answered questions."""
+"""Maximum number of runs of each thread that are searched for answered questions."""
+_ALL: Final = (project_threads(""), CHAT_THREAD)
+"""The prefixes of the names of all threads whose runs ask people."""
 
 
 class QuestionService:
@@ -68,9 +77,17 @@ class QuestionService:
         self._store = runs.stores.store
         self._clock = clock
         self._take_back_ms = take_back_ms
+        self._surfaces = SurfaceRecords(self._store)
 
-    async def questions(self) -> Sequence[WaitingQuestion]:
-        """Return every open question, including those of chats, the longest waiting run first."""
+    async def questions(self, *, limit: int | None = None, after: str = "") -> Sequence[WaitingQuestion]:
+        """Return the open questions, including those of chats, the longest waiting run first.
+
+        Without a limit, every question after the place `after` is returned.
+
+        Raises:
+            InvalidArgument: `after` is not a place in this list.
+        """
+        found = questions_after(await self._store.read(self.all_open), after)
         return [
             {
                 "number": one.number,
@@ -92,14 +109,16 @@ class QuestionService:
                 "expires_at": maybe_iso(one.expires_at),
                 "snoozed_until": maybe_iso(one.snoozed_until),
             }
-            for one in await self._store.read(self.all_open)
+            for one in found[:limit]
         ]
 
     def all_open(self, tx: Transaction) -> Sequence[OpenQuestion]:
         """Return the open questions of all agents, including those of chats, oldest first."""
         return self._as_open(tx, "")
 
-    async def answer(self, number: str, given: Json, *, why: str = "", by: str = "") -> AnsweredQuestion:
+    async def answer(
+        self, number: str, given: Json, *, why: str = "", by: str = "", at: str = COMMAND_LINE
+    ) -> AnsweredQuestion:
         """Answer a question. A unique prefix of its number is enough.
 
         The prefix must also be unique among recently answered questions, so that a late answer does not match
@@ -112,7 +131,7 @@ class QuestionService:
             NotPermitted: This person may not answer the question.
         """
         run, question = await self._meant(number)
-        said = Given(value=given, by=person(by), at=COMMAND_LINE, why=why)
+        said = Given(value=given, by=person(by), at=at, why=why)
         decision = await self._hand_over(run, question, said)
         word = {True: "yes", False: "no"}.get(decision.approved)  # type: ignore[arg-type]
         return {"number": question.number, "answer": word or decision.reason or ""}
@@ -146,19 +165,19 @@ class QuestionService:
             InvalidArgument, NotPermitted: As for `answer`.
         """
         meant = await self._asked_in(question.project, question.run_id, question.number)
-        by = Answerer(name=f"the person at {client or 'the client'}"[:LONGEST_NAME])
+        by = Answerer(name=f"the person at {client or 'the client'}"[:MAX_NAME_LENGTH])
         await self._hand_over(*meant, Given(value=given, by=by, at=IN_WINDOW))
 
     async def snooze(self, number: str, *, for_ms: int, by: str = "") -> SnoozedQuestion:
-        """Put a question off: it stays open and unanswered. With 0 ms, the question is shown again at once.
+        """Snooze a question for everybody: it stays open. With 0 ms, the question is shown again at once.
 
         Raises:
             StaleDecision, InvalidArgument: As for `answer`.
         """
         return await self._put_off(*await self._meant(number), for_ms=for_ms, by=by)
 
-    async def put_off(self, slug: str, run_id: str, number: str, *, for_ms: int, by: str) -> None:
-        """Put off a question of a project's run ("" for a chat's run), on behalf of a person on the pages.
+    async def snooze_on_page(self, slug: str, run_id: str, number: str, *, for_ms: int, by: str) -> None:
+        """Snooze a question of a project's run ("" for a chat's run), on behalf of a person on the pages.
 
         Raises:
             StaleDecision: The question is not open.
@@ -174,17 +193,94 @@ class QuestionService:
         )
         return {"number": question.number, "snoozed_until": iso(until) if for_ms else None}
 
+    async def note_shown(self, questions: Iterable[OpenQuestion], where: str) -> None:
+        """Record that questions were shown at a place; see `SurfaceRecords.note`."""
+        await self._surfaces.note([(one.run_id, one.number) for one in questions], where)
+
+    async def show(self, number: str) -> QuestionRecord:
+        """Return the record of a question. A unique prefix of its number is enough.
+
+        Answered questions are found in the newest runs of each agent.
+
+        Raises:
+            StaleDecision: There is no such question.
+            InvalidArgument: Several questions have this number or prefix.
+        """
+        number = number.strip().lower()
+
+        def look(tx: Transaction) -> tuple[list[QuestionRecord], Sequence[Question]]:
+            asked = list(open_runs(tx, "", (RunStatus.WAITING,)))
+            runs = {one.run_id: one for one in [*newest_runs(tx, *_ALL, each=_EACH), *asked]}
+            found = [
+                (run, ticket, decision)
+                for run in runs.values()
+                for ticket, decision in (
+                    *((one.ticket, one.decision) for one in run.answered),
+                    *((one, None) for one in run.open_tickets if run.status is RunStatus.WAITING),
+                )
+                if number_of(run.run_id, ticket).startswith(number)
+            ]
+            records = [self._record(tx, *one) for one in found[:_NAMED]]
+            return records, [question for _, question in asked_in(asked)]
+
+        records, now = await self._store.read(look)
+        if not number or not records:
+            raise _stale(number, None, now)
+        if len(records) > 1:
+            raise InvalidArgument(
+                f"several questions begin with {number}: {', '.join(one['number'] for one in records)}",
+                value=number,
+                remedy="give the whole number; if they are equal, open the page of the run",
+            )
+        return records[0]
+
+    def _record(
+        self, tx: Transaction, run: RunRecord, ticket: RunWaitingTicket, decision: ToolCallResume | None
+    ) -> QuestionRecord:
+        asked, (agent, project, _) = ticket.asked, owner_of(run.thread_id)
+        number = number_of(run.run_id, ticket)
+        places = sorted(surfaces_of(tx, run).get(number, ()), key=lambda one: one.at or 0)
+        given = (
+            None if decision is None else self._given(run, AnsweredTicket(ticket=ticket, decision=decision))
+        )
+        return {
+            "number": number,
+            "state": "open" if given is None else "answered",
+            "question": ticket.question,
+            "agent": agent,
+            "project": project,
+            "run_id": run.run_id,
+            "asked_at": iso(ticket.updated_at),
+            "takes": asked.kind,
+            "choices": list(asked.choices),
+            "to": list(asked.to),
+            "not_by": list(asked.not_by),
+            "action": asked.action,
+            "digest": asked.digest,
+            "expires_at": maybe_iso(ticket.expires_at),
+            "shown": [{"where": one.where, "at": maybe_iso(one.at)} for one in places],
+            "approved": None if given is None else given.approved,
+            "answer": "" if given is None else given.why,
+            "answered_by": "" if given is None else given.by,
+            "where": "" if given is None else given.where,
+            "answered_at": None if given is None else iso(given.answered_at),
+            "can_take_back": given is not None and given.can_take_back,
+        }
+
     async def _meant(self, number: str) -> tuple[RunRecord, Question]:
         """Return the open question with this number or prefix, and its run."""
         number = number.strip().lower()
-        asked, runs = await self._store.read(lambda tx: (_open(tx, ""), newest_runs(tx, "", each=_EACH)))
+        asked, runs = await self._store.read(lambda tx: (_open(tx, ""), newest_runs(tx, *_ALL, each=_EACH)))
         numbers = [one.number for _, one in asked]
-        answered = [self._given(run, ticket) for run in runs for ticket in run.answered]
-        given = {one.number: one for one in answered}
+        given = {number_of(run.run_id, one.ticket): (run, one) for run in runs for one in run.answered}
         remedy = "list the questions: `postroom questions list`"
         meant = whole_id(number, [*numbers, *given], what="questions", remedy=remedy)
         if meant not in numbers:
-            raise _stale(meant or number, given.get(meant or ""), [question for _, question in asked])
+            run, before = given.get(meant or "", (None, None))
+            others = [one for other, one in asked if run is not None and is_of_same(other.thread_id, run)]
+            raise _stale(
+                meant or number, None if run is None or before is None else self._given(run, before), others
+            )
         if numbers.count(meant) > 1:  # a number has only 24 bits, so several runs may have the same one
             raise InvalidArgument(
                 f"{numbers.count(meant)} open questions have the number {meant}, so none was answered",
@@ -211,7 +307,7 @@ class QuestionService:
 
     def given_answers(self, tx: Transaction, slug: str, *, limit: int) -> Sequence[GivenAnswer]:
         """Return the recent answers to a project's agents, newest first."""
-        runs = newest_runs(tx, slug, each=_EACH)
+        runs = newest_runs(tx, project_threads(slug), each=_EACH)
         found = [self._given(run, one) for run in runs for one in run.answered]
         return sorted(found, key=lambda one: one.answered_at, reverse=True)[:limit]
 
@@ -253,15 +349,18 @@ class QuestionService:
         delay_ms = 0 if is_final else self._take_back_ms
         if not await answer_run(self._runs.mailbox, run.thread_id, question, decision, delay_ms=delay_ms):
             raise await self._stale(whose(run.thread_id)[0], run.run_id, question.number)
-        await _show_answered(self._runs, run, question, answer_note(question, decision, _PLACES[given.at]))
+        await _show_answered(
+            self._runs, run, question, answer_note(question, decision, answered_where(decision))
+        )
         return decision
 
     async def _stale(self, slug: str, run_id: str, number: str) -> StaleDecision:
         """Return the error for an answer to a question of a run that is not open or no longer open."""
 
         def look(tx: Transaction) -> StaleDecision:
-            now = [question for run, question in _open(tx, _threads_of(slug)) if run.run_id == run_id]
-            return _stale(number, self.given_answer(tx, slug, run_id, number), now)
+            mine, asked = tx.runs.threads.load_run(run_id), _open(tx, _threads_of(slug))
+            others = [one for run, one in asked if mine is not None and is_of_same(run.thread_id, mine)]
+            return _stale(number, self.given_answer(tx, slug, run_id, number), others)
 
         return await self._store.read(look)
 
@@ -298,7 +397,7 @@ class QuestionService:
             approved=decision.approved,
             why=decision.reason or "",
             by=decision.by,
-            where=_PLACES.get(where, ""),
+            where=answered_where(decision),
             answered_at=decision.updated_at,
             project=project,
             agent=agent,
@@ -322,7 +421,45 @@ def asked_in(runs: Iterable[RunRecord]) -> list[tuple[RunRecord, Question]]:
     """Return the open questions of runs, the longest waiting run first."""
     waiting = [run for run in runs if run.status is RunStatus.WAITING]
     found = [(run, question_of(run, ticket)) for run in waiting for ticket in run.open_tickets]
-    return sorted(found, key=lambda one: one[0].updated_at)
+    return sorted(found, key=lambda one: (one[0].updated_at, one[0].run_id))
+
+
+def place_in_list(asked_at: int, run_id: str, number: str) -> str:
+    """Return the place of an open question in the list of all, after which the list can be continued."""
+    return f"{asked_at}/{run_id}/{number}"
+
+
+def questions_after(found: Sequence[OpenQuestion], place: str) -> Sequence[OpenQuestion]:
+    """Return the questions after a place in the list, whether or not the question there is still open.
+
+    Raises:
+        InvalidArgument: The text is not a place in this list.
+    """
+    if not place:
+        return found
+    given = _PLACE.fullmatch(place)
+    if given is None:
+        raise InvalidArgument(
+            "after must be a place in the list of questions",
+            value=place[:80],
+            remedy="give `next` of the last answer, or leave it out to begin at the start",
+        )
+    key, number = (int(given[1]), given[2]), given[3]
+    mine = [one.number for one in found if (one.asked_at, one.run_id) == key]
+    passed = mine[: mine.index(number) + 1] if number in mine else []
+    return [
+        one
+        for one in found
+        if (one.asked_at, one.run_id) >= key
+        and not ((one.asked_at, one.run_id) == key and one.number in passed)
+    ]
+
+
+def is_of_same(thread_id: str, run: RunRecord) -> bool:
+    """Return whether a thread belongs to the agent of a run, and, if it is a chat's, to the same chat."""
+    if is_chat(run.thread_id):
+        return thread_id == run.thread_id
+    return owner_of(thread_id) == owner_of(run.thread_id)
 
 
 def place_of(tx: Transaction, run: RunRecord) -> tuple[str, str]:
@@ -356,7 +493,7 @@ def open_question(
 
 
 def _stale(number: str, before: GivenAnswer | None, now: Sequence[Question]) -> StaleDecision:
-    """Return the error for an answer to a question that is not open; it names the newest open questions."""
+    """Return the error for an answer to a question that is not open; it names the asker's open questions."""
     if before is None:
         named = f"question {number}" if number.strip() else "a question without a number"
         text = f"{named} is not open; it may have been answered"
@@ -368,8 +505,12 @@ def _stale(number: str, before: GivenAnswer | None, now: Sequence[Question]) -> 
             f"{iso(before.answered_at)}"
         )
     newest = ", ".join(f"{one.number} ({one.text[:_SHOWN]})" for one in now[-_NAMED:])
+    if newest:
+        text += f"; {before.agent if before else 'its agent'} has other open questions: {newest}"
+    elif before is not None:
+        text += f"; {before.agent} has no other open question"
     return StaleDecision(
-        f"{text}; open now: {newest}" if newest else f"{text}; no question is open",
+        text,
         value=number,
         remedy="list the questions: `postroom questions list`",
         details={"open": [one.number for one in now[-_NAMED:]]},
@@ -380,7 +521,7 @@ async def _show_answered(runs: RunService, run: RunRecord, question: Question, n
     """Remove the buttons from the card of a chat's question. The answer counts even if this fails."""
     try:
         notices = Notices(runs.stores.outbox)
-        await notices.show_answered(run.thread_id, question.number, f"{question.text}\n\n{note}")
+        await notices.show_answered(run.thread_id, question.number, closed_card(question, note))
     except PostroomError as error:
         _LOG.warning("question.card_left", question=question.number, reason=error.describe())
 

@@ -1,7 +1,7 @@
 """Reconstructs the steps of a run from its record, its messages, its log, and the mail of its agent."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, Literal
@@ -14,10 +14,12 @@ from postroom.contracts.runs import RunRecord, RunWaitingTicket, Usage
 from postroom.contracts.tools import ToolCallResume
 from postroom.contracts.work import Output
 from postroom.dispatch.sinks import CALL, CALL_DONE, MODEL_CALL
+from postroom.gateway.replies import number_of
 from postroom.mail.reservations import in_run
 from postroom.mail.waking.prompts import messages_named
 from postroom.services.last_lines import newest_events, output_in
 from postroom.services.runs import whose
+from postroom.services.shown import Surface, answered_where, surfaces_of
 from postroom.stores.store import Transaction
 
 Kind = Literal["message", "wrote", "says", "call", "asked", "failed", "interrupted"]
@@ -44,6 +46,10 @@ class Step:
     message: Message | None = None
     by: str = ""
     """The person who answered a question."""
+    where: str = ""
+    """The surface on which a question was answered."""
+    places: Sequence[str] = ()
+    """The places at which a question was shown."""
     approved: bool | None = None
 
 
@@ -97,8 +103,9 @@ def story_of(tx: Transaction, run: RunRecord) -> Story:
     ]
     calls = _calls(events)
     steps += calls
-    steps += [_asked(one.ticket, one.decision) for one in run.answered]
-    steps += [_asked(one) for one in run.open_tickets]
+    places = surfaces_of(tx, run) if run.answered or run.open_tickets else {}
+    steps += [_asked(run, one.ticket, places, one.decision) for one in run.answered]
+    steps += [_asked(run, one, places) for one in run.open_tickets]
     steps += [
         Step(
             at=one.ended_at,
@@ -162,14 +169,27 @@ def _calls(events: Sequence[CanonicalEvent]) -> list[Step]:
     return found
 
 
-def _asked(ticket: RunWaitingTicket, decision: ToolCallResume | None = None) -> Step:
-    asked = Step(at=ticket.updated_at, kind="asked", text=ticket.question)
+def _asked(
+    run: RunRecord,
+    ticket: RunWaitingTicket,
+    places: Mapping[str, Sequence[Surface]],
+    decision: ToolCallResume | None = None,
+) -> Step:
+    number = number_of(run.run_id, ticket)
+    asked = Step(
+        at=ticket.updated_at,
+        kind="asked",
+        title=number,
+        text=ticket.question,
+        places=[one.where for one in places.get(number, ())],
+    )
     if decision is None:
         return asked
     return replace(
         asked,
         ended_at=decision.updated_at,
         by=decision.by,
+        where=answered_where(decision),
         approved=decision.approved,
         result=decision.reason or "",
     )

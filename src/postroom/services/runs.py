@@ -193,13 +193,15 @@ def open_runs(
         after = page[-1].run_id
 
 
-def newest_runs(tx: Transaction, slug: str, *, each: int) -> list[RunRecord]:
-    """Return the newest runs of each agent of a project ("" for all projects), last changed first."""
-    found, prefix, after = list[RunRecord](), project_threads(slug), ""
-    while page := tx.runs.threads.list(ThreadQuery(id_prefix=prefix, after=after), MAX_PAGE):
-        after = page[-1].id
-        for thread in page:
-            found += tx.runs.threads.latest_runs(thread.id, each)
+def newest_runs(tx: Transaction, *prefixes: str, each: int) -> list[RunRecord]:
+    """Return the newest runs of each thread whose name has one of the prefixes, last changed first."""
+    found = list[RunRecord]()
+    for prefix in prefixes:
+        after = ""
+        while page := tx.runs.threads.list(ThreadQuery(id_prefix=prefix, after=after), MAX_PAGE):
+            after = page[-1].id
+            for thread in page:
+                found += tx.runs.threads.latest_runs(thread.id, each)
     return sorted(found, key=lambda run: run.updated_at, reverse=True)
 
 

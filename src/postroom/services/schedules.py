@@ -21,7 +21,7 @@ from postroom.mail.projects import HUMAN, PEOPLE_SLUG, find_project
 from postroom.mail.sending import named_readers
 from postroom.mail.service import Mail, home_of, lock_projects_of
 from postroom.mail.waking.waker import OpenChange, Waker
-from postroom.schedules.firing import MOST_LISTED, Firing, Schedules, Target, new_schedule
+from postroom.schedules.firing import MAX_LISTED, Firing, Schedules, Target, new_schedule
 from postroom.services.administration import ScheduleView
 from postroom.services.people import addressed
 from postroom.stores.mail.access import MailReads, MailWrites
@@ -162,7 +162,7 @@ class MailSchedules:
     def of_project(self, tx: Transaction, slug: str) -> Sequence[Schedule]:
         """Return the schedules of a project, ordered by name; without a slug, those of all projects."""
         found = list[Schedule]()
-        while page := tx.schedules.listed(MAIL, after=found[-1].name if found else "", limit=MOST_LISTED):
+        while page := tx.schedules.listed(MAIL, after=found[-1].name if found else "", limit=MAX_LISTED):
             found += page
         return [one for one in found if slug in ("", one.payload["project"])]
 

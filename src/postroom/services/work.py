@@ -43,7 +43,7 @@ from postroom.mail.tasks import views as task_views
 from postroom.mail.waking.prompts import messages_named
 from postroom.services.administration import DeadLetterView, DecidedTaskView, OpenTaskView
 from postroom.services.cut_ids import whole_id
-from postroom.services.floor import MOST_DEAD, dispatch_of, floor_of, state_of, waiting_messages, work_of
+from postroom.services.floor import MAX_DEAD, dispatch_of, floor_of, state_of, waiting_messages, work_of
 from postroom.services.last_lines import last_lines, newest_events, output_in
 from postroom.services.questions import place_of
 from postroom.services.run_story import Story, story_of
@@ -251,13 +251,13 @@ class WorkService:
         return WorkCounts(
             open_runs=tx.runs.threads.count_open(prefix),
             questions=_count_due(tx, prefix)[slug],
-            given_up=tx.runs.dispatches.count_dead(prefix, MOST_DEAD),
+            given_up=tx.runs.dispatches.count_dead(prefix, MAX_DEAD),
         )
 
     def for_people(self, tx: Transaction, slugs: Sequence[str]) -> dict[str, int]:
         """Return, for each project, how many questions and failed runs need a person."""
         found = _count_due(tx, project_threads(""))
-        dead = {one: tx.runs.dispatches.count_dead(project_threads(one), MOST_DEAD) for one in slugs}
+        dead = {one: tx.runs.dispatches.count_dead(project_threads(one), MAX_DEAD) for one in slugs}
         return {one: found[one] + dead[one] for one in slugs}
 
     async def health(self) -> Sequence[HealthFact]:
@@ -445,7 +445,7 @@ def _count_due(tx: Transaction, prefix: str) -> Counter[str]:
 
 def _dead(tx: Transaction, prefix: str) -> list[RunDispatch]:
     """Return the dead letters of threads with this prefix, oldest first, up to 500."""
-    return list(islice(dispatches_of(tx, RunDispatchStatus.DEAD_LETTER, prefix), MOST_DEAD))
+    return list(islice(dispatches_of(tx, RunDispatchStatus.DEAD_LETTER, prefix), MAX_DEAD))
 
 
 def _found(slug: str, wanted: RunSearch, tx: Transaction) -> tuple[list[RunRecord], RunCursor | None, bool]:

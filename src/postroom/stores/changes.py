@@ -28,12 +28,12 @@ def commands_to(consumer_id: str) -> str:
     return f"commands:{consumer_id}"
 
 
-_LONGEST: Final = 100
+_MAX_LENGTH: Final = 100
 
 
 def short_topic(topic: str) -> str:
     """Return the form of a topic that is used everywhere: a digest if it is long or not printable ASCII."""
-    if len(topic) <= _LONGEST and topic.isascii() and topic.isprintable():
+    if len(topic) <= _MAX_LENGTH and topic.isascii() and topic.isprintable():
         return topic
     return f"#{blake2b(topic.encode(errors='surrogatepass'), digest_size=16).hexdigest()}"
 

@@ -106,7 +106,7 @@ class EventTables(Tables):
         Nothing is read before the write, because the caller needs neither the event's number nor an earlier
         event.
         """
-        options, answer, event_id = draft.options, with_answer(ended_run), f"evt_{self._new_id()}"
+        options, answer, event_id = draft.options, with_answer(ended_run), self._event_id()
         rest = None if answer is None else without_answer(draft.payload, answer)
         scopes = tuple(map(attrgetter("key"), draft.scopes))
         thread, run = scopes
@@ -140,7 +140,7 @@ class EventTables(Tables):
         """
         values = {
             "scope": scope,
-            "event_id": f"evt_{self._new_id()}",
+            "event_id": self._event_id(),
             "event_kind": kind,
             "payload": encode(payload),
             "created_at": at,
@@ -149,6 +149,10 @@ class EventTables(Tables):
         self._sql.run("events.note", values)
         self._sql.run("events.place_next", values)
         self._tell(scope)
+
+    def _event_id(self) -> str:
+        """Return an id that begins with the time, so that the index of ids grows at its end."""
+        return f"evt_{self._now():012x}{self._new_id()[:20]}"
 
     def write(self, new: Sequence[tuple[WrittenEvent, CanonicalEvent]]) -> None:
         """Write the new events, and notify the listeners of their scopes."""

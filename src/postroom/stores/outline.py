@@ -41,7 +41,7 @@ def identity_of(sql: SqlTransaction, slugs: Sequence[str]) -> StoreIdentity:
     )
 
 
-MOST_RUNS: Final = 500
+MAX_RUNS: Final = 500
 _COLUMNS: Final = (
     "dispatch_id",
     "run_id",
@@ -77,7 +77,7 @@ def outline_of(tx: SqlTransaction, number: Callable[[str], int]) -> Outline:
     schema = tx.all("outline.schema")
     tables = [name for kind, name, _ in schema if kind == "table"]
     has_runs = "run_dispatches" in tables
-    queue = tx.all("outline.queue", {"limit": MOST_RUNS}) if has_runs else []
+    queue = tx.all("outline.queue", {"limit": MAX_RUNS}) if has_runs else []
     return Outline(
         schema="".join(f"{text};\n" for _, _, text in schema),
         steps=[(row[0], row[1], row[2]) for row in tx.all("outline.steps")]

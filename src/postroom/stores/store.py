@@ -36,6 +36,7 @@ from postroom.stores.events import EventTables
 from postroom.stores.leases import LeaseTables
 from postroom.stores.mail.access import MailWrites
 from postroom.stores.outbox import OutboxTables
+from postroom.stores.push import PushTables
 from postroom.stores.runs.tables import RunTables
 from postroom.stores.schedules import ScheduleTables
 from postroom.stores.sql_transaction import Row, SqlTransaction
@@ -125,6 +126,11 @@ class Transaction:
         """The tables of leases."""
         return LeaseTables(self.sql, self.now, self.tell, self.new_id)
 
+    @_Part
+    def push(self) -> PushTables:
+        """The tables of Web Push."""
+        return PushTables(self.sql, self.now, self.tell, self.new_id)
+
     def now(self) -> int:
         """Return the time of this transaction; it is read once, after the requested locks are held."""
         if self.sql.instant is None:
@@ -151,11 +157,11 @@ class Joined:
     """The change that the caller requested; if it raises an exception, everything is rolled back."""
 
 
-LEAST: Final = 300_000
+MIN_SPACE: Final = 300_000
 """The number of bytes for which the first check looks: enough for one long message and its indexes, or for
 many usual messages.
 """
-MOST: Final = 1 << 24
+MAX_SPACE: Final = 1 << 24
 """The maximum number of bytes that a check allocates before it frees them again."""
 
 
@@ -174,7 +180,7 @@ class Room:
         """Number of bytes that must be available before writes count as possible again; 0 if no write was
         refused.
         """
-        self._next = LEAST
+        self._next = MIN_SPACE
         self._was_missing = False
 
     def refused(self, error: StoreFull) -> None:
@@ -192,7 +198,7 @@ class Room:
         if not self.wanted or size < self.wanted:
             return
         if not self._was_missing:  # the refused write needs more space than that
-            self._next = min(2 * self.wanted, MOST)
+            self._next = min(2 * self.wanted, MAX_SPACE)
         self.wanted = 0
 
 

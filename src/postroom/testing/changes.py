@@ -30,7 +30,7 @@ from postroom.stores.sql_transaction import Dialect, Row, SqlTransaction, Values
 
 T = TypeVar("T")
 
-LONGEST_SECONDS: Final = 5.0
+MAX_SECONDS: Final = 5.0
 """Maximum processor time of a change in seconds; no change of postroom takes that long on any machine."""
 _HARMLESS: Final = frozenset({"getpid", "fspath"})
 _ADDRESS: Final = re.compile(r"\b0x[0-9a-f]+")
@@ -207,8 +207,8 @@ def _watched(run: Callable[[SqlTransaction], T], sql: SqlTransaction) -> T:
         transaction.has_ended = True
     if transaction.broken:
         raise ChangeBreaksRules(f"a change must not call {', '.join(sorted(transaction.broken))}")
-    if time.thread_time() - began > LONGEST_SECONDS:
-        raise ChangeBreaksRules(f"a change took more than {LONGEST_SECONDS} seconds")
+    if time.thread_time() - began > MAX_SECONDS:
+        raise ChangeBreaksRules(f"a change took more than {MAX_SECONDS} seconds")
     return done
 
 

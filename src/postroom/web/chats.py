@@ -5,14 +5,13 @@ The people in the chats have already been told why a run is a dead letter.
 
 from collections.abc import Sequence
 from functools import partial
-from http import HTTPStatus
 from urllib.parse import urlencode
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from postroom.contracts.errors import InvalidArgument, StaleDecision, UnknownRun
-from postroom.contracts.questions import LONGEST_TEXT
+from postroom.contracts.errors import InvalidArgument, NotPermitted, StaleDecision, TooLarge, UnknownRun
+from postroom.contracts.questions import MAX_TEXT_LENGTH
 from postroom.contracts.runs import RunRecord
 from postroom.contracts.work import ChatWork, OpenQuestion
 from postroom.gateway.replies import is_chat
@@ -20,7 +19,7 @@ from postroom.services.cut_ids import whole_id
 from postroom.stores.store import Transaction
 from postroom.web import links
 from postroom.web.forms import read_form, see
-from postroom.web.questions import LATE, AnswerForm, decide, put_off
+from postroom.web.questions import AnswerForm, decide, refused, snooze
 from postroom.web.serving import choice, remember_name
 from postroom.web.site import Shown, WorkingSite
 
@@ -54,7 +53,9 @@ async def chat_run(site: WorkingSite, request: Request) -> Response:
             return await _answered(site, request, form)
         case "snooze":
             form.run = run.run_id
-            await put_off(site, "", form)
+            await snooze(site, "", form)
+            if form.back == "home" and form.until != "0":
+                return site.done(request, "/?done=snoozed")
             return see("/" if form.back == "home" else links.chats())
         case "replay" | "discard" if not dead:
             raise _nothing_to_do(named)
@@ -68,20 +69,19 @@ async def chat_run(site: WorkingSite, request: Request) -> Response:
                 value=word[:40],
                 remedy="press a button",
             )
-    return see(links.chats(done=form.do))
+    return site.done(request, links.chats(done=form.do))
 
 
 async def _answered(site: WorkingSite, request: Request, form: AnswerForm) -> Response:
     try:
         await decide(site, "", form)
-    except StaleDecision as error:
-        if form.back == "home":
-            return see(LATE)
-        return await _shown(site, request, *await site.store.read(partial(_look, site)), error.message)
+    except (StaleDecision, InvalidArgument, NotPermitted, TooLarge) as refusal:
+        return await refused(site, request, "", form, refusal)
     done = form.answer if form.answer in ("yes", "no") else "answered"
     home = f"/?{urlencode({'done': done, 'answered': f'/{form.run}/{form.number}'})}"
-    answer = see(
-        home if form.back == "home" else links.chats(done=done, answered=f"{form.run}/{form.number}")
+    answer = site.done(
+        request,
+        home if form.back == "home" else links.chats(done=done, answered=f"{form.run}/{form.number}"),
     )
     remember_name(request, answer, form.by.strip())
     return answer
@@ -104,21 +104,19 @@ async def _shown(
     request: Request,
     dead: Sequence[ChatWork],
     asked: Sequence[OpenQuestion],
-    stale: str = "",
 ) -> Response:
-    """Show these runs; `stale` says why an answer was rejected."""
+    """Show these runs."""
     run_id, _, number = request.query_params.get("answered", "").partition("/")
     given_answer = site.services.questions.given_answer
-    return await site.draw(
+    page = await site.draw(
         request,
         "chats",
         Shown({}, site.clock.now()),
-        HTTPStatus.CONFLICT if stale else HTTPStatus.OK,
-        stale=stale,
         dead=dead,
         asked=asked,
         given=await site.store.read(lambda tx: given_answer(tx, "", run_id, number)) if run_id else None,
-        longest_why=LONGEST_TEXT,
-        one_alone="run_id" in request.path_params and not stale,
+        longest_why=MAX_TEXT_LENGTH,
+        one_alone="run_id" in request.path_params,
         done=choice(request, "done", ("", "replay", "discard", "yes", "no", "answered")),
     )
+    return site.showing(page, asked)

@@ -6,7 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from postroom.contracts.mail import InboxEntry, Project
-from postroom.contracts.questions import LONGEST_TEXT
+from postroom.contracts.questions import MAX_TEXT_LENGTH
 from postroom.contracts.work import Floor, WorkCounts
 from postroom.mail import conversation
 from postroom.mail.projects import PEOPLE_KEY
@@ -62,7 +62,8 @@ async def control_room(site: Site, request: Request) -> Response:
         }
 
     shown = await site.read(request, look, is_fresh=True)
-    return await site.draw(request, "project", shown, done=done, longest_why=LONGEST_TEXT, silence=SILENCE)
+    page = await site.draw(request, "project", shown, done=done, longest_why=MAX_TEXT_LENGTH, silence=SILENCE)
+    return site.showing(page, shown.values["floor"].questions)
 
 
 def _lately(tx: Transaction, project: Project) -> dict[str, Any]:

@@ -11,12 +11,12 @@ from postroom.stores.store import Transaction
 from postroom.web.serving import number
 from postroom.web.site import WorkingSite
 
-MOST_HOURS: Final = 168
+MAX_HOURS: Final = 168
 
 
 async def digest(site: WorkingSite, request: Request) -> Response:
     """Show a summary of what happened in a project in the last `hours`, at most a week."""
-    hours = min(max(number(request, "hours") or 24, 1), MOST_HOURS)
+    hours = min(max(number(request, "hours") or 24, 1), MAX_HOURS)
 
     def look(tx: Transaction, project: Project) -> dict[str, Any]:
         told = site.services.runs.caught_up(tx, project.slug, hours)

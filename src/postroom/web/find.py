@@ -16,7 +16,7 @@ from postroom.mail.query import parse_query
 from postroom.services.floor import dispatch_of, work_of
 from postroom.stores.store import Transaction
 from postroom.web import links
-from postroom.web.runs import LONGEST_TEXT
+from postroom.web.runs import MAX_TEXT_LENGTH
 from postroom.web.serving import remembered_name
 from postroom.web.site import Shown, Site
 from postroom.web.wording import folder_name
@@ -27,7 +27,7 @@ AGENTS: Final = 200
 """Maximum number of agents of each project that are searched."""
 EACH: Final = 6
 """Maximum number of results of each kind."""
-SHORTEST: Final = 2
+MIN_QUESTION_LENGTH: Final = 2
 """Minimum number of characters for which messages and runs are searched."""
 _PAGES: Final = (
     *(("Control room", ""), ("Timeline", "timeline"), ("Threads", "threads"), ("Tasks", "tasks")),
@@ -52,7 +52,7 @@ class Found(NamedTuple):
 
 async def find(site: Site, request: Request) -> Response:
     """Show the projects, agents, messages, runs and actions that match some words."""
-    question = request.query_params.get("q", "").strip()[:LONGEST_TEXT]
+    question = request.query_params.get("q", "").strip()[:MAX_TEXT_LENGTH]
     is_whole = "part" not in request.query_params
     me = remembered_name(request)
 
@@ -61,7 +61,7 @@ async def find(site: Site, request: Request) -> Response:
         projects = tx.mail.projects(limit=PROJECTS)
         found = [one for one in _acts(site, projects, me) if _matches(one, words)][: 2 * EACH]
         found += [one for one in _agents(tx, projects) if words and _matches(one, words)][:EACH]
-        if len(question) >= SHORTEST:
+        if len(question) >= MIN_QUESTION_LENGTH:
             found += _runs(site, tx, question, is_whole=is_whole)
             found += _messages(tx, projects, question)
         return Shown({"q": question, "found": found}, site.clock.now())

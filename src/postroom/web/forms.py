@@ -9,7 +9,7 @@ import asyncio
 import re
 from collections.abc import Sequence
 from typing import Annotated, Final, TypeVar, get_origin
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import msgspec
 from starlette.requests import Request
@@ -29,9 +29,13 @@ _FIELD: Final = re.compile(
     rb'^content-disposition:[ \t]*form-data;[ \t]*name="([^"\r\n]*)"(?:;[ \t]*filename="([^"\r\n]*)")?',
     re.IGNORECASE | re.MULTILINE,
 )
+TOLD: Final = ("done", "answered", "many", "skipped", "sent")
+"""The query parameters with which a page says what the server has done."""
+SEAL: Final = "seal"
+"""The query parameter which proves that the server has written them."""
 SMALL_FORM: Final = 32 * 1024
 """Maximum bytes of a form that contains no message."""
-MOST_FIELDS: Final = 1_000
+MAX_FIELDS: Final = 1_000
 Number = Annotated[int, msgspec.Meta(ge=0, lt=10**18)]
 """The type of a record's number in a form."""
 F = TypeVar("F", bound=msgspec.Struct)
@@ -122,7 +126,7 @@ def _parts(body: bytes, boundary: bytes, *, is_cut: bool) -> tuple[dict[str, lis
     """
     fields: dict[str, list[str]] = {}
     files = list[DraftFile]()
-    *parts, end = (b"\r\n" + body).split(b"\r\n--" + boundary, MOST_FIELDS + 1)
+    *parts, end = (b"\r\n" + body).split(b"\r\n--" + boundary, MAX_FIELDS + 1)
     is_whole = end.startswith(b"--") and not (parts and parts[0])
     heads = [part.removeprefix(b"\r\n").partition(b"\r\n\r\n") for part in parts[1:]]
     named = [(_FIELD.search(head), content) for head, _, content in heads]
@@ -143,7 +147,7 @@ def _parts(body: bytes, boundary: bytes, *, is_cut: bool) -> tuple[dict[str, lis
 def _parsed(body: bytes) -> dict[str, list[str]]:
     try:
         pairs = parse_qsl(
-            body.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=MOST_FIELDS
+            body.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=MAX_FIELDS
         )
     except ValueError as error:
         raise InvalidArgument("the form cannot be read", remedy="reload the page") from error
@@ -151,6 +155,20 @@ def _parsed(body: bytes) -> dict[str, list[str]]:
     for name, text in pairs:
         fields.setdefault(name, []).append(text)
     return fields
+
+
+def told_by(address: str) -> str:
+    """Return the part of an address that says what the server has done, in the form in which it is sealed."""
+    place = urlsplit(address)
+    told = [(name, text) for name, text in parse_qsl(place.query) if name in TOLD]
+    return f"{place.path}?{urlencode(told)}" if told else ""
+
+
+def untold(address: str) -> str:
+    """Return an address without the part that says what the server has done."""
+    place = urlsplit(address)
+    kept = [(name, text) for name, text in parse_qsl(place.query, True) if name not in (*TOLD, SEAL)]
+    return urlunsplit(place._replace(query=urlencode(kept)))
 
 
 def see(address: str) -> Response:

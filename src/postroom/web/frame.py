@@ -17,7 +17,7 @@ NAMED: Final = 200
 
 Colours of later ones depend on their names.
 """
-MOST_REVIEWS: Final = 99
+MAX_REVIEWS: Final = 99
 """Maximum number of tasks that wait for a check and are counted."""
 _STEP: Final = 5
 """The distance in the palette between successive members' colours; neighbouring colours look similar."""
@@ -82,7 +82,7 @@ def frame(  # noqa: PLR0913 - what stands around a page, by name
         found = conflicts(reads.live_reservations(project.id, now=now, limit=LEASES))
         overlaps = len(together((one.first, one.second) for one in found))
     person = reads.agent(people.id, me) if people is not None and me else None
-    reviews = reads.count_reviews(project.id, limit=MOST_REVIEWS)
+    reviews = reads.count_reviews(project.id, limit=MAX_REVIEWS)
     faces: dict[str, Face] = {}
     for home in (people, project):  # if an agent and a person have the same name, the agent's avatar is used
         if home is not None:

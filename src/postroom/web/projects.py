@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from postroom.contracts.errors import IllegalTransition, InvalidArgument, UnknownRun
 from postroom.contracts.mail import Project, Reservation
-from postroom.contracts.questions import LONGEST_TEXT
+from postroom.contracts.questions import MAX_TEXT_LENGTH
 from postroom.contracts.work import GivenAnswer
 from postroom.mail.conversation import here
 from postroom.mail.projects import PEOPLE_KEY
@@ -22,9 +22,10 @@ from postroom.mail.reservations import conflicts, together
 from postroom.mail.tasks import tasks_page
 from postroom.mail.waking.prompts import messages_named
 from postroom.services.floor import HOUR, LEASES
+from postroom.services.questions import place_in_list, questions_after
 from postroom.stores.store import Transaction
 from postroom.web.forms import read_form, see
-from postroom.web.frame import MOST_REVIEWS
+from postroom.web.frame import MAX_REVIEWS
 from postroom.web.reading import cut
 from postroom.web.serving import NAME_KEPT, choice, number, remembered_name
 from postroom.web.site import PageServices, Shown, Site, WorkingSite
@@ -32,7 +33,7 @@ from postroom.web.site import PageServices, Shown, Site, WorkingSite
 PROJECTS: Final = 20
 QUESTIONS: Final = 20
 """Maximum number of open questions on the page."""
-_DONE: Final = ("", "yes", "no", "answered", "late", "replay", "discard", "share", "end", "later", "seen")
+_DONE: Final = ("", "yes", "no", "answered", "replay", "discard", "share", "end", "later", "seen", "snoozed")
 REVIEWS: Final = 10
 """Maximum number of tasks of each project on the page that wait for a person's check."""
 GROUPS: Final = 20
@@ -54,7 +55,7 @@ LOOKED_BACK: Final = 7 * DAY
 """How far back the page reports what happened, and how long a row can be hidden, in milliseconds."""
 AWAY: Final = HOUR // 2
 """Milliseconds without a visit after which opening the page counts as a new visit."""
-MOST_HIDDEN: Final = 60
+MAX_HIDDEN: Final = 60
 """Maximum number of rows that a browser hides; beyond it, those that would reappear first are shown."""
 KEPT_ID: Final = 12
 """How many characters from the end of a run's id are part of a row's key."""
@@ -82,7 +83,7 @@ class Later(NamedTuple):
 async def projects(site: Site, request: Request) -> Response:
     """Show what needs a person, then all projects, those with the most recent mail first."""
     after, me, services = number(request, "after") or 0, remembered_name(request), site.services
-    answered = request.query_params.get("answered", "")
+    answered, asked_after = (request.query_params.get(name, "") for name in ("answered", "asked_after"))
     address, later = str(request.base_url).rstrip("/"), _later(request, site.clock.now())
 
     def look(tx: Transaction) -> Shown:
@@ -94,7 +95,7 @@ async def projects(site: Site, request: Request) -> Response:
             if (live := mail.live_reservations(one.id, now=now, limit=LEASES))
         }
         needs = {
-            one.slug: len(overlaps.get(one.slug, ())) + mail.count_reviews(one.id, limit=MOST_REVIEWS)
+            one.slug: len(overlaps.get(one.slug, ())) + mail.count_reviews(one.id, limit=MAX_REVIEWS)
             for one in page.rows
         }
         if services is not None:
@@ -104,13 +105,20 @@ async def projects(site: Site, request: Request) -> Response:
             one.project_id: one for one in mail.tallies([one.id for one in page.rows], most=COUNTED + 1)
         }
         rows = [(project, counted[project.id]) for project in page.rows]
+        inbox = dict[str, Any]()
+        if services is not None:
+            inbox = _inbox(services, tx, page.rows, overlaps, later, me)
+            asked = questions_after(inbox["asked"], asked_after)
+            last = asked[QUESTIONS - 1] if len(asked) > QUESTIONS else None
+            next_place = last and place_in_list(last.asked_at, last.run_id, last.number)
+            inbox |= {"asked": asked[:QUESTIONS], "asked_after": asked_after, "asked_next": next_place}
         return Shown(
             {
                 "rows": sorted(rows, key=lambda row: row[1].last_at or 0, reverse=True),
                 "next": page.next,
                 "needs": needs,
                 "given": None if services is None else _given(services, tx, answered),
-                **({} if services is None else _inbox(services, tx, page.rows, overlaps, later, me)),
+                **inbox,
             },
             now,
         )
@@ -124,14 +132,14 @@ async def projects(site: Site, request: Request) -> Response:
         after=after,
         counted=COUNTED,
         at_once=AT_ONCE,
-        longest_why=LONGEST_TEXT,
+        longest_why=MAX_TEXT_LENGTH,
         done=choice(request, "done", _DONE),
         skipped=number(request, "skipped") or 0,
         address=address if _ADDRESS.fullmatch(address) else DEFAULT_ADDRESS,
     )
     if services is not None and "part" not in request.query_params:
         _remember(request, page, SEEN_COOKIE, f"{later.since if later.is_known else 0}.{shown.now}")
-    return page
+    return site.showing(page, shown.values.get("asked", ()))
 
 
 def _inbox(
@@ -151,11 +159,7 @@ def _inbox(
         return [(name, one) for name, one in keyed if name not in later.hidden]
 
     every_open = services.questions.all_open(tx)
-    put_off = [one for one in every_open if one.snoozed_until is not None]
-    asked = due(
-        [one for one in every_open if one.snoozed_until is None],
-        lambda one: f"q-{one.number}-{one.run_id[-KEPT_ID:]}",
-    )
+    asked = [one for one in every_open if one.snoozed_until is None]
     failed = due(services.runs.failed(tx), lambda one: f"d-{one.run_ids[0][-KEPT_ID:]}")
     reviews = due(
         [(one, task) for one in shown for task in tasks_page(mail, one, "review", limit=REVIEWS)],
@@ -171,11 +175,11 @@ def _inbox(
     return {
         "unread": unread,
         "mine": [] if person is None or not unread else mail.inbox(person.id, limit=MAIL, unread_only=True),
-        "put_off": put_off,
+        "snoozed": [one for one in every_open if one.snoozed_until is not None],
         "reviews": reviews,
         "clashes": clashes,
         "to_settle": len(asked) + len(failed) + len(reviews) + unread + len(clashes),
-        "asked": asked[:QUESTIONS],
+        "asked": asked,
         "asked_in_all": len(asked),
         "failed": failed[:GROUPS],
         "failed_in_all": len(failed),
@@ -278,11 +282,11 @@ async def home(site: WorkingSite, request: Request) -> Response:
     form, skipped = await read_form(request, site.services.visitors, HomeForm), 0
     runs, now = site.services.runs, site.clock.now()
     if form.do == "seen":
-        answer = see("/?done=seen")
+        answer = site.done(request, "/?done=seen")
         _remember(request, answer, SEEN_COOKIE, f"{now}.{now}")
         return answer
     if form.later:
-        return _hidden(request, form.later, now)
+        return _hidden(site, request, form.later, now)
     if form.do not in ("replay", "discard") or not 0 < len(form.run) <= AT_ONCE:
         raise InvalidArgument(
             f"between 1 and {AT_ONCE} dead letters can be replayed or discarded at once",
@@ -294,10 +298,10 @@ async def home(site: WorkingSite, request: Request) -> Response:
             await (runs.replay(run_id) if form.do == "replay" else runs.discard(run_id))
         except (IllegalTransition, UnknownRun):
             skipped += 1
-    return see(f"/?done={form.do}" + (f"&skipped={skipped}" if skipped else ""))
+    return site.done(request, f"/?done={form.do}" + (f"&skipped={skipped}" if skipped else ""))
 
 
-def _hidden(request: Request, asked: str, now: int) -> Response:
+def _hidden(site: WorkingSite, request: Request, asked: str, now: int) -> Response:
     """Hide a row in this browser for some hours, or show all hidden rows again (`all.0`).
 
     Raises:
@@ -314,7 +318,7 @@ def _hidden(request: Request, asked: str, now: int) -> Response:
         )
     else:
         hidden[found[1]] = now + int(found[2]) * HOUR
-    kept = sorted(hidden.items(), key=lambda one: one[1])[-MOST_HIDDEN:]
-    answer = see("/?done=later" if hidden else "/")
+    kept = sorted(hidden.items(), key=lambda one: one[1])[-MAX_HIDDEN:]
+    answer = site.done(request, "/?done=later") if hidden else see("/")
     _remember(request, answer, LATER_COOKIE, "_".join(f"{key}.{until // 1_000}" for key, until in kept))
     return answer

@@ -7,22 +7,23 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from postroom.contracts.errors import InvalidArgument, StaleDecision, TooLarge
+from postroom.contracts.errors import InvalidArgument, NotPermitted, PostroomError, StaleDecision, TooLarge
 from postroom.contracts.mail import Project
 from postroom.contracts.messages import Json
-from postroom.contracts.questions import LONGEST_TEXT, MOST_FIELDS, Given, person
-from postroom.services.questions import LONGEST_NAME, PAGES
+from postroom.contracts.questions import MAX_FIELDS, MAX_TEXT_LENGTH, Given, person
+from postroom.services.questions import MAX_NAME_LENGTH, is_of_same
+from postroom.services.shown import PAGES
+from postroom.services.statuses import status_of
 from postroom.stores.store import Transaction
 from postroom.web import links
 from postroom.web.forms import read_form, see
 from postroom.web.serving import remember_name
-from postroom.web.site import WorkingSite
+from postroom.web.site import Shown, WorkingSite
 
-MOST_ANSWERS: Final = 30
-_FOR: Final = {"1h": 3_600_000, "1d": 86_400_000, "0": 0}
-"""How long a question can be put off, in milliseconds."""
-LATE: Final = "/?done=late"
-"""The address of the first page after an answer that came too late."""
+MAX_ANSWERS: Final = 30
+_HOUR: Final = 3_600_000
+_FOR: Final = {"1h": _HOUR, "4h": 4 * _HOUR, "1d": 24 * _HOUR, "1w": 168 * _HOUR, "0": 0}
+"""How long a question can be snoozed, in milliseconds."""
 
 
 class AnswerForm(msgspec.Struct):
@@ -60,14 +61,15 @@ async def questions(site: WorkingSite, request: Request) -> Response:
     def look(tx: Transaction, project: Project) -> dict[str, Any]:
         return {
             "asked": asking.open_questions(tx, project.slug),
-            "given": asking.given_answers(tx, project.slug, limit=MOST_ANSWERS),
+            "given": asking.given_answers(tx, project.slug, limit=MAX_ANSWERS),
             "done": request.query_params.get("done", ""),
-            "longest_why": LONGEST_TEXT,
+            "longest_why": MAX_TEXT_LENGTH,
             "live": request.query_params.get("live") == "1",
             "in_chats": asking.count_in_chats(tx),
         }
 
-    return await site.draw(request, "questions", await site.read(request, look))
+    shown = await site.read(request, look)
+    return site.showing(await site.draw(request, "questions", shown), shown.values["asked"])
 
 
 async def _answered(site: WorkingSite, request: Request) -> Response:
@@ -75,39 +77,60 @@ async def _answered(site: WorkingSite, request: Request) -> Response:
     form = await read_form(request, site.services.visitors, AnswerForm)
     run_id, number = form.run, form.number
     if form.do == "snooze":
-        await put_off(site, slug, form)
-        return see("/" if form.back == "home" else links.page(slug, "questions"))
+        await snooze(site, slug, form)
+        if form.back == "home":
+            return site.done(request, "/?done=snoozed") if form.until != "0" else see("/")
+        return see(links.page(slug) if form.back == "control" else links.page(slug, "questions"))
     if form.do == "take_back":
         await asking.take_back(slug, run_id, number)
         places = {"control": links.page(slug), "home": "/"}
         return see(places.get(form.back) or links.page(slug, "questions"))
     try:
         await decide(site, slug, form)
-    except StaleDecision:
-        if form.back == "home":
-            return see(LATE)
-
-        def look(tx: Transaction, project: Project) -> dict[str, Any]:
-            asked = asking.open_questions(tx, slug)
-            return {
-                "before": asking.given_answer(tx, slug, run_id, number),
-                "asked": [one for one in asked if one.run_id == run_id],
-            }
-
-        return await site.draw(request, "stale_answer", await site.read(request, look), 409)
+    except (StaleDecision, InvalidArgument, NotPermitted, TooLarge) as refusal:
+        return await refused(site, request, slug, form, refusal)
     done = form.answer if form.answer in ("yes", "no") else "answered"
     places = {
         "control": links.page(slug, done=done, answered=f"{run_id}/{number}"),
         "home": f"/?{urlencode({'done': done, 'answered': f'{slug}/{run_id}/{number}'})}",
-        "run": links.page(slug, "runs", run_id),
     }
-    answer = see(places.get(form.back) or links.page(slug, "questions", done=number))
+    if form.back == "run":
+        answer = see(links.page(slug, "runs", run_id))
+    else:
+        answer = site.done(request, places.get(form.back) or links.page(slug, "questions", done=number))
     remember_name(request, answer, form.by.strip())
     return answer
 
 
-async def put_off(site: WorkingSite, slug: str, form: AnswerForm) -> None:
-    """Put off a question of a project ("" for a chat) for the time that a person has chosen.
+async def refused(
+    site: WorkingSite, request: Request, slug: str, form: AnswerForm, refusal: PostroomError
+) -> Response:
+    """Show why an answer was refused, with the question as it was filled in, or with what is open instead.
+
+    A project's slug "" stands for chats.
+    """
+    asking = site.services.questions
+
+    def look(tx: Transaction, _: Project | None = None) -> dict[str, Any]:
+        asked = asking.open_questions(tx, slug)
+        mine = [one for one in asked if (one.run_id, one.number) == (form.run, form.number)]
+        before = asking.given_answer(tx, slug, form.run, form.number)
+        run = tx.runs.threads.load_run(form.run)
+        others = [] if mine or run is None else [one for one in asked if is_of_same(one.thread_id, run)]
+        return {"mine": mine[0] if mine else None, "before": before, "others": others}
+
+    if slug:
+        shown = await site.read(request, look)
+    else:
+        shown = Shown(await site.store.read(look), site.clock.now())
+    values = {"slug": slug, "typed": form, "refusal": refusal, "longest_why": MAX_TEXT_LENGTH}
+    page = await site.draw(request, "refused_answer", shown, status_of(refusal), **values)
+    mine = shown.values["mine"]
+    return site.showing(page, [*([mine] if mine else ()), *shown.values["others"]])
+
+
+async def snooze(site: WorkingSite, slug: str, form: AnswerForm) -> None:
+    """Snooze a question of a project ("" for a chat) for everybody, for the time that a person has chosen.
 
     Raises:
         InvalidArgument: The page does not offer this time.
@@ -115,10 +138,10 @@ async def put_off(site: WorkingSite, slug: str, form: AnswerForm) -> None:
     """
     if form.until not in _FOR:
         raise InvalidArgument(
-            "a question can be put off for 1h or 1d", value=form.until[:40], remedy="press a button"
+            "a question can be snoozed for 1h, 4h, 1d or 1w", value=form.until[:40], remedy="press a button"
         )
-    asking, by = site.services.questions, form.by.strip()[:LONGEST_NAME]
-    await asking.put_off(slug, form.run, form.number, for_ms=_FOR[form.until], by=by)
+    asking, by = site.services.questions, form.by.strip()[:MAX_NAME_LENGTH]
+    await asking.snooze_on_page(slug, form.run, form.number, for_ms=_FOR[form.until], by=by)
 
 
 async def decide(site: WorkingSite, slug: str, form: AnswerForm) -> None:
@@ -129,16 +152,14 @@ async def decide(site: WorkingSite, slug: str, form: AnswerForm) -> None:
         StaleDecision: The question is not open.
     """
     why, by = form.why.strip(), form.by.strip()
-    if len(why) > LONGEST_TEXT or len(by) > LONGEST_NAME:
+    if len(why) > MAX_TEXT_LENGTH or len(by) > MAX_NAME_LENGTH:
         raise TooLarge(
-            f"a comment can have at most {LONGEST_TEXT} characters, a name at most {LONGEST_NAME}",
+            f"a comment can have at most {MAX_TEXT_LENGTH} characters, a name at most {MAX_NAME_LENGTH}",
             value=max(len(why), len(by)),
             remedy="shorten it; nothing was answered",
         )
     if not by:
-        raise InvalidArgument(
-            "the answer does not name a person", value=by, remedy="go back and enter your name"
-        )
-    filled: Json = {name: getattr(form, f"v{place}") for place, name in enumerate(form.names[:MOST_FIELDS])}
+        raise InvalidArgument("the answer does not name a person", value=by, remedy="enter your name")
+    filled: Json = {name: getattr(form, f"v{place}") for place, name in enumerate(form.names[:MAX_FIELDS])}
     given = Given(value=filled or form.answer, by=person(by), at=PAGES, why=why)
     await site.services.questions.decide(slug, form.run, form.number, given)

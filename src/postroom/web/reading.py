@@ -25,7 +25,7 @@ from postroom.markdown import REFERENCE
 from postroom.stores.mail.access import MailReads
 from postroom.web import links
 
-MOST_NAMED = 200
+MAX_NAMES_SHOWN = 200
 OFFERED = 200
 """Maximum number of agents, and of people, that a filter offers."""
 IMPORTANCES: tuple[Importance, ...] = ("low", "normal", "high", "urgent")
@@ -175,8 +175,8 @@ def references(reads: MailReads, project: Project, texts: Mapping[int, str]) -> 
     """
     words = {key: dict.fromkeys(one[0] for one in REFERENCE.finditer(text)) for key, text in texts.items()}
     every = dict.fromkeys(word for found in words.values() for word in found)
-    numbers = [int(word[1:]) for word in every if word[0] == "#"][:MOST_NAMED]
-    names = [word[1:] for word in every if word[0] == "@"][:MOST_NAMED]
+    numbers = [int(word[1:]) for word in every if word[0] == "#"][:MAX_NAMES_SHOWN]
+    names = [word[1:] for word in every if word[0] == "@"][:MAX_NAMES_SHOWN]
     messages = conversation.here(reads, project, list(reads.messages(numbers).values())) if numbers else ()
     known = {f"#{one.id}": links.page(project.slug, "m", one.id) for one in messages}
     people = reads.project(PEOPLE_KEY) if names else None

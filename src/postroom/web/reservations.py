@@ -81,7 +81,8 @@ async def decide(site: WorkingSite, request: Request) -> Response:
                 value=other[:40],
                 remedy="press a button",
             )
-    return see(f"/?done={form.do}" if form.back == "home" else links.page(project.slug, done=form.do))
+    at_home = form.back == "home"
+    return site.done(request, f"/?done={form.do}" if at_home else links.page(project.slug, done=form.do))
 
 
 def _literal_part(path: str) -> str:

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from postroom.contracts.mail import Attempt, Message, Project
-from postroom.contracts.questions import LONGEST_TEXT
+from postroom.contracts.questions import MAX_TEXT_LENGTH
 from postroom.contracts.run_stores import BEFORE_ALL_RUNS, RunCursor
 from postroom.contracts.work import OpenQuestion, Work
 from postroom.mail import conversation
@@ -133,20 +133,20 @@ async def run(site: WorkingSite, request: Request) -> Response:
         return await _output(site, request, work, output)
     if work.state == "queued":
         [work] = await services.runs.explained([work])
-    return await site.draw(
+    page = await site.draw(
         request,
         "run",
         found,
         work=work,
         **(await _changes(site, found.values["folder"], work) if wants_changes else {"changes": None}),
-        wants_changes=wants_changes,
-        longest_why=LONGEST_TEXT,
+        longest_why=MAX_TEXT_LENGTH,
         silence=SILENCE,
         bodies=await site.markdown.render(found.values["said"], references=found.values["named"]),
         gates=_gates(work) if work.state == "queued" else [],
         lasts=lasts,
         done=choice(request, "done", ("", "cancel", "replay", "discard", "hasten")),
     )
+    return site.showing(page, found.values["asked"])
 
 
 async def _beside(site: WorkingSite, request: Request) -> Response:

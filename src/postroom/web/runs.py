@@ -11,23 +11,23 @@ from postroom.contracts.errors import IllegalTransition, InvalidArgument, Unknow
 from postroom.contracts.mail import Project
 from postroom.contracts.run_stores import BEFORE_ALL_RUNS, RunCursor
 from postroom.contracts.work import SHOWN_STATES, RunFilter, RunSearch, Work
-from postroom.services.floor import HOUR, MOST_LINES
+from postroom.services.floor import HOUR, MAX_LINES
 from postroom.stores.store import Transaction
 from postroom.web import links
-from postroom.web.forms import RunForm, read_form, see
+from postroom.web.forms import RunForm, read_form
 from postroom.web.reading import OFFERED, offered_names, subjects_of
-from postroom.web.serving import LONGEST_NAME, choice, number
+from postroom.web.serving import MAX_NAME_LENGTH, choice, number
 from postroom.web.site import PageServices, WorkingSite
 
 _GOING: Final = ("at work", "queued")
 _ACTS: Final = ("cancel", "replay", "hasten", "discard")
 """The decisions that a person can make about a run."""
-MOST_AT_ONCE: Final = 100
+MAX_AT_ONCE: Final = 100
 """Maximum number of runs about which a person can decide at once."""
 _SPANS: Final = {"": 0, "hour": HOUR, "day": 24 * HOUR, "week": 7 * 24 * HOUR}
 """The periods that the time filter offers, in milliseconds; 0 means any time."""
-LONGEST_ID: Final = 512
-LONGEST_TEXT: Final = 200
+MAX_ID_LENGTH: Final = 512
+MAX_TEXT_LENGTH: Final = 200
 """Maximum number of characters in a search for runs."""
 STATES: Final[tuple[RunFilter, ...]] = (
     "",
@@ -74,7 +74,7 @@ async def runs(site: WorkingSite, request: Request) -> Response:
             "unsettled": works,
             "heard": {
                 one.run_id: services.heard_at(tx, one)
-                for one in [one for one in works if one.state == "at work"][:MOST_LINES]
+                for one in [one for one in works if one.state == "at work"][:MAX_LINES]
             },
             "waiting": waiting,
             "subjects": subjects_of(tx.mail, project, [*works, *found.works], began),
@@ -99,7 +99,7 @@ async def decide(site: WorkingSite, request: Request) -> Response:
     """Carry out a person's decision about a run."""
     services, project = site.services, await site.project(request)
     form = await read_form(request, services.visitors, RunForm)
-    if form.do not in _ACTS or not 0 < len(form.run) <= MOST_AT_ONCE:
+    if form.do not in _ACTS or not 0 < len(form.run) <= MAX_AT_ONCE:
         raise InvalidArgument(
             "a run can be cancelled, replayed, retried now or discarded",
             value=form.do[:40],
@@ -114,7 +114,7 @@ async def decide(site: WorkingSite, request: Request) -> Response:
     ]
     if len(known) == 1 and not form.back:
         work = await act(known[0])
-        return see(links.page(project.slug, "runs", work.run_id, done=form.do))
+        return site.done(request, links.page(project.slug, "runs", work.run_id, done=form.do))
     for run_id in known:
         try:
             await act(run_id)
@@ -122,7 +122,8 @@ async def decide(site: WorkingSite, request: Request) -> Response:
             skipped += 1
     given = dict(parse_qsl(form.back[:1_000]))
     same = {name: given.get(name, "") for name in ("q", "agent", "state", "since", "before")}
-    return see(links.page(project.slug, "runs", **same, done=form.do, many=len(known), skipped=skipped))
+    told = {"done": form.do, "many": len(known), "skipped": skipped}
+    return site.done(request, links.page(project.slug, "runs", **same, **told))
 
 
 def known_run(services: PageServices, tx: Transaction, project: Project, named: str) -> Work:
@@ -132,7 +133,7 @@ def known_run(services: PageServices, tx: Transaction, project: Project, named: 
         UnknownRun: The project has no such run.
     """
     work = None
-    if 0 < len(named) <= LONGEST_ID and "\0" not in named:
+    if 0 < len(named) <= MAX_ID_LENGTH and "\0" not in named:
         work = services.runs.work(tx, named)
     if work is None or work.project != project.slug:
         raise UnknownRun(f"{project.slug} has no run {named[:80]!r}", value=named[:80])
@@ -173,8 +174,8 @@ def _wanted(request: Request, span: str, now: int) -> RunSearch:
         )
     return RunSearch(
         state=_state(request),
-        agent=given.get("agent", "")[:LONGEST_NAME],
-        text=given.get("q", "").strip()[:LONGEST_TEXT],
+        agent=given.get("agent", "")[:MAX_NAME_LENGTH],
+        text=given.get("q", "").strip()[:MAX_TEXT_LENGTH],
         since=now - _SPANS[span] if span else 0,
         before=BEFORE_ALL_RUNS if before is None else RunCursor(int(before[1]), int(before[2]), before[3]),
     )

@@ -10,7 +10,7 @@ from postroom.contracts.errors import InvalidArgument
 from postroom.contracts.mail import Project
 from postroom.stores.store import Transaction
 from postroom.web import links
-from postroom.web.forms import read_form, see
+from postroom.web.forms import read_form
 from postroom.web.serving import number
 from postroom.web.site import WorkingSite
 
@@ -42,7 +42,7 @@ async def schedules(site: WorkingSite, request: Request) -> Response:
                     value=other[:40],
                     remedy="press a button",
                 )
-        return see(links.page(slug, "schedules", done=form.name, sent=sent))
+        return site.done(request, links.page(slug, "schedules", done=form.name, sent=sent))
 
     def look(tx: Transaction, project: Project) -> dict[str, Any]:
         return {

@@ -66,10 +66,10 @@ NAME_KEPT: Final = 365 * 24 * 3600
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _UTC_TIME: Final = re.compile(r"(?:\bat )?\b(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{3})?Z)")
 """Matches a time as `contracts.clock.iso` writes it, with the word "at", "since" or "until" before it."""
-MOST_PARTS = 12
+MAX_PARTS = 12
 MAX_QUESTION = 500
 """Maximum number of characters in a search; the rest is ignored."""
-LONGEST_NAME = 128
+MAX_NAME_LENGTH = 128
 """Maximum number of characters in a name in a filter; the rest is ignored."""
 
 _TOOLS = re.compile(rf"\b({'|'.join(one.name for one in MAIL_OPERATIONS)})\b|`[a-z_.]+`|\barguments are:")
@@ -97,7 +97,7 @@ def parts_of(request: Request) -> Sequence[str]:
             raise InvalidArgument(
                 f"{name[:40]!r} is not the name of a part", value=name[:40], remedy="load the page"
             )
-    return names[:MOST_PARTS]
+    return names[:MAX_PARTS]
 
 
 def error_page(status: int, message: str, *, remedy: str = "", typed: Sequence[str] = ()) -> Response:

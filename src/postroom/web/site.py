@@ -1,11 +1,13 @@
 """Serves every page in the same way: one snapshot of the store, one template, error pages for errors."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Final, TypeVar
+from urllib.parse import urlencode
 
+from starlette.background import BackgroundTask
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
@@ -13,7 +15,7 @@ from starlette.routing import Route
 from postroom.contracts.clock import Clock
 from postroom.contracts.errors import InvalidArgument, PostroomError, StoreFull
 from postroom.contracts.mail import Project
-from postroom.contracts.work import WorkCounts
+from postroom.contracts.work import OpenQuestion, WorkCounts
 from postroom.log import get_logger
 from postroom.markdown import Markdown
 from postroom.services.login_codes import Sessions
@@ -24,6 +26,7 @@ from postroom.services.statuses import status_of
 from postroom.services.work import WorkService
 from postroom.stores.store import SqlStore, Transaction
 from postroom.web import links
+from postroom.web.forms import SEAL, see, told_by, untold
 from postroom.web.frame import EMPTY, Frame, frame
 from postroom.web.reading import known_project
 from postroom.web.serving import (
@@ -110,6 +113,8 @@ class Site:
             if request.method == "GET" and (address == "/p" or (address and address != typed)):
                 leads_to = "/" if address == "/p" else f"{address}{query}"
                 return RedirectResponse(leads_to, status_code=HTTPStatus.PERMANENT_REDIRECT)
+            if request.method == "GET" and not self._is_told_by_us(request, f"{address or '/'}{query}"):
+                return see(untold(f"{address or '/'}{query}"))
             try:
                 return await page(self, request)
             except PostroomError as error:
@@ -118,6 +123,21 @@ class Site:
                 return await self.failure(request, slug, status, error.message, remedy=remedy, typed=typed_in)
 
         return Route(path, answer, methods=list(methods))
+
+    def _is_told_by_us(self, request: Request, address: str) -> bool:
+        """Return whether the address says nothing of what the server has done, or says what it sealed."""
+        told = told_by(address)
+        if not told or self.services is None:
+            return not told
+        visitors, seal = self.services.visitors, request.query_params.get(SEAL, "")
+        return visitors.is_sealed(cookies_of(request), told, seal)
+
+    def showing(self, page: Response, asked: Iterable[OpenQuestion]) -> Response:
+        """Return a page; once it is sent, the records of these questions say that the pages showed them."""
+        if self.services is not None:
+            note = self.services.questions.note_shown
+            page.background = BackgroundTask(note, tuple(asked), "on the pages")
+        return page
 
     async def read(self, request: Request, look: Look, *, slug: str = "", is_fresh: bool = False) -> Shown:
         """Read the content and the frame of a project's page, in one view of the store.
@@ -228,6 +248,12 @@ class WorkingSite(Site):
     """The objects that pages need if people can change data on them."""
 
     services: PageServices
+
+    def done(self, request: Request, address: str) -> Response:
+        """Redirect a browser to a page that says what was done; nobody else can make a page say so."""
+        address, mark, place = address.partition("#")
+        seal = self.services.visitors.seal(cookies_of(request), told_by(address))
+        return see(f"{address}&{urlencode({SEAL: seal})}{mark}{place}")
 
     async def project(self, request: Request) -> Project:
         """Return the project that an address names.

@@ -71,7 +71,7 @@ async def decide_task(site: WorkingSite, request: Request) -> Response:
             )
         decision, outcome = _DECISIONS[form.do]
         await services.runs.decide_task(project.slug, form.task, form.name, answer=decision, why=form.why)
-        answer = see(links.page(project.slug, "tasks", done=outcome))
+        answer = site.done(request, links.page(project.slug, "tasks", done=outcome))
         remember_name(request, answer, form.name.strip())
         return answer
     return see(links.page(project.slug, "tasks"))

@@ -27,7 +27,7 @@ from postroom.web.reading import (
     shown_messages,
     thread_rows,
 )
-from postroom.web.serving import LONGEST_NAME, choice, number, remembered_name
+from postroom.web.serving import MAX_NAME_LENGTH, choice, number, remembered_name
 from postroom.web.site import Site
 
 THREADS: Final = 30
@@ -69,8 +69,8 @@ async def threads(site: Site, request: Request) -> Response:
     wanted = Wanted(
         show=_SHOWN[choice(request, "show", tuple(_SHOWN))],
         importance=choice(request, "importance", tuple(LEVELS)),
-        agent=given.get("agent", "").strip()[:LONGEST_NAME],
-        person=given.get("person", "").strip()[:LONGEST_NAME],
+        agent=given.get("agent", "").strip()[:MAX_NAME_LENGTH],
+        person=given.get("person", "").strip()[:MAX_NAME_LENGTH],
     )
 
     def look(tx: Transaction, project: Project) -> dict[str, Any]:

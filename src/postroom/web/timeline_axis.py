@@ -22,8 +22,8 @@ PRESETS: Final[Mapping[str, int]] = {
     "8h": 8 * HOUR,
 }
 """The lengths that a span may have, keyed by their names in an address."""
-SHORTEST: Final = 200
-LONGEST: Final = 50 * 365 * DAY
+MIN_SPAN: Final = 200
+MAX_SPAN: Final = 50 * 365 * DAY
 _STEPS: Final = (
     *(10, 20, 50, 100, 200, 500),
     *(one * SECOND for one in (1, 2, 5, 10, 15, 30)),
@@ -31,7 +31,7 @@ _STEPS: Final = (
     *(one * HOUR for one in (1, 2, 3, 6, 12)),
     *(one * DAY for one in (1, 2, 7, 14, 30, 91, 182, 365, 1825)),
 )
-_MOST_TICKS: Final = 9
+_MAX_TICKS: Final = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Axis:
 
     def ticks(self, zone: tzinfo = UTC) -> Iterator[tuple[int, float, str]]:
         """Yield round times with their positions and labels."""
-        step = next((one for one in _STEPS if self.length / one <= _MOST_TICKS), _STEPS[-1])
+        step = next((one for one in _STEPS if self.length / one <= _MAX_TICKS), _STEPS[-1])
         instant = -(-self.span.begin // step) * step
         while instant < self.span.end:
             yield instant, self.at(instant), clock(instant, step, zone)

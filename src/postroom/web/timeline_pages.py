@@ -16,15 +16,15 @@ from postroom.web import links, reading
 from postroom.web.serving import NUMBER, choice
 from postroom.web.site import Site
 from postroom.web.timeline import Window, window
-from postroom.web.timeline_axis import PRESETS, SHORTEST, Axis, lasts, spelled
+from postroom.web.timeline_axis import MIN_SPAN, PRESETS, Axis, lasts, spelled
 from postroom.web.timeline_marks import BAR, LANE, LANES, Picture, picture, took
 from postroom.web.timeline_rows import ROWS, Row, listed, upright
-from postroom.web.timeline_span import DEFAULT, LENGTHS, SHORTEST_ZOOM, ends_by, longest_of, span_of
+from postroom.web.timeline_span import DEFAULT, LENGTHS, MIN_ZOOM, ends_by, longest_of, span_of
 
 KINDS: Final = {"messages": "arrows", "runs": "marks", "files": "bands"}
 """The kinds of marks that can be shown alone, each with the part of the picture that contains it."""
 FOLDINGS: Final = ("-idle", "-quiet", "idle", "quiet")
-LONGEST_NAME: Final = 600
+MAX_NAME_LENGTH: Final = 600
 TAIL: Final = 12
 """Number of lines of a run's output that are shown next to the picture."""
 
@@ -68,7 +68,7 @@ class Asked:
     def limits(self) -> tuple[int, int]:
         """The shortest and the longest length for zooming; a length that a link gives is always allowed."""
         length = self.span.end - self.span.begin
-        return min(SHORTEST_ZOOM, length), max(self.longest, length)
+        return min(MIN_ZOOM, length), max(self.longest, length)
 
     @property
     def nearest(self) -> str:
@@ -83,7 +83,7 @@ class Asked:
 
     def at(self, begin: int, end: int) -> str:
         """Return the address of the picture for another span, which ends at most a moment after now."""
-        half = max(end - begin, SHORTEST) // 2
+        half = max(end - begin, MIN_SPAN) // 2
         middle = min((begin + end) // 2, ends_by(self.now, 2 * half) - half)
         return self.to(length="", span=Span(begin=max(middle - half, 0), end=middle + half))
 
@@ -184,7 +184,7 @@ def _further(asked: Asked, rows: Sequence[Row]) -> str:
     last = rows[ROWS - 1].at
     # Other events of the same time may follow it, unless the list has only events of this time.
     end = last + (rows[0].at > last)
-    begin = max(min(asked.span.begin, end - SHORTEST), 0)
+    begin = max(min(asked.span.begin, end - MIN_SPAN), 0)
     return asked.to(length="", span=Span(begin=begin, end=end))
 
 
@@ -194,11 +194,11 @@ def _seen(reads: MailReads, request: Request, project: Project, now: int) -> tup
         slug=project.slug,
         now=now,
         span=Span(begin=0, end=1),
-        agent=given.get("agent", "")[:LONGEST_NAME],
-        thread=given.get("thread", "")[:LONGEST_NAME],
+        agent=given.get("agent", "")[:MAX_NAME_LENGTH],
+        thread=given.get("thread", "")[:MAX_NAME_LENGTH],
         kind=choice(request, "kind", ("", *KINDS)),
         opened=",".join(one for one in FOLDINGS if one in given.get("open", "").split(",")),
-        chosen=given.get("sel", "")[:LONGEST_NAME],
+        chosen=given.get("sel", "")[:MAX_NAME_LENGTH],
     )
     length, span, last = span_of(reads, request, project, now)
     asked = replace(asked, length=length, span=span, last=last)

@@ -11,13 +11,13 @@ from postroom.mail.projects import PEOPLE_KEY
 from postroom.stores.mail.access import MailReads
 from postroom.web.serving import choice, number
 from postroom.web.timeline import AGENTS, ALONE, ARROWS, HELD
-from postroom.web.timeline_axis import DAY, LONGEST, MINUTE, PRESETS, SECOND, SHORTEST
+from postroom.web.timeline_axis import DAY, MAX_SPAN, MIN_SPAN, MINUTE, PRESETS, SECOND
 
 LENGTHS: Final = (*PRESETS, "all")
 DEFAULT: Final = "8h"
 LAST: Final = "last"
 """The name of a span that ends at the last event, however old it is."""
-SHORTEST_ZOOM: Final = min(PRESETS.values())
+MIN_ZOOM: Final = min(PRESETS.values())
 """The shortest span for zooming in; a link to runs that are close together may lead to a shorter one."""
 GROWING: Final = ("1m", "15m", "1h")
 """The initial lengths of the span for a project without events, by the project's age."""
@@ -46,7 +46,7 @@ def span_of(reads: MailReads, request: Request, project: Project, now: int) -> t
         there = there or Span(begin=project.created_at, end=now)
         shown = _last(reads, project, there) if length == LAST else there
         return length, _around(shown, now), there.end
-    if begin is None or end is None or not SHORTEST <= end - begin <= LONGEST or end > now + LONGEST:
+    if begin is None or end is None or not MIN_SPAN <= end - begin <= MAX_SPAN or end > now + MAX_SPAN:
         raise InvalidArgument(
             "a span is from a time to a later time, in milliseconds",
             value=str(request.query_params)[:80],
@@ -92,7 +92,7 @@ def longest_of(reads: MailReads, project: Project, now: int) -> int:
     """Return the maximum length for zooming out: the longest preset, or the whole project if longer."""
     first = reads.begin_of(project.id)
     age = now - min(project.created_at, now if first is None else first)
-    return min(max(PRESETS[DEFAULT], age + age // 10), LONGEST)
+    return min(max(PRESETS[DEFAULT], age + age // 10), MAX_SPAN)
 
 
 def ends_by(now: int, size: int) -> int:

@@ -150,7 +150,7 @@ async def _sent(site: WorkingSite, request: Request) -> Response:
     if typed.thread and posted.slug == project.slug:
         address = links.page(posted.slug, "t", typed.thread, newest=True, sent=posted.message)
         address += f"#m-{posted.message}"
-    answer = see(address)
+    answer = site.done(request, address)
     remember_name(request, answer, typed.name.strip())
     return answer
 

@@ -115,7 +115,7 @@ class Play:
 
     def answer(self, word: str) -> None:
         """Answer the agents' question, unless it was answered elsewhere in the meantime."""
-        for question in show.items(perform(self.server, "list_questions").get("questions")):
+        for question in show.items(perform(self.server, "list_questions", limit=500).get("questions")):
             if question["question"] == agent.MAY_I and self.slug in question["thread_id"]:
                 with suppress(StaleDecision):
                     perform(self.server, "answer_question", number=question["number"], answer=word)

@@ -64,7 +64,7 @@ from postroom.executors.jsonrpc import (
 from postroom.executors.processes.active import StopReason
 from postroom.executors.processes.asking import version_in
 from postroom.executors.processes.executor import is_session
-from postroom.executors.processes.output import LEAST_LINE_BYTES, StdinWriter, Stream, Tail
+from postroom.executors.processes.output import MIN_LINE_BYTES, StdinWriter, Stream, Tail
 from postroom.executors.processes.process_runner import ProcessRunner, Work
 from postroom.log import get_logger
 from postroom.ports import RunControl
@@ -73,13 +73,13 @@ from postroom.version import __version__
 _LOG = get_logger(__name__)
 
 
-MOST_CALLS: Final = 256
+MAX_CALLS: Final = 256
 """Maximum number of tool calls whose details are remembered at the same time."""
-MOST_EVENTS: Final = 3_000
+MAX_EVENTS: Final = 3_000
 """Maximum events about calls in a turn; further events are dropped."""
-MOST_KEPT: Final = 16 << 10
+MAX_KEPT: Final = 16 << 10
 """Maximum characters of a detail of a call; a longer detail is replaced by its digest."""
-MOST_TOLD: Final = 2_000
+MAX_TOLD: Final = 2_000
 _ENDS: Final = {"completed": ToolCallOutcome.SUCCEEDED, "failed": ToolCallOutcome.FAILED}
 
 
@@ -109,7 +109,7 @@ class Turn:
                 await self._call(update)
             case "notice":
                 words = (str(update.get(part) or "") for part in ("title", "description"))
-                _LOG.warning("acp.notice", notice=storable(" ".join(words))[:MOST_TOLD])
+                _LOG.warning("acp.notice", notice=storable(" ".join(words))[:MAX_TOLD])
 
     async def _text(self, update: Mapping[str, Any]) -> None:
         content, message_id = update.get("content"), update.get("messageId")
@@ -135,15 +135,15 @@ class Turn:
 
     async def _call(self, update: Mapping[str, Any]) -> None:
         id, status = update.get("toolCallId"), update.get("status")
-        if not isinstance(id, str) or not id or len(id) > MOST_TOLD:
+        if not isinstance(id, str) or not id or len(id) > MAX_TOLD:
             return
         is_new = id not in self._calls
         call = self._calls[id] = self.details(update)
-        if len(self._calls) > MOST_CALLS:
+        if len(self._calls) > MAX_CALLS:
             oldest = next(iter(self._calls))
             del self._calls[oldest]
             self._ended.discard(oldest)
-        name = storable(str(call.get("title", "tool")))[:MOST_TOLD]
+        name = storable(str(call.get("title", "tool")))[:MAX_TOLD]
         told = told_id(id)
         if is_new and self._may_tell(2):
             await self._sink.emit(ToolCallStart(id=told, name=name))
@@ -155,12 +155,12 @@ class Turn:
 
     def _may_tell(self, events: int) -> bool:
         self._events += events
-        return self._events <= MOST_EVENTS
+        return self._events <= MAX_EVENTS
 
 
 def told_id(id: object) -> str:
     """Return the id of a call in the form that the run's events use."""
-    return storable(str(id))[:MOST_TOLD]
+    return storable(str(id))[:MAX_TOLD]
 
 
 def _done(id: str, name: str, status: str, update: Mapping[str, Any]) -> ToolCallDone:
@@ -176,13 +176,13 @@ def _short(value: object) -> str | None:
     if value is None:
         return None
     text = storable(json.dumps(value, ensure_ascii=False))
-    return text if len(text) <= MOST_TOLD else f"{text[:MOST_TOLD]}…"
+    return text if len(text) <= MAX_TOLD else f"{text[:MAX_TOLD]}…"
 
 
 def _bounded(value: object) -> object:
     """Return a detail of a call, or its digest if it is long."""
     text = json.dumps(value, sort_keys=True)
-    if len(text) <= MOST_KEPT:
+    if len(text) <= MAX_KEPT:
         return value
     return {"characters": len(text), "sha256": sha256(text.encode()).hexdigest()}
 
@@ -193,7 +193,7 @@ MAX_CALL_CHARS: Final = 2_000
 
 If the call is longer, the question states how many characters are omitted.
 """
-MOST_TITLE: Final = 200
+MAX_TITLE_LENGTH: Final = 200
 CALL_FIELDS: Final = ("title", "kind", "rawInput", "content", "locations")
 OF_THE_TURN: Final = frozenset({"call_id", "approval_id", "turn_id", "started_at_ms"})
 """Fields in `rawInput` with which `codex-acp` identifies the turn, the call and its start."""
@@ -257,7 +257,7 @@ def permission_of(call: Mapping[str, Any], options: object) -> Permission | None
 
 def _question(told: Mapping[str, Any], *, lasts: bool) -> str:
     kind, title = told.get("kind"), str(told.get("title", "a tool"))
-    title = title if len(title) <= MOST_TITLE else f"{title[:MOST_TITLE]}…"
+    title = title if len(title) <= MAX_TITLE_LENGTH else f"{title[:MAX_TITLE_LENGTH]}…"
     shown = [f"May the agent continue with {_visible(title)}"]
     shown.append(f" ({kind})" if isinstance(kind, str) and kind.isidentifier() else "")
     details = told["rawInput"] if "rawInput" in told else told.get("content")
@@ -403,7 +403,7 @@ class Conversation:
         self._forgets = False
         self._servers: list[dict[str, Any]] = []
         self._files: list[dict[str, Any]] = []
-        longest = max(runner.max_output_bytes, LEAST_LINE_BYTES)
+        longest = max(runner.max_output_bytes, MIN_LINE_BYTES)
         self._peer = Peer(self._write, longest_line=longest)
         stream = Stream(
             work.sink,

@@ -39,7 +39,7 @@ from postroom.executors.requests import prompt_of
 
 TOOL: Final = "permission"
 DONE: Final = "end_turn"
-MOST_NAMED: Final = 80
+MAX_NAMES_SHOWN: Final = 80
 """Maximum characters of the agent's own text that an error quotes."""
 _STOPS: Final = {
     "max_tokens": "it reached its limit of tokens",
@@ -131,7 +131,7 @@ class Outcome:
 
     def _stopped(self, failing: Failing, reason: str) -> CommandError:
         why = _STOPS.get(reason, "it gave an unknown reason")
-        named = storable(reason[:MOST_NAMED])
+        named = storable(reason[:MAX_NAMES_SHOWN])
         last = failing.quoted(None, self.talk.turn.said) or " nothing"
         what = f"stopped early: {why} ({named}); its last text{last}"
         return failing.by(AgentStopped, what, value=named)

@@ -10,10 +10,10 @@ from typing import Any, Final
 
 from postroom.contracts.messages import storable
 from postroom.executors.clients.client import CodingClient, Said, Shape
-from postroom.executors.processes.output import LEAST_LINE_BYTES, Lines, Tail
+from postroom.executors.processes.output import MIN_LINE_BYTES, Lines, Tail
 
-_MOST_TRIES: Final = 20
-_MOST_NAMED: Final = 80
+_MAX_TRIES: Final = 20
+_MAX_NAMES_SHOWN: Final = 80
 
 
 class Reading:
@@ -24,7 +24,7 @@ class Reading:
         self._most = most
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._lines = Lines(most)
-        self.raw = Tail(most if client.shape is not Shape.WHOLE else max(most, LEAST_LINE_BYTES))
+        self.raw = Tail(most if client.shape is not Shape.WHOLE else max(most, MIN_LINE_BYTES))
         self._text = Tail(most)
         self.said = Said()
         self.heard: Callable[[Mapping[str, Any]], None] | None = None
@@ -72,8 +72,8 @@ class Reading:
             self.heard(found)
         text = self._client.reader(self.said, found)
         is_reply = self.heard is not None and "id" in found
-        if found and not text and not is_reply and self.said == before and len(self._unknown) < _MOST_TRIES:
-            self._unknown[str(found.get("type", ", ".join(map(str, found))))[:_MOST_NAMED]] = None
+        if found and not text and not is_reply and self.said == before and len(self._unknown) < _MAX_TRIES:
+            self._unknown[str(found.get("type", ", ".join(map(str, found))))[:_MAX_NAMES_SHOWN]] = None
         self._text.add(storable(text).encode())
         return text
 
@@ -93,7 +93,7 @@ def _object_in(line: bytes) -> Mapping[str, Any] | None:
 def _objects(output: bytes) -> Iterator[bytes]:
     """Yield candidates for the single JSON object in an output with other lines before it."""
     end = output.rfind(b"}") + 1
-    begins = [at.start() for at in islice(re.finditer(rb"^\{", output, re.MULTILINE), _MOST_TRIES)]
+    begins = [at.start() for at in islice(re.finditer(rb"^\{", output, re.MULTILINE), _MAX_TRIES)]
     yield from (output[begin:end] for begin in begins)
 
 

@@ -27,7 +27,7 @@ from postroom.log import get_logger
 from postroom.ports import PendingBoundary
 
 _LOG = get_logger(__name__)
-_LONGEST_FOLDER: Final = 60
+_MAX_FOLDER_LENGTH: Final = 60
 """Maximum length in bytes of the path of a temporary folder for a socket; systems allow about 100 for the
 whole path.
 """
@@ -182,7 +182,7 @@ class SteeredTalk:
 
 def _listening() -> "tuple[TemporaryDirectory[str], socket.socket]":
     """Return a socket in a private folder with a short path, because systems limit socket paths."""
-    is_deep = len(os.fsencode(gettempdir())) > _LONGEST_FOLDER
+    is_deep = len(os.fsencode(gettempdir())) > _MAX_FOLDER_LENGTH
     folder = TemporaryDirectory(prefix="postroom-", dir="/tmp" if is_deep else None)  # noqa: S108 - as above
     listening = socket.socket(socket.AF_UNIX)
     try:

@@ -63,9 +63,9 @@ from postroom.ports import RunControl
 _LOG = get_logger(__name__)
 
 
-_MOST_TRIES: Final = 3
-_LONGEST: Final = 256
-_MOST_KEPT: Final = 100
+_MAX_TRIES: Final = 3
+_MAX_LENGTH: Final = 256
+_MAX_KEPT: Final = 100
 """Maximum number of sessions stored with a thread; beyond it, the session that was stored earliest is
 dropped.
 """
@@ -118,7 +118,7 @@ class Sessions:
         entry: dict[str, Json] = {"made_with": list(self.made_with), "session": session}
         if of_run is not None:
             entry["run"] = of_run
-        for tries_left in reversed(range(_MOST_TRIES)):
+        for tries_left in reversed(range(_MAX_TRIES)):
             try:
                 return await self._write(entry)
             except StaleClaim:
@@ -136,7 +136,7 @@ class Sessions:
         if sessions.get(self._name) == entry:
             return
         others = [one for one in sessions.items() if one[0] != self._name]
-        newest = dict([*others, (self._name, entry)][-_MOST_KEPT:])
+        newest = dict([*others, (self._name, entry)][-_MAX_KEPT:])
         whole: dict[str, Json] = {**(state or {}), self.key: newest}
         await self.control.coordinator.commit(ThreadCommit(thread_id=self.thread_id, thread_state=whole))
 
@@ -147,7 +147,7 @@ class Sessions:
 
 def is_session(session: object) -> bool:
     """Return whether a session id is safe to use as a command-line argument."""
-    if not isinstance(session, str) or not 0 < len(session) <= _LONGEST:
+    if not isinstance(session, str) or not 0 < len(session) <= _MAX_LENGTH:
         return False
     return session.isprintable() and not session.startswith("-")
 

@@ -46,7 +46,7 @@ class CommandLimits:
 
 CUT_NOTE: Final = "[the beginning was cut off: {count} bytes]\n"
 STREAM_NOTE: Final = "\n[further output is not streamed]\n"
-LEAST_LINE_BYTES: Final = 4 << 20
+MIN_LINE_BYTES: Final = 4 << 20
 """The minimum limit for the length of a JSON line, because programs send the output of a tool in one line."""
 
 
@@ -102,7 +102,7 @@ class Lines:
     """Splits a stream into lines. Lines that are longer than the limit are skipped."""
 
     def __init__(self, most: int) -> None:
-        self._most = max(most, LEAST_LINE_BYTES)
+        self._most = max(most, MIN_LINE_BYTES)
         self._begun = bytearray()
         self._too_long = False
 
@@ -164,7 +164,7 @@ class Stream:
             await self._sink.emit(TextDelta(delta=STREAM_NOTE))
 
 
-MOST_UNREAD: Final = 1 << 20
+MAX_UNREAD: Final = 1 << 20
 """Maximum bytes that a program may leave unread, in addition to the longest message to it."""
 
 
@@ -233,7 +233,7 @@ class StdinWriter(asyncio.Protocol):
             return
         self._longest = max(self._longest, len(line))
         transport.write(line)
-        if transport.get_write_buffer_size() > self._longest + MOST_UNREAD:
+        if transport.get_write_buffer_size() > self._longest + MAX_UNREAD:
             self._on_full()
 
     def finish(self) -> None:

@@ -56,8 +56,8 @@ PASSED: Final = frozenset({"PATH", "HOME", "LANG", "TERM", "TMPDIR", "USER", "SH
 MASK: Final = "[masked]"
 AGENT: Final = "POSTROOM_AGENT"
 _SECRET: Final = re.compile(r"TOKEN|KEY|SECRET|PASSWORD|PASSWD|CREDENTIAL", re.IGNORECASE)
-_SHORTEST_LINE: Final = 8
-_SHORTEST_BEGIN: Final = 4
+_MIN_LINE: Final = 8
+_MIN_BEGIN: Final = 4
 
 
 def child_environment(
@@ -90,7 +90,7 @@ def secrets_in(environment: Mapping[str, str]) -> tuple[str, ...]:
     for name, value in environment.items():
         if _SECRET.search(name) and value.strip():
             lines = (line.strip() for line in value.splitlines())
-            found |= {value, value.strip(), *(line for line in lines if len(line) >= _SHORTEST_LINE)}
+            found |= {value, value.strip(), *(line for line in lines if len(line) >= _MIN_LINE)}
     return tuple(sorted(found, key=len, reverse=True))
 
 
@@ -109,7 +109,7 @@ def masked(text: str, secrets: Iterable[str], *, is_cut: bool = False) -> str:
     for secret in known:
         text = text.replace(secret, MASK)
     length = max((_overlap(text, secret) for secret in known), default=0)
-    return text[:-length] + MASK if length >= _SHORTEST_BEGIN else text
+    return text[:-length] + MASK if length >= _MIN_BEGIN else text
 
 
 def _overlap(left: str, right: str) -> int:

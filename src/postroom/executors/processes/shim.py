@@ -42,7 +42,7 @@ _KILL_AGAIN, _TERM_AGAIN, _LOOK_AT_CLOCK = 0.02, 0.25, 1.0
 The last value is the longest single wait for a deadline. It is needed because the clock advances while the
 machine sleeps, but the time of a wait does not.
 """
-_MOST_NAMED = 100
+_MAX_NAMES_SHOWN = 100
 _QUICK_ROUNDS = 50
 """The number of kills after which the shim makes only one kill per second.
 
@@ -255,7 +255,7 @@ class Shim:
             self._kills += 1
             if self._kills > 1 and self._left != (left := [pid for pid, _ in found]):
                 self._left = left
-                self._say(b"left %s\n" % b" ".join(b"%d" % pid for pid in left[:_MOST_NAMED]))
+                self._say(b"left %s\n" % b" ".join(b"%d" % pid for pid in left[:_MAX_NAMES_SHOWN]))
 
 
 def _descendants() -> list[tuple[int, bytes]]:

@@ -65,7 +65,7 @@ CALLBACKS: Final = "/callbacks"
 """The path below which results are posted; only a signature authenticates the sender."""
 LARGEST_BODY: Final = 1 << 20
 """Maximum size in bytes of a result, whether it is an answer or a callback."""
-_LONGEST_ERROR: Final = 2_000
+_MAX_ERROR_LENGTH: Final = 2_000
 _STOPPED: Final = (TerminationKind.CANCELLED, TerminationKind.ERROR)
 
 
@@ -131,7 +131,7 @@ def result_of(body: bytes, dispatch_id: str) -> Result:
     if (told.text is None) == (told.error is None):
         raise InvalidArgument("a result needs either a text or an error", remedy=remedy)
     if told.error is not None:
-        return Result(error=storable(told.error[:_LONGEST_ERROR]))
+        return Result(error=storable(told.error[:_MAX_ERROR_LENGTH]))
     return Result(text=storable(told.text or ""))
 
 

@@ -131,11 +131,11 @@ def digest(*parts: str) -> str:
 # Parsing of the conversation in a request of the OpenAI protocol. Pure functions.
 
 
-LONGEST_PART: Final = 64 * 1024
+MAX_PART_LENGTH: Final = 64 * 1024
 """Maximum bytes of one text part."""
-MOST_PARTS: Final = 1_000
-MOST_MESSAGES: Final = 2_000
-MOST_IMAGES: Final = 8
+MAX_PARTS: Final = 1_000
+MAX_MESSAGES: Final = 2_000
+MAX_IMAGES: Final = 8
 _IMAGE: Final = re.compile(r"data:(image/(?:png|jpeg|gif|webp));base64,([A-Za-z0-9+/]+={0,2})")
 _TEXT_PARTS: Final = frozenset({"text", "input_text"})
 _FILE: Final = re.compile(r"data:([\w.+-]{1,64}/[\w.+-]{1,100});base64,([A-Za-z0-9+/]*={0,2})", re.ASCII)
@@ -152,8 +152,8 @@ def read_conversation(messages: Json, param: str, image_bytes: int) -> dict[str,
     """Parse a list of messages, and return the fields of `Asked`."""
     if not isinstance(messages, list) or not all(isinstance(one, Mapping) for one in messages):
         raise wrong(f"`{param}` must be a list of messages", param)
-    if len(messages) > MOST_MESSAGES:
-        raise wrong(f"`{param}` has more than {MOST_MESSAGES} messages", param)
+    if len(messages) > MAX_MESSAGES:
+        raise wrong(f"`{param}` has more than {MAX_MESSAGES} messages", param)
     told = [_message(one, f"{param}[{index}]", image_bytes) for index, one in enumerate(messages)]
     said = [one for one in told if one is not None and one.role is not Role.SYSTEM]
     if not said or said[-1].role is Role.ASSISTANT:
@@ -273,8 +273,8 @@ def _of_tool(one: Mapping[str, Json], where: str) -> Message:
 
 def _content(content: Json, param: str, image_bytes: int) -> tuple[str, tuple[Attachment, ...]]:
     parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
-    if not isinstance(parts, list) or len(parts) > MOST_PARTS:
-        raise wrong(f"the content must be text or a list of at most {MOST_PARTS} parts", param)
+    if not isinstance(parts, list) or len(parts) > MAX_PARTS:
+        raise wrong(f"the content must be text or a list of at most {MAX_PARTS} parts", param)
     texts: list[str] = []
     media: list[Attachment] = []
     for index, part in enumerate(parts):
@@ -288,8 +288,8 @@ def _content(content: Json, param: str, image_bytes: int) -> tuple[str, tuple[At
             media.append(_file(part, where, image_bytes))
         else:
             raise wrong("only parts of text, images and files are supported", where)
-    if len(media) > MOST_IMAGES:
-        raise wrong(f"there are more than {MOST_IMAGES} images and files", param)
+    if len(media) > MAX_IMAGES:
+        raise wrong(f"there are more than {MAX_IMAGES} images and files", param)
     text = clean("\n".join(texts))
     if not text.strip() and not media:
         raise wrong("a message is empty", param)
@@ -299,8 +299,8 @@ def _content(content: Json, param: str, image_bytes: int) -> tuple[str, tuple[At
 def _text(told: Json, where: str) -> str:
     if not isinstance(told, str):
         raise wrong("a text part has no text", where)
-    if len(told.encode("utf-8", "surrogatepass")) > LONGEST_PART:
-        raise wrong(f"a text part exceeds {LONGEST_PART} bytes", where, "string_above_max_length")
+    if len(told.encode("utf-8", "surrogatepass")) > MAX_PART_LENGTH:
+        raise wrong(f"a text part exceeds {MAX_PART_LENGTH} bytes", where, "string_above_max_length")
     return told
 
 
@@ -351,14 +351,14 @@ def decoded(ref: str) -> tuple[bytes | None, str | None]:
 
 
 UNSUPPORTED: Final = "unsupported_parameter"
-MOST_TOOLS: Final = 128
+MAX_TOOLS: Final = 128
 _FORMS: Final = ("text", "json_object", "json_schema")
-LONGEST_SESSION: Final = 200
+MAX_SESSION_LENGTH: Final = 200
 _SHOWN: Final = 60
 """Maximum number of characters of an invalid value that the error message quotes."""
 _TOOL: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _LARGEST: Final = 2**31 - 1
-_LONGEST_SEED: Final = 2**63 - 1
+_MAX_SEED_LENGTH: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -403,7 +403,7 @@ _FIELDS: Final[Mapping[str, _Kind]] = {
     "max_tokens": _integer(1, _LARGEST),
     "max_completion_tokens": _integer(1, _LARGEST),
     "max_output_tokens": _integer(1, _LARGEST),
-    "seed": _integer(-_LONGEST_SEED, _LONGEST_SEED),
+    "seed": _integer(-_MAX_SEED_LENGTH, _MAX_SEED_LENGTH),
     "stop": _Kind("text or a list of at most 4 texts", lambda one: isinstance(one, str) or _is_texts(one, 4)),
     "logit_bias": _Kind(
         "an object of numbers from -100 to 100",
@@ -633,8 +633,8 @@ def _overrides(data: Mapping[str, Json], limit: Json, more: dict[str, Json]) -> 
 def _tools(told: Json, function_of: Callable[[Mapping[str, Json]], Json]) -> tuple[ToolDescriptor, ...]:
     if told is None:
         return ()
-    if not isinstance(told, list) or len(told) > MOST_TOOLS:
-        raise wrong(f"`tools` must be a list of at most {MOST_TOOLS} tools", "tools")
+    if not isinstance(told, list) or len(told) > MAX_TOOLS:
+        raise wrong(f"`tools` must be a list of at most {MAX_TOOLS} tools", "tools")
     made: list[ToolDescriptor] = []
     for index, one in enumerate(told):
         where = f"tools[{index}]"
@@ -693,7 +693,7 @@ def session_name(told: Json, param: str | None) -> str | None:
     if told is None or told == "":
         return None
     if not isinstance(told, str) or not SESSION.fullmatch(told):
-        raise wrong(f"the name of a session must be one line of 1 to {LONGEST_SESSION} characters", param)
+        raise wrong(f"the name of a session must be one line of 1 to {MAX_SESSION_LENGTH} characters", param)
     return told
 
 
@@ -1041,9 +1041,9 @@ def _shown_tool(tool: Mapping[str, Json]) -> dict[str, Json]:
 SIGN_OF_LIFE: Final = ": waiting\n\n"
 
 
-MOST_WAITING: Final = 1_000
-MOST_EXCHANGES: Final = 2_000
-MOST_CHARACTERS: Final = 20_000_000
+MAX_WAITING: Final = 1_000
+MAX_EXCHANGES: Final = 2_000
+MAX_CHARACTERS: Final = 20_000_000
 _BETWEEN: Final = "\n\n"
 _HUNG_UP: Final = "hung_up"
 _NOTHING: Final[Mapping[str, Any]] = {}
@@ -1295,9 +1295,9 @@ class Exchanges:
         known = self._exchanges.get((chat_id, message_id))
         if known is not None:
             refuse_other_content(known.fingerprint, fingerprint)
-        if self._waiting >= MOST_WAITING:
+        if self._waiting >= MAX_WAITING:
             raise Refused(
-                429, "too_many_waiting", f"{MOST_WAITING} requests are waiting already", retry_after=5
+                429, "too_many_waiting", f"{MAX_WAITING} requests are waiting already", retry_after=5
             )
         exchange = known or self._opened(chat_id, message_id)
         exchange.fingerprint = fingerprint
@@ -1397,7 +1397,7 @@ class Exchanges:
     def _trim(self) -> None:
         characters = sum(exchange.size for exchange in self._exchanges.values())
         for key, exchange in list(self._exchanges.items()):
-            if len(self._exchanges) <= MOST_EXCHANGES and characters <= MOST_CHARACTERS:
+            if len(self._exchanges) <= MAX_EXCHANGES and characters <= MAX_CHARACTERS:
                 return
             if not exchange.waits:
                 del self._exchanges[key]
@@ -1542,8 +1542,8 @@ RETRIED_WITHIN_MS: Final = 3_600_000
 """The period within which a request without a key may be a repetition. Clients wait ten minutes or more."""
 _NEWEST: Final = 6
 """How many of the newest equal requests are compared to find the one that a request repeats."""
-_MOST_COUNTS: Final = 2_000
-_MOST_FAILED: Final = 20
+_MAX_COUNTS: Final = 2_000
+_MAX_FAILED: Final = 20
 
 
 class Repeats:
@@ -1644,7 +1644,7 @@ class Repeats:
             middle = (counted + beyond) // 2
             counted, beyond = (middle + 1, beyond) if await is_known(middle) else (counted, middle)
         self._counts[session, told, hour] = counted
-        while len(self._counts) > _MOST_COUNTS:
+        while len(self._counts) > _MAX_COUNTS:
             self._counts.popitem(last=False)
         return counted
 
@@ -1654,7 +1654,7 @@ class Repeats:
         Raises:
             Refused: The request with the key had other content, or each of twenty such requests failed.
         """
-        for number in range(_MOST_FAILED):
+        for number in range(_MAX_FAILED):
             name = f"again-{number}-{digest(key)}" if number else key
             place = session or own_session(name), name
             exchange = self._exchanges.find(*place)
@@ -1665,7 +1665,7 @@ class Repeats:
             refuse_other_content(
                 earlier if known is None else known.event.metadata.get("fingerprint"), fingerprint
             )
-        told = f"{_MOST_FAILED} requests with this Idempotency-Key failed or were cancelled: send a new key"
+        told = f"{_MAX_FAILED} requests with this Idempotency-Key failed or were cancelled: send a new key"
         raise Refused(409, "idempotency_conflict", told)
 
     def _is_missed(
@@ -1692,7 +1692,7 @@ def _is_answered(exchange: Exchange, known: KnownMessage | None) -> bool:
 
 
 LARGEST_BODY: Final = 10_000_000
-LEAST_KEY: Final = 16
+MIN_KEY_LENGTH: Final = 16
 SESSION_HEADER: Final = "X-Postroom-Session"
 KEY_HEADER: Final = "Idempotency-Key"
 
@@ -1739,10 +1739,10 @@ class ApiServerAdapter(HttpAdapter):
         super().__init__(config, clock=clock, timer=timer)
         self._options = options = config
         key = config.api_key or ""
-        if len(key) < LEAST_KEY:
+        if len(key) < MIN_KEY_LENGTH:
             raise ConfigError(
                 "the key is missing or too short",
-                remedy=secret_remedy("api_key", f"at least {LEAST_KEY} random characters"),
+                remedy=secret_remedy("api_key", f"at least {MIN_KEY_LENGTH} random characters"),
             )
         self._model = options.model
         self._created = self._clock.now() // 1000

@@ -90,9 +90,9 @@ __all__ = [
 
 _LOG = get_logger(__name__)
 _LOOK_AGAIN_MS: Final = 1_000
-MOST_TRIES: Final = 3
+MAX_TRIES: Final = 3
 """How often an update that triggers a bug in postroom is tried before it becomes a dead letter."""
-LONGEST_RAW: Final = 200_000
+MAX_RAW_LENGTH: Final = 200_000
 """Maximum characters of a raw update that its dead letter keeps."""
 _SECRETS: Final = ("token", "response_url", "trigger_id")
 """Fields of a raw update that contain credentials. Their reader could act as a person or as the bot."""
@@ -106,10 +106,10 @@ _BOT_TOKENS: Final = re.compile(
     r"|\b[A-Za-z0-9_-]{23,28}\.[A-Za-z0-9_-]{6,7}\.[A-Za-z0-9_-]{27,}"  # Discord
 )
 """Matches bot tokens, which people sometimes paste into messages."""
-_MOST_FAILING: Final = 1_000
+_MAX_FAILING: Final = 1_000
 _DEFECT: Final = "receive_failed"
 """The error code of a channel whose newest update triggered a bug and is being retried."""
-_LONGEST_PAUSE_MS = 60_000
+_MAX_PAUSE_MS = 60_000
 _END_SECONDS: Final = 10.0
 TOO_OFTEN = "the platform's limits allow it later"
 """The reason for a message that was not sent yet because of the rate limit. The platform was not called."""
@@ -352,7 +352,7 @@ class Liveness:
 
 def pause_ms(attempt: int, *, least: int = 0) -> int:
     """Return the pause after this many failed attempts: up to a minute, with random jitter."""
-    longest = min(500 * 2 ** min(attempt, 10), _LONGEST_PAUSE_MS)
+    longest = min(500 * 2 ** min(attempt, 10), _MAX_PAUSE_MS)
     return max(random.randint(longest // 2, longest), least)  # noqa: S311 - spreads tries, hides nothing
 
 
@@ -725,31 +725,31 @@ class BasePlatformAdapter(ABC):
         key = sha256(raw.encode()).hexdigest()
         before = self._failing.pop(key, 0)
         if isinstance(error, InputError):
-            tries, why = MOST_TRIES, f"an invalid update: {error.message}"
+            tries, why = MAX_TRIES, f"an invalid update: {error.message}"
             self.liveness.refused += 1
             kind = type(error).__name__
             _LOG.warning("channel.refused", platform=self.platform.value, code=error.code, kind=kind)
         else:
-            tries, why = min(before + 1, MOST_TRIES), f"an update caused a defect: {type(error).__name__}"
+            tries, why = min(before + 1, MAX_TRIES), f"an update caused a defect: {type(error).__name__}"
             _LOG.error("channel.update_failed", platform=self.platform.value, tries=tries, exc_info=error)
-        self._failing[key] = tries if tries < MOST_TRIES else before
-        if len(self._failing) > _MOST_FAILING:
+        self._failing[key] = tries if tries < MAX_TRIES else before
+        if len(self._failing) > _MAX_FAILING:
             self._failing.popitem(last=False)
-        if tries < MOST_TRIES:
+        if tries < MAX_TRIES:
             if self.liveness.state is AdapterState.CONNECTED:
                 self.liveness.state = AdapterState.RECONNECTING
             self.liveness.error_code, self.liveness.error = _DEFECT, f"{why}; see the log"
             raise ServerUnavailable(
                 f"{why}; see the log", remedy="postroom retries", details={"channel": _DEFECT}
             ) from error
-        if before < MOST_TRIES:
+        if before < MAX_TRIES:
             if self.keep_dead is not None:
-                await self.keep_dead(self.account, key, raw[:LONGEST_RAW], why)
+                await self.keep_dead(self.account, key, raw[:MAX_RAW_LENGTH], why)
             if not isinstance(error, InputError):
                 if not self.liveness.dead_updates:
                     self.liveness.degraded_at = self._clock.now()
                 self.liveness.dead_updates += 1
-            self._failing[key] = MOST_TRIES
+            self._failing[key] = MAX_TRIES
 
     def _turn(
         self,

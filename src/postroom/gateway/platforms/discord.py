@@ -78,9 +78,9 @@ _LOG = get_logger(__name__)
 # Convert Discord's data to postroom's types, without I/O or state.
 
 
-LONGEST_NONCE = 25
+MAX_NONCE_LENGTH = 25
 BUTTONS_A_ROW, ROWS = 5, 5
-LONGEST_LABEL, LONGEST_VALUE, LONGEST_NOTE = 80, 100, 2_000
+MAX_LABEL_LENGTH, MAX_VALUE_LENGTH, MAX_NOTE_LENGTH = 80, 100, 2_000
 EPHEMERAL = 1 << 6
 MENTIONS: Json = {"parse": ["users"], "replied_user": False}
 """The people that a message may notify: those it mentions, but never a role and never everyone."""
@@ -119,7 +119,7 @@ _CONVERSIONS: tuple[tuple[re.Pattern[str], _Put], ...] = (
 
 def nonce_of(dedupe_key: str) -> str:
     """Return a nonce for a dedupe key that is short enough for Discord; equal keys give equal nonces."""
-    return hashlib.sha256(dedupe_key.encode()).hexdigest()[:LONGEST_NONCE]
+    return hashlib.sha256(dedupe_key.encode()).hexdigest()[:MAX_NONCE_LENGTH]
 
 
 def body_of(text: str, *, nonce: str, reply_to: str | None = None) -> dict[str, Json]:
@@ -153,11 +153,11 @@ def form_of(body: dict[str, Json], attachment: Attachment, data: bytes) -> list[
 def components_of(card: Card) -> list[Json] | None:
     """Return a card's buttons in rows; None if Discord cannot show all of them."""
     if len(card.buttons) > BUTTONS_A_ROW * ROWS or any(
-        len(one.value) > LONGEST_VALUE for one in card.buttons
+        len(one.value) > MAX_VALUE_LENGTH for one in card.buttons
     ):
         return None
     shown: Sequence[Json] = [
-        {"type": 2, "style": 2, "label": one.label[:LONGEST_LABEL] or "\u200b", "custom_id": one.value}
+        {"type": 2, "style": 2, "label": one.label[:MAX_LABEL_LENGTH] or "\u200b", "custom_id": one.value}
         for one in card.buttons
     ]
     rows = range(0, len(shown), BUTTONS_A_ROW)
@@ -168,7 +168,7 @@ def note_of(text: str) -> dict[str, Json]:
     """Return a response to an interaction that only the person who pressed the button sees."""
     return {
         "type": 4,
-        "data": {"content": text[:LONGEST_NOTE], "flags": EPHEMERAL, "allowed_mentions": {"parse": []}},
+        "data": {"content": text[:MAX_NOTE_LENGTH], "flags": EPHEMERAL, "allowed_mentions": {"parse": []}},
     }
 
 
@@ -718,8 +718,8 @@ def bot_token(token: str | None) -> str:
 
 ABSENCE = "ABSENCE"
 """A marker in the queue for the start of a new session. When it is reached, missed messages are requested."""
-MOST_MARKS = 200
-MOST_PLACES = 5_000
+MAX_MARKS = 200
+MAX_PLACES = 5_000
 PAGE = 100
 TAKEN = "Got it."
 
@@ -764,7 +764,7 @@ class Intake:
         """
         known = self._marks.pop(channel_id, "0")
         self._marks[channel_id] = max(known, message_id, key=int)
-        while len(self._marks) > MOST_MARKS:
+        while len(self._marks) > MAX_MARKS:
             self._marks.popitem(last=False)
 
     def watch(self, now: int) -> None:
@@ -895,7 +895,7 @@ class Intake:
     def _known(self, channel_id: str, channel: Channel) -> Channel:
         self._channels[channel_id] = channel
         self._channels.move_to_end(channel_id)
-        while len(self._channels) > MOST_PLACES:
+        while len(self._channels) > MAX_PLACES:
             self._channels.popitem(last=False)
         return channel
 
@@ -941,7 +941,7 @@ class Intake:
 
 READY_SECONDS = 30
 SETTLE_SECONDS = 2
-LEAST_BEFORE_IDENTIFY_MS = 5_000
+MIN_BEFORE_IDENTIFY_MS = 5_000
 """The minimum time between two new sessions that Discord allows."""
 RESUMES = 5
 """The number of consecutive failures after which a new session is started."""
@@ -1122,7 +1122,7 @@ class DiscordAdapter(BasePlatformAdapter):
         while True:
             resume = resumable and self._attempt < RESUMES
             if self._attempt or not resume:
-                least = max(asked_ms, 0 if resume else LEAST_BEFORE_IDENTIFY_MS)
+                least = max(asked_ms, 0 if resume else MIN_BEFORE_IDENTIFY_MS)
                 await self._timer.sleep(pause_ms(self._attempt, least=least))
             self._attempt += 1
             await self._until_ours()
@@ -1313,7 +1313,7 @@ def _channel(chat_id: str, metadata: Metadata | None) -> str:
 def _nonce(metadata: Metadata | None) -> str:
     """Return a nonce that makes repetitions harmless, including the library's own retries."""
     key = (metadata or {}).get("dedupe_key")
-    return nonce_of(str(key)) if key else secrets.token_hex(LONGEST_NONCE // 2)
+    return nonce_of(str(key)) if key else secrets.token_hex(MAX_NONCE_LENGTH // 2)
 
 
 def _origin(url: str) -> tuple[str, str | None, int | None]:

@@ -31,7 +31,7 @@ OPEN_SECONDS = 30.0
 CLOSE_SECONDS = 2.0
 LOGIN_SECONDS = 60.0
 """The maximum duration of a login. It is long because the library retries Discord's own failures."""
-LONGEST_WAIT_SECONDS = 30.0
+MAX_WAIT_SECONDS = 30.0
 """The longest pause requested by Discord that the library itself waits out. Longer pauses are reported."""
 FORGET = 4_000
 """The close code after which Discord keeps the session, so that it can be resumed."""
@@ -298,7 +298,7 @@ def _client() -> "discord.Client":
     return discord.Client(
         intents=intents,
         max_messages=None,
-        max_ratelimit_timeout=LONGEST_WAIT_SECONDS,
+        max_ratelimit_timeout=MAX_WAIT_SECONDS,
         chunk_guilds_at_startup=False,
     )
 

@@ -84,7 +84,7 @@ from postroom.gateway.session import Platform, SessionSource
 # Extract the text of a mail: convert HTML to text, and remove the history and the signature below. No I/O.
 
 
-LONGEST = 400_000
+MAX_TEXT_LENGTH = 400_000
 """Maximum characters of a mail that are read. Mail written by people is shorter."""
 _SILENT = re.compile(r"<(!--|(?:script|style|title|template|noscript|svg|object)\b)", re.IGNORECASE)
 """Matches the beginning of an HTML element whose content is not shown."""
@@ -121,7 +121,7 @@ _FORWARD_SUBJECT = re.compile(
     r"^\s*(?:fwd?|wg|tr|rv|enc|vb|vs|pd|i|doorst|fs|trs|转发|轉寄|転送)\s*:", re.IGNORECASE
 )
 _AUTHOR = re.compile(r"^[>\s]*\*?(?:from|von|de|da|van|od|från|fra)\s*:\*?\s*(\S.{0,200})$", re.IGNORECASE)
-_MOST_HEADS = 12
+_MAX_HEADS = 12
 """How many lines below this line are searched for the author of the forwarded text."""
 _SHORT_SIGNATURE = 10
 """A line of two dashes without a trailing space begins a signature only within this many last lines."""
@@ -200,7 +200,7 @@ def text_of_html(html: str) -> str:
     The parser gets only simplified tags and text, because it is very slow on broken comments and tags.
     """
     words = _Words()
-    words.feed(_plain_tags(_heard(html[:LONGEST])))
+    words.feed(_plain_tags(_heard(html[:MAX_TEXT_LENGTH])))
     words.close()
     words.end_line()
     return re.sub(r"\n{3,}", "\n\n", "\n".join(words.lines)).strip()
@@ -256,7 +256,7 @@ def own_words(text: str) -> str:
 
     Return the whole text if the sender wrote below a quotation, or if nothing else would be left.
     """
-    whole = text[:LONGEST].strip()
+    whole = text[:MAX_TEXT_LENGTH].strip()
     lines = _without_signature(whole.split("\n"))
     lines = _without_history(lines)
     return "\n".join(lines).strip() or whole
@@ -268,7 +268,7 @@ def with_forwarded(text: str, subject: str) -> tuple[str, Forwarded | None]:
     Some mail programs put the same header lines above forwarded and above answered mails. There, the subject
     decides which of the two it is.
     """
-    whole = text[:LONGEST].strip()
+    whole = text[:MAX_TEXT_LENGTH].strip()
     lines = whole.split("\n")
     at = next((at for at, line in enumerate(lines) if _FORWARD_MARK.match(line)), None)
     if at is None and _FORWARD_SUBJECT.match(subject):
@@ -280,7 +280,7 @@ def with_forwarded(text: str, subject: str) -> tuple[str, Forwarded | None]:
     below = lines[at:]
     if all(line.startswith(">") for line in below[1:] if line.strip()):
         below = [line.removeprefix(">").removeprefix(" ") for line in below]
-    named = (_AUTHOR.match(line) for line in below[:_MOST_HEADS])
+    named = (_AUTHOR.match(line) for line in below[:_MAX_HEADS])
     author = next((found[1].strip().strip("*") for found in named if found), None)
     own = own_words("\n".join(lines[:at]))
     return own, Forwarded(text="\n".join(below).strip(), author=author)
@@ -343,12 +343,12 @@ MESSAGE_ID = re.compile(r"<[!#-;=?-\[\]-~]{1,250}>")
 _FROM = re.compile(r'\s*(?:((?:"(?:[^"\\]|\\.)*"|[^"<>(),;:\\])*)<([^<>]+)>|([^\s"<>(),;:\\]+))\s*')
 _MACHINES = ("mailer-daemon", "postmaster")
 _BULK = ("bulk", "list", "junk", "auto_reply")
-_MOST_PARTS = 200
+_MAX_PARTS = 200
 _DEEPEST = 30
-_MOST_REFERENCES = 100
-_LONGEST_HEAD = 256_000
-_LONGEST_FIELD = 8_000
-_MOST_BORDERS = 10_000
+_MAX_REFERENCES = 100
+_MAX_HEAD_LENGTH = 256_000
+_MAX_FIELD_LENGTH = 8_000
+_MAX_BORDERS = 10_000
 _FIELD = re.compile(rb"^content-(?:type|disposition):(?:[^\n]+|\n[ \t])*", re.IGNORECASE | re.MULTILINE)
 _HEAD_END = re.compile(rb"\r?\n\r?\n")
 _NO_CHARSETS = ("idna", "punycode", "unicode_escape", "raw_unicode_escape", "undefined", "mbcs", "oem")
@@ -402,9 +402,9 @@ def parsed(raw: bytes) -> Message:
         Malformed: The mail is nested too deeply, makes the parser fail, or would take very long to parse.
     """
     end = _HEAD_END.search(raw)
-    if (end.start() if end else len(raw)) > _LONGEST_HEAD or raw.count(b"\n--") > _MOST_BORDERS:
+    if (end.start() if end else len(raw)) > _MAX_HEAD_LENGTH or raw.count(b"\n--") > _MAX_BORDERS:
         raise Malformed("a mail with too many headers or parts")
-    if any(len(field[0]) > _LONGEST_FIELD for field in _FIELD.finditer(raw)):
+    if any(len(field[0]) > _MAX_FIELD_LENGTH for field in _FIELD.finditer(raw)):
         raise Malformed("a mail with a header that is too long")
     try:
         return BytesParser(policy=policy.compat32).parsebytes(raw)
@@ -557,8 +557,8 @@ def message_id_of(mail: Message) -> str | None:
 def thread_of(mail: Message) -> Thread:
     """Return a mail's subject and its references, the oldest first."""
     references, answered = _ids_of(mail, "References"), _ids_of(mail, "In-Reply-To")
-    known = [*references[:1], *references[1:][-_MOST_REFERENCES:]]
-    known += [one for one in answered[:_MOST_REFERENCES] if one not in known]
+    known = [*references[:1], *references[1:][-_MAX_REFERENCES:]]
+    known += [one for one in answered[:_MAX_REFERENCES] if one not in known]
     return Thread(subject=one_line(_decoded(_line(mail.get("Subject", "")))), references=tuple(known))
 
 
@@ -582,7 +582,7 @@ def leaves(mail: Message) -> Iterator[tuple[str, Message]]:
     while waiting:
         section, part = waiting.pop()
         seen += 1
-        if seen > _MOST_PARTS or section.count(".") > _DEEPEST:
+        if seen > _MAX_PARTS or section.count(".") > _DEEPEST:
             raise Malformed("a mail with too many parts")
         payload = part.get_payload()
         if part.get_content_maintype() == "multipart" and isinstance(payload, list):
@@ -626,7 +626,7 @@ def _content(
 
 def _text(part: Message) -> str:
     raw = part.get_payload(decode=True)
-    raw = raw[: LONGEST * 4] if isinstance(raw, bytes) else b""
+    raw = raw[: MAX_TEXT_LENGTH * 4] if isinstance(raw, bytes) else b""
     text = clean(_decode(raw, _param(part, "charset")))
     if part.get_content_type() == "text/plain" and (_param(part, "format") or "").lower() == "flowed":
         return unflowed(text)
@@ -706,12 +706,12 @@ def _instant_of(mail: Message) -> int | None:
 # only one thread may use a `Mailbox`. Errors and logs never contain passwords or the text of a mail.
 
 
-_LONGEST_LINE = 998
+_MAX_LINE_LENGTH = 998
 """Maximum characters of a line.
 
 Headers that fit into such a line are not folded, because some programs lose a folded message id.
 """
-_LONGEST_REFERENCES = 900
+_MAX_REFERENCES_LENGTH = 900
 """Maximum characters of the `References` header, which names the mails of the thread."""
 
 
@@ -790,7 +790,7 @@ def references_of(root: str | None, thread: Thread | None, answered: str | None)
     """Return the references of an answer: the root, then as many of the newest as fit into one line."""
     known = [root or "", *(thread.references if thread else ()), answered or ""]
     found = list(dict.fromkeys(one for one in known if MESSAGE_ID.fullmatch(one)))
-    while len(found) > 2 and sum(map(len, found)) + len(found) > _LONGEST_REFERENCES:
+    while len(found) > 2 and sum(map(len, found)) + len(found) > _MAX_REFERENCES_LENGTH:
         del found[1]
     return tuple(found)
 
@@ -823,7 +823,7 @@ def written(
         mail["References"] = " ".join(heading.references)
     mail["Auto-Submitted"] = "auto-replied" if heading.references else "auto-generated"
     mail["X-Auto-Response-Suppress"] = "All"
-    raw = mail.as_bytes(policy=policy.compat32.clone(linesep="\r\n", max_line_length=_LONGEST_LINE))
+    raw = mail.as_bytes(policy=policy.compat32.clone(linesep="\r\n", max_line_length=_MAX_LINE_LENGTH))
     return OutgoingEmail(sender=heading.sender, to=heading.to, message_id=heading.message_id, raw=raw)
 
 
@@ -1239,7 +1239,7 @@ _BATCH = 50
 _SHORT_PAUSE = 100
 _REMEMBERED = 1_000
 """Maximum number of mails whose subject and references are cached."""
-_MOST_LOOKED_UP = 20
+_MAX_LOOKED_UP = 20
 """How many of a mail's newest references are looked up."""
 _PATIENCE = 10.0
 """How many seconds `disconnect` waits for an active step."""
@@ -1360,7 +1360,7 @@ class EmailAdapter(BasePlatformAdapter):
         The newest reference that names a mail from postroom, or a stored mail of the same sender, decides.
         Not every reference need be present, because some mail programs refer only to the answered mail.
         """
-        for message_id in reversed(references[-_MOST_LOOKED_UP:]):
+        for message_id in reversed(references[-_MAX_LOOKED_UP:]):
             if (root := root_in(message_id, self._address)) is not None:
                 return root
             known = None if self._inbound is None else await self._inbound.look_up(source, message_id)

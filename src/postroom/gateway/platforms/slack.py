@@ -347,7 +347,7 @@ REPLAY_WINDOW_S: Final = 300
 _TS: Final = re.compile(r"[0-9]{1,12}\.[0-9]{1,9}")
 _SPOKEN: Final = (None, "file_share", "thread_broadcast", "me_message", "bot_message")
 _READ: Final = (*_SPOKEN, "message_changed", "message_deleted")
-_LONGEST_EARLIER: Final = 2_000
+_MAX_EARLIER_LENGTH: Final = 2_000
 _GONE: Final = ("tombstone", "hidden_by_limit")
 Ts: TypeAlias = Annotated[str, Meta(pattern=rf"^{_TS.pattern}\Z")]
 """The id of a message: its time, in seconds with a fraction."""
@@ -734,7 +734,7 @@ def said_in_thread(told: Json) -> tuple[str, str] | None:
     parts = [message.text or blocks, *(escape(one.words) for one in shared if not one.is_foreign)]
     parts += [escape(f"(forwards {one.author}: {one.words})") for one in shared if one.is_foreign]
     parts += [f"(file {one.name or ''})" for one in files]
-    said = " ".join(from_slack(" ".join(part for part in parts if part)).split())[:_LONGEST_EARLIER]
+    said = " ".join(from_slack(" ".join(part for part in parts if part)).split())[:_MAX_EARLIER_LENGTH]
     who = message.username or message.user or message.bot_id or "somebody"
     return message.ts, f"{who}: {said}" if said else ""
 
@@ -786,7 +786,7 @@ def _press(told: Json, bot: Bot) -> ButtonPress | None:
 
 UNREACHABLE: Final = "unreachable"
 ANSWER_LOST: Final = "answer_lost"
-LONGEST_WAIT_MS: Final = 3_600_000
+MAX_WAIT_MS: Final = 3_600_000
 TO_WRITE: Final = "chat:write"
 TO_REACT: Final = "reactions:write"
 TO_READ: Final = frozenset(
@@ -923,7 +923,7 @@ def read_answer(status: int, headers: Mapping[str, str], raw: bytes) -> Answer:
 def _wait(header: str | None) -> int | None:
     if header is None or not (header.isascii() and header.isdigit()):
         return None
-    return min(int(header[:9]) * 1000, LONGEST_WAIT_MS)
+    return min(int(header[:9]) * 1000, MAX_WAIT_MS)
 
 
 def refuse(answer: Answer, what: str, remedy: str) -> None:
@@ -973,16 +973,16 @@ def _give(scope: str) -> str:
     return f"add the scope {scope} in the app's settings, and install the app again"
 
 
-LONGEST_TEXT: Final = 40_000
+MAX_TEXT_LENGTH: Final = 40_000
 """Maximum characters of a message; Slack silently truncates longer ones."""
-LONGEST_EDIT: Final = 4_000
+MAX_EDIT_LENGTH: Final = 4_000
 """Maximum bytes of text in an edit; longer text goes into blocks."""
-LONGEST_BLOCKS: Final = 12_000
+MAX_BLOCKS_LENGTH: Final = 12_000
 """Maximum total characters of all blocks. Slack accepts a few hundred more without documenting it."""
-LONGEST_SECTION: Final = 3_000
+MAX_SECTION_LENGTH: Final = 3_000
 PIECE: Final = 2_500
 """Maximum characters of Markdown in one section. It is cut further if entities make it too long."""
-LONGEST_LABEL: Final = 75
+MAX_LABEL_LENGTH: Final = 75
 BUTTONS_A_ROW: Final = 25
 _SUMMARY: Final = 500
 
@@ -1006,23 +1006,25 @@ def card_body(card: Card) -> dict[str, Any]:
 def edit_body(markdown: str) -> dict[str, Any]:
     """Return the body of an edit: as text without blocks if it fits, otherwise in blocks."""
     text = to_mrkdwn(markdown)
-    if len(text.encode()) <= LONGEST_EDIT:
+    if len(text.encode()) <= MAX_EDIT_LENGTH:
         return {"text": text, "blocks": []}
     return {"text": _short(markdown), "blocks": _sections(markdown)}
 
 
 def blocks_fit(blocks: list[dict[str, Any]]) -> bool:
     """Return whether Slack accepts this much text in blocks."""
-    return sum(len(block["text"]["text"]) for block in blocks if block["type"] == "section") <= LONGEST_BLOCKS
+    return (
+        sum(len(block["text"]["text"]) for block in blocks if block["type"] == "section") <= MAX_BLOCKS_LENGTH
+    )
 
 
 def _short(markdown: str) -> str:
     text = to_mrkdwn(markdown)
-    return text if len(text.encode()) <= LONGEST_EDIT else f"{escape(markdown[:_SUMMARY])}…"
+    return text if len(text.encode()) <= MAX_EDIT_LENGTH else f"{escape(markdown[:_SUMMARY])}…"
 
 
 def _button(index: int, button: Button) -> dict[str, Any]:
-    label = {"type": "plain_text", "text": button.label[:LONGEST_LABEL] or "…"}
+    label = {"type": "plain_text", "text": button.label[:MAX_LABEL_LENGTH] or "…"}
     return {"type": "button", "action_id": f"{ACTION}{index}", "text": label, "value": button.value}
 
 
@@ -1039,11 +1041,11 @@ def _sections(markdown: str) -> list[dict[str, Any]]:
 def _within_limit(text: str) -> list[str]:
     """Split a text that its entities made too long. Cut at line ends if possible, and never in an entity."""
     pieces: list[str] = []
-    while len(text) > LONGEST_SECTION:
-        cut = text.rfind("\n", 1, LONGEST_SECTION)
+    while len(text) > MAX_SECTION_LENGTH:
+        cut = text.rfind("\n", 1, MAX_SECTION_LENGTH)
         if cut < 0:
-            entity = text.rfind("&", LONGEST_SECTION - 5, LONGEST_SECTION)
-            cut = entity if entity > 0 else LONGEST_SECTION
+            entity = text.rfind("&", MAX_SECTION_LENGTH - 5, MAX_SECTION_LENGTH)
+            cut = entity if entity > 0 else MAX_SECTION_LENGTH
         pieces.append(text[:cut])
         text = text[cut:].removeprefix("\n")
     return [piece for piece in (*pieces, text) if piece.strip()]
@@ -1101,7 +1103,7 @@ def result_of(answer: Answer, *, nothing_done: bool = False) -> SendResult:
 
 
 LARGEST_BODY: Final = 1024 * 1024
-MOST_FIELDS: Final = 100
+MAX_FIELDS: Final = 100
 
 
 class SlackReceiver:
@@ -1159,7 +1161,7 @@ def _parsed(content_type: str, body: bytes) -> tuple[str, Mapping[str, Any]]:
     if content_type.partition(";")[0].strip().lower() != "application/x-www-form-urlencoded":
         return EVENTS, _object(body)
     try:
-        fields = parse_qs(body.decode(), keep_blank_values=True, max_num_fields=MOST_FIELDS)
+        fields = parse_qs(body.decode(), keep_blank_values=True, max_num_fields=MAX_FIELDS)
     except ValueError:
         raise Malformed("the form cannot be read") from None
     form = {name: values[0] for name, values in fields.items()}
@@ -1233,12 +1235,12 @@ class SlackOptions(Rules, frozen=True, kw_only=True):
         return SlackApi(network, token)
 
 
-MOST_IN_THREAD: Final = 100
+MAX_IN_THREAD: Final = 100
 """Maximum number of a thread's earlier messages that are added to a mention: the first and the newest."""
 THREAD_PAGE: Final = 200
 """Maximum messages in one page of a thread. Slack returns the oldest first, and limits some apps to 15."""
-MOST_THREAD_PAGES: Final = 5
-MOST_THREADS: Final = 10_000
+MAX_THREAD_PAGES: Final = 5
+MAX_THREADS: Final = 10_000
 NOTE: Final = 1_000
 """Maximum characters of a note to one person."""
 
@@ -1441,7 +1443,7 @@ class SlackAdapter(BasePlatformAdapter):
         found = {root: ""}  # each page of Slack's response repeats the first message of the thread
         asked = {"channel": source.chat_id, "ts": root, "latest": event.message_id, "limit": THREAD_PAGE}
         is_whole = False
-        for _ in range(MOST_THREAD_PAGES):
+        for _ in range(MAX_THREAD_PAGES):
             answer = await self._called("conversations.replies", asked, form=True)
             page, following = answer.body.get("messages"), answer.body.get("response_metadata")
             if answer.refusal is not None or not isinstance(page, list):
@@ -1461,16 +1463,16 @@ class SlackAdapter(BasePlatformAdapter):
             event.unread += (
                 "the later messages of this thread" if first else "the earlier messages of this thread",
             )
-        if len(others) >= MOST_IN_THREAD:
+        if len(others) >= MAX_IN_THREAD:
             event.unread += ("older messages of this long thread",)
         if first:
-            said = [first, *others[1 - MOST_IN_THREAD :]]
+            said = [first, *others[1 - MAX_IN_THREAD :]]
             event.metadata["earlier"] = {"said": said, "mark": token_hex(4)}
 
     def _note_thread(self, source: SessionSource | None) -> None:
         if source is not None and source.thread_id is not None:
             self._threads_read[source.chat_id, source.thread_id] = None
-            if len(self._threads_read) > MOST_THREADS:
+            if len(self._threads_read) > MAX_THREADS:
                 self._threads_read.popitem(last=False)
 
     def remember(self, source: SessionSource, message_id: str) -> None:
@@ -1628,7 +1630,7 @@ class SlackAdapter(BasePlatformAdapter):
                 yield piece
 
     async def _say(self, method: str, body: Mapping[str, Any], metadata: Metadata | None = None) -> Answer:
-        too_long = len(body.get("text", "")) > LONGEST_TEXT  # Slack would truncate it silently
+        too_long = len(body.get("text", "")) > MAX_TEXT_LENGTH  # Slack would truncate it silently
         if too_long or not blocks_fit(body.get("blocks", [])):
             return Answer(refusal=refused("msg_too_long"))
         chat = body.get("channel_id") or (body["channel"] if method == "chat.postMessage" else None)

@@ -219,7 +219,7 @@ LEAVE_MS: Final = 10_000
 OPEN_S: Final = 15.0
 CLOSE_S: Final = 1.0
 LARGEST_FRAME: Final = 4 * 1024 * 1024
-MOST_WAITING: Final = 1_000
+MAX_WAITING: Final = 1_000
 """The number of queued envelopes at which the adapter stops reading. Slack keeps the rest."""
 
 _SILENT = logging.getLogger(f"{__name__}.library")
@@ -291,7 +291,7 @@ class SlackSocket:
         self._dialing = dialing
         self._open: set[_Connection] = set()
         self._arrived: asyncio.Queue[tuple[_Connection, Mapping[str, Any] | bytes]] = asyncio.Queue(
-            MOST_WAITING
+            MAX_WAITING
         )
 
     async def open(self) -> None:

@@ -285,15 +285,15 @@ def refused_token(why: str) -> CredentialRefused:
 WEBHOOK_PATH: Final = "/telegram"
 SECRET_HEADER: Final = "X-Telegram-Bot-Api-Secret-Token"  # noqa: S105 - the name of a header
 LARGEST_UPDATE: Final = 1024 * 1024
-LONGEST_NOTE: Final = 200
+MAX_NOTE_LENGTH: Final = 200
 LOOK_EVERY_MS: Final = 300_000
 """How often the adapter checks whether the webhook is still registered for this server."""
 
-_SHORTEST_POLL_MS: Final = 500
+_MIN_POLL_MS: Final = 500
 _BODY_SECONDS: Final = 15.0
 
 
-LONGEST_CAPTION: Final = 1_024
+MAX_CAPTION_LENGTH: Final = 1_024
 SEEN: Final = "👀"
 SHORT_TEXT: Final = 256
 """Maximum characters of a text that is formatted on the event loop."""
@@ -428,12 +428,12 @@ def unreachable(why: str) -> ServerUnavailable:
     )
 
 
-MOST_DATA_BYTES: Final = 64
+MAX_DATA_BYTES: Final = 64
 """Maximum bytes of data in a button."""
 
 _NUMBER: Final = re.compile(r"-?[0-9]{1,19}")
 _MIME: Final = re.compile(r"[a-z0-9][a-z0-9.+-]{0,60}/[a-z0-9][a-z0-9.+-]{0,80}", re.IGNORECASE)
-_LONGEST_NAME: Final = 200
+_MAX_NAME_LENGTH: Final = 200
 _MEDIA: Final = {
     MessageType.PHOTO: ("sendPhoto", "photo"),
     MessageType.VIDEO: ("sendVideo", "video"),
@@ -461,7 +461,7 @@ def place(chat_id: str, metadata: Metadata | None) -> dict[str, Json]:
 
 def keyboard(card: Card) -> dict[str, Json] | None:
     """Return a card's buttons, one below the other; None if a button's data is empty or too long."""
-    if any(not 0 < len(one.value.encode("utf-8", "replace")) <= MOST_DATA_BYTES for one in card.buttons):
+    if any(not 0 < len(one.value.encode("utf-8", "replace")) <= MAX_DATA_BYTES for one in card.buttons):
         return None
     rows = [
         [{"text": replace_unstorable(one.label), "callback_data": replace_unstorable(one.value)}]
@@ -479,7 +479,7 @@ def media_method(kind: MessageType, *, has_caption: bool) -> tuple[str, str]:
 
 def file_of(attachment: Attachment, data: FileContent) -> tuple[str, FileContent, str]:
     """Return the name, content and MIME type of a file. The name is treated as data and never interpreted."""
-    name = replace_unstorable(attachment.name or "")[:_LONGEST_NAME] or attachment.kind.value
+    name = replace_unstorable(attachment.name or "")[:_MAX_NAME_LENGTH] or attachment.kind.value
     mime = attachment.mime or ""
     return name, data, mime if _MIME.fullmatch(mime) else "application/octet-stream"
 
@@ -492,7 +492,7 @@ ALLOWED_UPDATES: Final = (*MESSAGES, *EDITS, "callback_query")
 """The updates that Telegram must send; it does not report deleted messages to bots."""
 CHAT_TYPES: Final = {"private": "dm", "group": "group", "supergroup": "group", "channel": "channel"}
 
-_LATEST: Final = 253_402_300_799
+_MAX_TIMESTAMP: Final = 253_402_300_799
 """The last second of the year 9999."""
 _COMMAND: Final = re.compile(r"/([A-Za-z0-9_]+)@([A-Za-z0-9_]+)(?=\s|$)")
 _ENVELOPE: Final = frozenset(
@@ -771,7 +771,7 @@ def read_message(raw: Mapping[str, Json], message: Message, me: Me) -> MessageEv
             event.text = f"/{command[1]}{event.text[command.end() :]}"
         elif source.chat_type != "dm":
             return None  # another bot's command
-    event.timestamp = message.date * 1_000 if 0 < message.date <= _LATEST else None
+    event.timestamp = message.date * 1_000 if 0 < message.date <= _MAX_TIMESTAMP else None
     is_reply = raw.keys() & _REPLIES
     files = _read_reply(raw, message, event, me) if is_reply else ()
     if message.media_group_id is not None:
@@ -1132,12 +1132,12 @@ class TelegramAdapter(BasePlatformAdapter):
         began, silence_ms = self._clock.now(), self._options.poll_seconds * 1_000
         updates = await self._asked("getUpdates", wanted, list, more_silence_ms=silence_ms)
         # If an answer is empty and came at once, or its updates have no number, the next would be the same.
-        moved = not updates and self._clock.now() - began >= _SHORTEST_POLL_MS
+        moved = not updates and self._clock.now() - began >= _MIN_POLL_MS
         for update in updates:
             await self.take_in(update, partial(self._take, update))
             if (update_id := update_id_of(update)) is not None:
                 self._offset, moved = update_id + 1, True
-        return 0 if moved else _SHORTEST_POLL_MS
+        return 0 if moved else _MIN_POLL_MS
 
     async def _look(self, _: int) -> int:
         """Check that Telegram still calls this server; return the pause before the next check."""
@@ -1201,7 +1201,7 @@ class TelegramAdapter(BasePlatformAdapter):
         if self._inbound is None:
             return
         note = replace_unstorable(await self._inbound.pressed(press))
-        shown = note[: self.capabilities.unit.fitting(note, 0, LONGEST_NOTE)]
+        shown = note[: self.capabilities.unit.fitting(note, 0, MAX_NOTE_LENGTH)]
         fields = {"callback_query_id": press.press_id, "text": shown}
         # The press is stored, so later messages need not wait for the note.
         if not self._tasks.closed:
@@ -1356,7 +1356,7 @@ class TelegramAdapter(BasePlatformAdapter):
             if (number := number_of(message_id)) is None:
                 return _unusable("the id of a message must be a number")
             fields = {**fields, "message_id": number}
-        name, limit = ("caption", LONGEST_CAPTION) if file else ("text", self.capabilities.limit)
+        name, limit = ("caption", MAX_CAPTION_LENGTH) if file else ("text", self.capabilities.limit)
         plain = replace_unstorable(text)
         if self.capabilities.unit.measure(plain) > limit:
             return SendResult.failed(

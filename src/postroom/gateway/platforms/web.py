@@ -71,7 +71,7 @@ from postroom.gateway.platforms.http_adapter import (
 from postroom.gateway.platforms.options import secret_remedy
 from postroom.gateway.platforms.safe_text import clean, one_line
 from postroom.gateway.session import Platform, SessionSource
-from postroom.gateway.spooling import MOST_FILES, head_of, spooled
+from postroom.gateway.spooling import MAX_FILES, head_of, spooled
 from postroom.markdown import AS_WRITTEN, Markdown
 from postroom.sse import SseResponse
 from postroom.stores.chats.files import FileStore
@@ -85,15 +85,15 @@ from postroom.stores.chats.web_chats import WebChats
 # begins a new log, whose name (`epoch`) is part of each number, so that the numbers of two logs differ.
 
 
-MOST_LOGGED: Final = 500
-MOST_CHARACTERS: Final = 5_000_000
-MOST_WATCHERS: Final = 16
+MAX_LOGGED: Final = 500
+MAX_CHARACTERS: Final = 5_000_000
+MAX_WATCHERS: Final = 16
 CHARACTERS_A_MS: Final = 32
 """The number of characters of a draft for which the server waits 1 ms before it sends the draft again.
 
 The server renders the whole draft each time, so it must send a long draft less often.
 """
-LONGEST_WAIT_MS: Final = 1_000
+MAX_WAIT_MS: Final = 1_000
 _ALIVE: Final = sse.entry("alive", "{}")
 MAIN: Final = "main"
 """The conversation for mail, reminders and notices, which belong to no other conversation."""
@@ -254,8 +254,8 @@ class ChatLog:
         old = self._entries.get(entry.entry_id)
         self._entries[entry.entry_id] = replace(entry, version=self._version)
         self._characters += entry.length - (0 if old is None else old.length)
-        while len(self._entries) > MOST_LOGGED or (
-            self._characters > MOST_CHARACTERS and len(self._entries) > 1
+        while len(self._entries) > MAX_LOGGED or (
+            self._characters > MAX_CHARACTERS and len(self._entries) > 1
         ):
             _, gone = self._entries.popitem(last=False)
             self._characters -= gone.length
@@ -327,9 +327,9 @@ class ChatLog:
         Raises:
             Refused: Too many pages are connected.
         """
-        if len(self._watchers) >= MOST_WATCHERS:
+        if len(self._watchers) >= MAX_WATCHERS:
             raise Refused(
-                429, "too_many_pages", f"{MOST_WATCHERS} pages are already open, the maximum", retry_after=10
+                429, "too_many_pages", f"{MAX_WATCHERS} pages are already open, the maximum", retry_after=10
             )
         watcher = Watcher()
         self._watchers.add(watcher)
@@ -369,7 +369,7 @@ class ChatLog:
             for event in others:
                 yield event
             drawn = sum(one.length for one in changed if one.draft)
-            if pause := min(drawn // CHARACTERS_A_MS, LONGEST_WAIT_MS):
+            if pause := min(drawn // CHARACTERS_A_MS, MAX_WAIT_MS):
                 await wait(pause)
             await watcher.news.wait()
 
@@ -481,10 +481,10 @@ def _filled(page: str, **values: str) -> str:
 
 
 SESSION_LIFE: Final = timedelta(hours=12)
-MOST_FAILURES: Final = 10
+MAX_FAILURES: Final = 10
 FAILURE_WINDOW: Final = timedelta(minutes=1)
-LEAST_TOKEN: Final = 16
-_MOST_ADDRESSES: Final = 1_024
+MIN_TOKEN_LENGTH: Final = 16
+_MAX_ADDRESSES: Final = 1_024
 _SESSION: Final = re.compile(r"([0-9]{13,15})\.[A-Za-z0-9_-]{22}")
 """The payload of a cookie, without the signature: the end of the session, and 16 random bytes."""
 
@@ -500,18 +500,18 @@ def read_people(token: str | None, name: str, others: Mapping[str, str]) -> dict
         raise ConfigError(
             "web has no token",
             value="token",
-            remedy=secret_remedy("token", f"at least {LEAST_TOKEN} random characters"),
+            remedy=secret_remedy("token", f"at least {MIN_TOKEN_LENGTH} random characters"),
         )
     for known, secret in people:
         if not 1 <= len(known) <= 64 or not known.isprintable():
             raise ConfigError(
                 "a name in web's people is invalid", remedy="use one line of 1 to 64 characters"
             )
-        if len(secret) < LEAST_TOKEN:
+        if len(secret) < MIN_TOKEN_LENGTH:
             raise ConfigError(
                 f"the token of {known!r} on web is too short",
                 value=known,
-                remedy=secret_remedy("token", f"at least {LEAST_TOKEN} random characters"),
+                remedy=secret_remedy("token", f"at least {MIN_TOKEN_LENGTH} random characters"),
             )
     if len({known for known, _ in people}) < len(people) or len({one for _, one in people}) < len(people):
         raise ConfigError(
@@ -564,14 +564,14 @@ class Visitors:
         return hmac.digest(key, payload.encode(), "sha256").hex()
 
     def _failed(self, address: str) -> None:
-        self._failures.setdefault(address, deque(maxlen=MOST_FAILURES)).append(self._clock.now())
+        self._failures.setdefault(address, deque(maxlen=MAX_FAILURES)).append(self._clock.now())
         self._failures.move_to_end(address)
-        while len(self._failures) > _MOST_ADDRESSES:
+        while len(self._failures) > _MAX_ADDRESSES:
             self._failures.popitem(last=False)
 
     def _wait(self, address: str) -> int:
         failures = self._failures.get(address, deque())
-        if len(failures) < MOST_FAILURES:
+        if len(failures) < MAX_FAILURES:
             return 0
         left = failures[0] + milliseconds(FAILURE_WINDOW) - self._clock.now()
         return max(0, -(-left // 1000))
@@ -604,14 +604,14 @@ def _is_own(origin: str, host: str) -> bool:
 
 LARGEST_JSON: Final = 1024 * 1024
 LARGEST_FORM: Final = 8 * 1024
-LONGEST_MESSAGE: Final = 100_000
-MOST_UPLOADED: Final = 100
+MAX_MESSAGE_LENGTH: Final = 100_000
+MAX_UPLOADED: Final = 100
 LARGEST_BODY: Final = 20_000_000
-MOST_ENTRIES: Final = 40
+MAX_ENTRIES: Final = 40
 """Number of entries of a conversation that the page loads at once."""
-MOST_CONVERSATIONS: Final = 50
+MAX_CONVERSATIONS: Final = 50
 """Number of conversations in the list that the page loads at once."""
-LONGEST_TITLE: Final = 60
+MAX_TITLE_LENGTH: Final = 60
 _UPLOAD_SECONDS: Final = 600
 _SHOWN_INLINE: Final = ("image/png", "image/jpeg", "image/gif", "image/webp")
 _MESSAGE_ID: Final = re.compile(r"[A-Za-z0-9_-]{8,64}")
@@ -771,12 +771,12 @@ class WebAdapter(HttpAdapter):
     async def _list(self, request: Request) -> Response:
         """Return the 50 most recently active conversations, or the next 50 before a position."""
         name = await self._who(request)
-        found = await self._chats().conversations(name, before=_before(request), limit=MOST_CONVERSATIONS + 1)
+        found = await self._chats().conversations(name, before=_before(request), limit=MAX_CONVERSATIONS + 1)
         shown = [
             {"id": one.conversation_id, "title": one.title, "at": one.active_at}
-            for one in found[:MOST_CONVERSATIONS]
+            for one in found[:MAX_CONVERSATIONS]
         ]
-        return json_response({"conversations": shown, "more": len(found) > MOST_CONVERSATIONS})
+        return json_response({"conversations": shown, "more": len(found) > MAX_CONVERSATIONS})
 
     async def _conversation(self, request: Request) -> Response:
         """Return the newest 40 entries or the 40 before a position, and the number of the newest change."""
@@ -784,13 +784,13 @@ class WebAdapter(HttpAdapter):
         conversation = _conversation_id(request.path_params["id"])
         log = self._logs[name]
         number = log.number
-        found = await self._chats().entries(name, conversation, before=before, limit=MOST_ENTRIES + 1)
-        stored = (Entry.from_body(one.body) for one in found[:MOST_ENTRIES])
+        found = await self._chats().entries(name, conversation, before=before, limit=MAX_ENTRIES + 1)
+        stored = (Entry.from_body(one.body) for one in found[:MAX_ENTRIES])
         entries = [log.find(one.entry_id) or one for one in stored]
         if before is None:
             entries += log.drafts(conversation)
         shown = await self._rendered(sorted(entries, key=lambda one: one.order))
-        return json_response({"entries": shown, "more": len(found) > MOST_ENTRIES, "event": number})
+        return json_response({"entries": shown, "more": len(found) > MAX_ENTRIES, "event": number})
 
     async def _rename(self, request: Request) -> Response:
         name, data = await self._read(request)
@@ -942,7 +942,7 @@ class WebAdapter(HttpAdapter):
         )
         uploaded = self._uploaded[name]
         uploaded[file.sha256] = file
-        while len(uploaded) > MOST_UPLOADED:
+        while len(uploaded) > MAX_UPLOADED:
             uploaded.popitem(last=False)
         return json_response(file.shown(), 201)
 
@@ -977,8 +977,8 @@ class WebAdapter(HttpAdapter):
 
         Each was just uploaded, or is already shown in this chat.
         """
-        if not isinstance(ids, list) or len(ids) > MOST_FILES or not all(isinstance(one, str) for one in ids):
-            raise Refused(400, "malformed", f"`files` must be a list of at most {MOST_FILES} ids")
+        if not isinstance(ids, list) or len(ids) > MAX_FILES or not all(isinstance(one, str) for one in ids):
+            raise Refused(400, "malformed", f"`files` must be a list of at most {MAX_FILES} ids")
         known = [await self._known(name, one) for one in ids]
         if None in known:
             raise Refused(400, "unknown_file", "a file is no longer here; choose it again")
@@ -1082,8 +1082,8 @@ class WebAdapter(HttpAdapter):
     ) -> MessageEvent:
         if not isinstance(text, str) or not (text.strip() or has_files):
             raise Refused(400, "malformed", "the message has no text")
-        if len(text) > LONGEST_MESSAGE:
-            raise Refused(413, "too_large", f"the text exceeds {LONGEST_MESSAGE} characters")
+        if len(text) > MAX_MESSAGE_LENGTH:
+            raise Refused(413, "too_large", f"the text exceeds {MAX_MESSAGE_LENGTH} characters")
         event = MessageEvent(
             text=clean(text),
             source=self._source(name, conversation),
@@ -1254,7 +1254,7 @@ def _title(text: str) -> str:
     """Return the first line of a text that is not empty, cut to 60 characters."""
     first = next((line for line in text.splitlines() if line.strip()), "")
     title = one_line(first.strip().lstrip("#>*` ") or first.strip())
-    return title if len(title) <= LONGEST_TITLE else f"{title[: LONGEST_TITLE - 1].rstrip()}…"
+    return title if len(title) <= MAX_TITLE_LENGTH else f"{title[: MAX_TITLE_LENGTH - 1].rstrip()}…"
 
 
 def _conversation_of(metadata: Metadata | None) -> str:
@@ -1264,7 +1264,7 @@ def _conversation_of(metadata: Metadata | None) -> str:
 
 def _reasoning(metadata: Metadata) -> str:
     """Return the reasoning that belongs to an answer or a draft, at most 100,000 characters of it."""
-    return storable(str(metadata.get("reasoning") or ""))[:LONGEST_MESSAGE]
+    return storable(str(metadata.get("reasoning") or ""))[:MAX_MESSAGE_LENGTH]
 
 
 def _conversation_id(given: Json) -> str:

@@ -50,7 +50,7 @@ from postroom.contracts.clock import Clock, Timer
 from postroom.contracts.errors import ConfigError, MissingExtra
 from postroom.contracts.messages import Json
 from postroom.contracts.signing import (
-    LEAST_SECRET,
+    MIN_SECRET_LENGTH,
     SIGNATURE,
     TIMESTAMP,
     WINDOW_SECONDS,
@@ -88,12 +88,12 @@ _LOG = get_logger(__name__)
 
 
 DELIVERY: Final = "X-Postroom-Delivery"
-LONGEST_PROMPT: Final = 2_000_000
+MAX_PROMPT_LENGTH: Final = 2_000_000
 """Maximum characters of a prompt. The limit is needed because a template may repeat a large field."""
-LONGEST_SHOWN: Final = 200
+MAX_SHOWN_LENGTH: Final = 200
 """How many characters of each inserted value are shown to the agent, to identify foreign text."""
 
-_LONGEST_WAIT_MS: Final = 3_600_000
+_MAX_WAIT_MS: Final = 3_600_000
 _DELIVERY: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _FIELD: Final = re.compile(r"\{([A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*)\}")
 RouteName = Annotated[
@@ -129,11 +129,11 @@ class HookTable(Table, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         for name, secret in (("secret", self.secret), ("callback_secret", self.callback_secret)):
-            if secret is not None and len(secret) < LEAST_SECRET:
+            if secret is not None and len(secret) < MIN_SECRET_LENGTH:
                 raise ConfigError(
                     f"the {name} is missing or too short",
                     value=name,
-                    remedy=secret_remedy(name, f"{LEAST_SECRET} characters or more"),
+                    remedy=secret_remedy(name, f"{MIN_SECRET_LENGTH} characters or more"),
                 )
         if self.callback_url is not None:
             refuse_address("callback_url", self.callback_url, query=True)
@@ -249,9 +249,9 @@ def foreign_fields(route: HookRoute, data: Mapping[str, Json], body: bytes) -> d
     """
     if route.prompt is not None:
         names = dict.fromkeys(found[1] for found in _FIELD.finditer(route.prompt))
-        return {name: _shown(_looked_up(data, name))[:LONGEST_SHOWN] for name in names}
+        return {name: _shown(_looked_up(data, name))[:MAX_SHOWN_LENGTH] for name in names}
     said = prompt_of(None, data, body)
-    return {} if route.scheme is Scheme.POSTROOM else {"the whole text": said[:LONGEST_SHOWN]}
+    return {} if route.scheme is Scheme.POSTROOM else {"the whole text": said[:MAX_SHOWN_LENGTH]}
 
 
 def _filled(template: str, data: Mapping[str, Json]) -> str:
@@ -260,8 +260,8 @@ def _filled(template: str, data: Mapping[str, Json]) -> str:
     for found in _FIELD.finditer(template):
         parts += (template[last : found.start()], _shown(_looked_up(data, found[1])))
         length += len(parts[-1])
-        if length > LONGEST_PROMPT:
-            raise Refused(413, "too_large", f"the prompt would exceed {LONGEST_PROMPT} characters")
+        if length > MAX_PROMPT_LENGTH:
+            raise Refused(413, "too_large", f"the prompt would exceed {MAX_PROMPT_LENGTH} characters")
         last = found.end()
     return "".join((*parts, template[last:]))
 
@@ -335,18 +335,18 @@ def _wait(text: str | None, now: int) -> int | None:
     if text is None:
         return None
     if re.fullmatch(r"[0-9]{1,9}", text):
-        return min(int(text) * 1000, _LONGEST_WAIT_MS)
+        return min(int(text) * 1000, _MAX_WAIT_MS)
     try:
         until = int(parsedate_to_datetime(text).timestamp() * 1000)
     except (ValueError, OverflowError):
         return None
-    return min(max(until - now, 0), _LONGEST_WAIT_MS)
+    return min(max(until - now, 0), _MAX_WAIT_MS)
 
 
 LARGEST_BODY: Final = 1024 * 1024
-MOST_ANSWERS: Final = 1_000
-MOST_CHARACTERS: Final = 20_000_000
-MOST_SIGNATURES: Final = 50_000
+MAX_ANSWERS: Final = 1_000
+MAX_CHARACTERS: Final = 20_000_000
+MAX_SIGNATURES: Final = 50_000
 
 
 class WebhookOptions(PlatformConfig, frozen=True, kw_only=True):
@@ -472,7 +472,7 @@ class WebhookAdapter(HttpAdapter):
     def _refuse_replay(self, signed: str, delivery: str, until: int) -> None:
         """Refuse a signature that was accepted under another delivery id, because it may be a replay."""
         now = self._clock.now()
-        while self._seen and (len(self._seen) > MOST_SIGNATURES or next(iter(self._seen.values()))[1] < now):
+        while self._seen and (len(self._seen) > MAX_SIGNATURES or next(iter(self._seen.values()))[1] < now):
             self._seen.popitem(last=False)
         known, _ = self._seen.setdefault(signed, (delivery, until))
         if known != delivery:
@@ -576,7 +576,7 @@ class _Answers:
                 continue
             parts.append({"text": text, "final": final, "key": key})
             self._characters += len(text)
-        while len(self._kept) > MOST_ANSWERS or (self._characters > MOST_CHARACTERS and len(self._kept) > 1):
+        while len(self._kept) > MAX_ANSWERS or (self._characters > MAX_CHARACTERS and len(self._kept) > 1):
             _, gone = self._kept.popitem(last=False)
             self._characters -= sum(len(part["text"]) for part in gone)
 

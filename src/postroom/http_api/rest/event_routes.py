@@ -39,7 +39,7 @@ BEAT: Final = 15
 """Number of seconds without an event after which a heartbeat is sent."""
 LIFE: Final = timedelta(hours=1)
 """The maximum duration of a stream; after it, callers must reconnect, and their access is checked again."""
-MOST_LISTENERS: Final = 128
+MAX_LISTENERS: Final = 128
 """Maximum number of concurrent streams and waiting requests; immediate responses are not limited."""
 _LISTS: Final = list_fields(input_schema(FollowEvents))
 
@@ -84,10 +84,10 @@ class EventService:
         return sse.SseResponse(self._events(asked, first, caller), left=self._leave)
 
     def _come(self) -> None:
-        if self._listeners >= MOST_LISTENERS:
+        if self._listeners >= MAX_LISTENERS:
             raise ServerUnavailable(
-                f"{MOST_LISTENERS} clients already listen to events, the maximum",
-                value=MOST_LISTENERS,
+                f"{MAX_LISTENERS} clients already listen to events, the maximum",
+                value=MAX_LISTENERS,
                 remedy="try again later, or call without `wait` and without a stream",
             )
         self._listeners += 1

@@ -14,7 +14,7 @@ from postroom.contracts.errors import InvalidArgument
 JSON: Final = "application/json"
 KEY_HEADER: Final = "Idempotency-Key"
 KEY_FIELD: Final = "idempotency_key"
-MOST_FIELDS: Final = 2_000
+MAX_FIELDS: Final = 2_000
 """Maximum number of query fields, which is about how many short ones fit into the longest query."""
 
 
@@ -26,11 +26,11 @@ def query_arguments(query: bytes, lists: frozenset[str]) -> dict[str, Any]:
     """
     try:
         pairs = parse_qsl(
-            query.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=MOST_FIELDS
+            query.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=MAX_FIELDS
         )
     except ValueError as error:  # invalid UTF-8 raises a ValueError, too
         raise InvalidArgument(
-            "the query is malformed", remedy=f"send at most {MOST_FIELDS} fields, UTF-8 percent-encoded"
+            "the query is malformed", remedy=f"send at most {MAX_FIELDS} fields, UTF-8 percent-encoded"
         ) from error
     found: dict[str, Any] = {name: [] for name, _ in pairs if name in lists}
     for name, value in pairs:

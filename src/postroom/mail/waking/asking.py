@@ -1,7 +1,7 @@
 """Questions of an active run to people: stored at once, asked at the end of the turn, answered once."""
 
 from itertools import count
-from typing import Final, NotRequired, TypedDict
+from typing import Final, Literal, NotRequired, TypedDict
 
 from msgspec import to_builtins
 
@@ -26,11 +26,15 @@ _OWN_RUN = "give the run's own id from POSTROOM_RUN of the program that the serv
 class AskedView(TypedDict):
     """A stored question. The question is asked when the run has ended its turn, so end the turn now.
 
-    If the question was already answered, `asked` is false, and `answer` is the answer: continue with it.
+    If the question was asked before, `asked` is false, and `state` says whether it is still open. If it was
+    answered, `answer` is the answer: continue with it. A closed question gets no answer any more.
     """
 
     question_id: str
     asked: bool
+    """Whether this call asked the question."""
+    state: NotRequired[Literal["open", "answered", "closed"]]
+    """The state of a question that was asked before."""
     answer: NotRequired[str]
 
 
@@ -61,12 +65,15 @@ def ask_person(context: WriteContext, asked: AskPerson) -> AskedView:
             question = replace(question, id=one.id)
         else:  # nobody has seen it yet, because it is shown only after the turn
             context.tx.unask(run_id, agent.id, one.id, context.now)
-    if not question.id:
+    is_new = not question.id
+    if is_new:
         numbers = (question_number(run_id, question.text, context.now, salt) for salt in count())
         taken = [one.id for one in before]
         question = replace(question, id=next(one for one in numbers if one not in taken))
     _keep(context, agent, run_id, question)
-    return {"question_id": question.id, "asked": True}
+    if is_new:
+        return {"question_id": question.id, "asked": True}
+    return {"question_id": question.id, "asked": False, "state": "open"}
 
 
 def ask_person_again(context: WriteContext, asked: AskPerson, kept: AskedView) -> AskedView:
@@ -74,23 +81,30 @@ def ask_person_again(context: WriteContext, asked: AskPerson, kept: AskedView) -
 
     If the server crashes or the attempt fails, the question is removed with the attempt. The next attempt
     repeats the call and gets the stored result, so the question must exist again under the same id. A
-    question that is still open or was answered is not asked again; the result then has its answer.
+    question that is still open or was answered is not asked again; the result then has its state and its
+    answer.
 
     Raises:
         IllegalTransition: The question does not exist, and the agent has no such active run.
     """
     home, agent = acting(context, asked.project_key, asked.agent_name)
-    if _is_outside(context, asked, agent):
-        return kept  # a question asked outside a run does not depend on an attempt
-    run_id = _run_of(context, asked)
-    run = context.tx.run_of(run_id)
+    number, run_id = kept["question_id"], ""
+    if _is_outside(context, asked, agent):  # the question does not depend on an attempt
+        threads = _threads(home, agent, number)
+        run = context.tx.run_begun_by(threads, f"{ASKED}{number}")
+        is_open = context.tx.is_pending(threads, f"{ASKED}{number}") if run is None else run.is_open
+    else:
+        run_id = _run_of(context, asked)
+        run, is_open = context.tx.run_of(run_id), True
     for one in run.answered if run is not None else ():
-        if one.ticket.tool_call_id == kept["question_id"]:
-            return {**kept, "asked": False, "answer": decision_told(one.decision)}
-    if not context.tx.has_asked(run_id, kept["question_id"]):
+        if number in (one.ticket.tool_call_id, one.ticket.ticket_id):
+            answer = decision_told(one.decision)
+            return {"question_id": number, "asked": False, "state": "answered", "answer": answer}
+    if run_id and not context.tx.has_asked(run_id, number):
         question = _question(context, asked, home, agent, run_id)
-        _keep(context, agent, run_id, replace(question, id=kept["question_id"]))
-    return kept
+        _keep(context, agent, run_id, replace(question, id=number))
+        return {"question_id": number, "asked": True}
+    return {"question_id": number, "asked": False, "state": "open" if is_open else "closed"}
 
 
 def _run_of(context: WriteContext, asked: AskPerson) -> str:
@@ -118,14 +132,13 @@ def _ask_outside(context: WriteContext, home: Project, agent: Agent, question: A
             "questions need a running server", value=question.text, remedy="start it: `postroom up`"
         )
     number = question_number(agent.id, question.text, context.now, context.dice.random())
-    lanes = [(int(number[0], 16) + place) % ASKING_LANES for place in range(ASKING_LANES)]
-    threads = [asking_thread(home.slug, agent.name, lane) for lane in lanes]
+    threads = _threads(home, agent, number)
     waiting = context.tx.waiting_runs(threads)
     free = [one for one in threads if one not in waiting]
     for one in waiting.values():
         for ticket in one.open_tickets:
             if (ticket.reason, ticket.asked) == (question.text, question.asked):
-                return {"question_id": ticket.ticket_id, "asked": True}
+                return {"question_id": ticket.ticket_id, "asked": False, "state": "open"}
     if not free:
         raise IllegalTransition(
             f"{agent.name} has {ASKING_LANES} open questions",
@@ -143,6 +156,12 @@ def _ask_outside(context: WriteContext, home: Project, agent: Agent, question: A
     )
     context.waking.accept(free[0], message, mode)
     return {"question_id": number, "asked": True}
+
+
+def _threads(home: Project, agent: Agent, number: str) -> list[str]:
+    """Return the threads for questions outside runs, first the one that is the likeliest for this number."""
+    lanes = [(int(number[0], 16) + place) % ASKING_LANES for place in range(ASKING_LANES)]
+    return [asking_thread(home.slug, agent.name, lane) for lane in lanes]
 
 
 def _keep(context: WriteContext, agent: Agent, run_id: str, question: AskedQuestion) -> None:

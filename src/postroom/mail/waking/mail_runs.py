@@ -36,7 +36,7 @@ from postroom.mail.context import Rules, WriteContext
 from postroom.mail.notes import notes_to_give
 from postroom.mail.reservations import in_run, release_reserved_in
 from postroom.mail.sending import Addressee, NewMessage, refusals, reply_subject, store_message, wake_readers
-from postroom.mail.tasks import MOST_REASON, block_unfinished, give_back
+from postroom.mail.tasks import MAX_REASON_LENGTH, block_unfinished, give_back
 from postroom.mail.waking.open_questions import ASK, IN_WINDOW, takes_reply
 from postroom.mail.waking.prompts import (
     ASKING,
@@ -408,7 +408,7 @@ async def _continued(activation: RunActivation) -> tuple[RunActivation, RunRecor
 
 
 _LOG = get_logger(__name__)
-MOST_ANSWERS = 40
+MAX_ANSWERS = 40
 """Number of a thread's newest messages that are checked: if all 40 are answers of runs, nobody reads them and
 no further answer is sent.
 """
@@ -428,7 +428,7 @@ class RunCompletion:
     text: str
     failed: str | None
     """Why the run failed; None if it succeeded."""
-    asked: tuple[str, ...] = ()
+    asked: tuple[RunWaitingTicket, ...] = ()
     """The questions for which the run waits.
 
     If there are any, the run has not ended, and its messages stay assigned.
@@ -466,11 +466,14 @@ class RunCompletion:
         for message in messages.values():
             if not self.asked and message.thread_id.startswith(TASK_THREAD):
                 why = f"the run failed: {self.failed}" if self.failed else "the run ended without done_task"
-                block_unfinished(context, project, agent, message.id, why[:MOST_REASON])
+                block_unfinished(context, project, agent, message.id, why[:MAX_REASON_LENGTH])
 
     def _asked(self, context: WriteContext, received: dict[int, Received]) -> list[int]:
         """Return the messages assigned to the run; return none if its questions were already sent."""
-        key = self.run_id, ANSWERED + "\n".join(filter(None, (self.dispatch_id, *self.asked)))
+        key = (
+            self.run_id,
+            ANSWERED + "\n".join(filter(None, (self.dispatch_id, *(one.reason for one in self.asked)))),
+        )
         if context.tx.answer(*key) is not None:
             return []
         context.tx.insert_answer(*key, "", b"null", context.now)
@@ -565,8 +568,8 @@ def _asker(context: WriteContext, agent: Agent, asked: Message, *, is_answer: bo
 
 def _nobody_reads(context: WriteContext, asked: Message) -> bool:
     """Return whether all of a thread's newest messages are answers of runs."""
-    newest = context.tx.thread_tail(asked.project_id, asked.thread_id, limit=MOST_ANSWERS)
-    return len(newest) == MOST_ANSWERS and all(context.tx.answering_run(one.id) is not None for one in newest)
+    newest = context.tx.thread_tail(asked.project_id, asked.thread_id, limit=MAX_ANSWERS)
+    return len(newest) == MAX_ANSWERS and all(context.tx.answering_run(one.id) is not None for one in newest)
 
 
 class MessageEffects(RunEffects):
@@ -649,7 +652,7 @@ def _completion(run: RunRecord) -> RunCompletion | None:
     """Return the end of a run or its questions, to notify senders; None if nobody has to be notified."""
     whose = agent_of(run.thread_id)
     messages = messages_named(run.input.trigger_message_ids if run.input else ())
-    asked = [one.reason for one in run.waiting.tickets] if run.waiting else []
+    asked = run.waiting.tickets if run.waiting else ()
     if whose is None or not messages or not (run.status is RunStatus.DONE or asked):
         return None
     return RunCompletion(
@@ -659,7 +662,7 @@ def _completion(run: RunRecord) -> RunCompletion | None:
         message_ids=tuple(messages),
         text=(run.waiting.message if run.waiting else run.final_output) or "",
         failed=_reason(run),
-        asked=tuple(asked),
+        asked=asked,
         by_reply=takes_reply(run),
         dispatch_id=run.dispatch_id or "",
     )

@@ -13,7 +13,7 @@ from typing import Final
 from postroom.contracts.clock import iso
 from postroom.contracts.errors import InvalidArgument, NotPermitted
 from postroom.contracts.mail import Agent, Message, Recipient
-from postroom.contracts.questions import LONGEST_TEXT, Answerer, Given, decision_on
+from postroom.contracts.questions import MAX_TEXT_LENGTH, Answerer, Given, decision_on
 from postroom.contracts.runs import RunRecord
 from postroom.contracts.tools import ToolCallResume
 from postroom.mail.projects import PEOPLE_SLUG, VISITOR, full_address
@@ -66,7 +66,7 @@ def given_by_reply(
         NotPermitted: The sender may not answer one of the questions.
         InvalidArgument: The answer is not valid for one of the questions.
     """
-    by, text = _answerer(tx, message.sender_id), message.body_md.strip()[:LONGEST_TEXT]
+    by, text = _answerer(tx, message.sender_id), message.body_md.strip()[:MAX_TEXT_LENGTH]
     found = list[tuple[str, ToolCallResume]]()
     for ticket in run.open_tickets:
         given = Given(value=text, by=by, at=f"{BY_MAIL}/{message.id}")

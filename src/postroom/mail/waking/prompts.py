@@ -12,7 +12,9 @@ from typing import Final
 from zlib import crc32
 
 from postroom.contracts.mail import Message
+from postroom.contracts.questions import YES_OR_NO
 from postroom.contracts.quoting import between, one_line, quoted, readable
+from postroom.contracts.runs import RunWaitingTicket
 from postroom.contracts.tasks import Task
 from postroom.contracts.tools import ToolCallResume
 
@@ -191,12 +193,24 @@ def decision_told(decision: ToolCallResume) -> str:
     return f"The answer is {word}.{only}{why}\nContinue with this answer."
 
 
-def asks(name: str, said: str, questions: Sequence[str], *, by_reply: bool = True) -> str:
-    """Return the notice that tells the senders of messages that the agent's run waits for a person."""
-    listed = "\n".join(f"- {one_line(one)}" for one in questions)
-    first = f"{readable(said).strip()}\n\n" if said.strip() else ""
+def asks(name: str, said: str, questions: Sequence[RunWaitingTicket], *, by_reply: bool = True) -> str:
+    """Return the notice that tells the senders of messages that the agent's run waits for a person.
+
+    Actions come first, because a text above them could open a block that hides or changes them.
+    """
+    listed = list[str]()
+    for one in questions:
+        takes = "" if one.asked == YES_OR_NO else f" (takes {one.asked.takes}, from {one.asked.who})"
+        listed.append(f"- {one_line(one.reason)}{one_line(takes)}")
     how = f"{'by replying to this message, ' if by_reply else 'on the pages '}or with `postroom questions`"
-    return f"{first}{name} has a question:\n\n{listed}\n\nAnswer {how}."
+    parts = (
+        *(one.asked.permits for one in questions),
+        readable(said).strip(),
+        f"{name} has a question:",
+        "\n".join(listed),
+        f"Answer {how}.",
+    )
+    return "\n\n".join(filter(None, parts))
 
 
 def clipped(text: str, most: int) -> str:

@@ -4,8 +4,8 @@ new entries of a log ─▶ one change for each subscription: the message, and t
 
 The message and the cursor are stored together, so each entry leads to one message only, even after restarts
 and with several servers. If a subscription does not match an entry, only this process remembers that it has
-read the entry. The stored cursor follows at least every `MOST` entries, so a new process reads few of them
-again.
+read the entry. The stored cursor follows at least every `MAX_EVENTS_READ` entries, so a new process reads few
+of them again.
 
 Git reports no merges. For subscriptions to merged branches, each round therefore compares the main branch of
 the project's repository with its commit in the log, and logs the difference. Their cursors stay at the newest
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from postroom.mail.service import Mail
 
 _LOG = get_logger(__name__)
-MOST: Final = 500
+MAX_EVENTS_READ: Final = 500
 """Maximum number of entries for one message, or of read entries until the cursor is stored without one."""
 _PAGE: Final = 500
 
@@ -124,7 +124,7 @@ class SubscriptionRounds:
             if sentences and now.is_once:
                 tx.drop_subscription(one.id)
             else:
-                is_last = len(events) < MOST and one.kind != "branch_merged"
+                is_last = len(events) < MAX_EVENTS_READ and one.kind != "branch_merged"
                 tx.move_cursor(one.id, newest if is_last else events[-1].seq)
             if not sentences:
                 return False
@@ -147,15 +147,15 @@ class SubscriptionRounds:
 
 def _has_news(tx: MailReads, *, one: Subscription, seen: int, newest: int, sensitive: bool) -> bool:
     """Return whether a subscription needs a message, or its cursor needs to be moved."""
-    if one.kind != "branch_merged" and (newest - one.cursor > MOST or newest < one.cursor):
+    if one.kind != "branch_merged" and (newest - one.cursor > MAX_EVENTS_READ or newest < one.cursor):
         return True
     project, events = tx.project_by_id(one.project_id), _events_after(tx, one, seen, newest)
     return project is None or bool(events and news_for(tx, project, one, events, case_sensitive=sensitive))
 
 
 def _events_after(tx: MailReads, one: Subscription, after: int, newest: int) -> Sequence[ProjectEvent]:
-    """Return entries of the subscription's kinds, after the number `after` up to `newest`, at most `MOST`."""
-    found = tx.project_events(one.project_id, after=after, limit=MOST, kinds=KINDS_OF[one.kind])
+    """Return at most `MAX_EVENTS_READ` entries of the subscription's kinds, after `after` up to `newest`."""
+    found = tx.project_events(one.project_id, after=after, limit=MAX_EVENTS_READ, kinds=KINDS_OF[one.kind])
     return [entry for entry in found if entry.seq <= newest]
 
 
@@ -163,7 +163,7 @@ def _logged_main(tx: MailReads, project_id: int) -> tuple[int, MainBranch] | Non
     """Return the newest entry about the main branch, and the branch; None if no subscription has seen one."""
     cursors = [one.cursor for one in tx.subscriptions_in(project_id, "branch_merged")]
     after, found = max(0, min(cursors, default=0) - 1), None
-    while page := tx.project_events(project_id, after=after, limit=MOST, kinds=["branch.moved"]):
+    while page := tx.project_events(project_id, after=after, limit=MAX_EVENTS_READ, kinds=["branch.moved"]):
         found, after = page[-1], page[-1].seq
     if found is None:
         return None

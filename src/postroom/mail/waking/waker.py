@@ -56,7 +56,7 @@ _LOG = get_logger(__name__)
 POLL = timedelta(seconds=5)
 AFTER_FAILURE = timedelta(seconds=1)
 BY: Final = "runner"
-MOST_AT_ONCE: Final = 32
+MAX_AT_ONCE: Final = 32
 """Maximum number of agents that a message wakes in its own change.
 
 The limit exists because other changes have to wait meanwhile.
@@ -101,7 +101,7 @@ class OpenChange:
         """
         agents = [one for one in readers if not is_person(one)]
         threads = {name for one in agents for name in self.threads_of(one, thread_id, reply_to)}
-        needed = frozenset(sorted(threads)[:MOST_AT_ONCE])
+        needed = frozenset(sorted(threads)[:MAX_AT_ONCE])
         self.expected |= needed
         if not needed <= self.accept.thread_ids:
             raise ThreadsNeeded(needed)

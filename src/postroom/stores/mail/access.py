@@ -72,7 +72,7 @@ from postroom.contracts.mail import (
     Written,
     check_value,
 )
-from postroom.contracts.notes import MOST_ACTIVE, Note
+from postroom.contracts.notes import MAX_ACTIVE, Note
 from postroom.contracts.people import ChatAddress
 from postroom.contracts.questions import Asked
 from postroom.contracts.runs import OnTimeout, RunRecord, Usage
@@ -353,7 +353,9 @@ def _hidden(happening: Happening, *, is_hidden: bool) -> Happening:
     return replace(happening, detail={**happening.detail, HIDDEN: True}) if is_hidden else happening
 
 
-LONGEST_ERROR = 2_000
+_LATEST = 20
+"""How many of a thread's newest runs are searched for the one that a message has started."""
+MAX_ERROR_LENGTH = 2_000
 """Maximum number of characters stored of an attempt's error; its run and dispatch have the full text."""
 _END_EVENTS: Mapping[Outcome, EventKind] = {
     "done": "run.ended",
@@ -449,6 +451,26 @@ class WakingReads:
         row = self._tx.one("threads.run", {"run_id": run_id})
         return None if row is None else rows.run(row)
 
+    def run_begun_by(self, thread_ids: Sequence[str], message_id: str) -> RunRecord | None:
+        """Return the run that a message has started on one of these threads; None if it is unknown.
+
+        Only the newest 20 runs of each thread are known.
+        """
+        for name in thread_ids:
+            for row in self._tx.all("threads.latest_runs", {"thread_id": name, "limit": _LATEST}):
+                run = rows.run(row)
+                if run.input is not None and message_id in run.input.trigger_message_ids:
+                    return run
+        return None
+
+    def is_pending(self, thread_ids: Sequence[str], message_id: str) -> bool:
+        """Return whether a message waits for a run on one of these threads."""
+        looks = [
+            ("threads.pending_versions", {"thread_id": name, "pending_ids": [message_id]})
+            for name in thread_ids
+        ]
+        return any(self._tx.ask(*looks))
+
     def snoozed(self, run_ids: Sequence[str], now: int) -> dict[tuple[str, str], int]:
         """Return the times until which questions of these runs are put off, keyed by run id and call id."""
         rows_found = self._tx.all("mail.snoozed", {"run_ids": run_ids, "now": now})
@@ -463,6 +485,11 @@ class WakingReads:
         """Return the messages among these that report the end of a run."""
         asked = {"run_id": run_id, "message_ids": message_ids}
         return {row[0] for row in self._tx.all("mail.answers_among", asked)}
+
+    def report_of(self, run_id: str, at: int) -> tuple[int, int] | None:
+        """Return the id and the time of the first message that reports a run at or after this time."""
+        row = self._tx.one("mail.report_of", {"run_id": run_id, "at": at})
+        return (row[0], row[1]) if row else None
 
     def tells_last(self, message_id: int) -> bool:
         """Return whether a message is the latest message that reports its run."""
@@ -664,7 +691,7 @@ class WakingWrites(WakingReads):
         self._tx.run("mail.note_answer", {"message_id": message_id, "run_id": run_id})
 
     def _end_attempt(self, run_id: str, outcome: Outcome, now: int, error: str = "") -> None:
-        values = {"run_id": run_id, "outcome": outcome, "now": now, "error": error[:LONGEST_ERROR]}
+        values = {"run_id": run_id, "outcome": outcome, "now": now, "error": error[:MAX_ERROR_LENGTH]}
         self._tx.run("timeline.end_attempt", values)
 
 
@@ -1194,7 +1221,7 @@ class NoteReads:
 
     def active_notes(self, project_id: int, *, now: int) -> list[Note]:
         """Return the active notes of a project, newest first."""
-        values = {"project_id": project_id, "now": now, "limit": MOST_ACTIVE}
+        values = {"project_id": project_id, "now": now, "limit": MAX_ACTIVE}
         return [_note(row) for row in self._tx.all("notes.active", values)]
 
     def given_notes(self, place: str) -> set[int]:
@@ -2306,6 +2333,10 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
         """Record that a web session was logged out; the record lasts until the session would have ended."""
         self._tx.run("mail.drop_ended_sessions", {"now": self.now()})
         self._tx.run("mail.end_session", {"hash": hashed, "ends_at": ends_at})
+
+    def drop_push_of_session(self, form_token: str) -> None:
+        """Remove the subscriptions of Web Push that were made in a session of the pages."""
+        self._tx.run("push.drop_session", {"form_token": form_token})
 
     def note_token_uses(self, uses: Mapping[str, int]) -> None:
         """Record the last use of tokens, keyed by id; earlier times and unknown ids are ignored."""

@@ -289,10 +289,10 @@ def _in_column(field: str | None, expression: str) -> str:
 
 _WEIGHTS: Final[Mapping[str, str]] = {"subject": "A", "sender": "B", "topic": "C", "body": "D"}
 _LAST_PLACE: Final = 16_383
-_MOST_PLACES: Final = 255
-_MOST_BYTES: Final = 1_000_000
+_MAX_PLACES: Final = 255
+_MAX_BYTES: Final = 1_000_000
 """A limit just below 2**20 bytes, which is the maximum of PostgreSQL."""
-_LONGEST_WORD: Final = 500
+_MAX_WORD_LENGTH: Final = 500
 
 
 def home(project_id: int) -> str:
@@ -314,14 +314,14 @@ def tsvector(message: Message) -> str:
         weight = _WEIGHTS[field]
         # this runs many times for each message, so it makes as few calls as possible
         for word in folded(text):
-            lexeme = word if len(word) <= _LONGEST_WORD else word[:_LONGEST_WORD]
+            lexeme = word if len(word) <= _MAX_WORD_LENGTH else word[:_MAX_WORD_LENGTH]
             found = places.get(lexeme)
             if found is None:
                 size += len(lexeme.encode()) + 4
-                if size > _MOST_BYTES:
+                if size > _MAX_BYTES:
                     break
                 found = places[lexeme] = []
-            if len(found) < _MOST_PLACES:
+            if len(found) < _MAX_PLACES:
                 size += 2
                 found.append(f"{place if place < _LAST_PLACE else _LAST_PLACE}{weight}")
             place += 1
@@ -362,7 +362,7 @@ def tsquery(query: Query, *, depth: int = 0) -> str | None:
 
 def _in_order(text: str, field: str | None, *, prefix: bool) -> str | None:
     found, is_beginning = asked_words(text)
-    lexemes = [f"'{word[:_LONGEST_WORD]}'" for word in found]
+    lexemes = [f"'{word[:_MAX_WORD_LENGTH]}'" for word in found]
     if not lexemes:
         return None
     prefix = prefix or is_beginning

@@ -50,7 +50,7 @@ from postroom.stores.postgres.schema import (
 from postroom.stores.postgres.sql_transaction import PostgresTransaction
 from postroom.stores.postgres.writer import Writer
 from postroom.stores.sql_transaction import OF_A_PROJECT, SqlTransaction, Statement
-from postroom.stores.store import LEAST
+from postroom.stores.store import MIN_SPACE
 
 T = TypeVar("T")
 
@@ -130,7 +130,7 @@ class Readers:
             connection.cut()
 
 
-_LONGEST_NAME: Final = 63
+_MAX_NAME_LENGTH: Final = 63
 _WRITERS: Final = 3
 """Two writers, and a third for changes that must wait, so that such changes do not block all others."""
 _SAMPLES: Final = 5
@@ -256,9 +256,9 @@ class PostgresEngine(Engine):
             StoreReadOnly: The server accepts no writes, or no writes of this user.
             StoreUnavailable: The server does not answer, or a pooler has too few sessions.
         """
-        if not 0 < len(address.schema.encode()) <= _LONGEST_NAME or "\0" in address.schema:
+        if not 0 < len(address.schema.encode()) <= _MAX_NAME_LENGTH or "\0" in address.schema:
             raise ConfigError(
-                f"the name of a schema must have 1 to {_LONGEST_NAME} bytes: {address.schema!r:.80}",
+                f"the name of a schema must have 1 to {_MAX_NAME_LENGTH} bytes: {address.schema!r:.80}",
                 value=address.schema,
             )
         ownership = Ownership(address)
@@ -386,7 +386,7 @@ class PostgresEngine(Engine):
     @override
     def take_room(self, sql: SqlTransaction, size: int) -> None:
         assert isinstance(sql, PostgresTransaction)  # noqa: S101 - this engine makes no other
-        sql.rows(_ROOM, (max(size, LEAST) // _ROW,))
+        sql.rows(_ROOM, (max(size, MIN_SPACE) // _ROW,))
 
     @override
     def refuse_without_rights(self, sql: SqlTransaction) -> None:

@@ -185,7 +185,7 @@ SETTINGS: Final = {
     "enable_indexonlyscan": "off",
     "enable_bitmapscan": "off",
 }
-_MOST_FAULTS: Final = 40
+_MAX_FAULTS: Final = 40
 _PREPARABLE: Final = ("DELETE", "INSERT", "SELECT", "UPDATE", "WITH")
 """First words of statements that PostgreSQL can prepare."""
 
@@ -212,9 +212,9 @@ def faults_of(tx: PostgresTransaction) -> list[str]:
     refused = {_refusal(tx, partial(_prepare, tx, text)) for text in texts} - {""}
     named = [f'"{fault.split()[1]}" does not exist' for fault in faults]
     faults += sorted(one for one in refused if not any(name in one for name in named))
-    del faults[_MOST_FAULTS:]
+    del faults[_MAX_FAULTS:]
     for name, text in tx.all("outline.checks"):
-        if len(faults) >= _MOST_FAULTS:
+        if len(faults) >= _MAX_FAULTS:
             break
         if broken := _refusal(tx, partial(_broken, tx, text)):
             faults.append(f"{name}: {broken}")
@@ -261,7 +261,7 @@ _GIVES_WAY: Final = "SET LOCAL lock_timeout = '500ms'"
 for a row or table fail.
 """
 _FIRST_PAUSE: Final = timedelta(milliseconds=500)
-_LONGEST_PAUSE: Final = timedelta(seconds=30)
+_MAX_PAUSE: Final = timedelta(seconds=30)
 
 _LOCK: Final = "SELECT pg_advisory_xact_lock(hashtextextended($1::text, 0))"
 _HAS_SCHEMA: Final = "SELECT 1 FROM pg_namespace WHERE nspname = $1::text"
@@ -340,7 +340,7 @@ def _migrated(connection: Connection, schema: str, steps: Sequence[Migration], i
             _LOG.warning("schema.gives_way", reason=str(error), again_after=pause.total_seconds())
         connection.undo()
         threading.Event().wait(pause.total_seconds())
-        pause = min(pause * 2, _LONGEST_PAUSE)
+        pause = min(pause * 2, _MAX_PAUSE)
 
 
 def _applied(connection: Connection, schema: str, steps: Sequence[Migration], is_gone: IsGone) -> list[int]:

@@ -27,7 +27,7 @@ from postroom.contracts.errors import (
 )
 from postroom.contracts.live import LiveRunCommand
 from postroom.contracts.records import replace
-from postroom.contracts.run_stores import MOST_COUNTED, ClaimRequest, DueThread, Places
+from postroom.contracts.run_stores import MAX_COUNTED, ClaimRequest, DueThread, Places
 from postroom.contracts.runs import RunRecord
 from postroom.stores.changes import WORK, commands_to
 from postroom.stores.codec import decode, encode
@@ -245,6 +245,18 @@ class Dispatches(Tables):
         """Return claimed dispatches whose lease has expired, longest overdue first."""
         found = self._sql.all("dispatches.overdue", {"now": self._now(), "limit": limit})
         return [rows.dispatch(row) for row in found]
+
+    def late(self, limit: int) -> list[RunDispatch]:
+        """Return queued dispatches of runs that were never started and whose deadline has passed."""
+        found = self._sql.all("dispatches.late", {"now": self._now(), "limit": limit})
+        return [rows.dispatch(row) for row in found]
+
+    def end_late(self, dispatch_id: str) -> RunDispatch | None:
+        """Make a dispatch a dead letter if it is queued and missed its deadline; otherwise return None."""
+        found, now = self.load(dispatch_id), self._now()
+        if found is None or found.status is not _QUEUED or not found.has_missed_deadline(now):
+            return None
+        return self.put(found.too_late(now=now))
 
     def reclaim(self, dispatch_id: str, *, counts: bool = True) -> RunDispatch | None:
         """Take back an overdue dispatch; return None if it is not overdue, or ends due to an old epoch.
@@ -475,12 +487,12 @@ class Dispatches(Tables):
         return _number(self._sql.one("dispatches.count_dead", asked))
 
     def count_by_status(self) -> dict[RunDispatchStatus, int]:
-        """Count dispatches by status; counts of successfully ended dispatches stop at `MOST_COUNTED`.
+        """Count dispatches by status; counts of successfully ended dispatches stop at `MAX_COUNTED`.
 
         Ended dispatches are kept for days, but are no longer work. A gauge that counted all of them would
         become slower every day.
         """
-        counted = dict(map(tuple, self._sql.all("dispatches.count_by_status", {"at_most": MOST_COUNTED})))
+        counted = dict(map(tuple, self._sql.all("dispatches.count_by_status", {"at_most": MAX_COUNTED})))
         return {status: counted.get(status.value, 0) for status in RunDispatchStatus}
 
     def hasten(self, dispatch_id: str) -> RunDispatch | None:

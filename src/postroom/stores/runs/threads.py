@@ -178,6 +178,11 @@ class Threads(Tables):
             open_ones = "waiting_"
         return tuple(map(rows.run, self._sql.all(f"threads.{open_ones}runs{of_thread}", asked)))
 
+    def asked_since(self, at: int, run_id: str, limit: int) -> tuple[RunRecord, ...]:
+        """Return the runs that wait and were last changed after a position, in this order."""
+        asked = {"updated_at": at, "run_id": run_id, "limit": limit}
+        return tuple(map(rows.run, self._sql.all("threads.asked_since", asked)))
+
     def undelivered(self, limit: int, after: str) -> tuple[RunRecord, ...]:
         """Return the prepared or waiting runs that have no open dispatch, ordered by id."""
         found = self._sql.all("threads.undelivered", {"after": after, "limit": limit})

@@ -38,7 +38,9 @@ SELECT 0 AS rule, dispatch_id FROM run_dispatches WHERE dispatch_id = :dispatch_
 SELECT 1, dispatch_id FROM run_dispatches
  WHERE thread_id = :thread_id AND dedupe_key = :dedupe_key AND dedupe_key IS NOT NULL AND is_open = 1
  UNION ALL
-SELECT 2, dispatch_id FROM run_dispatches WHERE run_id = :run_id AND is_open = 1 AND run_id > ''
+SELECT 2, dispatch_id FROM run_dispatches WHERE run_id = :run_id AND status = 'Queued' AND run_id > ''
+ UNION ALL
+SELECT 2, dispatch_id FROM run_dispatches WHERE thread_id = :thread_id AND status = 'Claimed' AND run_id = :run_id
  ORDER BY rule;
 
 -- ids_in_queue
@@ -46,7 +48,7 @@ SELECT thread_id FROM run_dispatches WHERE thread_id IN {texts :thread_ids}
  UNION ALL
 SELECT thread_id FROM dispatch_epochs WHERE thread_id IN {texts :thread_ids}
  UNION ALL
-SELECT run_id FROM run_dispatches WHERE is_open = 1 AND run_id > '' AND run_id IN {texts :run_ids}
+SELECT run_id FROM run_dispatches WHERE status = 'Queued' AND run_id > '' AND run_id IN {texts :run_ids}
  UNION ALL
 SELECT dispatch_id FROM run_dispatches WHERE dispatch_id IN {texts :dispatch_ids};
 
@@ -114,6 +116,13 @@ SELECT {part columns}
  WHERE status = 'Claimed' AND lease_until < :now
    AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'dispatch' AND id = dispatch_id)
  ORDER BY lease_until, dispatch_id LIMIT :limit;
+
+-- late
+SELECT {part columns}
+  FROM run_dispatches
+ WHERE status = 'Queued' AND deadline_at < :now AND attempt_count = 0 AND interruption_count = 0
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'dispatch' AND id = dispatch_id)
+ ORDER BY deadline_at LIMIT :limit;
 
 -- claimed
 SELECT {part columns}
@@ -229,7 +238,7 @@ SELECT d.priority, d.created_at, d.dispatch_id, d.thread_id, d.tenant, d.limit_k
     ON d.dispatch_id = (
        SELECT q.dispatch_id FROM runs h {index runs_holding} {cross} run_dispatches q ON q.run_id = h.run_id
         WHERE h.thread_id = found.thread_id AND h.status <> 'done' AND h.holds_others = 1
-          AND q.is_open = 1 AND q.run_id > '' AND q.status = 'Queued' AND q.available_at <= :now AND q.held_until <= :now
+          AND q.run_id > '' AND q.status = 'Queued' AND q.available_at <= :now AND q.held_until <= :now
           AND NOT (q.limit_key IN {texts :full_keys})
           AND (CAST(:tenant AS text) IS NULL OR q.tenant = CAST(:tenant AS text))
           AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'dispatch' AND id = q.dispatch_id)
@@ -353,7 +362,8 @@ SELECT t.*, r.*,
        (SELECT dispatch_id FROM run_dispatches WHERE dispatch_id = :adds),
        (SELECT dispatch_id FROM run_dispatches
          WHERE thread_id = :thread_id AND dedupe_key = :dedupe_key AND dedupe_key IS NOT NULL AND is_open = 1 LIMIT 1),
-       (SELECT dispatch_id FROM run_dispatches WHERE run_id = :delivers AND is_open = 1 AND run_id > '' LIMIT 1),
+       coalesce((SELECT dispatch_id FROM run_dispatches WHERE run_id = :delivers AND status = 'Queued' AND run_id > '' LIMIT 1),
+                (SELECT dispatch_id FROM run_dispatches WHERE thread_id = :thread_id AND status = 'Claimed' AND run_id = :delivers)),
        (SELECT asked.value FROM {each :message_ids}
          WHERE EXISTS (SELECT 1 FROM run_messages WHERE thread_id = :thread_id AND message_id = asked.value LIMIT 1 OFFSET 0)
          LIMIT 1),

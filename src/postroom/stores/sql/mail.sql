@@ -929,6 +929,10 @@ SELECT 1 FROM run_answers a
  WHERE a.message_id = :message_id
    AND NOT EXISTS (SELECT 1 FROM run_answers b WHERE b.message_id > a.message_id AND b.run_id = a.run_id);
 
+-- report_of
+SELECT m.id, m.created_ts FROM run_answers a JOIN messages m ON m.id = a.message_id
+ WHERE a.run_id = :run_id AND m.created_ts >= :at ORDER BY m.id LIMIT 1;
+
 -- note_answer
 INSERT INTO run_answers (message_id, run_id) VALUES (:message_id, :run_id) ON CONFLICT (message_id) DO NOTHING;
 

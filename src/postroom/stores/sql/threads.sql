@@ -191,7 +191,9 @@ SELECT count(*) FROM runs {index runs_open_of_thread}
 -- undelivered
 SELECT run_id, body FROM runs {index runs_open_of_thread}
  WHERE status <> 'done' AND status IN ('created', 'waiting') AND run_id > :after
-   AND NOT EXISTS (SELECT 1 FROM run_dispatches d WHERE d.run_id = runs.run_id AND d.is_open = 1 AND d.run_id > '')
+   AND NOT EXISTS (SELECT 1 FROM run_dispatches d WHERE d.run_id = runs.run_id AND d.status = 'Queued' AND d.run_id > '')
+   AND NOT EXISTS (SELECT 1 FROM run_dispatches d
+                    WHERE d.thread_id = runs.thread_id AND d.status = 'Claimed' AND d.run_id = runs.run_id)
    AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'run' AND id = run_id)
  ORDER BY run_id LIMIT :limit;
 
@@ -217,6 +219,12 @@ SELECT run_id, body FROM runs {index runs_waiting}
  WHERE status = 'waiting' AND run_id >= :low AND run_id < :beyond AND run_id <> :after
    AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'run' AND id = run_id)
  ORDER BY run_id LIMIT :limit;
+
+-- asked_since
+SELECT run_id, body FROM runs {index runs_asked}
+ WHERE status = 'waiting' AND (updated_at, run_id) > (:updated_at, :run_id)
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'run' AND id = run_id)
+ ORDER BY updated_at, run_id LIMIT :limit;
 
 -- open_runs_of_thread
 SELECT run_id, body FROM runs {index runs_open_of_thread}

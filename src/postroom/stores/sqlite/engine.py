@@ -284,7 +284,7 @@ UPDATE_AFTER = 500
 """Number of row changes after which the search index and the list of threads are updated as soon as no caller
 waits.
 """
-LATEST = 10
+FORCE_MULTIPLIER = 10
 """The factor by which these numbers may be exceeded before a chore is done even under load, so that the work
 of a chore stays bounded.
 """
@@ -506,7 +506,7 @@ class Writer:
     def _do_chores(self) -> None:
         for chore in self._chores:
             while (done := self._connection.total_changes - chore.done_at) >= chore.after:
-                if done < chore.after * LATEST and not self.pending.is_empty:
+                if done < chore.after * FORCE_MULTIPLIER and not self.pending.is_empty:
                     break
                 if not self._do(chore):
                     chore.done_at = self._connection.total_changes

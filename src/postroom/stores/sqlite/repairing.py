@@ -12,7 +12,7 @@ from typing import Final
 from postroom.contracts.errors import StoreCorrupt
 from postroom.stores.migrations import missing_tables
 
-_MOST: Final = 1_000_000
+_MAX_ROWS: Final = 1_000_000
 _LACKS: Final = re.compile(r"row \d+ missing from index (\S+)")
 _WRONG: Final = re.compile(r"wrong # of entries in index (\S+)")
 
@@ -39,7 +39,7 @@ def lacking_tables(connection: sqlite3.Connection) -> list[str]:
 def indexes_that_lack_rows(connection: sqlite3.Connection) -> list[str]:
     """Return the indexes to rebuild; empty if there are other faults, or if an index may have extra rows."""
     lacks: Counter[str] = Counter()
-    for (fault,) in connection.execute(f"PRAGMA integrity_check({_MOST})"):
+    for (fault,) in connection.execute(f"PRAGMA integrity_check({_MAX_ROWS})"):
         if found := _LACKS.fullmatch(fault):
             lacks[found[1]] += 1
         elif fault != "ok" and not _WRONG.fullmatch(fault):

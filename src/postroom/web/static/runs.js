@@ -22,7 +22,7 @@ function write(views) {
 
 function show() {
   const given = new URLSearchParams(location.search);
-  for (const one of ["done", "many", "skipped", "before", "live"]) given.delete(one);
+  for (const one of ["done", "many", "skipped", "seal", "before", "live"]) given.delete(one);
   for (const [key, value] of [...given]) if (!value) given.delete(key);
   const now = `${given}`, views = read();
   nav.replaceChildren(make("span", { className: "soft" }, "Saved views"), ...views.map(([title, query]) => make("span", {},

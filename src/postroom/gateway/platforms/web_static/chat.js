@@ -9,10 +9,10 @@ const text = part("text");
 const HEADERS = { "Content-Type": "application/json", "X-Postroom": "1" };
 const SILENCE = 45000;
 const TYPING = 6000;
-const SHORTEST_PAUSE = 1000;
-const LONGEST_PAUSE = 30000;
+const MIN_PAUSE = 1000;
+const MAX_PAUSE = 30000;
 const MAY_PASS = [401, 408, 425, 429]; // the statuses below 500 after which the same message may be accepted
-const MOST_FILES = 20;
+const MAX_FILES = 20;
 const LARGEST_FILE = 20000000;
 const PICTURES = ["image/png", "image/jpeg", "image/gif", "image/webp"];
 // The keys contain the person's name, so that unsent messages of one person are not sent by the next one who signs in.
@@ -39,10 +39,10 @@ let editing = null;
 const uploads = new Map(); // conversation -> its files to send: {blob, name, size, type, id, sent, reason, isRefused, request, uploading}
 const delivering = new Set(); // conversations whose unsent messages are being sent
 let retry = 0; // the timer of the next attempt to send the unsent messages
-let retryPause = SHORTEST_PAUSE;
+let retryPause = MIN_PAUSE;
 let events = null; // the open stream of events
 let relisten = 0; // the timer of the next attempt to open it
-let listenPause = SHORTEST_PAUSE;
+let listenPause = MIN_PAUSE;
 // State that survives a reload and a sign-in: the text that is being written in each conversation, the conversation that is
 // shown, and the conversation that "New chat" opens.
 const written = { texts: {}, shown: "", fresh: "", ...JSON.parse(sessionStorage.getItem(WRITTEN) || "{}") };
@@ -384,7 +384,7 @@ async function deliverIn(conversation) {
 function later() {
   clearTimeout(retry);
   retry = setTimeout(deliver, retryPause);
-  retryPause = Math.min(retryPause * 2, LONGEST_PAUSE);
+  retryPause = Math.min(retryPause * 2, MAX_PAUSE);
 }
 
 async function deliverOne(id) {
@@ -405,7 +405,7 @@ async function deliverOne(id) {
 }
 
 function reached() {
-  retryPause = SHORTEST_PAUSE;
+  retryPause = MIN_PAUSE;
   if (!events) listen();
   for (const one of [...uploads.values()].flat()) if (!one.id && !one.isRefused) upload(one);
   deliver();
@@ -594,8 +594,8 @@ function attach(files) {
   const chosen = [...(uploads.get(current) || [])];
   uploads.set(current, chosen);
   for (const file of files) {
-    if (chosen.length >= MOST_FILES) {
-      note(`A message has at most ${MOST_FILES} files.`);
+    if (chosen.length >= MAX_FILES) {
+      note(`A message has at most ${MAX_FILES} files.`);
       break;
     }
     const one = { blob: file, name: file.name, size: file.size, type: "", id: "", sent: 0, reason: "", isRefused: file.size > LARGEST_FILE };
@@ -914,7 +914,7 @@ function listen() {
     events = null;
     online(false);
     relisten = setTimeout(listen, listenPause);
-    listenPause = Math.min(listenPause * 2, LONGEST_PAUSE);
+    listenPause = Math.min(listenPause * 2, MAX_PAUSE);
     readConversations(); // the response shows whether the sign-in has ended
   };
   const on = (name, act) =>
@@ -926,7 +926,7 @@ function listen() {
     });
   on("open", () => {
     online(true);
-    listenPause = SHORTEST_PAUSE;
+    listenPause = MIN_PAUSE;
     readConversations();
     reached();
   });

@@ -1,0 +1,127 @@
+"""Where people were shown a question: by mail, in a chat, on the pages, in the window of a client.
+
+Mail and chats keep their own records: the message that asks, and the card with the buttons. For all other
+places, one event is stored when a question is shown there for the first time. Its key prevents a second one,
+so a page that is loaded again writes nothing.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from postroom.contracts.errors import PostroomError
+from postroom.contracts.events import AppendOptions, CanonicalEventDraft, EventScope, EventVisibility
+from postroom.contracts.messages import Json
+from postroom.contracts.runs import RunRecord
+from postroom.contracts.tools import ToolCallResume
+from postroom.gateway.replies import number_of
+from postroom.gateway.session import SessionSource
+from postroom.log import get_logger
+from postroom.mail.projects import PEOPLE_SLUG
+from postroom.mail.waking.open_questions import BY_MAIL, IN_WINDOW
+from postroom.stores.store import SqlStore, Transaction
+
+_LOG = get_logger(__name__)
+KIND: Final = "question_shown"
+PAGES: Final = "page"
+COMMAND_LINE: Final = "operator"
+OVER_HTTP: Final = "http"
+_SURFACES: Final = {
+    PAGES: "on the pages",
+    COMMAND_LINE: "at the command line",
+    OVER_HTTP: "over HTTP",
+    "chat": "in a chat",
+    BY_MAIL: "by mail",
+    IN_WINDOW: "in the window of the client",
+}
+"""The surfaces on which people answer, keyed by the prefix of the decision's id."""
+_WRITER: Final = "questions"
+_REMEMBERED: Final = 10_000
+"""How many places a process remembers, so that it does not look for their events again."""
+_MOST_SHOWN: Final = 100
+"""Maximum number of events of a run that are read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surface:
+    """A place at which a question was shown; `at` is the first time there, or None if unknown."""
+
+    where: str
+    at: int | None
+
+
+def answered_where(decision: ToolCallResume) -> str:
+    """Return the surface on which a question was answered, in words; empty if nobody answered."""
+    return _SURFACES.get(decision.decision_id.partition("/")[0], "")
+
+
+class SurfaceRecords:
+    """Records where questions were shown."""
+
+    def __init__(self, store: SqlStore) -> None:
+        self._store = store
+        self._known = set[tuple[str, str, str]]()
+
+    async def note(self, shown: Iterable[tuple[str, str]], where: str) -> None:
+        """Record that questions, each with its run and its number, were shown at a place.
+
+        The question counts as shown even if this fails, so a failure is only logged.
+        """
+        new = {one: None for one in shown if (*one, where) not in self._known}
+        if not new:
+            return
+        drafts = [_draft(run_id, number, where) for run_id, number in new]
+        locks = sorted(set[str]().union(*(one.locks for one in drafts)))
+
+        def change(tx: Transaction) -> None:
+            tx.lock(*locks)
+            tx.events.append(drafts)
+
+        try:
+            await self._store.write(change)
+        except PostroomError as error:
+            _LOG.warning("question.shown_not_noted", where=where, reason=error.describe())
+            return
+        if len(self._known) > _REMEMBERED:
+            self._known.clear()
+        self._known |= {(*one, where) for one in new}
+
+
+def _draft(run_id: str, number: str, where: str) -> CanonicalEventDraft:
+    return CanonicalEventDraft(
+        scopes=(EventScope.questions(run_id),),
+        event_kind=KIND,
+        payload={"number": number, "where": where},
+        visibility=EventVisibility.INTERNAL,
+        options=AppendOptions(writer_id=_WRITER, idempotency_key=f"{run_id}/{number}/{where}"),
+    )
+
+
+def surfaces_of(tx: Transaction, run: RunRecord) -> Mapping[str, list[Surface]]:
+    """Return the places at which the questions of a run were shown, keyed by the numbers of the questions."""
+    tickets = [*(one.ticket for one in run.answered), *run.open_tickets]
+    found: dict[str, list[Surface]] = {}
+    thread = tx.chats.thread(run.thread_id)
+    session = None if thread is None else tx.chats.session(thread.session_key)
+    cards: Json = {} if session is None else session.settings.get("cards", {})
+    for ticket in tickets:
+        number = number_of(run.run_id, ticket)
+        places = found.setdefault(number, [])
+        message = tx.mail.report_of(run.run_id, ticket.updated_at)
+        if message is not None:
+            message_id, sent_at = message
+            names = [
+                f"human:{one.name}" if one.project_slug == PEOPLE_SLUG else one.name
+                for one in tx.mail.recipients([message_id])[message_id]
+            ]
+            places.append(Surface(where=f"by mail to {', '.join(names)}", at=sent_at))
+        card = cards.get(number) if isinstance(cards, dict) else None
+        if isinstance(card, dict) and isinstance(card.get("source"), dict):
+            address = SessionSource.from_dict(card["source"]).address.name
+            at = card.get("at")
+            places.append(Surface(where=f"in the chat {address}", at=at if isinstance(at, int) else None))
+    scope = EventScope.questions(run.run_id).key
+    for _, event in tx.events.of_scope(scope, after=0, limit=_MOST_SHOWN):
+        place = Surface(where=str(event.payload["where"]), at=event.created_at)
+        found.setdefault(str(event.payload["number"]), []).append(place)
+    return found

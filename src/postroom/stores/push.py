@@ -1,0 +1,64 @@
+"""Stores the subscriptions of Web Push within an open transaction, and what was shown in each browser."""
+
+from collections.abc import Sequence
+
+from postroom.contracts.push import PUSH, PushNotice, PushSubscription
+from postroom.contracts.records import as_plain
+from postroom.stores.sql_transaction import Tables
+
+
+class PushTables(Tables):
+    """The rows of `push_subscriptions` and `push_notices`."""
+
+    def subscriptions(self) -> list[PushSubscription]:
+        """Return all subscriptions, oldest first."""
+        found = self._sql.all("push.subscriptions")
+        return [PushSubscription(**dict(zip(_SUBSCRIPTION, row, strict=True))) for row in found]
+
+    def subscription(self, subscription_id: str) -> PushSubscription | None:
+        """Return the subscription with this id."""
+        row = self._sql.one("push.subscription", {"id": subscription_id})
+        return None if row is None else PushSubscription(**dict(zip(_SUBSCRIPTION, row, strict=True)))
+
+    def put(self, subscription: PushSubscription) -> None:
+        """Store a subscription in place of any earlier one of the same browser."""
+        self._sql.run("push.drop_endpoint", {"endpoint": subscription.endpoint})
+        self._sql.run("push.put", as_plain(subscription))
+        self._tell(PUSH)
+
+    def drop(self, subscription_ids: Sequence[str]) -> None:
+        """Remove subscriptions."""
+        self._sql.run("push.drop", {"ids": subscription_ids})
+
+    def see(self, seen_at: int) -> None:
+        """Record the time up to which questions and failures were considered, for all subscriptions."""
+        self._sql.run("push.see", {"seen_at": seen_at})
+
+    def note_result(self, subscription_id: str, *, error: str = "") -> None:
+        """Record that a push service accepted a notification, or with `error`, why it did not."""
+        at = None if error else self._now()
+        self._sql.run("push.note_result", {"id": subscription_id, "delivered_at": at, "error": error})
+
+    def notices(self) -> list[PushNotice]:
+        """Return the notices of all subscriptions, including those that were closed within the last day."""
+        return [PushNotice(**dict(zip(_NOTICE, row, strict=True))) for row in self._sql.all("push.notices")]
+
+    def add_notice(self, subscription_id: str, item: str) -> None:
+        """Record that a browser is notified of a question or failure."""
+        self._sql.run(
+            "push.add_notice", {"subscription_id": subscription_id, "item": item, "now": self._now()}
+        )
+
+    def close_notice(self, subscription_id: str, item: str) -> None:
+        """Record that a question or failure of which a browser was notified no longer needs a person."""
+        self._sql.run(
+            "push.close_notice", {"subscription_id": subscription_id, "item": item, "now": self._now()}
+        )
+
+    def purge_notices(self, before: int) -> None:
+        """Delete notices that were closed before a time, and those of subscriptions that were removed."""
+        self._sql.run("push.purge_notices", {"before": before})
+
+
+_SUBSCRIPTION = PushSubscription.__struct_fields__
+_NOTICE = PushNotice.__struct_fields__
