@@ -209,15 +209,10 @@ async def test_it_says_why_runs_failed_what_they_asked_and_what_they_used(room: 
 
     await room.store.write(work)
     found = await caught_up(room, after=0)
-    assert said(found, "asked") == ['Ada asks a person (question q1): "May I merge?".']
+    assert said(found, "asked") == ["Ada asks a person (question q1)."]
     assert said(found, "done") == ["Ada ended 1 run well."]
     assert said(found, "failed") == ['A run of Ada failed: "no key is set".']
     assert said(found, "spent") == ["Runs used 1,000 tokens and 0.02 USD."]
-    await room.mail.issue_token(HARBOR, "Cyd", token_hash("pra_cyd"))
-    other = await caught_up(room, Caller(agent_token="pra_cyd"), after=0)
-    assert said(other, "asked") == ["Ada asks a person (question q1)."], (
-        "the text is for its agent and people"
-    )
 
 
 async def test_the_sentences_are_limited_and_quote_in_one_line_what_agents_wrote(room: Room) -> None:

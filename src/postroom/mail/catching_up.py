@@ -178,27 +178,13 @@ def summary(context: ReadContext, project: Project, *, after: int | None, begin:
         for run_id, one in _newest(runs)
         if one.kind == "run.failed" and not one.detail.get("cancelled")
     ]
-    made = {one.reservation_id: one for one in told if one.kind == "reservation.made"}
-    reserved = {
-        one.id: made[one.id]
-        for one in context.tx.reservations_by_id([number for number in made if number is not None])
-        if one.released_at is None and one.expires_at > context.now
-    }
-    threads = _threads(context, sent)
-    spent = Spent(tokens=_sum(told, "tokens"), cost_micros=_sum(told, "cost_micros"))
+    reserved, threads = _still_reserved(context, told), _threads(context, sent)
     sentences = _Sentences(context, names)
     sentences.add_questions(questions)
-    sentences.add_tasks(told)
-    sentences.add_notes(told)
-    sentences.add_runs(runs, told)
-    sentences.add_changes(told, [one for _, one in _newest(reserved)])
+    sentences.add_work(told, runs)
+    sentences.add_changes(told, reserved)
     sentences.add_threads(threads, sent)
-    if any(spent.values()):
-        sentences.add(
-            "spent",
-            told[-1].at,
-            f"Runs used {spent['tokens']:,} tokens and {spent['cost_micros'] / 1e6:.2f} USD.",
-        )
+    spent = sentences.add_spent(told)
     return CaughtUpView(
         since=iso(since),
         events=len(events),
@@ -213,11 +199,22 @@ def summary(context: ReadContext, project: Project, *, after: int | None, begin:
         failed=failed[:LISTED],
         reserved=[
             CaughtPath(agent=names.get(one.agent_id), path=str(one.detail["path"]))
-            for _, one in _newest(reserved)[:LISTED]
+            for one in reserved[:LISTED]
         ],
         spent=spent,
         counts=dict(sorted(Counter(str(one.kind) for one in told).items())),
     )
+
+
+def _still_reserved(context: ReadContext, told: Sequence[Happening]) -> list[Happening]:
+    """Return the entries of the reservations that are still held, newest first."""
+    made = {one.reservation_id: one for one in told if one.kind == "reservation.made"}
+    reserved = {
+        one.id: made[one.id]
+        for one in context.tx.reservations_by_id([number for number in made if number is not None])
+        if one.released_at is None and one.expires_at > context.now
+    }
+    return [one for _, one in _newest(reserved)]
 
 
 class _Sentences:
@@ -251,8 +248,8 @@ class _Sentences:
         """
         reader = reader_of(self._context)
         asked = [key for key, one in _newest(questions) if one.kind == "question.asked"][:LISTED]
-        open_ones = {str(run_id): self._context.tx.questions(str(run_id)) for run_id, _ in asked}
-        texts = {(run_id, one.id): one.text for run_id, found in open_ones.items() for one in found}
+        waiting = filter(None, map(self._context.tx.run_of, {str(run_id) for run_id, _ in asked}))
+        texts = {(run.run_id, one.ticket_id): one.reason for run in waiting for one in run.open_tickets}
         for (run_id, number), one in questions.items():
             ids = {"run_id": str(run_id), "question_id": str(number)}
             who = self._who(one)
@@ -264,7 +261,13 @@ class _Sentences:
                 said = f": {_quoted(text)}" if text else ""
                 self.add("asked", one.at, f"{who} asks a person (question {number}){said}.", **ids)
 
-    def add_tasks(self, told: Sequence[Happening]) -> None:
+    def add_work(self, told: Sequence[Happening], runs: Mapping[str | None, Happening]) -> None:
+        """Add the tasks, the notes, and the runs."""
+        self._add_tasks(told)
+        self._add_notes(told)
+        self._add_runs(runs, told)
+
+    def _add_tasks(self, told: Sequence[Happening]) -> None:
         """Add a sentence for each task that was added, and one for its newest state."""
         added = {one.detail["task_id"]: one for one in told if one.kind == "task.added"}
         newest = {one.detail["task_id"]: one for one in told if one.kind in _OF_TASK}
@@ -279,7 +282,7 @@ class _Sentences:
             text = done.format(who=self._who(one), task=f"task {number}{title}")
             self.add(about, one.at, text.removesuffix(".") + facts, task_id=int(number))
 
-    def add_notes(self, told: Sequence[Happening]) -> None:
+    def _add_notes(self, told: Sequence[Happening]) -> None:
         """Add the notes with their texts."""
         added = [one for one in told if one.kind == "note.added"]
         notes = self._context.tx.notes_by_id([int(one.detail["note_id"]) for one in added[-LISTED:]])
@@ -296,7 +299,7 @@ class _Sentences:
                 whom = other.name if other else "an agent"
                 self.add("decided", one.at, f"{self._who(one)} {verb} {whom} to write to it.")
 
-    def add_runs(self, runs: Mapping[str | None, Happening], told: Sequence[Happening]) -> None:
+    def _add_runs(self, runs: Mapping[str | None, Happening], told: Sequence[Happening]) -> None:
         """Add the failed runs with their reasons, and the number of each agent's runs that succeeded."""
         failures = {one.run_id: one for one in told if one.kind == "delivery.failed"}
         failed = [one for _, one in _newest(runs) if one.kind == "run.failed"]
@@ -354,6 +357,16 @@ class _Sentences:
             ids = {"thread_id": one["thread_id"], "message_id": one["newest_id"]}
             self.add("said", times[one["newest_id"]], text, **ids)
 
+    def add_spent(self, told: Sequence[Happening]) -> Spent:
+        """Add the reported usage of runs, and return it."""
+        tokens, cost_micros = (
+            sum(int(one.detail.get(detail, 0)) for one in told) for detail in ("tokens", "cost_micros")
+        )
+        if tokens or cost_micros:
+            cost = f"{cost_micros / 1e6:.2f} USD"
+            self.add("spent", told[-1].at, f"Runs used {tokens:,} tokens and {cost}.")
+        return Spent(tokens=tokens, cost_micros=cost_micros)
+
     def _who(self, one: Happening) -> str:
         return self._names.get(one.agent_id) or "Somebody"
 
@@ -395,10 +408,6 @@ def _count_states(newest_events: Iterable[Happening]) -> CaughtRuns:
         failed=states["failed"],
         cancelled=states["cancelled"],
     )
-
-
-def _sum(told: Sequence[Happening], detail: str) -> int:
-    return sum(int(one.detail.get(detail, 0)) for one in told)
 
 
 def _newest(found: Mapping[K, Happening]) -> list[tuple[K, Happening]]:

@@ -1312,13 +1312,10 @@ class SubscriptionWrites(SubscriptionReads):
 
     def insert_subscription(self, subscription: Subscription) -> Subscription:
         """Store a new subscription; return it with its id, which no other subscription has had."""
-        if self._tx.dialect == "sqlite":
-            self._tx.run("subscriptions.count_subscriptions")
-        [[number]] = self._tx.all("subscriptions.next_subscription")
-        stored = msgspec.structs.replace(subscription, id=number)
-        self._tx.run("subscriptions.insert_subscription", msgspec.structs.asdict(stored))
+        values = msgspec.structs.asdict(subscription)
+        [[number]] = self._tx.all("subscriptions.insert_subscription", values)
         self._tell(TASKS)
-        return stored
+        return msgspec.structs.replace(subscription, id=number)
 
     def move_cursor(self, subscription_id: int, cursor: int) -> None:
         """Store the number of the log entry up to which the subscription was processed."""
@@ -1327,6 +1324,7 @@ class SubscriptionWrites(SubscriptionReads):
     def drop_subscription(self, subscription_id: int) -> None:
         """Delete a subscription."""
         self._tx.run("subscriptions.drop_subscription", {"id": subscription_id})
+        self._tx.run("subscriptions.clear_dropped")
 
     def note_idle(self, agent_id: int, now: int) -> None:
         """Record that the turn of an agent's client has ended."""

@@ -4,11 +4,11 @@
 s.id, s.project_id, s.agent_id, s.kind, s.about, s.is_once, s.cursor, s.created_at
 
 -- subscription
-SELECT {part subscription} FROM subscriptions s WHERE s.id = :id;
+SELECT {part subscription} FROM subscriptions s WHERE s.id = :id AND s.agent_id > 0;
 
 -- page
 SELECT {part subscription}, coalesce((SELECT max(e.seq) FROM event_scopes e WHERE e.scope = 'project:' || s.project_id), 0)
-  FROM subscriptions s WHERE s.id > :after ORDER BY s.id LIMIT :limit;
+  FROM subscriptions s WHERE s.id > :after AND s.agent_id > 0 ORDER BY s.id LIMIT :limit;
 
 -- of_agent
 SELECT {part subscription} FROM subscriptions s {index subscriptions_of_agent} WHERE s.agent_id = :agent_id ORDER BY s.id;
@@ -17,27 +17,20 @@ SELECT {part subscription} FROM subscriptions s {index subscriptions_of_agent} W
 SELECT {part subscription}
   FROM subscriptions s {index subscriptions_of_project} WHERE s.project_id = :project_id AND s.kind = :kind ORDER BY s.id;
 
--- count_subscriptions @sqlite
--- SQLite would use the id of a deleted row again. So this table is counted where SQLite counts others.
-INSERT INTO sqlite_sequence (name, seq)
-SELECT 'subscriptions', 0 WHERE NOT EXISTS (SELECT 1 FROM sqlite_sequence WHERE name = 'subscriptions');
-
--- next_subscription @sqlite
-UPDATE sqlite_sequence SET seq = max(seq, (SELECT coalesce(max(id), 0) FROM subscriptions)) + 1
- WHERE name = 'subscriptions' RETURNING seq;
-
--- next_subscription @postgres
-SELECT nextval(pg_get_serial_sequence('subscriptions', 'id'));
-
 -- insert_subscription
-INSERT INTO subscriptions (id, project_id, agent_id, kind, about, is_once, cursor, created_at)
-VALUES (:id, :project_id, :agent_id, :kind, :about, :is_once, :cursor, :created_at);
+INSERT INTO subscriptions (project_id, agent_id, kind, about, is_once, cursor, created_at)
+VALUES (:project_id, :agent_id, :kind, :about, :is_once, :cursor, :created_at)
+RETURNING id;
 
 -- move_cursor
 UPDATE subscriptions SET cursor = :cursor WHERE id = :id;
 
 -- drop_subscription
-DELETE FROM subscriptions WHERE id = :id;
+-- The row with the highest id stays, without an agent: SQLite would use its id again.
+UPDATE subscriptions SET project_id = 0, agent_id = 0 WHERE id = :id;
+
+-- clear_dropped
+DELETE FROM subscriptions WHERE agent_id = 0 AND id < (SELECT max(id) FROM subscriptions);
 
 -- is_working
 SELECT 1
