@@ -142,7 +142,17 @@ class Peer:
                 sent.
         """
         if "method" in message:
-            return _called(message)
+            method, params, id = message["method"], message.get("params"), message.get("id")
+            if not isinstance(method, str) or (params is not None and not isinstance(params, dict | list)):
+                raise ProtocolFault(
+                    "sent a call whose method is not text, or whose parameters are not an object"
+                )
+            named = params if isinstance(params, dict) else _FIELDS
+            if id is None:
+                return Told(method=method, params=named)
+            if isinstance(id, bool) or not isinstance(id, int | str):
+                raise ProtocolFault("sent a call whose id is neither a number nor text")
+            return Asked(id=id, method=method, params=named)
         if "id" in message:
             return self._answered(message)
         raise ProtocolFault("wrote a message that is neither a request, a notification nor an answer")
@@ -161,22 +171,10 @@ class Peer:
         return Answer(method=method, result=result or _FIELDS)
 
 
-def _called(message: Mapping[str, Any]) -> Asked | Told:
-    method, params, id = message["method"], message.get("params"), message.get("id")
-    if not isinstance(method, str) or (params is not None and not isinstance(params, dict | list)):
-        raise ProtocolFault("sent a call whose method is not text, or whose parameters are not an object")
-    named = params if isinstance(params, dict) else _FIELDS
-    if id is None:
-        return Told(method=method, params=named)
-    if isinstance(id, bool) or not isinstance(id, int | str):
-        raise ProtocolFault("sent a call whose id is neither a number nor text")
-    return Asked(id=id, method=method, params=named)
-
-
 def _refusal(error: object) -> Refusal:
-    told = error if isinstance(error, dict) else _FIELDS
-    code = told.get("code")
-    text, data = str(told.get("message") or "no reason was given"), told.get("data")
+    fields = error if isinstance(error, dict) else _FIELDS
+    code = fields.get("code")
+    text, data = str(fields.get("message") or "no reason was given"), fields.get("data")
     more = "" if data is None else f" {json.dumps(data, ensure_ascii=False)}"
-    known = code if isinstance(code, int) and abs(code) < 1 << 31 else 0
-    return Refusal(code=known, text=storable(f"{text}{more}"[:ERRORS_KEPT]))
+    known_number = code if isinstance(code, int) and abs(code) < 1 << 31 else 0
+    return Refusal(code=known_number, text=storable(f"{text}{more}"[:ERRORS_KEPT]))

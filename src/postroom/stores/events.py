@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
+from postroom.contracts.dispatch import Claim
 from postroom.contracts.errors import (
     CursorAhead,
     CursorExpired,
@@ -100,13 +101,21 @@ class EventTables(Tables):
         self.write(new)
         return events
 
-    def add(self, draft: CanonicalEventDraft, ended_run: RunRecord | None = None) -> None:
-        """Add an event to the scopes of its thread and its run, unless its key was used before; see `append`.
+    def add(
+        self,
+        draft: CanonicalEventDraft,
+        ended_run: RunRecord | None = None,
+        claim: Claim | None = None,
+    ) -> None:
+        """Add an event to the scopes of its thread and its run; see `append`.
+
+        Nothing is written if its key was used before, or if the claim of the execution was lost.
 
         Nothing is read before the write, because the caller needs neither the event's number nor an earlier
         event.
         """
-        options, answer, event_id = draft.options, with_answer(ended_run), self._event_id()
+        options, answer, now = draft.options, with_answer(ended_run), self._now()
+        event_id = f"evt_{now:012x}{self._new_id()[:20]}"  # the index of ids grows at its end
         rest = None if answer is None else without_answer(draft.payload, answer)
         scopes = tuple(map(attrgetter("key"), draft.scopes))
         thread, run = scopes
@@ -118,7 +127,7 @@ class EventTables(Tables):
             "run_name": encode(run),
             "event_kind": draft.event_kind,
             "payload": encode(draft.payload if rest is None else rest),
-            "created_at": self._now(),
+            "created_at": now,
             "causation_id": draft.causation_id,
             "correlation_id": draft.correlation_id,
             "origin": draft.origin,
@@ -128,6 +137,8 @@ class EventTables(Tables):
             "key": options.idempotency_key,
             "digest": None if options.writer_id is None else draft.digest,
             "answer_of": None if answer is None or rest is None else answer.run_id,
+            "dispatch_id": None if claim is None else claim.dispatch_id,
+            "claim_token": None if claim is None else claim.token,
         }
         self._sql.run("events.add", values)
         self._sql.run("events.place_all", {"scopes": scopes, "event_id": event_id})
@@ -140,7 +151,7 @@ class EventTables(Tables):
         """
         values = {
             "scope": scope,
-            "event_id": self._event_id(),
+            "event_id": f"evt_{at:012x}{self._new_id()[:20]}",
             "event_kind": kind,
             "payload": encode(payload),
             "created_at": at,
@@ -149,10 +160,6 @@ class EventTables(Tables):
         self._sql.run("events.note", values)
         self._sql.run("events.place_next", values)
         self._tell(scope)
-
-    def _event_id(self) -> str:
-        """Return an id that begins with the time, so that the index of ids grows at its end."""
-        return f"evt_{self._now():012x}{self._new_id()[:20]}"
 
     def write(self, new: Sequence[tuple[WrittenEvent, CanonicalEvent]]) -> None:
         """Write the new events, and notify the listeners of their scopes."""
