@@ -10,6 +10,7 @@ import pytest
 import pytest_asyncio
 
 from postroom.contracts.clock import iso
+from postroom.mail.context import Caller
 from postroom.mail.waking.subscription_rounds import MAX_EVENTS_READ, SubscriptionRounds
 from postroom.services.hooks import Hooks
 from postroom.stores.mail.store import MailStore
@@ -195,6 +196,8 @@ async def test_each_subscription_has_its_own_thread(room: Room) -> None:
     found = [*await room.inbox("Ada"), *await room.inbox("Ben")]
     threads = [one["thread_id"] for one in found if one["thread_id"].startswith("subscription-")]
     assert len(set(threads)) == 3, (made["id"], threads)
+    told = await room.mail.call("catch_up", {"project_key": PROJECT}, caller=Caller(operator=True))
+    assert [one for one in told["sentences"] if one["about"] == "said"] == [], "no agent wrote them"
 
 
 @both_engines

@@ -7,6 +7,8 @@ from postroom.contracts.records import Record
 Watched = Literal["agent_idle", "task_ready", "file_changed", "branch_merged"]
 WATCHED: Final[tuple[Watched, ...]] = get_args(Watched)
 """The kinds of subscriptions."""
+SUBSCRIPTION_THREAD: Final = "subscription-"
+"""The beginning of the name of each thread with messages about a subscription."""
 MAX_OF_AGENT: Final = 50
 """Maximum number of subscriptions of an agent."""
 

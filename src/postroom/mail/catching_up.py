@@ -14,6 +14,7 @@ from typing import Final, Literal, NotRequired, TypedDict, TypeVar, get_args
 from postroom.contracts.clock import iso
 from postroom.contracts.mail import OTHER, Happening, Project
 from postroom.contracts.quoting import quoted
+from postroom.contracts.subscriptions import SUBSCRIPTION_THREAD
 from postroom.contracts.tasks import Task
 from postroom.mail.commands import CatchUp
 from postroom.mail.context import ReadContext
@@ -346,6 +347,8 @@ class _Sentences:
         """Add the threads with new messages."""
         times = {one.message_id: one.at for one in sent}
         for one in threads:
+            if one["thread_id"].startswith(SUBSCRIPTION_THREAD):
+                continue  # its messages repeat events of the log, in the name of their reader
             number = "a message" if one["messages"] == 1 else f"{one['messages']} messages"
             who = (
                 " and ".join(filter(None, (", ".join(one["senders"][:-1]), *one["senders"][-1:])))

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from postroom.contracts.errors import PostroomError
 from postroom.contracts.mail import ProjectEvent
-from postroom.contracts.subscriptions import Subscription
+from postroom.contracts.subscriptions import SUBSCRIPTION_THREAD, Subscription
 from postroom.log import get_logger
 from postroom.mail.branches import MainBranch, merged_since, read_main_branch
 from postroom.mail.context import Caller
@@ -136,7 +136,7 @@ class SubscriptionRounds:
                 addressees=[Addressee(project=project, agent=agent, kind="to")],
                 subject=subject[: context.rules.max_subject_chars],
                 body_md=text,
-                thread_id=f"subscription-{one.id}-{one.created_at}",  # earlier releases used ids again
+                thread_id=f"{SUBSCRIPTION_THREAD}{one.id}-{one.created_at}",  # earlier releases used ids again
             )
             post(context, message, bad=[], skipped=[])
             return True
