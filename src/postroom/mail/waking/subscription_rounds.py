@@ -136,7 +136,7 @@ class SubscriptionRounds:
                 addressees=[Addressee(project=project, agent=agent, kind="to")],
                 subject=subject[: context.rules.max_subject_chars],
                 body_md=text,
-                thread_id=f"{SUBSCRIPTION_THREAD}{one.id}-{one.created_at}",  # earlier releases used ids again
+                thread_id=f"{SUBSCRIPTION_THREAD}{one.id}-{one.created_at}",  # ids were used again
             )
             post(context, message, bad=[], skipped=[])
             return True
