@@ -6,7 +6,6 @@ import pytest
 
 from try_package import MODULES
 
-
 OURS = [module for modules in MODULES.values() for module in modules if module.startswith("postroom.")]
 
 
