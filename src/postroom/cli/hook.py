@@ -69,11 +69,8 @@ def answered(client: str, event: str, raw: bytes, environment: Mapping[str, str]
     sent = read(raw)
     call, look = _call_and_look(client, kind, sent, environment)
     if call is None:
-        return b""
-    # The prompt that mail used to wake an idle Codex session. When this prompt arrives at the hook, the mail
-    # counts as announced.
-    prompt = sent.get("prompt") if client == "codex" and kind == "prompt" and isinstance(sent, dict) else ""
-    queued = prompt.strip() if isinstance(prompt, str) and prompt.startswith("postroom: ") else ""
+        return _warned(client, event, kind, "", "", look)
+    queued = _queued(client, kind, sent)
     call.update(agent=environment.get("POSTROOM_AGENT", "")[:400], guard=mode)
     found: object = None
     try:
@@ -84,6 +81,15 @@ def answered(client: str, event: str, raw: bytes, environment: Mapping[str, str]
         outcome, text = _failed(kind, "the server does not answer", mode if mode == "block" else "off")
     text += look.conclude(found) if look is not None else ""
     text = "" if text == queued else text[:MAX_TEXT_LENGTH]  # the prompt already says it
+    return _warned(client, event, kind, outcome, text, look)
+
+
+def _warned(client: str, event: str, kind: str, outcome: str, text: str, look: Look | None) -> bytes:
+    """Return the answer, with a warning if the edit's files cannot be remembered on this machine."""
+    warning = look.warning() if look is not None and kind == "edit" else ""
+    if warning:
+        outcome = outcome if outcome == "deny" else "note"
+        text = "\n".join(filter(None, (text, warning)))
     shaped = _shaped(client, event, kind, outcome, text)
     return written(shaped).encode() if shaped else b""
 
@@ -105,6 +111,15 @@ def _call_and_look(
     if call is not None and (stale := environment.get("POSTROOM_STALE", "").lower()) in MODES:
         call["stale"] = stale
     return call, look
+
+
+def _queued(client: str, kind: str, sent: object) -> str:
+    """Return the prompt that mail used to wake an idle Codex session.
+
+    When this prompt arrives at the hook, the mail counts as announced.
+    """
+    prompt = sent.get("prompt") if client == "codex" and kind == "prompt" and isinstance(sent, dict) else ""
+    return prompt.strip() if isinstance(prompt, str) and prompt.startswith("postroom: ") else ""
 
 
 def _understood(kind: str, status: int, found: object, mode: str) -> tuple[str, str]:
@@ -139,15 +154,7 @@ def _shaped(client: str, event: str, kind: str, outcome: str, text: str) -> dict
     if not text or (outcome != fits if fits else outcome not in ("deny", "note")):
         return None
     if client == "cursor":
-        if outcome == "hold":
-            return {"followup_message": text}
-        if outcome == "deny":
-            return {"permission": "deny", "user_message": text, "agent_message": text}
-        if outcome == "note":
-            return {"agent_message": text}
-        if kind == "prompt":
-            return {"continue": True, "user_message": text, "additional_context": text}
-        return {"additional_context": text}
+        return _for_cursor(kind, outcome, text)
     if client in ("copilot", "opencode", "cline") and outcome != "hold":
         return _decided(text) if outcome == "deny" else {"additionalContext": text}
     if outcome == "note":
@@ -163,3 +170,15 @@ def _shaped(client: str, event: str, kind: str, outcome: str, text: str) -> dict
 
 def _decided(text: str) -> dict[str, object]:
     return {"permissionDecision": "deny", "permissionDecisionReason": text}
+
+
+def _for_cursor(kind: str, outcome: str, text: str) -> dict[str, object]:
+    if outcome == "hold":
+        return {"followup_message": text}
+    if outcome == "deny":
+        return {"permission": "deny", "user_message": text, "agent_message": text}
+    if outcome == "note":
+        return {"agent_message": text}
+    if kind == "prompt":
+        return {"continue": True, "user_message": text, "additional_context": text}
+    return {"additional_context": text}
