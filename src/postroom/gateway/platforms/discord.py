@@ -151,13 +151,13 @@ def form_of(body: dict[str, Json], attachment: Attachment, data: bytes) -> list[
 
 
 def components_of(card: Card) -> list[Json] | None:
-    """Return a card's buttons in rows; None if Discord cannot show all of them."""
+    """Return a card's buttons in rows; None if Discord cannot show all of them with their whole labels."""
     if len(card.buttons) > BUTTONS_A_ROW * ROWS or any(
-        len(one.value) > MAX_VALUE_LENGTH for one in card.buttons
+        len(one.value) > MAX_VALUE_LENGTH or len(one.label) > MAX_LABEL_LENGTH for one in card.buttons
     ):
         return None
     shown: Sequence[Json] = [
-        {"type": 2, "style": 2, "label": one.label[:MAX_LABEL_LENGTH] or "\u200b", "custom_id": one.value}
+        {"type": 2, "style": 2, "label": one.label or "\u200b", "custom_id": one.value}
         for one in card.buttons
     ]
     rows = range(0, len(shown), BUTTONS_A_ROW)
