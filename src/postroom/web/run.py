@@ -92,6 +92,7 @@ async def run(site: WorkingSite, request: Request) -> Response:
     if "go" in request.query_params:
         return await _beside(site, request)
     named, services = request.path_params["run_id"], site.services
+    answered = request.query_params.get("answered", "")
     output = choice(request, "output", ("end", "more", "raw", "whole"))
     wants_changes = "changes" in request.query_params or "changes" in request.query_params.get("part", "")
 
@@ -121,6 +122,7 @@ async def run(site: WorkingSite, request: Request) -> Response:
             "subjects": subjects_of(tx.mail, project, [work]),
             "stretches": _stretches(work, story.attempts, site.clock.now()),
             "asked": _open_questions(services, tx, work) if work.state == "asks" else (),
+            "given": services.questions.given_answer(tx, project.slug, work.run_id, answered),
             "folder": _folder(tx.mail, project, work) if wants_changes else "",
         }
 
