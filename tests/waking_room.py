@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 from dispatch_room import Deaf, done
+from postroom.contracts.clock import Timer
 from postroom.contracts.limits import Budget
 from postroom.contracts.tracing import OFF, Tracing
 from postroom.dispatch.config import MailboxConfig
@@ -69,15 +70,15 @@ class Room:
         self.effects = MessageEffects(self.mail.own_context)
         self.mailbox, self.waker = self.opened("server")
 
-    def opened(self, consumer: str) -> tuple[Mailbox, Waker]:
-        """Return the parts of one process."""
+    def opened(self, consumer: str, *, timer: Timer | None = None) -> tuple[Mailbox, Waker]:
+        """Return the parts of one process; with a timer of its own, time can stand still for it alone."""
         turns = MailRunExecutor(self.agents, self.store, self.clock, tracing=self.tracing)
         mailbox = Mailbox(
             ExecutorsByThread({AGENT_THREAD: turns}),
             self.runs,
             consumer_id=consumer,
             effects=self.effects,
-            timer=self.clock,
+            timer=timer or self.clock,
             config=MailboxConfig(
                 drain_grace=timedelta(0),
                 default_max_attempts=self.most_attempts,

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+from postroom.contracts.activation import RunActivation
 from postroom.contracts.dispatch import Claim, RunDispatch
 from postroom.contracts.files import RunFiles
 from postroom.contracts.limits import Spending
@@ -143,6 +144,11 @@ class RunControl:
         """Return whether the run sees a message of its thread: True unless the message was rolled back."""
         said_by = message.metadata.run_id if message.metadata else None
         return said_by not in self.hidden_runs and message.id not in self.hidden_message_ids
+
+
+def claim_of(activation: RunActivation) -> Claim | None:
+    """Return the claim that the writes of an execution present; None if no mailbox started it."""
+    return activation.control.claim if isinstance(activation.control, RunControl) else None
 
 
 class ChatOutbox(Protocol):

@@ -215,7 +215,7 @@ async def test_claims_are_renewed_together_each_for_its_own_time(
         assert await loaded(stores, row.dispatch_id) == row.extend_lease(extension_ms=length, now=clock.now())
     assert [await loaded(stores, name) for name in ("d3", "d4")] == owned[2:]
     for claim in (proofs[0], proofs[2], wrong, Claim(dispatch_id="none", token="")):
-        await stores.store.write(lambda tx, claim=claim: tx.runs.dispatches.refuse_stale(claim))
+        await stores.store.write(lambda tx, claim=claim: tx.runs.dispatches.supersede_stale(claim))
     assert (await loaded(stores, "d1")).status is RunDispatchStatus.CLAIMED
     assert await loaded(stores, "d3") == owned[2].superseded(reason=STALE_EPOCH, now=clock.now())
     assert await loaded(stores, "d4") == owned[3]

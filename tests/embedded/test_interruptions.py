@@ -400,3 +400,24 @@ async def test_every_duration_may_be_a_number_of_seconds(manual):
             await mailbox.run_until_idle()
             assert {(await one.status()).state for one in handles} == {state}
         assert await handles[0].result(timeout=timedelta(seconds=30)) == "True"
+
+
+async def test_a_run_that_a_budget_held_may_be_answered_after_the_deadline_once_it_has_started(manual):
+    budget = Budget(per=BudgetScope.TENANT, window=BudgetWindow.MONTH, runs=1)
+
+    async def work(run):
+        return "done" if run.text == "first" else (await run.ask("may it?")).text
+
+    async with manual(work, config=MailboxConfig(budgets=(budget,))) as mailbox:
+        await mailbox.enqueue("first", "first", tenant="acme")
+        await mailbox.run_until_idle()
+        held = await mailbox.enqueue("a", "held", tenant="acme", deadline=from_now(mailbox, 5))
+        await mailbox.run_until_idle()
+        await answer_open_question(held, approved=True)
+        await mailbox.run_until_idle()
+        assert (await held.status()).question == "may it?"
+        mailbox.clock.advance(timedelta(seconds=6))
+        await mailbox.admin.run_sweep()
+        await answer_open_question(held, "yes")
+        await mailbox.run_until_idle()
+        assert await held.result(timeout=30) == "yes"

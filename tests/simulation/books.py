@@ -15,7 +15,7 @@ from simulation.callers import DELIVERED, Job
 from simulation.chats import ChatPlatform, audit_chats
 from simulation.database import Database
 from simulation.loop import START_MS, Process
-from simulation.mail import audit_mail, audit_tasks
+from simulation.mail import audit_mail, audit_notes, audit_subscriptions, audit_tasks
 from simulation.servers import ALONE, Post, Server
 from simulation.work import Watch, answer_of
 
@@ -36,11 +36,12 @@ class Row(NamedTuple):
     lease_until: int | None
     due_at: int
     limit_key: str
+    deadline_at: int | None
 
 
 _ROWS = (
     "SELECT dispatch_id, thread_id, run_id, status, attempt_count, max_attempts, dispatch_epoch, claim_token,"
-    " claimed_by, claimed_at, lease_until, available_at, limit_key FROM run_dispatches"
+    " claimed_by, claimed_at, lease_until, available_at, limit_key, deadline_at FROM run_dispatches"
 )
 _NEVER = {"store_error", "internal_error", "store_corrupt", "duplicate_record"}
 """Codes with which no work may be refused for good."""
@@ -87,7 +88,7 @@ class Commits:
             if before == row:
                 continue
             if before is not None:
-                moved = (*_moved(before, row), *_moved_by(who, now, before, row))
+                moved = (*_moved(now, before, row), *_moved_by(who, now, before, row))
                 self.found += [f"{one} (at {at}, by {who} {change})" for one in moved]
             ends = before is not None and before.status == "Claimed" and row.status == "Acked"
             if ends and row.epoch < known.get(row.thread, 0):
@@ -123,9 +124,10 @@ class Commits:
                 )
 
 
-def _moved(before: Row, row: Row) -> Iterator[str]:
+def _moved(now: int, before: Row, row: Row) -> Iterator[str]:
     name = f"the dispatch of {row.run}"
-    if row.status not in _MAY_BECOME.get(before.status, {before.status}):
+    is_too_late = (before.status, row.status) == ("Queued", "DeadLetter") and (row.deadline_at or now) < now
+    if not is_too_late and row.status not in _MAY_BECOME.get(before.status, {before.status}):
         yield f"ILLEGAL MOVE: {name} went from {before.status} to {row.status}"
     if row.attempts < before.attempts:
         yield f"ATTEMPTS FELL: {name} has {row.attempts} attempts after {before.attempts}"
@@ -301,6 +303,8 @@ async def audit(world: Outcome) -> list[str]:
         ]
         found += audit_mail(rows, sent, runs)
         found += audit_tasks(rows, runs)
+        found += audit_notes(rows, world.watch.notes)
+        found += audit_subscriptions(rows) if world.settings.get("tasks") else []
     else:
         found += _of_jobs(world, runs)
     found += _of_messages(rows)
@@ -375,6 +379,8 @@ def _of_jobs(world: Outcome, runs: dict[str, dict[str, Any]]) -> Iterator[str]:
         elif kind in ("cancelled", "superseded"):
             if not job.was_cancelled and job.thread not in world.watch.interrupted:
                 yield f"CANCELLED BY NOBODY: job {job.n} ({job.run_id}) is {kind}"
+        elif job.deadline_ms is not None and ended.get("detail") == "deadline_passed":
+            pass  # a budget's question held it back until its deadline
         elif not dead and not world.is_replayed:
             yield f"ENDED BADLY: job {job.n} ({job.run_id}) ended as {ended}, and is not a dead letter"
         executed = sum(one.run_id == job.run_id for one in world.watch.seen)

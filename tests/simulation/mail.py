@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
 from types import SimpleNamespace
@@ -12,6 +12,7 @@ from postroom.contracts.activation import RunActivation
 from postroom.contracts.agent_events import EventSink
 from postroom.contracts.errors import PostroomError
 from postroom.contracts.executor import AgentRunResult, RunDispatchExecutor
+from postroom.contracts.messages import Boundary
 from postroom.contracts.runs import TerminationReason
 from postroom.dispatch.mailbox import Mailbox as Queue
 from postroom.dispatch.routing import ExecutorsByThread
@@ -20,8 +21,11 @@ from postroom.mail.people import StoredChatDelivery
 from postroom.mail.service import Mail
 from postroom.mail.waking.mail_runs import MailRunExecutor, MessageEffects
 from postroom.mail.waking.prompts import AGENT_THREAD
+from postroom.mail.waking.subscription_rounds import SubscriptionRounds
 from postroom.mail.waking.waker import Waker
+from postroom.ports import RunControl, claim_of
 from postroom.stores.stores import Stores
+from simulation.loop import SimulatedLoop
 from task_log import check_claims
 
 PROJECT = "/projects/world"
@@ -29,6 +33,7 @@ SENDER, READERS = "Ada", ("Ben", "Cyd")
 _LEASE = 2
 """Seconds of a claim: shorter than some suspensions of servers."""
 _NUMBER = re.compile(r"job (\d+)\.")
+_READY = re.compile(r"Task (\d+) is ready")
 
 
 async def furnish(stores: Stores) -> None:
@@ -43,6 +48,7 @@ async def furnish(stores: Stores) -> None:
     for number, depends_on in enumerate(([], [], [1], [2, 3], [], [5], [], []), start=1):
         task = {"title": f"Task {number}", "depends_on": depends_on, "paths": [f"src/{number % 3}"]}
         await mail.call("add_task", {"project_key": PROJECT, "agent_name": SENDER, **task})
+    await mail.call("subscribe", {"project_key": PROJECT, "agent_name": SENDER, "kind": "task_ready"})
 
 
 class Agents(RunDispatchExecutor):
@@ -64,7 +70,7 @@ class Agents(RunDispatchExecutor):
         server.executing[run_id] += 1
         try:
             task = await self._claimed(activation)
-            for number in numbers:
+            for number in numbers:  # the messages that the run reads later are added to them
                 for what, about in self._scripts.get(number, []):
                     if what == "wait":
                         await watch.wait(one, about)
@@ -73,7 +79,9 @@ class Agents(RunDispatchExecutor):
                         watch.act(one)
                         raise ConnectionError(f"failure {watch.failures[run_id]} of {about}")
                     watch.act(one)
+                    numbers += await self._arrived(activation)
             if task is not None:
+                await self._noted(activation, task)
                 await self._task_call(activation, "done_task", task_id=task["id"], epoch=task["epoch"])
         finally:
             one.is_over = True
@@ -84,6 +92,25 @@ class Agents(RunDispatchExecutor):
             termination=TerminationReason.natural_end(),
             steps=1,
         )
+
+    async def _arrived(self, activation: RunActivation) -> list[int]:
+        """Return the jobs of the messages that the run reads before its next step."""
+        control = activation.control
+        if self._server.mail is None or not self._server.mail.steers or not isinstance(control, RunControl):
+            return []
+        assert control.pending is not None
+        messages = await control.pending.freeze(Boundary.NEXT_STEP)
+        numbers = [int(n) for message in messages for n in _NUMBER.findall(message.text())]
+        for number in numbers:
+            self._watch.reads[number].add(activation.run_id or "")
+        return numbers
+
+    async def _noted(self, activation: RunActivation, task: Any) -> None:
+        """Note a fact about the task of the run."""
+        name = f"{activation.run_id} {activation.attempt} {task['epoch']}"
+        told = {"subject": name, "text": "a fact", "task_id": task["id"], "idempotency_key": f"note {name}"}
+        if await self._task_call(activation, "add_note", **told):
+            self._watch.notes.add(name)
 
     async def _claimed(self, activation: RunActivation) -> Any:
         """Return a task that the run claims, in a world with tasks."""
@@ -98,7 +125,7 @@ class Agents(RunDispatchExecutor):
         name = (activation.agent_id or "").partition("@")[0]
         asked = {"project_key": PROJECT, "agent_name": name, **asked}
         with suppress(PostroomError):
-            caller = Caller(run_id=activation.run_id)
+            caller = Caller(run_id=activation.run_id, claim=claim_of(activation))
             return await self._server.mail.mail.call(operation, asked, caller=caller)
         return None
 
@@ -107,10 +134,12 @@ class MailServer:
     """The parts of a server of a mail world in addition to its mailbox: the mail room, and the waker of its agents."""
 
     def __init__(
-        self, stores: Stores, agents: Agents, options: dict[str, Any], *, has_tasks: bool = False
+        self, stores: Stores, agents: Agents, options: dict[str, Any], settings: dict[str, Any]
     ) -> None:
-        self.has_tasks = has_tasks
-        """Whether the runs of agents claim and finish tasks."""
+        self.has_tasks = bool(settings.get("tasks"))
+        """Whether the runs of agents claim and finish tasks, and `SENDER` is told which tasks are ready."""
+        self.steers = bool(settings.get("steers"))
+        """Whether runs read the messages that arrive on their mail thread while they execute."""
         self.mail = Mail(stores, stores.clock, waker=lambda: self.waker)
         self.queue = Queue(
             ExecutorsByThread({AGENT_THREAD: MailRunExecutor(agents, stores, stores.clock)}),
@@ -119,6 +148,14 @@ class MailServer:
             **options,
         )
         self.waker = Waker(stores, self.queue, verified=False, chat_delivery=StoredChatDelivery(self.mail))
+
+    async def tell_of_tasks(self, loop: SimulatedLoop) -> None:
+        """Send the messages about tasks that are ready, round after round."""
+        rounds = SubscriptionRounds(self.mail, self.waker)
+        while True:
+            with suppress(PostroomError):  # the next round looks again
+                await rounds.round()
+            await loop.passes(1_000)
 
     async def send(self, n: int, data: dict[str, Any]) -> str:
         """Send the message of a job; return its id."""
@@ -136,7 +173,9 @@ def audit_mail(
     """Yield the faults of messages; `jobs` has the id of each message that was taken, and its readers."""
     names = dict(rows("SELECT id, name FROM agents"))
     by_subject: dict[str, list[int]] = defaultdict(list)
-    for id, subject in rows("SELECT id, subject FROM messages WHERE reply_to IS NULL"):
+    for id, subject in rows(
+        "SELECT id, subject FROM messages WHERE subject LIKE 'Job %' AND reply_to IS NULL"
+    ):
         by_subject[subject].append(id)
     for subject, ids in by_subject.items():
         if len(ids) > 1:
@@ -170,6 +209,41 @@ def audit_mail(
     ):
         if (first, last) != (1, number):
             yield f"INBOX GAP: {number} messages of {names[agent_id]} from {first} to {last}"
+
+
+def has_untold(rows: Any) -> bool:
+    """Return whether a subscription has not looked at a task that is ready."""
+    return bool(
+        rows(
+            "SELECT 1 FROM subscriptions u JOIN event_scopes s ON s.scope LIKE 'project:%' AND s.seq > u.cursor "
+            "JOIN events e ON e.event_id = s.event_id AND e.event_kind = 'task.ready' "
+            "WHERE json_extract(e.payload, '$.agent_id') IS NOT u.agent_id LIMIT 1"
+        )
+    )
+
+
+def audit_notes(rows: Any, confirmed: set[str]) -> Iterator[str]:
+    """Yield the faults of notes: one that a run was told is stored is missing, or one is stored twice."""
+    stored = Counter(subject for (subject,) in rows("SELECT subject FROM notes"))
+    yield from (f"NOTE LOST: {one}" for one in sorted(confirmed - stored.keys()))
+    yield from (f"NOTE TWICE: {one}" for one, count in stored.items() if count > 1)
+
+
+def audit_subscriptions(rows: Any) -> Iterator[str]:
+    """Yield the tasks of which the subscriber was told too often, or not at all."""
+    ready: Counter[int] = Counter()
+    for (payload,) in rows(
+        "SELECT e.payload FROM event_scopes s JOIN events e ON e.event_id = s.event_id, subscriptions u "
+        "WHERE s.scope LIKE 'project:%' AND e.event_kind = 'task.ready' "
+        "AND json_extract(e.payload, '$.agent_id') IS NOT u.agent_id"
+    ):
+        ready[json.loads(payload)["detail"]["task_id"]] += 1
+    told: Counter[int] = Counter()
+    for (body,) in rows("SELECT body_md FROM messages WHERE thread_id LIKE 'subscription-%'"):
+        told.update(int(n) for n in _READY.findall(body))
+    for task_id in ready.keys() | told.keys():
+        if not (bool(ready[task_id]) <= told[task_id] <= ready[task_id]):
+            yield f"SUBSCRIPTION: task {task_id} was ready {ready[task_id]} times, and told {told[task_id]} times"
 
 
 def audit_tasks(rows: Any, runs: dict[str, dict[str, Any]]) -> Iterator[str]:

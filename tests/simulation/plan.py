@@ -172,6 +172,7 @@ def plan_of(seed: int) -> Plan:
     has = draw.random()
     settings["mail"], settings["chats"] = has < 0.2, 0.2 <= has < 0.35
     settings["tasks"] = settings["mail"] and seed % 2 == 0
+    settings["steers"] = settings["mail"] and seed % 3 != 0
     plan = Draft(servers, settings)
     if has >= 0.55:
         draw.choice(PATTERNS)(draw, plan)

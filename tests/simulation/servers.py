@@ -4,6 +4,7 @@ import asyncio
 import traceback
 from collections import Counter
 from collections.abc import Sequence
+from contextvars import Context
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from random import Random
@@ -156,9 +157,7 @@ class Server:
             self.chats = ChatServer(self.stores, agents, self.name, options, watch.platform, lease_ms)
             self.queue = self.chats.queue
         elif settings["mail"]:
-            self.mail = MailServer(
-                self.stores, watch.agents(self), options, has_tasks=bool(settings.get("tasks"))
-            )
+            self.mail = MailServer(self.stores, watch.agents(self), options, settings)
             self.queue = self.mail.queue
         else:
             self.queue = Queue(
@@ -185,7 +184,8 @@ class Server:
 
     def start(self) -> None:
         """Begin to serve."""
-        self.loop.spawn(self.process, self._serve())
+        # in a context of its own: a server that replaces one that died in a call is not part of that call
+        self.loop.spawn(self.process, self._serve(), Context())
 
     def kill(self) -> None:
         """End at once, with everything that the server was doing."""
@@ -241,6 +241,8 @@ class Server:
                 group.create_task(self.mailbox.schedules.kept.serve())
             if self.mail is not None:
                 group.create_task(self.mail.waker.serve())
+                if self.mail.has_tasks:
+                    group.create_task(self.mail.tell_of_tasks(self.loop))
             if self._settings["relay"]:
                 group.create_task(self._relay.serve(self._stopping))
             if self.leases is not None:

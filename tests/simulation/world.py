@@ -25,6 +25,7 @@ from simulation.callers import DELIVERED, Caller, Follower, HungUp, Job
 from simulation.chats import ChatPlatform, Told
 from simulation.database import Database, Network, prepare_rows
 from simulation.loop import START_MS, Process, SimulatedLoop, Stuck
+from simulation.mail import has_untold
 from simulation.plan import HINT_FAULTS, Act, Fault, Plan
 from simulation.servers import Post, Server, effect_faults
 from simulation.work import Watch
@@ -244,7 +245,7 @@ class World:
         settings, unsent = self.plan.settings, "kind = 'notice' AND status IN ('pending', 'claimed')"
         if settings["relay"] and rows(f"SELECT 1 FROM outbox WHERE {unsent} LIMIT 1"):
             return False
-        if settings["mail"] and self._has_unwoken():
+        if settings["mail"] and (self._has_unwoken() or (settings.get("tasks") and has_untold(rows))):
             return False
         if settings["chats"] and not self._is_chat_idle():
             return False

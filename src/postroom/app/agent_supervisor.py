@@ -277,7 +277,13 @@ class ExecutorRegistry:
             yield None
             return
         token = new_run_token(self._server)
-        self._tokens.issue(token, agent_id=addressed.agent.id, agent=name, run_id=activation.run_id or "")
+        self._tokens.issue(
+            token,
+            agent_id=addressed.agent.id,
+            agent=name,
+            run_id=activation.run_id or "",
+            claim=control.claim if isinstance(control, RunControl) else None,
+        )
         try:
             yield RunAccess(
                 url=self._address,

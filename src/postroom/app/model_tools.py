@@ -144,7 +144,7 @@ class MailTool:
         asked: dict[str, Any] = {**arguments, **self._given}
         if self._operation.changes:
             asked[_KEY] = key_of(context.identity.run_id, context.call_id)
-        caller = replace(self._caller, run_id=context.identity.run_id)
+        caller = replace(self._caller, run_id=context.identity.run_id, claim=context.claim)
         answer = msgspec.to_builtins(await self._calls.perform(name, asked, caller=caller))
         if len(json.dumps(answer)) > MAX_ANSWER_LENGTH:
             told = "it was executed" if self._operation.changes else "request less at once"

@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Final, Literal, get_args
 
+from postroom.contracts.dispatch import Claim
 from postroom.contracts.errors import InsufficientScope, NotPermitted
 
 Scope = Literal["mail:read", "mail:send", "reserve", "run", "admin"]
@@ -62,6 +63,8 @@ class Grant:
     agent_id: int | None = None
     """The only agent that the call may act as, which is the agent of the run."""
     run_id: str | None = None
+    claim: Claim | None = None
+    """The claim of the run's execution; a change is refused if it was lost."""
 
     def check(
         self,

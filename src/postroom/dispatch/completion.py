@@ -40,7 +40,7 @@ from postroom.contracts.errors import (
 )
 from postroom.contracts.events import CanonicalEventDraft
 from postroom.contracts.executor import AgentRunResult
-from postroom.contracts.limits import LIMITS, Held, Limit, Spending
+from postroom.contracts.limits import BUDGET_TOOL, LIMITS, Held, Limit, Spending
 from postroom.contracts.live import LiveRunCommand
 from postroom.contracts.messages import ContentBlock, Message, MessageMetadata, Role, storable
 from postroom.contracts.records import Record, replace
@@ -1260,9 +1260,16 @@ def as_ended(
     )
     if waiting is None:
         return after.ended(result.termination, now=now), answer
-    waiting = replace(waiting, since_dispatch_id=dispatch.dispatch_id)
-    updated_at = max(now, run.updated_at)
-    return replace(after, status=RunStatus.WAITING, waiting=waiting, updated_at=updated_at), answer
+    is_held = waiting.tickets and all(one.tool_name == BUDGET_TOOL for one in waiting.tickets)
+    waits = replace(
+        after,
+        status=RunStatus.WAITING,
+        waiting=replace(waiting, since_dispatch_id=dispatch.dispatch_id),
+        # If a budget held the run back at first, this execution was the first.
+        started_at=run.started_at if run.started_at is not None or is_held else dispatch.claimed_at,
+        updated_at=max(now, run.updated_at),
+    )
+    return waits, answer
 
 
 def finish_event(dispatch: RunDispatch, termination: TerminationReason, response: str | None) -> RunFinish:

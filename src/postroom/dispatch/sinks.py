@@ -374,7 +374,7 @@ class OutputKept(ExecutorAround):
         async with gathered.writing:
             while (draft := gathered.next()) is not None:
                 try:
-                    await self._events.add(draft)
+                    await self._events.add(draft, claim=gathered.claim)
                 except PostroomError as error:
                     if isinstance(error, StoreError):
                         self._tell_once("output.put_off", gathered.run_id, error)
@@ -396,6 +396,8 @@ class _Gathered:
 
     def __init__(self, activation: RunActivation, inner: EventSink) -> None:
         self.run_id = activation.run_id
+        control = activation.control
+        self.claim = control.claim if isinstance(control, RunControl) else None
         self._inner = inner
         self._activation = activation
         self._waiting: list[tuple[str, dict[str, Json]]] = []

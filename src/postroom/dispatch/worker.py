@@ -993,7 +993,7 @@ class LeaseKeeper:
 
         def supersede(tx: Transaction) -> None:
             tx.lock(thread_lock(thread_id))
-            tx.runs.dispatches.refuse_stale(claim)
+            tx.runs.dispatches.supersede_stale(claim)
 
         await self._core.store.write(supersede, key=thread_id)
 

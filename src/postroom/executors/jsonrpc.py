@@ -142,7 +142,17 @@ class Peer:
                 sent.
         """
         if "method" in message:
-            return _called(message)
+            method, params, id = message["method"], message.get("params"), message.get("id")
+            if not isinstance(method, str) or (params is not None and not isinstance(params, dict | list)):
+                raise ProtocolFault(
+                    "sent a call whose method is not text, or whose parameters are not an object"
+                )
+            named = params if isinstance(params, dict) else _FIELDS
+            if id is None:
+                return Told(method=method, params=named)
+            if isinstance(id, bool) or not isinstance(id, int | str):
+                raise ProtocolFault("sent a call whose id is neither a number nor text")
+            return Asked(id=id, method=method, params=named)
         if "id" in message:
             return self._answered(message)
         raise ProtocolFault("wrote a message that is neither a request, a notification nor an answer")
@@ -159,18 +169,6 @@ class Peer:
         if result is not None and not isinstance(result, dict):
             raise ProtocolFault(f"answered {method!r} with a value that is not an object")
         return Answer(method=method, result=result or _FIELDS)
-
-
-def _called(message: Mapping[str, Any]) -> Asked | Told:
-    method, params, id = message["method"], message.get("params"), message.get("id")
-    if not isinstance(method, str) or (params is not None and not isinstance(params, dict | list)):
-        raise ProtocolFault("sent a call whose method is not text, or whose parameters are not an object")
-    named = params if isinstance(params, dict) else _FIELDS
-    if id is None:
-        return Told(method=method, params=named)
-    if isinstance(id, bool) or not isinstance(id, int | str):
-        raise ProtocolFault("sent a call whose id is neither a number nor text")
-    return Asked(id=id, method=method, params=named)
 
 
 def _refusal(error: object) -> Refusal:

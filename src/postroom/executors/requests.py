@@ -148,7 +148,9 @@ class _Copies:
         if file.sha256 is None:
             return [f"- {file.described}: missing, {one_line(file.missing or '')}"]
         path = self.inbox / f"{len(self.received) + 1}-{file.name}"
-        await _copied(file, self._files, path)
+        with await asyncio.to_thread(path.open, "xb", 0) as copy:
+            async for piece in self._files.content(file):
+                await asyncio.to_thread(copy.write, piece)
         self.received.append((file, path))
         said = [] if file.transcript is None else [f"  Transcript: {_all_of(file.transcript)}"]
         return [f"- {one_line(str(path))} ({one_line(file.media_type)}, {file.size:,} bytes)", *said]
@@ -200,12 +202,6 @@ def _all_of(words: str) -> str:
 def _saying(message: Message, lines: Sequence[str]) -> Message:
     space = "\n\n" if message.text().strip() else ""
     return replace(message, content=(*message.content, ContentBlock(text=space + "\n".join(lines))))
-
-
-async def _copied(file: ChatFile, files: RunFiles, path: Path) -> None:
-    with await asyncio.to_thread(path.open, "xb", 0) as copy:
-        async for piece in files.content(file):
-            await asyncio.to_thread(copy.write, piece)
 
 
 def _made(folder: Path, inbox: Path, outbox: Path) -> None:

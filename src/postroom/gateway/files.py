@@ -46,6 +46,7 @@ from postroom.gateway.platforms.base import BasePlatformAdapter
 from postroom.gateway.replies import Reply, ReplyKind, target_of
 from postroom.gateway.spooling import MAX_FILES, head_of, piece_of, pieces_of, spooled, too_large
 from postroom.log import get_logger
+from postroom.ports import claim_of
 from postroom.stores.chats.files import FileStore
 
 _LOG = get_logger(__name__)
@@ -140,6 +141,7 @@ class FilesOfRun(RunFiles):
         self._thread_id = activation.thread_id
         self._run_id = activation.run_id or ""
         self._attempt = activation.attempt
+        self._claim = claim_of(activation)
         self._naming = asyncio.Lock()
         """Held while a position is assigned, so that concurrent calls get different positions."""
 
@@ -218,7 +220,7 @@ class FilesOfRun(RunFiles):
             )
             if refusal is None:
                 await self._store.put_bytes(found)
-        await self._store.put(file)
+        await self._store.put(file, claim=self._claim)
         return file
 
     async def _taken(self, message_id: str, position: int, block: ContentBlock) -> ChatFile:
@@ -327,11 +329,11 @@ class FilesOfRun(RunFiles):
         # a held request gets only one answer, so it gets no notice
         holds = adapter is not None and adapter.capabilities.holds_requests
         if notice is None or holds:
-            return await self._store.put(file)
+            return await self._store.put(file, claim=self._claim)
         reply = Reply(kind=ReplyKind.NOTICE, thread_id=self._thread_id, text=notice)
         key = sha256(notice.encode("utf-8", "replace")).hexdigest()[:16]
         draft = reply.draft(f"file/{self._thread_id}/{file.message_id}/{file.position}/{key}")
-        return await self._store.put(file, notices=(draft,))
+        return await self._store.put(file, notices=(draft,), claim=self._claim)
 
 
 async def _connected(adapter: BasePlatformAdapter) -> None:

@@ -315,8 +315,9 @@ class Gateway:
         return [one.lease for one in self._adapters.values() if one.lease is not None]
 
     def _speak(self) -> None:
-        """Start delivering for the channels that this server has."""
-        self.delivery.speak_for([one for one in self._adapters.values() if self._is_ours(one)])
+        """Start delivering for the channels that this server has connected and whose leases it holds."""
+        adapters = self._adapters.values()
+        self.delivery.speak_for([one for one in adapters if one.liveness.state is not AdapterState.ELSEWHERE])
         self._relay.hint()
 
     async def _place_of(self, source: SessionSource) -> tuple[str, Json] | None:

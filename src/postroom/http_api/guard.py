@@ -227,7 +227,12 @@ class Guard:
                 return await self._credentials.others.pass_on(request, there)
         admitted = _Admitted(caller="anyone") if public else await self._caller(head)
         if admitted is None:
-            return self._ask_for_token(head)
+            if head.wants_page and not f"{head.path}/".startswith(self._programs):
+                # The redirect keeps the form, so that the typed text is shown and not lost. Nothing else
+                # happens with it.
+                status = 307 if head.method == "POST" else 303
+                return RedirectResponse(login_address(head.target), status_code=status)
+            return problem_of(TokenRequired("this server requires a bearer token", remedy=_HOW_TO_PROVE))
         exchange.admit(admitted, limit, head.bearer, too_large)
         if head.content_length > limit:
             return too_large(limit)
@@ -266,32 +271,27 @@ class Guard:
             StoreError: The store could not tell whether the session was logged out.
         """
         if head.bearer is not None:
-            return await self._bearer(head.path, head.bearer)
+            if self._credentials.is_operator(head.bearer):
+                return _Admitted(caller="operator")
+            if f"{head.path}/".startswith(self._agents) and await self._is_agent(head.bearer):
+                return _Admitted(caller="agent")
+            # The permissions of a named token; None for other tokens, and on paths for people.
+            grant_of = self._credentials.grant_of
+            if (
+                grant_of is None
+                or not head.bearer.startswith((TOKEN_PREFIX, RUN_PREFIX))
+                or not f"{head.path}/".startswith(self._programs)
+            ):
+                grant = None
+            else:
+                grant = await grant_of(head.bearer)
+            if grant is None:
+                raise WrongToken("the bearer token does not open this path", remedy=_HOW_TO_PROVE)
+            return _Admitted(caller="token", grant=grant)
         is_page = not f"{head.path}/".startswith(self._interfaces)
         if is_page and await self._credentials.sessions.recognises(head.cookie):
             return _Admitted(caller="person")
         return None
-
-    async def _bearer(self, path: str, token: str) -> _Admitted:
-        if self._credentials.is_operator(token):
-            return _Admitted(caller="operator")
-        if f"{path}/".startswith(self._agents) and await self._is_agent(token):
-            return _Admitted(caller="agent")
-        grant = await self._grant(path, token)
-        if grant is None:
-            raise WrongToken("the bearer token does not open this path", remedy=_HOW_TO_PROVE)
-        return _Admitted(caller="token", grant=grant)
-
-    async def _grant(self, path: str, token: str) -> Grant | None:
-        """Return the permissions of a named token; None for other tokens, and on paths for people."""
-        grant_of = self._credentials.grant_of
-        if (
-            grant_of is None
-            or not token.startswith((TOKEN_PREFIX, RUN_PREFIX))
-            or not f"{path}/".startswith(self._programs)
-        ):
-            return None
-        return await grant_of(token)
 
     async def _is_agent(self, token: str) -> bool:
         is_agent = self._credentials.is_agent
@@ -300,14 +300,6 @@ class Guard:
             and not token.startswith((TOKEN_PREFIX, RUN_PREFIX))
             and await is_agent(token)
         )
-
-    def _ask_for_token(self, head: Head) -> Problem | Response:
-        if head.wants_page and not f"{head.path}/".startswith(self._programs):
-            # The redirect keeps the form, so that the typed text is shown and not lost. Nothing else happens
-            # with it.
-            status = 307 if head.method == "POST" else 303
-            return RedirectResponse(login_address(head.target), status_code=status)
-        return problem_of(TokenRequired("this server requires a bearer token", remedy=_HOW_TO_PROVE))
 
 
 class _Exchange:

@@ -80,7 +80,13 @@ class Head:
             raise Malformed("the path is not UTF-8") from error
         if not path.startswith("/") or _BAD_IN_PATH.search(path):
             raise Malformed("the path contains control characters, backslashes or dot segments")
-        given = _values(scope["headers"])
+        # The values of each header.
+        given: dict[bytes, list[str]] = {}
+        for name, value in scope["headers"]:
+            given.setdefault(name, []).append(value.decode("latin-1").strip())
+        for name in _SINGLE:
+            if len(given.get(name, ())) > 1:
+                raise Malformed(f"the header {name.decode()} occurs {len(given[name])} times")
         length = given.get(b"content-length", ["0"])[0]
         scheme, _, token = given.get(b"authorization", [""])[0].partition(" ")
         if not (length.isascii() and length.isdigit() and len(length) <= 18):
@@ -141,18 +147,3 @@ def is_own_origin(origin: str, host: Authority, trusted: frozenset[str]) -> bool
     if author.name == host.name:
         return port == asked
     return author.name in trusted and port in (usual, asked)
-
-
-def _values(headers: Headers) -> dict[bytes, list[str]]:
-    """Return the values of each header.
-
-    Raises:
-        Malformed: A header that may occur only once occurs several times.
-    """
-    found: dict[bytes, list[str]] = {}
-    for name, value in headers:
-        found.setdefault(name, []).append(value.decode("latin-1").strip())
-    for name in _SINGLE:
-        if len(found.get(name, ())) > 1:
-            raise Malformed(f"the header {name.decode()} occurs {len(found[name])} times")
-    return found

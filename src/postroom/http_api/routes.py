@@ -60,6 +60,10 @@ def routes(  # noqa: PLR0913 - the parts behind the routes, by name
     are given.
     """
     own = {LongWork: LongWork(), LoginService: login}
+    # Routes that report at once that there is no OAuth; an HTML page would confuse clients.
+    paths = [f"/.well-known/{name}" for name in _DISCOVERY]
+    paths += [f"{path}/{{rest:path}}" for path in paths]
+    paths += [f"{mcp_path}/.well-known/{{rest:path}}", *_OAUTH]
     return [
         *_health_routes(ready, registry, clock, refresh),
         *login.routes(),
@@ -71,7 +75,7 @@ def routes(  # noqa: PLR0913 - the parts behind the routes, by name
                 calls, events, session_cookie=login.cookie_name, administration=tuple(operations)
             )
         ),
-        *_no_oauth(mcp_path),
+        *[Route(path, _oauth_is_off, methods=_ANY_METHOD) for path in paths],
     ]
 
 
@@ -163,14 +167,6 @@ def callback_routes(path: str, results: RemoteExecutor, others: OtherServers | N
         return JSONResponse({"taken": True})
 
     return [Route(f"{path}/{{dispatch_id}}", result, methods=["POST"])]
-
-
-def _no_oauth(mcp_path: str) -> list[Route]:
-    """Return routes that report at once that there is no OAuth; an HTML page would confuse clients."""
-    paths = [f"/.well-known/{name}" for name in _DISCOVERY]
-    paths += [f"{path}/{{rest:path}}" for path in paths]
-    paths += [f"{mcp_path}/.well-known/{{rest:path}}", *_OAUTH]
-    return [Route(path, _oauth_is_off, methods=_ANY_METHOD) for path in paths]
 
 
 async def _oauth_is_off(_: Request) -> Response:

@@ -9,7 +9,7 @@ failed attempts are kept only in memory.
 import html
 import re
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Final
 from urllib.parse import parse_qs, quote, unquote, urlsplit
@@ -122,7 +122,19 @@ class LoginService:
         if form is None:
             return _page("use the form on this page", status=415)
         if FORM_TOKEN in form:
-            return _nothing_sent(form, then=_page_before(request))
+            # The session had expired, so the guard redirected a form of the page `found` here. The login page
+            # shows the texts that were typed in it, so they are not lost.
+            found = urlsplit(request.headers.get("referer", ""))
+            shown = "".join(f'<pre tabindex="0">{html.escape(text)}</pre>' for text in typed_in(form))
+            notice = "you were logged out, so nothing was sent"
+            page = _page(
+                notice + ("; copy what you typed:" if shown else ""),
+                status=401,
+                then=own_address(f"{found.path}?{found.query}" if found.query else found.path),
+                below=shown,
+            )
+            page.headers.update(CHALLENGE)
+            return page
         token = form.get("token", [""])[0].strip()
         then = own_address(form.get("next", [""])[0])
 
@@ -197,21 +209,6 @@ def login_address(then: str) -> str:
 def own_address(address: str) -> str:
     """Return the address unchanged if it is a page of this server; otherwise return the first page."""
     return address if _OWN.fullmatch(address) else "/"
-
-
-def _page_before(request: Request) -> str:
-    """Return the page whose form submission the guard redirected here because the session had expired."""
-    found = urlsplit(request.headers.get("referer", ""))
-    return own_address(f"{found.path}?{found.query}" if found.query else found.path)
-
-
-def _nothing_sent(form: Mapping[str, Sequence[str]], *, then: str) -> HTMLResponse:
-    """Return the login page with the texts that were typed in an expired session, so they are not lost."""
-    shown = "".join(f'<pre tabindex="0">{html.escape(text)}</pre>' for text in typed_in(form))
-    notice = "you were logged out, so nothing was sent"
-    page = _page(notice + ("; copy what you typed:" if shown else ""), status=401, then=then, below=shown)
-    page.headers.update(CHALLENGE)
-    return page
 
 
 def _page(notice: str, *, status: int, then: str = "/", below: str = "") -> HTMLResponse:

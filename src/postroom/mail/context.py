@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
+from postroom.contracts.dispatch import Claim
 from postroom.contracts.mail import Attachment
 from postroom.contracts.tokens import Grant
 from postroom.mail.git_identity import Recognition
@@ -72,6 +73,8 @@ class Caller:
     """
     run_id: str | None = None
     """The id of that run."""
+    claim: Claim | None = None
+    """The claim of the run's execution; a change is refused if it was lost."""
     grant: Grant | None = None
     """The permissions of the named token of the call.
 

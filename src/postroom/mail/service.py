@@ -421,6 +421,8 @@ class Mail:
         recognition = await self._recognition(command, caller) if is_slow else None
 
         def change(tx: MailWrites, waking: "OpenChange | None" = None) -> Any:
+            if caller.claim is not None:
+                tx.refuse_stale(caller.claim)
             lock_projects_of(tx, command)
             context = self.context(tx, caller, loaded, waking, recognition)
             if caller.agent_token is not None:

@@ -19,6 +19,7 @@ from typing import Final, Literal, TypedDict
 
 from postroom.concurrency import SystemTimer, Tasks
 from postroom.contracts.clock import Clock, Timer, iso, milliseconds
+from postroom.contracts.dispatch import Claim
 from postroom.contracts.errors import (
     IdempotencyConflict,
     InvalidArgument,
@@ -455,11 +456,18 @@ class RunTokens:
     def __init__(self) -> None:
         self._grants: dict[str, Grant] = {}
 
-    def issue(self, token: str, *, agent_id: int, agent: str, run_id: str) -> None:
-        """Register a token that can act only as one agent, for one of its runs."""
+    def issue(
+        self, token: str, *, agent_id: int, agent: str, run_id: str, claim: Claim | None = None
+    ) -> None:
+        """Register a token that can act only as one agent, for one execution of one of its runs."""
         hashed = token_hash(token)
         self._grants[hashed] = Grant(
-            token_id=hashed, name=f"run of {agent}", scopes=_SCOPES, agent_id=agent_id, run_id=run_id
+            token_id=hashed,
+            name=f"run of {agent}",
+            scopes=_SCOPES,
+            agent_id=agent_id,
+            run_id=run_id,
+            claim=claim,
         )
 
     def revoke(self, token: str) -> None:

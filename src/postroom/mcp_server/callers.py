@@ -31,6 +31,7 @@ def caller_of(request: Request) -> Caller:
         operator=bool(request.scope.get(OPERATOR_SCOPE)),
         agent_id=None if grant is None else grant.agent_id,
         run_id=None if grant is None else grant.run_id,
+        claim=None if grant is None else grant.claim,
         grant=grant,
     )
 
@@ -62,7 +63,9 @@ def refuse_message(grant: Grant, message: Mapping[str, Any]) -> None:
             ref = params.get("ref")
             _refuse_reading(grant, str(ref.get("uri")) if isinstance(ref, Mapping) else "")
         case "subscriptions/listen":
-            for uri in _listened_to(params):
+            wanted = params.get("notifications")
+            uris = wanted.get("resourceSubscriptions") if isinstance(wanted, Mapping) else None
+            for uri in [str(one) for one in uris] if isinstance(uris, list) else []:
                 _refuse_reading(grant, uri, listens=True)
 
 
@@ -71,12 +74,6 @@ def _refuse_reading(grant: Grant, uri: str, *, listens: bool = False) -> None:
     found = kind_of(uri)
     if found is not None:
         OPERATIONS[found[0].operation].check(grant, slug=found[1]["project"] if listens else None)
-
-
-def _listened_to(params: Mapping[str, Any]) -> list[str]:
-    wanted = params.get("notifications")
-    uris = wanted.get("resourceSubscriptions") if isinstance(wanted, Mapping) else None
-    return [str(one) for one in uris] if isinstance(uris, list) else []
 
 
 def scope_challenge(error: InsufficientScope) -> str:

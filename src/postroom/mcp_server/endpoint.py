@@ -58,7 +58,14 @@ class Endpoint:
         body = await request.body()
         if not any(name == b"accept" for name, _ in scope["headers"]):
             scope = {**scope, "headers": [*scope["headers"], _ANY_ANSWER]}
-        found = _unsupported(request) or _decoded(body)
+        # The refusal of headers that the transport would refuse without a remedy.
+        if not request.headers.get("content-type", "").lower().startswith("application/json"):
+            unsupported = _refusal(
+                400, INVALID_REQUEST, "send JSON with the header `Content-Type: application/json`"
+            )
+        else:
+            unsupported = None
+        found = unsupported or _decoded(body)
         if isinstance(found, list) and _takes_batches(request):
             await (await self._answer_batch(scope, receive, found))(scope, receive, send)
         elif isinstance(found, Response):
@@ -110,13 +117,6 @@ class Endpoint:
         if not answers:
             return Response(status_code=202)
         return Response(b"[" + b",".join(answers) + b"]", media_type="application/json")
-
-
-def _unsupported(request: Request) -> Response | None:
-    """Return the refusal of headers that the transport would refuse without a remedy."""
-    if not request.headers.get("content-type", "").lower().startswith("application/json"):
-        return _refusal(400, INVALID_REQUEST, "send JSON with the header `Content-Type: application/json`")
-    return None
 
 
 def _of_no_revision(request: Request, message: Mapping[str, Any]) -> Response | None:

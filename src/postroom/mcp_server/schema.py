@@ -89,10 +89,11 @@ def _small(schema: dict[str, Any]) -> dict[str, Any]:
         if len(kept) == 1:
             outer = {key: value for key, value in schema.items() if key not in ("anyOf", *_NOISE)}
             return _small({**kept[0], **outer})
+    # Whether a default says more than that the argument may be omitted.
     small = {
         key: value
         for key, value in schema.items()
-        if key not in _NOISE or (key == "default" and _tells(value))
+        if key not in _NOISE or (key == "default" and value not in (None, "", [], False, 0))
     }
     if small.get("type") == "array" and "items" in small:
         small["items"] = _small(small["items"])
@@ -105,11 +106,6 @@ def _small(schema: dict[str, Any]) -> dict[str, Any]:
         small.pop("additionalProperties", None)
         small["properties"] = {name: _small(value) for name, value in small["properties"].items()}
     return {key: value for key, value in small.items() if key not in _CHECKED_ANYWAY and value != []}
-
-
-def _tells(default: object) -> bool:
-    """Whether a default says more than that the argument may be omitted."""
-    return default not in (None, "", [], False, 0)
 
 
 def estimated_tokens(text: str) -> int:

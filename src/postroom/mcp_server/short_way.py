@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Scope
 
-from postroom.mcp_server.answers import ToolAnswer, Untold, answer_call
+from postroom.mcp_server.answers import Untold, answer_call
 from postroom.mcp_server.callers import caller_of, client_of
 from postroom.mcp_server.windows import ASK
 from postroom.services.calls import Calls
@@ -74,7 +74,10 @@ class ShortWay:
         if params["name"] == ASK and isinstance(declared, dict) and "elicitation" in declared:
             return None  # the SDK asks the person at the client
         found = await answer_call(calls, params["name"], arguments, caller=caller, untold=self._untold)
-        result = _result(found, client_of(request, params.get("_meta")))
+        texts, structured = found.told_to(client_of(request, params.get("_meta")))
+        content = [{"type": "text", "text": text} for text in texts]
+        told = {} if structured is None else {"structuredContent": structured}
+        result = {"content": content, **told, "isError": found.is_error}
         if revision == LATEST_MODERN_VERSION:
             result |= self._envelope
         document = {"jsonrpc": "2.0", "id": message["id"], "result": result}
@@ -127,10 +130,3 @@ def _is_valid(revision: str, params: dict[str, Any]) -> bool:
     except (ValueError, KeyError):  # what the models of the SDK raise is a ValueError
         return False
     return True
-
-
-def _result(found: ToolAnswer, client: str) -> dict[str, Any]:
-    texts, structured = found.told_to(client)
-    content = [{"type": "text", "text": text} for text in texts]
-    told = {} if structured is None else {"structuredContent": structured}
-    return {"content": content, **told, "isError": found.is_error}

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from postroom.concurrency import Tasks
 from postroom.contracts.agent_events import EventSink, RunIdentity, ToolCallDone
 from postroom.contracts.clock import Timer
+from postroom.contracts.dispatch import Claim
 from postroom.contracts.errors import PostroomError, StaleClaim
 from postroom.contracts.files import RunFiles
 from postroom.contracts.messages import Json, Message, MessageMetadata, ToolCall
@@ -75,6 +76,7 @@ class ToolCalls:
     timeout_ms: int | None
     parallel: bool
     new_id: Callable[[], str]
+    claim: Claim | None
     files: RunFiles | None
 
     def descriptors(self) -> tuple[ToolDescriptor, ...]:
@@ -127,6 +129,7 @@ class ToolCalls:
             tool_name=call.name,
             sink=self.sink,
             decision=request.decision,
+            claim=self.claim,
             files=self.files,
         )
         return await self._contained(tool, arguments, context)

@@ -203,6 +203,7 @@ class AgentRuntime(RunDispatchExecutor):
             timeout_ms=agent.spec.tool_timeout_ms,
             parallel=agent.spec.parallel_tools,
             new_id=lambda: self._new_id("msg"),
+            claim=control.claim,
             files=files,
         )
         return StepContext(

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from postroom.contracts.agent_events import EventSink, RunIdentity, ToolCallStreamDelta
+from postroom.contracts.dispatch import Claim
 from postroom.contracts.files import RunFiles
 from postroom.contracts.messages import Json
 from postroom.contracts.tools import Suspension, ToolCallResume, ToolDescriptor, ToolResult
@@ -24,6 +25,8 @@ class ToolContext:
     tool_name: str
     sink: EventSink
     decision: ToolCallResume | None = None
+    claim: Claim | None = None
+    """The claim of the run's execution; changes that the tool makes present it."""
     files: RunFiles | None = None
     """Accepts files for the run's chat; None if the chat accepts none."""
 

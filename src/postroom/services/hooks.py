@@ -182,6 +182,7 @@ class Hooks:
                 agent_token=agent_token,
                 operator=True,
                 agent_id=None if grant is None else grant.agent_id,
+                claim=None if grant is None else grant.claim,
                 grant=grant,
             )
             answer = await self._decided(kind, client, call, caller)

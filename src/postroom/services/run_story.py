@@ -59,6 +59,8 @@ class Story:
 
     steps: Sequence[Step] = ()
     is_cut: bool = False
+    prompts: Sequence[Message] = ()
+    """The messages that started the run."""
     tells_steps: bool = False
     """Whether its runner reports tool calls and model calls."""
     attempts: Sequence[Attempt] = ()
@@ -86,9 +88,10 @@ def story_of(tx: Transaction, run: RunRecord) -> Story:
     attempts, held = tx.mail.attempts_of_runs([run.run_id]), list[Reservation]()
     project = tx.mail.project(slug)
     agent = None if project is None else tx.mail.agent(project.id, name)
+    received = tx.mail.messages(wanted)
     steps = [
         Step(at=max(one.created_at, run.created_at), kind="message", message=one, is_prompt=number in prompts)
-        for number, one in sorted(tx.mail.messages(wanted).items())
+        for number, one in sorted(received.items())
     ]
     if project is not None and agent is not None:
         if run.is_open:
@@ -121,6 +124,7 @@ def story_of(tx: Transaction, run: RunRecord) -> Story:
     return Story(
         steps=steps[-STEPS:],
         is_cut=len(steps) > STEPS,
+        prompts=[received[number] for number in prompts if number in received],
         tells_steps=bool(calls or model_calls),
         attempts=attempts,
         usage=run.usage,

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
+from postroom.contracts.dispatch import Claim
 from postroom.contracts.errors import (
     CursorAhead,
     CursorExpired,
@@ -100,8 +101,15 @@ class EventTables(Tables):
         self.write(new)
         return events
 
-    def add(self, draft: CanonicalEventDraft, ended_run: RunRecord | None = None) -> None:
-        """Add an event to the scopes of its thread and its run, unless its key was used before; see `append`.
+    def add(
+        self,
+        draft: CanonicalEventDraft,
+        ended_run: RunRecord | None = None,
+        claim: Claim | None = None,
+    ) -> None:
+        """Add an event to the scopes of its thread and its run; see `append`.
+
+        Nothing is written if its key was used before, or if the claim of the execution was lost.
 
         Nothing is read before the write, because the caller needs neither the event's number nor an earlier
         event.
@@ -128,6 +136,8 @@ class EventTables(Tables):
             "key": options.idempotency_key,
             "digest": None if options.writer_id is None else draft.digest,
             "answer_of": None if answer is None or rest is None else answer.run_id,
+            "dispatch_id": None if claim is None else claim.dispatch_id,
+            "claim_token": None if claim is None else claim.token,
         }
         self._sql.run("events.add", values)
         self._sql.run("events.place_all", {"scopes": scopes, "event_id": event_id})

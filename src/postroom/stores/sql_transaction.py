@@ -31,6 +31,8 @@ from functools import cache
 from importlib import resources
 from typing import Any, Final, Literal, Protocol, Self
 
+from postroom.contracts.dispatch import Claim
+from postroom.contracts.errors import StaleClaim
 from postroom.contracts.limits import Spending
 from postroom.stores.migrations import newest_of, shipped_migrations
 from postroom.version import __version__
@@ -167,6 +169,21 @@ def asked(sql: SqlTransaction, looks: Iterable[Look]) -> Found:
     for key, rows in zip(new, sql.ask(*new_looks) if new else (), strict=True):
         known[key] = found[key] = rows
     return found
+
+
+def refuse_stale(sql: SqlTransaction, claim: Claim | None) -> None:
+    """Refuse the writes of an execution that lost its claim; otherwise lock the claim until this change ends.
+
+    Call this after the threads are locked and before projects are, because the end of a run takes its locks
+    in this order. `claim` is None if no execution makes the change.
+
+    Raises:
+        StaleClaim: Another process may execute the run, or it has ended; nothing was written.
+    """
+    if claim is not None and not sql.changed(
+        "dispatches.keep_claim", {"dispatch_id": claim.dispatch_id, "token": claim.token}
+    ):
+        raise StaleClaim(f"dispatch {claim.dispatch_id!r} is no longer ours", value=claim.dispatch_id)
 
 
 _HEADING: Final = re.compile(r"^-- (part )?([a-z_]+)(?: @(sqlite|postgres))?$", re.MULTILINE)

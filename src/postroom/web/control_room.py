@@ -45,8 +45,8 @@ async def control_room(site: Site, request: Request) -> Response:
         causes |= {one.message for one in floor.waiting}
         causes |= {number for one in floor.waits for number in one.messages}
         began = list(mail.messages(sorted(causes)).values()) if causes else []
-        people = mail.project(PEOPLE_KEY)
-        person = mail.agent(people.id, me) if people is not None and me else None
+        people = mail.project(PEOPLE_KEY) if me else None
+        person = None if people is None else mail.agent(people.id, me)
         mine: list[InboxEntry] = []
         if person is not None:
             mine = mail.inbox(person.id, limit=UNREAD, unread_only=True)
@@ -61,7 +61,7 @@ async def control_room(site: Site, request: Request) -> Response:
             **(found if services is not None else _lately(tx, project)),
         }
 
-    shown = await site.read(request, look, is_fresh=True)
+    shown = await site.read(request, look, is_fresh=services is None)
     page = await site.draw(request, "project", shown, done=done, longest_why=MAX_TEXT_LENGTH, silence=SILENCE)
     return site.showing(page, shown.values["floor"].questions)
 

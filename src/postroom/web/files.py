@@ -37,7 +37,16 @@ def picture_type(content: bytes) -> str | None:
 
 def download(content: bytes, name: str, *, etag: str) -> Response:
     """Return a response that a browser offers to save as a file with this name."""
-    headers = {"Content-Disposition": _disposition(name), "ETag": f'"{etag}"', **_SAFE}
+    # Both forms of a file name for the header: ASCII for all browsers, and exact by RFC 5987.
+    shown = one_line(name).replace("/", "_").replace("\\", "_").strip(". ") or "attachment"
+    plain = "".join(
+        character if character.isascii() and character not in '"%;' else "_" for character in shown
+    )
+    headers = {
+        "Content-Disposition": f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(shown, safe='')}",
+        "ETag": f'"{etag}"',
+        **_SAFE,
+    }
     return Response(content, media_type="application/octet-stream", headers=headers)
 
 
@@ -58,15 +67,6 @@ def plain(text: str, *, headers: Mapping[str, str] | None = None) -> Response:
         media_type="text/plain; charset=utf-8",
         headers={"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", **(headers or {})},
     )
-
-
-def _disposition(name: str) -> str:
-    """Return both forms of a file name for the header: ASCII for all browsers, and exact by RFC 5987."""
-    shown = one_line(name).replace("/", "_").replace("\\", "_").strip(". ") or "attachment"
-    plain = "".join(
-        character if character.isascii() and character not in '"%;' else "_" for character in shown
-    )
-    return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(shown, safe='')}"
 
 
 _MEDIA_TYPES = {

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from postroom.contracts.mail import Project
 from postroom.contracts.run_stores import RunQuery
-from postroom.contracts.work import SHOWN_STATES, RunSearch, Work
+from postroom.contracts.work import SHOWN_STATES, RunSearch
 from postroom.mail.query import parse_query
 from postroom.services.floor import dispatch_of, work_of
 from postroom.stores.store import Transaction
@@ -115,14 +115,15 @@ def _runs(site: Site, tx: Transaction, question: str, *, is_whole: bool) -> list
     if is_whole and not works:
         works = list(site.services.runs.found(tx, "", RunSearch(text=question)).works[:EACH])
     return [
-        Found("run", f"{one.agent}: {SHOWN_STATES[one.state]}", f"{one.project} {one.run_id}", _address(one))
+        Found(
+            "run",
+            f"{one.agent}: {SHOWN_STATES[one.state]}",
+            f"{one.project} {one.run_id}",
+            links.page(one.project, "runs", one.run_id),
+        )
         for one in works
         if one.project
     ]
-
-
-def _address(work: Work) -> str:
-    return links.page(work.project, "runs", work.run_id)
 
 
 def _messages(tx: Transaction, projects: list[Project], question: str) -> list[Found]:

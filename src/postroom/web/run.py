@@ -24,7 +24,7 @@ from postroom.stores.store import Transaction
 from postroom.web import files, links
 from postroom.web.control_room import SILENCE
 from postroom.web.forms import see
-from postroom.web.reading import known_project, references, subjects_of
+from postroom.web.reading import known_project, references
 from postroom.web.runs import decide, known_run
 from postroom.web.serving import choice, number
 from postroom.web.site import PageServices, WorkingSite
@@ -100,7 +100,8 @@ async def run(site: WorkingSite, request: Request) -> Response:
         work = known_run(services, tx, project, named)
         if named != work.run_id or output != "end":
             return {"work": work}
-        story, answers = services.runs.story(tx, work.run_id), _answers(tx.mail, project, work)
+        story = services.runs.story(tx, work.run_id)
+        answers = _answers(tx.mail, project, work.run_id, story.prompts)
         messages = [one.message for one in story.steps if one.message]
         shown = {one.id for one in conversation.here(tx.mail, project, messages)}
         story, told = _told_once(story, answers, shown)
@@ -112,14 +113,13 @@ async def run(site: WorkingSite, request: Request) -> Response:
         return {
             "work": work,
             "story": story,
-            "output": story.output,
             "answers": answers,
             "shown": shown,
             "told": told,
             "said": said,
             "named": references(tx.mail, project, said),
             "is_output_told": work.finished_at is not None and output_told,
-            "subjects": subjects_of(tx.mail, project, [work]),
+            "subjects": {one.id: one for one in conversation.here(tx.mail, project, story.prompts)},
             "stretches": _stretches(work, story.attempts, site.clock.now()),
             "asked": _open_questions(services, tx, work) if work.state == "asks" else (),
             "given": services.questions.given_answer(tx, project.slug, work.run_id, answered),
@@ -278,15 +278,15 @@ def _same(text: str, answer: str) -> bool:
     return lines(text).strip() == lines(answer).strip()
 
 
-def _answers(reads: MailReads, project: Project, work: Work) -> list[Message]:
+def _answers(reads: MailReads, project: Project, run_id: str, prompts: Sequence[Message]) -> list[Message]:
     """Return those messages of this project that contain the run's result, on the threads of its messages."""
     first: dict[str, int] = {}
-    for one in reads.messages(list(work.messages)).values():
+    for one in prompts:
         first[one.thread_id] = min(one.id, first.get(one.thread_id, one.id))
     behind = [
         one
         for thread_id, message in first.items()
         for one in reads.thread(project.id, thread_id, limit=ANSWERS_LOOKED_AT, after=message)
     ]
-    found = reads.answers_among(work.run_id, [one.id for one in behind])
+    found = reads.answers_among(run_id, [one.id for one in behind])
     return [one for one in behind if one.id in found]

@@ -126,6 +126,11 @@ async def thread(site: Site, request: Request) -> Response:
             page = Page(fitting, fitting[-1].id if len(fitting) < len(found) else None)
         rows = shown_messages(reads, project, page.rows)
         standing = [one for one in rows if one.message.recalled_at is None]
+        # The messages to collapse: those already read, except the last one and the requested one.
+        first = rows[0].message.id if after and rows else 0
+        folded = frozenset(
+            one.message.id for one in standing[:-1] if one.message.id != first and _was_read(one, me)
+        )
         return {
             "page": {
                 "thread_id": thread_id,
@@ -134,7 +139,7 @@ async def thread(site: Site, request: Request) -> Response:
                 "messages": Page(rows, page.next),
                 "after": after,
                 "newest": newest,
-                "folded": _folded(standing, me, first=rows[0].message.id if after and rows else 0),
+                "folded": folded,
                 "first_unread": 0 if after else _first_unread(standing, me),
                 "participants": talk.participants(among=PARTICIPANTS_AMONG),
                 "participants_among": PARTICIPANTS_AMONG,
@@ -149,13 +154,6 @@ async def thread(site: Site, request: Request) -> Response:
     shown = await site.read(request, look)
     bodies = await site.markdown.render(*shown.values["texts"])
     return await site.draw(request, "thread", shown, bodies=bodies, key=secrets.token_urlsafe(18))
-
-
-def _folded(messages: Sequence[ShownMessage], me: str, *, first: int) -> frozenset[int]:
-    """Return the messages to collapse: those already read, except the last one and the requested one."""
-    return frozenset(
-        one.message.id for one in messages[:-1] if one.message.id != first and _was_read(one, me)
-    )
 
 
 def _first_unread(messages: Sequence[ShownMessage], me: str) -> int:

@@ -199,7 +199,10 @@ def _groups(
         mine = [one for one in seen.agents if _is_in(which.get(one.id, _IDLE)[0], key)]
         if not mine and not together:
             continue
-        is_open = _is_open(key, len(mine), opened)
+        if key not in FOLDED or key in opened:
+            is_open = True
+        else:
+            is_open = key == "quiet" and len(mine) <= TOGETHER and f"-{key}" not in opened
         begin, y = y, y + (HEAD if name else 0)
         lanes = []
         for number, one in enumerate(mine):
@@ -211,12 +214,6 @@ def _groups(
             Group(key=key, name=name, count=len(mine), is_open=is_open, lanes=lanes, y=begin, busy=busy)
         )
     return found, max(y, LANE)
-
-
-def _is_open(key: str, count: int, opened: frozenset[str]) -> bool:
-    if key not in FOLDED or key in opened:
-        return True
-    return key == "quiet" and count <= TOGETHER and f"-{key}" not in opened
 
 
 def _is_in(state: str, key: str) -> bool:
@@ -235,23 +232,21 @@ def _standings(seen: Window, standing: QueueState, now: int) -> dict[int, tuple[
     for pair in conflicts([one for one in seen.held if _end(one) > now]):
         found[pair.first.agent_id] = found[pair.second.agent_id] = ("needs", "in conflict")
     for attempt in seen.alone:
-        found[attempt.agent_id] = _standing_of(attempt, standing, found.get(attempt.agent_id, ("quiet", "")))
+        before = found.get(attempt.agent_id, ("quiet", ""))
+        if attempt.outcome == "waiting" and attempt.waited_until is None:
+            found[attempt.agent_id] = "needs", "waiting"
+        elif attempt.outcome in ("failed", "cut_off") and attempt.run_id in standing.given_up:
+            found[attempt.agent_id] = "needs", "dead letter"
+        elif before[0] == "needs":
+            found[attempt.agent_id] = before
+        else:
+            found[attempt.agent_id] = ("work", "active") if attempt.ended_at is None else before
     names = {one.name.casefold(): one.id for one in seen.agents}
     for wait in standing.queued:
         its = names.get(wait.agent.casefold())
         if its is not None and found.get(its, _IDLE)[0] not in ("needs", "work"):
             found[its] = ("work", "queued")
     return found
-
-
-def _standing_of(attempt: Attempt, standing: QueueState, before: tuple[str, str]) -> tuple[str, str]:
-    if attempt.outcome == "waiting" and attempt.waited_until is None:
-        return "needs", "waiting"
-    if attempt.outcome in ("failed", "cut_off") and attempt.run_id in standing.given_up:
-        return "needs", "dead letter"
-    if before[0] == "needs":
-        return before
-    return ("work", "active") if attempt.ended_at is None else before
 
 
 def _busy(seen: Window, agent_ids: set[int], axis: Axis) -> list[float]:
@@ -268,7 +263,12 @@ def _busy(seen: Window, agent_ids: set[int], axis: Axis) -> list[float]:
 def _marks(
     seen: Window, standing: QueueState, lanes: Mapping[int, Track], axis: Axis, now: int
 ) -> Iterator[RunBar]:
-    for bar in _bars(seen, lanes):
+    # The bars on the drawn lanes; bars are joined until there are few enough.
+    bars, step = [one for one in seen.bars if one.agent_id in lanes], nearness(seen.span)
+    while len(bars) > BARS:
+        step *= 2
+        bars = joined(sorted(bars, key=lambda one: (one.agent_id, one.began_at)), step)
+    for bar in bars:
         lane = lanes[bar.agent_id]
         if bar.count == 1:
             yield from _queued(bar.first_id, bar, lane, axis)
@@ -293,15 +293,6 @@ def _marks(
                 key=f"queued:{wait.run_id}",
                 run_id=wait.run_id,
             )
-
-
-def _bars(seen: Window, lanes: Mapping[int, Track]) -> list[AttemptGroup]:
-    """Return the bars on the drawn lanes; bars are joined until there are few enough."""
-    bars, step = [one for one in seen.bars if one.agent_id in lanes], nearness(seen.span)
-    while len(bars) > BARS:
-        step *= 2
-        bars = joined(sorted(bars, key=lambda one: (one.agent_id, one.began_at)), step)
-    return bars
 
 
 def _of_attempt(one: Attempt, lane: Track, standing: QueueState, axis: Axis, now: int) -> Iterator[RunBar]:

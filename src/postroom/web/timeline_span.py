@@ -40,7 +40,15 @@ def span_of(reads: MailReads, request: Request, project: Project, now: int) -> t
             return length, _up_to(now, PRESETS[length]), now
         there = extent(reads, project, now)
         if not length:
-            length = _fitting(project, there, now)
+            # The name of a suitable span: all of the project or, if it is old, its newest hours. If an old
+            # project was inactive in these hours, the span covers its last activity.
+            if there is None:
+                age = now - project.created_at
+                length = next((one for one in GROWING if age <= PRESETS[one] * 9 // 10), DEFAULT)
+            elif there.end - there.begin <= PRESETS[DEFAULT] * 9 // 10:
+                length = "all"
+            else:
+                length = DEFAULT if there.end > _up_to(now, PRESETS[DEFAULT]).begin else LAST
         if length in PRESETS:
             return length, _up_to(now, PRESETS[length]), now
         there = there or Span(begin=project.created_at, end=now)
@@ -62,19 +70,6 @@ def extent(reads: MailReads, project: Project, now: int) -> Span | None:
     """
     found = [*_of_messages(reads, project, now), *_of_work(reads, project, now)]
     return Span(begin=min(found), end=min(max(found), now)) if found else None
-
-
-def _fitting(project: Project, there: Span | None, now: int) -> str:
-    """Return the name of a suitable span: all of the project or, if it is old, its newest hours.
-
-    If an old project was inactive in these hours, the span covers its last activity.
-    """
-    if there is None:
-        age = now - project.created_at
-        return next((one for one in GROWING if age <= PRESETS[one] * 9 // 10), DEFAULT)
-    if there.end - there.begin <= PRESETS[DEFAULT] * 9 // 10:
-        return "all"
-    return DEFAULT if there.end > _up_to(now, PRESETS[DEFAULT]).begin else LAST
 
 
 def _last(reads: MailReads, project: Project, there: Span) -> Span:

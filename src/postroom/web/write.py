@@ -138,12 +138,21 @@ async def _sent(site: WorkingSite, request: Request) -> Response:
             )
         posted = await room.messages.send(project.slug, _draft(typed))
         if typed.again:
-            await _discard_retried(site, project, typed.again)
+            # Discard a dead letter whose message was sent again; if it no longer exists, do nothing.
+            await site.store.read(lambda tx: known_run(site.services, tx, project, typed.again))
+            try:
+                await site.services.runs.discard(typed.again)
+            except IllegalTransition as error:
+                _LOG.info("write.retried_before", run_id=typed.again, reason=error.message)
     except StoreError:
         raise
     except IdempotencyConflict:
         renewed = msgspec.structs.replace(typed, key=secrets.token_urlsafe(18))
-        return await _form(site, request, renewed, _sent_before())
+        sent_before = IdempotencyConflict(
+            "this form was already sent with other text, and that message was sent",
+            remedy="press Send again to send this text as a new message",
+        )
+        return await _form(site, request, renewed, sent_before)
     except PostroomError as refusal:
         return await _form(site, request, typed, refusal)
     address = links.page(posted.slug, "m", posted.message, sent=True)
@@ -153,15 +162,6 @@ async def _sent(site: WorkingSite, request: Request) -> Response:
     answer = site.done(request, address)
     remember_name(request, answer, typed.name.strip())
     return answer
-
-
-async def _discard_retried(site: WorkingSite, project: Project, run_id: str) -> None:
-    """Discard a dead letter whose message was sent again; if it no longer exists, do nothing."""
-    await site.store.read(lambda tx: known_run(site.services, tx, project, run_id))
-    try:
-        await site.services.runs.discard(run_id)
-    except IllegalTransition as error:
-        _LOG.info("write.retried_before", run_id=run_id, reason=error.message)
 
 
 async def _form(
@@ -174,6 +174,14 @@ async def _form(
         agents = tx.mail.agents(project.id, include_retired=False, limit=OFFERED + 1)
         listed = {one.name for one in agents[:OFFERED]}
         original = None if answers is None or is_name else reading.message(tx.mail, project, answers)
+        # The reason for each rejected recipient, if there are several.
+        told = refusal.details.get("recipients") if isinstance(refusal, InvalidRecipients) else None
+        if not isinstance(told, list):
+            reasons = []
+        else:
+            reasons = [
+                (one["message"], remedy_at_pages(one["remedy"], one["code"], _REMEDIES)) for one in told
+            ]
         return {
             "typed": typed,
             "answers": answers,
@@ -186,20 +194,13 @@ async def _form(
             "limits": messages.limits,
             "levels": list(_IMPORTANCE),
             "refusal": None if refusal is None else _told(refusal),
-            "reasons": _reasons(refusal),
+            "reasons": reasons,
         }
 
     shown = await site.read(request, look)
     asks_name = is_name or (not shown.values["people"] and refusal is None)
     status = HTTPStatus.OK if refusal is None else status_of(refusal)
     return await site.draw(request, "who" if asks_name else "write", shown, status)
-
-
-def _sent_before() -> PostroomError:
-    return IdempotencyConflict(
-        "this form was already sent with other text, and that message was sent",
-        remedy="press Send again to send this text as a new message",
-    )
 
 
 def _draft(typed: MessageForm) -> Draft:
@@ -229,11 +230,3 @@ def _told(refusal: PostroomError) -> dict[str, str]:
     """Return an error and its remedy in terms of the form."""
     message = _FIELD.sub(lambda met: _LABELS.get(met[1], met[0]), refusal.message)
     return {"message": message, "remedy": remedy_at_pages(refusal.remedy, refusal.code, _REMEDIES)}
-
-
-def _reasons(refusal: PostroomError | None) -> list[tuple[str, str]]:
-    """Return the reason for each rejected recipient, if there are several."""
-    told = refusal.details.get("recipients") if isinstance(refusal, InvalidRecipients) else None
-    if not isinstance(told, list):
-        return []
-    return [(one["message"], remedy_at_pages(one["remedy"], one["code"], _REMEDIES)) for one in told]

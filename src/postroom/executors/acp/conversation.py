@@ -517,7 +517,18 @@ class Conversation:
     async def _heard(self, said: Answer | Asked | Told) -> None:
         match said:
             case Answer(method="session/prompt"):
-                self._turn_ended(said)
+                if self.asked is not None or said.refusal is None:
+                    reason = said.result.get("stopReason")
+                    if self.asked is None and not isinstance(reason, str):
+                        raise ProtocolFault("ended its turn without a reason")
+                    self.stop_reason = reason
+                    used = table_in(said.result, "usage")
+                    self.usage = Usage(
+                        input_tokens=_count(used, "inputTokens"), output_tokens=_count(used, "outputTokens")
+                    )
+                    self._finish()
+                else:
+                    self._refused(said.method, said.refusal)
             case Answer(method="session/set_mode"):
                 self._tell(self._brief.prompt)
             case Answer():
@@ -588,20 +599,6 @@ class Conversation:
         if refusal.code == AUTH_REQUIRED:
             what = f"requires a login first (it answered {method!r} with error {refusal.code})"
         self._fail(Fault(kind=CommandFailed, what=what, words=refusal.text))
-
-    def _turn_ended(self, said: Answer) -> None:
-        if self.asked is not None or said.refusal is None:
-            reason = said.result.get("stopReason")
-            if self.asked is None and not isinstance(reason, str):
-                raise ProtocolFault("ended its turn without a reason")
-            self.stop_reason = reason
-            used = table_in(said.result, "usage")
-            self.usage = Usage(
-                input_tokens=_count(used, "inputTokens"), output_tokens=_count(used, "outputTokens")
-            )
-            self._finish()
-        else:
-            self._refused(said.method, said.refusal)
 
     async def _permission(self, said: Asked) -> None:
         call, asked = table_in(said.params, "toolCall"), None

@@ -20,7 +20,6 @@ from postroom.executors.acp.conversation import (
     Brief,
     Conversation,
     Decisions,
-    Permission,
     UsedPermissions,
 )
 from postroom.executors.clients import CLIENTS
@@ -73,20 +72,37 @@ class Outcome:
             CommandError: The program failed; the class and `retryable` give details.
         """
         run_id, talk, ended = activation.run_id or "", self.talk, self.ended
-        failing = self._failing()
+        fault = self.talk.fault
+        failing = Failing(
+            program=self.program,
+            runner=self.runner,
+            taken=self.ended.taken,
+            environment=self.environment,
+            said=fault.words if fault else None,
+            tails=(self.errors, self.talk.noise),
+        )
         if ended.left:
             raise failing.left(ended)
         if ended.stopped is StopReason.CANCELLED:
             return AgentRunResult(run_id=run_id, termination=TerminationReason.cancelled(), usage=talk.usage)
         said = talk.turn.said.text()
         if talk.asked is not None:
+            ticket = RunWaitingTicket(
+                ticket_id=talk.asked.id,
+                tool_call_id=talk.asked.id,
+                tool_name=TOOL,
+                reason=talk.asked.text,
+                updated_at=self.now,
+            )
             return AgentRunResult(
                 run_id=run_id,
                 response=said,
                 steps=1,
                 usage=talk.usage,
                 termination=TerminationReason.suspended(),
-                waiting=self._waiting(talk.asked, said),
+                waiting=RunWaitingState(
+                    reason=WaitingReason.TOOL_PERMISSION, tickets=(ticket,), message=said or None
+                ),
             )
         if talk.stop_reason != DONE:
             raise self._failure(failing)
@@ -106,17 +122,6 @@ class Outcome:
             found=f"it {fault.what}" if fault and is_broken else "",
         )
 
-    def _failing(self) -> Failing:
-        fault = self.talk.fault
-        return Failing(
-            program=self.program,
-            runner=self.runner,
-            taken=self.ended.taken,
-            environment=self.environment,
-            said=fault.words if fault else None,
-            tails=(self.errors, self.talk.noise),
-        )
-
     def _failure(self, failing: Failing) -> CommandError:
         talk, ended = self.talk, self.ended
         if ended.stopped not in (None, StopReason.DONE):
@@ -124,23 +129,14 @@ class Outcome:
         if talk.fault is not None:
             return failing.by(talk.fault.kind, f"{talk.fault.what}{failing.words}")
         if talk.stop_reason is not None:
-            return self._stopped(failing, talk.stop_reason)
+            why = _STOPS.get(talk.stop_reason, "it gave an unknown reason")
+            named = storable(talk.stop_reason[:MAX_NAMES_SHOWN])
+            last = failing.quoted(None, self.talk.turn.said) or " nothing"
+            what = f"stopped early: {why} ({named}); its last text{last}"
+            return failing.by(AgentStopped, what, value=named)
         if ended.code != 0:
             return failing.exited(ended.code)
         return failing.by(AgentProtocolBroken, f"ended before it answered {talk.stage!r}{failing.words}")
-
-    def _stopped(self, failing: Failing, reason: str) -> CommandError:
-        why = _STOPS.get(reason, "it gave an unknown reason")
-        named = storable(reason[:MAX_NAMES_SHOWN])
-        last = failing.quoted(None, self.talk.turn.said) or " nothing"
-        what = f"stopped early: {why} ({named}); its last text{last}"
-        return failing.by(AgentStopped, what, value=named)
-
-    def _waiting(self, asked: Permission, said: str) -> RunWaitingState:
-        ticket = RunWaitingTicket(
-            ticket_id=asked.id, tool_call_id=asked.id, tool_name=TOOL, reason=asked.text, updated_at=self.now
-        )
-        return RunWaitingState(reason=WaitingReason.TOOL_PERMISSION, tickets=(ticket,), message=said or None)
 
 
 KEY: Final = "postroom.executors.acp"

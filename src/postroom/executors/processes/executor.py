@@ -494,7 +494,13 @@ class ProgramExecutor(RunDispatchExecutor):
                 done: Ended = await asyncio.shield(task)
             except asyncio.CancelledError:
                 work.active.cancel()
-                await _settled(task)
+                # Wait until the work has ended, even if this call is cancelled. The work ends within a
+                # limited time.
+                while not task.done():
+                    try:
+                        await asyncio.wait((task,))
+                    except asyncio.CancelledError:  # the caller raises the cancellation that led to this wait
+                        continue
                 raise
             if isinstance(done, PostroomError):
                 raise done
@@ -590,12 +596,3 @@ class ProgramExecutor(RunDispatchExecutor):
             await active.ended.wait()
         await self._tasks.close()
         await asyncio.to_thread(self.process_runner.launcher.close)
-
-
-async def _settled(task: "asyncio.Task[Ended]") -> None:
-    """Wait until the work has ended, even if this call is cancelled. The work ends within a limited time."""
-    while not task.done():
-        try:
-            await asyncio.wait((task,))
-        except asyncio.CancelledError:  # the caller raises the cancellation that led to this wait
-            continue

@@ -379,10 +379,7 @@ def program_of(program: str, runner: Runner, server: Mapping[str, str]) -> str:
         )
     if not os.access(cwd, os.X_OK):
         raise CommandNotStarted(f"the working folder {runner.cwd!r} cannot be entered", value=runner.cwd)
-    return _found_program(program, cwd, child_environment(runner, server, {}, {}).get("PATH", os.defpath))
-
-
-def _found_program(program: str, cwd: Path, path: str) -> str:
+    path = child_environment(runner, server, {}, {}).get("PATH", os.defpath)
     if os.sep in program:
         where, name = str((cwd / program).parent), Path(program).name
     else:

@@ -207,7 +207,12 @@ class RemoteClient:
         if status == 202:
             return None
         if status == 200:
-            return await _body_of(answer)
+            body = bytearray()
+            async for piece in answer.aiter_bytes():
+                body += piece
+                if len(body) > LARGEST_BODY:
+                    raise RemoteMisbehaved(f"the other server's answer exceeds {LARGEST_BODY} bytes")
+            return bytes(body)
         if status >= 500 or status in _PASSING:
             wait = retry_after_ms(answer.headers, now=self._clock.now())
             told = f"the other server answered with status {status}"
@@ -219,15 +224,6 @@ class RemoteClient:
         client, self._client = self._client, None
         if client is not None:
             await client.aclose()
-
-
-async def _body_of(answer: "httpx2.Response") -> bytes:
-    body = bytearray()
-    async for piece in answer.aiter_bytes():
-        body += piece
-        if len(body) > LARGEST_BODY:
-            raise RemoteMisbehaved(f"the other server's answer exceeds {LARGEST_BODY} bytes")
-    return bytes(body)
 
 
 def check_installed() -> None:
@@ -358,7 +354,13 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
         activation = await without_files(activation)
         body = run_body(identity, runner, prompt_of(activation), base=base)
         execution = _Execution(identity, dispatch_id, await self._secret_of(runner))
-        await self._enter(execution)
+        thread_id = execution.identity.thread_id
+        while (former := self._by_thread.get(thread_id)) is not None:
+            if not former.cancelled:
+                raise ThreadAlreadyRunning(f"thread {thread_id!r} is already running", value=thread_id)
+            await former.ended.wait()
+        self._by_thread[thread_id] = execution
+        self._by_dispatch[execution.dispatch_id] = execution
         try:
             start = RunStart(
                 thread_id=identity.thread_id,
@@ -378,15 +380,6 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
         if not isinstance(runner, HttpRunner):
             raise InvalidRunner(f"the runner of {agent_id!r} is not another server", value=runner.kind.value)
         return runner
-
-    async def _enter(self, execution: _Execution) -> None:
-        thread_id = execution.identity.thread_id
-        while (former := self._by_thread.get(thread_id)) is not None:
-            if not former.cancelled:
-                raise ThreadAlreadyRunning(f"thread {thread_id!r} is already running", value=thread_id)
-            await former.ended.wait()
-        self._by_thread[thread_id] = execution
-        self._by_dispatch[execution.dispatch_id] = execution
 
     def _leave(self, execution: _Execution) -> None:
         del self._by_thread[execution.identity.thread_id]

@@ -76,14 +76,32 @@ def document(*, session_cookie: str, administration: Sequence[Operation] = ()) -
     administered: dict[str, dict[str, Any]] = {}
     for row in administration:
         administered.setdefault(row.path, {})[row.method.lower()] = _operation(row, schemas)
+    # The description of the events address, which responds like `fetch_events` or with a stream.
+    responses = _responses(schemas.answer(OPERATIONS["fetch_events"]), _OF_MAIL - ONLY_OF_CHANGES)
+    responses["200"]["content"]["text/event-stream"] = {"schema": {"type": "string"}}
+    description_of_itself = {
+        "operationId": "openapi",
+        "summary": "This document.",
+        "responses": _responses({"type": "object"}, ALWAYS),
+        "security": [*_security(_LOOKERS), {"token": []}],
+    }
     return {
         "openapi": OPENAPI,
         "jsonSchemaDialect": "https://json-schema.org/draft/2020-12/schema",
         "info": {"title": "postroom", "version": __version__, "description": _INTRODUCTION},
         "paths": {
-            DOCUMENT: {"get": _description_of_itself()},
+            DOCUMENT: {"get": description_of_itself},
             **{row.path: {row.method.lower(): _operation(row, schemas)} for row in MAIL_OPERATIONS},
-            EVENTS: {"get": _events(schemas)},
+            EVENTS: {
+                "get": {
+                    "operationId": "events",
+                    "summary": (FollowEvents.__doc__ or "").strip(),
+                    "description": _STREAM,
+                    "parameters": [*_query(FollowEvents), _LAST_ID],
+                    "responses": responses,
+                    "security": _security(_LOOKERS),
+                }
+            },
             **administered,
         },
         "components": {
@@ -102,20 +120,18 @@ def _operation(operation: Operation, schemas: Schemas) -> dict[str, Any]:
     responses = _responses(schemas.answer(operation), refused, status=operation.status)
     if operation.name == WHOLE_ATTACHMENT.name:
         responses["200"]["content"] = {BYTES: responses["200"]["content"][JSON]}
+    scopes: dict[str, list[str]] = {"token": [scope for scope in SCOPES if scope in operation.needs]}
+    if operation.service is None:
+        security_of = [*_security(_CHANGERS if operation.changes else _LOOKERS), scopes]
+    else:
+        security_of = [{"operator": []}] if operation.who is Who.OPERATOR else [{"operator": []}, scopes]
     return {
         "operationId": operation.name,
         "summary": operation.summary,
-        **(_change(operation) if operation.changes else _look(operation)),
+        **(_change(operation) if operation.changes else {"parameters": _query(operation.command)}),
         "responses": responses,
-        "security": _security_of(operation),
+        "security": security_of,
     }
-
-
-def _security_of(operation: Operation) -> list[dict[str, list[str]]]:
-    scopes: dict[str, list[str]] = {"token": [scope for scope in SCOPES if scope in operation.needs]}
-    if operation.service is None:
-        return [*_security(_CHANGERS if operation.changes else _LOOKERS), scopes]
-    return [{"operator": []}] if operation.who is Who.OPERATOR else [{"operator": []}, scopes]
 
 
 def _change(operation: Operation) -> dict[str, Any]:
@@ -127,10 +143,6 @@ def _change(operation: Operation) -> dict[str, Any]:
     }
 
 
-def _look(operation: Operation) -> dict[str, Any]:
-    return {"parameters": _query(operation.command)}
-
-
 def _query(command: type[msgspec.Struct]) -> list[dict[str, Any]]:
     example = example_of(command)
     parameters = []
@@ -140,29 +152,6 @@ def _query(command: type[msgspec.Struct]) -> list[dict[str, Any]]:
             parameter["example"] = example[field.name]
         parameters.append(parameter)
     return parameters
-
-
-def _events(schemas: Schemas) -> dict[str, Any]:
-    """Return the description of the events address, which responds like `fetch_events` or with a stream."""
-    responses = _responses(schemas.answer(OPERATIONS["fetch_events"]), _OF_MAIL - ONLY_OF_CHANGES)
-    responses["200"]["content"]["text/event-stream"] = {"schema": {"type": "string"}}
-    return {
-        "operationId": "events",
-        "summary": (FollowEvents.__doc__ or "").strip(),
-        "description": _STREAM,
-        "parameters": [*_query(FollowEvents), _LAST_ID],
-        "responses": responses,
-        "security": _security(_LOOKERS),
-    }
-
-
-def _description_of_itself() -> dict[str, Any]:
-    return {
-        "operationId": "openapi",
-        "summary": "This document.",
-        "responses": _responses({"type": "object"}, ALWAYS),
-        "security": [*_security(_LOOKERS), {"token": []}],
-    }
 
 
 def _responses(answer: dict[str, Any], refused: frozenset[int], *, status: int = 200) -> dict[str, Any]:

@@ -7,7 +7,7 @@ A reader that reconnects with `Last-Event-ID` (as browsers do) gets the missed e
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable
+from collections.abc import AsyncGenerator
 from datetime import timedelta
 from typing import Any, Final
 
@@ -68,7 +68,15 @@ class EventService:
             return _as_json(await self._following.events(asked, caller))
         self._come()
         try:
-            return _as_json(await _while_there(request, self._following.events(asked, caller)))
+            # The events; stop waiting if the client has disconnected.
+            try:
+                async with asyncio.TaskGroup() as group:
+                    watching = group.create_task(_gone(request))
+                    found = await self._following.events(asked, caller)
+                    watching.cancel()
+            except ExceptionGroup as errors:  # of two errors, raise the first
+                raise errors.exceptions[0] from None
+            return _as_json(found)
         except ClientDisconnect:
             return Response(status_code=204)  # nobody reads this response
         finally:
@@ -113,23 +121,6 @@ class EventService:
             except PostroomError as error:
                 yield sse.entry(REFUSED, msgspec.json.encode(error.as_dict()).decode())
                 return
-
-
-async def _while_there(request: Request, asking: Awaitable[EventsView]) -> EventsView:
-    """Return the events; stop waiting if the client has disconnected.
-
-    Raises:
-        ClientDisconnect: The client has disconnected.
-        PostroomError: The log cannot be followed.
-    """
-    try:
-        async with asyncio.TaskGroup() as group:
-            watching = group.create_task(_gone(request))
-            found = await asking
-            watching.cancel()
-    except ExceptionGroup as errors:  # of two errors, raise the first
-        raise errors.exceptions[0] from None
-    return found
 
 
 async def _gone(request: Request) -> None:

@@ -5,7 +5,6 @@ from typing import Any, Final
 from urllib.parse import parse_qsl
 
 import msgspec
-from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
@@ -54,7 +53,9 @@ async def body_arguments(request: Request) -> dict[str, Any]:
         HTTPException: The body's type is not JSON (415).
         InvalidArgument: The body is not a JSON object, or the header and the body contain different keys.
     """
-    _refuse_other_types(request.headers)
+    kind, _, _ = request.headers.get("content-type", "").partition(";")
+    if kind.strip().lower() != JSON:
+        raise HTTPException(415, f"the body has no content type {JSON}", headers={"Accept-Post": JSON})
     found = _object(await request.body())
     given = request.headers.get(KEY_HEADER)  # the guard lets at most one through
     if given is None:
@@ -65,12 +66,6 @@ async def body_arguments(request: Request) -> dict[str, Any]:
             f"the header {KEY_HEADER} and the field {KEY_FIELD} differ", remedy="give the key in one of them"
         )
     return {**found, KEY_FIELD: key}
-
-
-def _refuse_other_types(headers: Headers) -> None:
-    kind, _, _ = headers.get("content-type", "").partition(";")
-    if kind.strip().lower() != JSON:
-        raise HTTPException(415, f"the body has no content type {JSON}", headers={"Accept-Post": JSON})
 
 
 def _object(body: bytes) -> dict[str, Any]:

@@ -109,15 +109,13 @@ def query_fields(command: type[msgspec.Struct]) -> Iterator[QueryField]:
     _, parts = msgspec.json.schema_components([command])
     schema = parts[command.__name__]
     for name, given in schema["properties"].items():
-        yield QueryField(name=name, schema=_without_null(given), required=name in schema["required"])
-
-
-def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
-    kept = [choice for choice in schema.get("anyOf", ()) if choice != {"type": "null"}]
-    if len(kept) != 1:
-        return schema
-    rest = {name: value for name, value in schema.items() if name not in ("anyOf", "default")}
-    return {**kept[0], **rest}
+        kept = [choice for choice in given.get("anyOf", ()) if choice != {"type": "null"}]
+        if len(kept) != 1:
+            without_null = given
+        else:
+            rest = {name: value for name, value in given.items() if name not in ("anyOf", "default")}
+            without_null = {**kept[0], **rest}
+        yield QueryField(name=name, schema=without_null, required=name in schema["required"])
 
 
 VALUES: Final[Mapping[str, Any]] = {

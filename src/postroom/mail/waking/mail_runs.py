@@ -7,11 +7,12 @@ answer.
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 from postroom.contracts.activation import Recovery, RunActivation
 from postroom.contracts.agent_events import EventSink
 from postroom.contracts.clock import Clock
-from postroom.contracts.dispatch import RunDispatch
+from postroom.contracts.dispatch import Claim, RunDispatch
 from postroom.contracts.executor import AgentRunResult, ExecutorAround, ResolvedRunPlan, RunDispatchExecutor
 from postroom.contracts.limits import BUDGET_TOOL
 from postroom.contracts.mail import AddressedAgent, Agent, Message, Outcome, Project, Received
@@ -52,12 +53,13 @@ from postroom.mail.waking.prompts import (
     failure,
     messages_named,
 )
-from postroom.ports import PendingBoundary, RunControl, RunEffects
+from postroom.ports import PendingBoundary, RunControl, RunEffects, claim_of
 from postroom.stores.mail.access import MailReads, MailWrites
 from postroom.stores.mail.store import MailStore
 from postroom.stores.store import Transaction
 
 _ENDS_WELL = (TerminationKind.NATURAL_END, TerminationKind.BEHAVIOR_REQUESTED, TerminationKind.SUSPENDED)
+T = TypeVar("T")
 AgentName = tuple[str, str]
 """The slug of an agent's project, and the agent's name."""
 
@@ -227,7 +229,9 @@ class MailRunExecutor(ExecutorAround):
             if begun.mail_thread is not None:
                 control = replace(control, conversation=begun.conversation)
                 if control.pending is not None:
-                    live = LiveMail(control.pending, self._store, begun.mail_thread, whose, run_id)
+                    live = LiveMail(
+                        control.pending, self._store, begun.mail_thread, whose, run_id, control.claim
+                    )
                     control = replace(control, pending=live)
         told = replace(
             activation, control=control, messages=messages, agent_id=self.agent_of(activation.thread_id)
@@ -253,13 +257,12 @@ class MailRunExecutor(ExecutorAround):
         control, answered = activation.control, [call_id for call_id, _ in activation.decisions]
         if isinstance(control, RunControl) and isinstance(control.beginning, RunInput):
             return control.beginning
-
-        def assign(tx: MailWrites) -> RunInput:
-            if isinstance(control, RunControl) and control.claim is not None:
-                tx.refuse_stale(control.claim)
-            return begin(tx, whose, activation.run_id or "", activation.messages, before, answered)
-
-        return await self._store.write(assign)
+        run_id, messages = activation.run_id or "", activation.messages
+        return await _written(
+            self._store,
+            claim_of(activation),
+            lambda tx: begin(tx, whose, run_id, messages, before, answered),
+        )
 
     def _asked_outside(self, activation: RunActivation) -> AgentRunResult:
         """Wait for the answer to the question of the run's message, or end with that answer."""
@@ -280,20 +283,23 @@ class MailRunExecutor(ExecutorAround):
         run_id = told.run_id or ""
         if begun.agent is not None and begun.agent.has_notes and not told.decisions:
             noted = partial(_noted, begun=begun, run_id=run_id, rules=self._rules)
-            told = replace(told, messages=(*await self._store.write(noted), *told.messages))
+            told = replace(
+                told, messages=(*await _written(self._store, claim_of(told), noted), *told.messages)
+            )
         try:
             result = await self._within.run(told, sink)
         except Exception:
-            await self._traced(run_id, span)
+            await self._traced(told, span)
             raise
-        await self._traced(run_id, span)
+        await self._traced(told, span)
         asked = await self._store.read(lambda tx: tx.questions(run_id))
         return self._waiting(result, asked) if asked else result
 
-    async def _traced(self, run_id: str, span: Span) -> None:
+    async def _traced(self, activation: RunActivation, span: Span) -> None:
         """Store the run's trace position, for work that it causes later."""
         if (at := span.traceparent) is not None:
-            await self._store.write(lambda tx: tx.put_trace(run_trace(run_id), at))
+            name = run_trace(activation.run_id or "")
+            await _written(self._store, claim_of(activation), lambda tx: tx.put_trace(name, at))
 
     def _waiting(self, result: AgentRunResult, asked: Sequence[AskedQuestion]) -> AgentRunResult:
         now = self._clock.now()
@@ -326,6 +332,20 @@ class MailRunExecutor(ExecutorAround):
         return ResolvedRunPlan(resolution_id=pinned or "live")
 
 
+async def _written(store: MailStore, claim: Claim | None, change: Callable[[MailWrites], T]) -> T:
+    """Make a change of an execution.
+
+    Raises:
+        StaleClaim: The run is no longer executed here; nothing was written.
+    """
+
+    def claimed(tx: MailWrites) -> T:
+        tx.refuse_stale(claim)
+        return change(tx)
+
+    return await store.write(claimed)
+
+
 class LiveMail:
     """Lets an active run read messages that arrive on its mail thread, and no others.
 
@@ -334,9 +354,16 @@ class LiveMail:
     """
 
     def __init__(
-        self, within: PendingBoundary, store: MailStore, mail_thread: str, whose: AgentName, run_id: str
+        self,
+        within: PendingBoundary,
+        store: MailStore,
+        mail_thread: str,
+        whose: AgentName,
+        run_id: str,
+        claim: Claim | None,
     ) -> None:
         """Read the pending messages of an agent's run on a mail thread, through `within`."""
+        self._claim = claim
         self._within = within
         self._store = store
         self._mail_thread = mail_thread
@@ -373,7 +400,7 @@ class LiveMail:
         if not frozen:
             return ()
         whose, run_id, told = self._whose, self._run_id, only is not None
-        return await self._store.write(lambda tx: take(tx, whose, run_id, frozen, told=told))
+        return await _written(self._store, self._claim, lambda tx: take(tx, whose, run_id, frozen, told=told))
 
     async def stage(self, boundary: Boundary, messages: Sequence[RunMessage]) -> None:
         """Add messages that arrived live to this run's pending messages; known ids are ignored."""

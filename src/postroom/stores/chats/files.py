@@ -5,9 +5,11 @@ from collections.abc import AsyncIterator, Collection
 from hashlib import sha256 as digest
 from pathlib import Path
 
+from postroom.contracts.dispatch import Claim
 from postroom.contracts.errors import UnknownMessage
 from postroom.contracts.files import BYTES_LOCK, PIECE_BYTES, ChatFile, SpooledFile
 from postroom.contracts.outbox import OutboxDraft
+from postroom.stores.sql_transaction import refuse_stale
 from postroom.stores.store import SqlStore, Transaction
 
 
@@ -59,11 +61,18 @@ class FileStore:
 
         return await self._store.write(change, key=BYTES_LOCK)
 
-    async def put(self, file: ChatFile, *, notices: tuple[OutboxDraft, ...] = ()) -> None:
-        """Store the record of a message's file, together with notices about it; replace an earlier record."""
+    async def put(
+        self, file: ChatFile, *, notices: tuple[OutboxDraft, ...] = (), claim: Claim | None = None
+    ) -> None:
+        """Store the record of a message's file, together with notices about it; replace an earlier record.
+
+        Raises:
+            StaleClaim: `claim` was lost, so that the execution may no longer write.
+        """
 
         def change(tx: Transaction) -> None:
             tx.lock(file.thread_id, *(lock for notice in notices for lock in notice.locks))
+            refuse_stale(tx.sql, claim)
             tx.chats.put_file(file)
             if notices:
                 tx.outbox.enqueue(notices)

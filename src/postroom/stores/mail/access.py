@@ -22,7 +22,6 @@ from postroom.contracts.choices import ContactPolicy, ContactStatus, Importance,
 from postroom.contracts.dispatch import Claim
 from postroom.contracts.errors import (
     InputError,
-    StaleClaim,
     StateError,
     StoreError,
     UnknownAgent,
@@ -97,7 +96,7 @@ from postroom.stores.mail.check_values import message_of
 from postroom.stores.outbox import OutboxTables
 from postroom.stores.runs import rows
 from postroom.stores.runs.dispatches import put_place
-from postroom.stores.sql_transaction import Look, Row, SqlTransaction, asked
+from postroom.stores.sql_transaction import Look, Row, SqlTransaction, asked, refuse_stale
 
 
 @dataclass(slots=True, eq=False)
@@ -573,14 +572,9 @@ class WakingWrites(WakingReads):
         message_id, agent_id = message_run.message_id, message_run.agent_id
         self._events.delivery(happened, message_id, agent_id, kind, at, run_id=message_run.run_id)
 
-    def refuse_stale(self, claim: Claim) -> None:
-        """Refuse the writes of a run that lost its claim; otherwise lock the claim until this change ends.
-
-        Raises:
-            StaleClaim: Another process may execute the run, or it has ended; nothing was written.
-        """
-        if not self._tx.changed("mail.keep_claim", {"dispatch_id": claim.dispatch_id, "token": claim.token}):
-            raise StaleClaim(f"dispatch {claim.dispatch_id!r} is no longer ours", value=claim.dispatch_id)
+    def refuse_stale(self, claim: Claim | None) -> None:
+        """Refuse the writes of an execution that lost its claim, as `sql_transaction.refuse_stale` does."""
+        refuse_stale(self._tx, claim)
 
     def begin_run(self, run_id: str, agent_id: int, now: int, *, answered: Sequence[str] = ()) -> None:
         """Record that a run of an agent is active. If the run starts again, its questions are removed.

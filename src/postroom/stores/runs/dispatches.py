@@ -194,7 +194,7 @@ class Dispatches(Tables):
             owned.update(row[0] for row in self._sql.all("dispatches.renewed", values))
         return frozenset(owned)
 
-    def refuse_stale(self, claim: Claim) -> None:
+    def supersede_stale(self, claim: Claim) -> None:
         """End a claimed dispatch as superseded if the claim owns it but its epoch is old."""
         row = self._row(claim.dispatch_id)
         if row is not None:

@@ -621,14 +621,18 @@ class EventStore(_Port):
         key = draft.scope_id("thread") or min(draft.locks, default="")
         return await self._store.write(appended, key=key)
 
-    async def add(self, draft: CanonicalEventDraft) -> None:
-        """Add an event to the scopes of its thread and its run, unless its key was used before."""
+    async def add(self, draft: CanonicalEventDraft, *, claim: Claim | None = None) -> None:
+        """Add an event to the scopes of its thread and its run.
+
+        Nothing is written if its key was used before, or if the claim of the execution was lost.
+        """
+        thread_id = draft.scope_id("thread") or ""
 
         def added(tx: Transaction) -> None:
-            tx.lock(*draft.locks)
-            tx.events.add(draft)
+            tx.lock(thread_lock(thread_id), *draft.locks)
+            tx.events.add(draft, claim=claim)
 
-        await self._store.write(added, key=draft.scope_id("thread") or "")
+        await self._store.write(added, key=thread_id)
 
     async def list(self, scope: EventScope, *, after: int = 0, limit: int = 100) -> EventPage:
         """Return the events of a scope after a cursor.

@@ -73,6 +73,10 @@ UPDATE run_dispatches SET lease_until = :lease_until, updated_at = :now
 SELECT dispatch_id FROM run_dispatches
  WHERE dispatch_id IN {texts :dispatch_ids} AND dispatch_id || ' ' || claim_token IN {texts :claims} AND lease_until = :lease_until;
 
+-- keep_claim
+UPDATE run_dispatches SET claim_token = :token
+ WHERE dispatch_id = :dispatch_id AND claim_token = :token AND status = 'Claimed';
+
 -- put_epoch
 INSERT INTO dispatch_epochs (thread_id, epoch) VALUES (:thread_id, :epoch)
 ON CONFLICT (thread_id) DO UPDATE SET epoch = excluded.epoch;

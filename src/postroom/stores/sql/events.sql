@@ -38,7 +38,8 @@ INSERT INTO event_scopes (scope, seq, event_id)
 VALUES (:scope, (SELECT coalesce(max(seq), 0) + 1 FROM event_scopes WHERE scope = :scope), :event_id);
 
 -- add
--- An event of a run in the scopes of its thread and of itself, unless its key was used.
+-- An event of a run in the scopes of its thread and of itself, unless its key was used or the claim was lost. The lock
+-- of the thread is held, so that the claim cannot be lost before this change ends.
 INSERT INTO events
       (event_id, event_kind, payload, sequences, created_at, causation_id, correlation_id, origin, visibility, schema_version,
        writer_id, key, digest, answer_of)
@@ -51,7 +52,10 @@ SELECT CAST(:event_id AS text), CAST(:event_kind AS text), CAST(:payload AS text
        CAST(:schema_version AS bigint), CAST(:writer_id AS text), CAST(:key AS text), CAST(:digest AS text),
        CAST(:answer_of AS text)
  WHERE NOT EXISTS (SELECT 1 FROM events WHERE writer_id = CAST(:writer_id AS text) AND key = CAST(:key AS text)
-                                          AND writer_id IS NOT NULL);
+                                          AND writer_id IS NOT NULL)
+   AND (CAST(:claim_token AS text) IS NULL
+        OR EXISTS (SELECT 1 FROM run_dispatches WHERE dispatch_id = CAST(:dispatch_id AS text)
+                                                  AND claim_token = CAST(:claim_token AS text) AND status = 'Claimed'));
 
 -- place_all
 INSERT INTO event_scopes (scope, seq, event_id)

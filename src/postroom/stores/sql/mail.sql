@@ -875,10 +875,6 @@ ON CONFLICT (message_id, agent_id) DO UPDATE
    SET run_id = excluded.run_id, delivered_at = excluded.delivered_at, ended_at = excluded.ended_at,
        failure = excluded.failure;
 
--- keep_claim
-UPDATE run_dispatches SET claim_token = :token
-WHERE dispatch_id = :dispatch_id AND claim_token = :token AND status = 'Claimed';
-
 -- begin_run
 INSERT INTO active_runs (run_id, agent_id, began_at) VALUES (:run_id, :agent_id, :now) ON CONFLICT (run_id) DO NOTHING;
 
