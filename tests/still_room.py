@@ -375,4 +375,4 @@ class StillRoom:
 def still_room(*, now: int, messages: tuple[int, ...]) -> PageServices:
     """Return a room whose pages show something of every shape."""
     made = StillRoom(now, messages)
-    return PageServices(visitors=made, questions=made, messages=made, runs=made, schedules=made)
+    return PageServices(visitors=made, questions=made, messages=made, runs=made, schedules=made, push=made)

@@ -20,6 +20,7 @@ from postroom.http_api.guard import Credentials, Guard, GuardRules
 from postroom.http_api.permissions import table
 from postroom.http_api.routes import application
 from postroom.http_api.sessions import LoginService
+from postroom.leases import Leases
 from postroom.mail.context import Rules
 from postroom.mail.operations import MAIL_OPERATIONS
 from postroom.mail.people import StoredChatDelivery
@@ -30,6 +31,7 @@ from postroom.mail.waking.waker import Waker
 from postroom.services.calls import Calls
 from postroom.services.login_codes import EndedSessions, LoginCodes, Sessions
 from postroom.services.people import MessageService, PeopleService
+from postroom.services.push import PushNotifier
 from postroom.services.questions import QuestionService
 from postroom.services.runs import RunService
 from postroom.services.schedules import MailSchedules
@@ -92,6 +94,7 @@ class WorkRoom:
     rules: Rules = field(default_factory=Rules)
     wakes: bool = True
     take_back_ms: int = 0
+    push_services: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         self.mail = Mail(self.store, self.clock, self.rules, waker=lambda: self.waker if self.wakes else None)
@@ -114,12 +117,24 @@ class WorkRoom:
             self.clock,
             is_operator=lambda given: given == TOKEN,
         )
+        self.leases = Leases(self.stores.store, "one server", {})
+        self.push = PushNotifier(
+            self.runs,
+            self.questions,
+            self.sessions,
+            self.clock,
+            secret=b"p" * 32,
+            services=self.push_services,
+            contact="mailto:lena@example.org",
+            leases=self.leases,
+        )
         self.services = room = PageServices(
             visitors=self.sessions,
             questions=self.questions,
             messages=messages,
             runs=self.operator,
             schedules=self.schedules,
+            push=self.push,
         )
         pages = page_routes(self.stores.store, clock=self.clock, services=room)
         behind = {

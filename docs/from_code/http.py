@@ -50,6 +50,7 @@ ROUTE_WORDS: Final = {
     "With `?live=1` the page reloads itself.",
     "/p/{slug}/digest": "What happened in the last `hours`, as `catch_up` tells it.",
     "/find": "Find projects, agents, messages, runs and pages by words.",
+    "/push": "Notifications in a browser, as JSON for a script: state, turn on, test, turn off, answer.",
     "/chats": "The open questions and the dead letters of chats.",
     "/chats/{run_id}": "The run of a question or dead letter. `POST` answers its question, or "
     "replays or discards the dead "
@@ -160,7 +161,9 @@ def page() -> str:
         *hook_routes(nobody, nobody),
         *callback_routes(CALLBACKS, nobody),
     ]
-    room = PageServices(visitors=nobody, questions=nobody, messages=nobody, runs=nobody, schedules=nobody)
+    room = PageServices(
+        visitors=nobody, questions=nobody, messages=nobody, runs=nobody, schedules=nobody, push=nobody
+    )
     people = page_routes(nobody, clock=clock, services=room)
     rows = [
         MCP,

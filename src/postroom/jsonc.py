@@ -117,11 +117,11 @@ def read(text: str) -> Node | None:
     reader.skip()
     if reader.at == len(text):
         return None
-    found = reader.value(0)
+    node = reader.value(0)
     reader.skip()
     if reader.at != len(text):
         raise reader.wrong("there is text after the document")
-    return found
+    return node
 
 
 def require_form(text: str, form: JsonForm, reader: str) -> None:
@@ -134,19 +134,19 @@ def require_form(text: str, form: JsonForm, reader: str) -> None:
         return
     at: int | None = None
     if form == "plain":
-        found = "a comment, or a comma before a closing bracket"
+        value = "a comment, or a comma before a closing bracket"
         try:
             json.loads(text.removeprefix(_BYTE_ORDER))
         except json.JSONDecodeError as error:
             at = error.pos
     else:
-        found = "a comma before a closing bracket"
-        commas = [one.children[-1].comma for one in nodes(root) if one.children]
-        at = min((one for one in commas if one is not None), default=None)
+        value = "a comma before a closing bracket"
+        commas = [node.children[-1].comma for node in nodes(root) if node.children]
+        at = min((comma for comma in commas if comma is not None), default=None)
     if at is not None:
         line = text.count("\n", 0, at) + 1
         raise NotJson(
-            f"line {line}: found {found}; {reader} expects JSON without these, and ignores or "
+            f"line {line}: found {value}; {reader} expects JSON without these, and ignores or "
             "rejects such a file"
         )
 
@@ -171,8 +171,8 @@ class _Reader:
         """Skip whitespace and comments."""
         if self._text[self.at : self.at + 1] not in _BEGINS_BLANK:  # the usual case
             return
-        found = _BLANK.match(self._text, self.at)
-        self.at = found.end() if found else self.at
+        match = _BLANK.match(self._text, self.at)
+        self.at = match.end() if match else self.at
 
     def value(self, depth: int) -> Node:
         first = self._text[self.at : self.at + 1]
@@ -183,28 +183,28 @@ class _Reader:
         start = self.at
         if first == '"':
             return Node(kind="plain", start=start, plain=self._string(), end=self.at)
-        found = _PLAIN.match(self._text, self.at)
-        if found is None:
+        match = _PLAIN.match(self._text, self.at)
+        if match is None:
             raise self.wrong(f"a value is missing or invalid: {self._text[start : start + 20]!r}")
         try:
-            plain = json.loads(found[0])
+            plain = json.loads(match[0])
         except ValueError as error:  # Python does not parse integers with thousands of digits
-            raise self.wrong(f"a number has {len(found[0])} digits, which is too many") from error
-        self.at = found.end()
+            raise self.wrong(f"a number has {len(match[0])} digits, which is too many") from error
+        self.at = match.end()
         return Node(kind="plain", start=start, end=self.at, plain=plain)
 
     def _string(self) -> str:
-        found = _STRING.match(self._text, self.at)
-        if found is None:
+        match = _STRING.match(self._text, self.at)
+        if match is None:
             raise self.wrong("a quoted text is missing or has no end")
-        if "\\" not in found[0]:
-            self.at = found.end()
-            return found[0][1:-1]
+        if "\\" not in match[0]:
+            self.at = match.end()
+            return match[0][1:-1]
         try:
-            word = str(json.loads(found[0]))
+            word = str(json.loads(match[0]))
         except ValueError as error:
             raise self.wrong("a quoted text has an escape that JSON does not allow") from error
-        self.at = found.end()
+        self.at = match.end()
         return word
 
     def _container(self, opening: str, depth: int) -> Node:
@@ -266,7 +266,7 @@ class _Reader:
 def _levels(value: object) -> int:
     """Return the number of nesting levels of a value."""
     level, count = [value], 0
-    while level := [one for one in level if isinstance(one, dict | list)]:
-        level = [inner for one in level for inner in (one.values() if isinstance(one, dict) else one)]
+    while level := [item for item in level if isinstance(item, dict | list)]:
+        level = [inner for item in level for inner in (item.values() if isinstance(item, dict) else item)]
         count += 1
     return count

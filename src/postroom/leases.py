@@ -136,8 +136,10 @@ class Leases:
 
         def change(tx: Transaction) -> None:
             tx.lock(LEASES)
-            known = [one for one in tx.leases.listed() if one.name in names]
-            tx.leases.renew([one.name for one in known if _is_of(one, self.holder, tx.now())], tx.now())
+            known_leases = [lease for lease in tx.leases.listed() if lease.name in names]
+            tx.leases.renew(
+                [lease.name for lease in known_leases if _is_of(lease, self.holder, tx.now())], tx.now()
+            )
             tx.tell(LEASES)
 
         if not (held or self._renewing.locked()):
@@ -186,7 +188,9 @@ class Leases:
     async def _look_for_gone(self) -> None:
         """Find servers that have certainly ended, but whose leases have not expired yet."""
         leases = await self._store.read(lambda tx: tx.leases.listed())
-        others = {one.holder: one.about for one in leases if one.holder not in {self.holder, *self.gone}}
+        others = {
+            lease.holder: lease.about for lease in leases if lease.holder not in {self.holder, *self.gone}
+        }
         look = partial(lambda known: {name for name, about in known.items() if self._is_gone(about)}, others)
         self.gone |= await asyncio.to_thread(look)
 
@@ -194,14 +198,14 @@ class Leases:
         """Renew held leases, acquire free ones, and return the fences of both."""
         tx.lock(LEASES)
         now, until = tx.now(), tx.now() + milliseconds(self._length)
-        known = {one.name: one for one in tx.leases.listed()}
-        mine = {name for name in names & known.keys() if _is_of(known[name], self.holder, now)}
+        by_name = {lease.name: lease for lease in tx.leases.listed()}
+        mine = {name for name in names & by_name.keys() if _is_of(by_name[name], self.holder, now)}
         tx.leases.renew(mine, until)
-        if gone := [name for name, one in known.items() if self._is_forgotten(one, now)]:
+        if gone := [name for name, lease in by_name.items() if self._is_forgotten(lease, now)]:
             tx.leases.remove(gone)
-        fences = {name: known[name].fence for name in mine}
+        fences = {name: by_name[name].fence for name in mine}
         for name in sorted(names - mine):
-            former = known.get(name)
+            former = by_name.get(name)
             if former is not None and former.until > now and former.holder not in self.gone:
                 continue
             fences[name] = 1 if former is None else former.fence + 1

@@ -169,12 +169,12 @@ class Markdown:
 
         `pictures` and `references` are those of each text.
         """
-        given = {
+        given_fields = {
             number: (text, pictures.get(number, _NONE), references.get(number, _NONE))
             for number, text in texts.items()
         }
-        keys = {number: _key(*one) for number, one in given.items()}
-        missing = {key: given[number] for number, key in keys.items() if key not in self._results}
+        keys = {number: _key(*item) for number, item in given_fields.items()}
+        missing = {key: given_fields[number] for number, key in keys.items() if key not in self._results}
         made = await self._make(list(missing.values()))
         fresh = dict(zip(missing, made, strict=True))
         bodies = {number: fresh[key] if key in fresh else self._results[key] for number, key in keys.items()}
@@ -184,9 +184,9 @@ class Markdown:
 
     async def _make(self, texts: Sequence[tuple[str, Pictures, References]]) -> list[Body]:
         if sum(len(_bytes(text)) for text, *_ in texts) <= INLINE_LIMIT:
-            return [_body(*one, self._headings) for one in texts]
+            return [_body(*text, self._headings) for text in texts]
         async with self._one_renders:
-            return await asyncio.to_thread(lambda: [_body(*one, self._headings) for one in texts])
+            return await asyncio.to_thread(lambda: [_body(*text, self._headings) for text in texts])
 
     def _remember(self, key: bytes, body: Body) -> None:
         if key not in self._results:
@@ -236,14 +236,14 @@ def _fit_the_page(token: Token, headings: Mapping[str, str]) -> None:
 
 def _deep_ones_scroll(tokens: Sequence[Token]) -> list[Token]:
     """Wrap each deeply nested block of the text in a box with a scroll bar."""
-    found: list[Token] = []
+    results: list[Token] = []
     begin = 0
     for at, token in enumerate(tokens, 1):
         if token.level == 0 and token.nesting <= 0:
             block, begin = list(tokens[begin:at]), at
-            is_deep = max(one.level for one in block) >= _DEEP
-            found += [Token("wide_open", "", 1), *block, Token("wide_close", "", -1)] if is_deep else block
-    return found
+            is_deep = max(token.level for token in block) >= _DEEP
+            results += [Token("wide_open", "", 1), *block, Token("wide_close", "", -1)] if is_deep else block
+    return results
 
 
 class _Inline(ParserInline):
@@ -278,17 +278,17 @@ def _link_references(state: StateCore) -> None:
 
 def _with_links(token: Token, references: References) -> list[Token]:
     """Split a text into links for its references and the text between them."""
-    found, end = list[Token](), 0
+    tokens, end = list[Token](), 0
     for word in REFERENCE.finditer(token.content):
         if (address := references.get(word[0])) is not None:
-            found += [
+            tokens += [
                 Token("text", "", 0, content=token.content[end : word.start()], level=token.level),
                 Token("link_open", "a", 1, attrs={"href": address}, level=token.level),
                 Token("text", "", 0, content=word[0], level=token.level + 1),
                 Token("link_close", "a", -1, level=token.level),
             ]
             end = word.end()
-    return [*found, Token("text", "", 0, content=token.content[end:], level=token.level)]
+    return [*tokens, Token("text", "", 0, content=token.content[end:], level=token.level)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,7 +318,7 @@ class _WebAddresses:
         return _ADDRESS.search(text) is not None
 
     def match(self, text: str) -> list[_Address]:
-        return [_Address(one.start(), one.end(), one[0]) for one in _ADDRESS.finditer(text)]
+        return [_Address(match.start(), match.end(), match[0]) for match in _ADDRESS.finditer(text)]
 
 
 def _mark_task(item: Token, inline: Token) -> None:

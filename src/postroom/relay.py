@@ -375,7 +375,7 @@ class Relay(EffectPerformer):
     ) -> int:
         """Write the outcome of effects, with the rows of their handler."""
         ids = [row.outbox_id for row in rows]
-        tokens = [self._tokens[one] for one in ids]
+        tokens = [self._tokens[value] for value in ids]
         lock, also = line_lock(*place), outcome.also
         rest = 0 if isinstance(outcome, Performed) else self._rest(place, handler, rows, outcome)
 
@@ -392,7 +392,7 @@ class Relay(EffectPerformer):
         done = await self._store.write(change, key=lock)
         if done < len(ids):
             async with self._claiming:  # this process's own claim has renewed the tokens by then
-                renewed = [self._tokens[one] for one in ids]
+                renewed = [self._tokens[value] for value in ids]
             if renewed != tokens:
                 done += await self._store.write(change_again, key=lock)
         if isinstance(outcome, Performed):
@@ -408,7 +408,7 @@ class Relay(EffectPerformer):
         if outcome.untried:
             _LOG.info("effect.postponed", kind=place[0], target=place[1], reason=outcome.error)
             return outcome.not_before_ms
-        first, longest = (milliseconds(one) for one in handler.retries)
+        first, longest = (milliseconds(retry) for retry in handler.retries)
         tried = min(max(row.attempt_count for row in rows) - 1, 20)
         rest: int = max(outcome.not_before_ms, min(first * 2**tried, longest))
         level = _LOG.warning if not outcome.final else _LOG.error

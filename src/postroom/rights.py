@@ -27,16 +27,16 @@ def denied(path: Path, wanted: int) -> Denied | None:
     folder must permit its creation. Blocks.
     """
     above: Path | None = None
-    for one in (*reversed(path.parents), path):
+    for item in (*reversed(path.parents), path):
         try:
-            found = one.stat()
+            value = item.stat()
         except FileNotFoundError:
             return None if above is None else _blamed(above, above.stat(), wanted, is_way=False)
         except OSError:
             return None
-        if told := _blamed(one, found, wanted, is_way=one != path):
-            return told
-        above = one
+        if denied := _blamed(item, value, wanted, is_way=item != path):
+            return denied
+        above = item
     return None
 
 

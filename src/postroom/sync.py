@@ -213,8 +213,8 @@ class _Operators(_Twin):
         method = getattr(self._twin, name)
 
         def call(*args: object, **kwargs: object) -> Any:
-            found = self._call(method(*args, **kwargs))
-            return RunHandle(self._loop, found) if isinstance(found, embedded.RunHandle) else found
+            value = self._call(method(*args, **kwargs))
+            return RunHandle(self._loop, value) if isinstance(value, embedded.RunHandle) else value
 
         return wraps(method)(call)
 

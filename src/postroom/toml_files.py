@@ -112,17 +112,17 @@ def extra_of(kind: inspect.Type, name: str) -> Any:
 
 def place_of(why: str) -> str | None:
     """Return the name of the field that msgspec refused; None if the error concerns the whole struct."""
-    found = _LOCATION.search(why)
-    return None if found is None else found[1]
+    match = _LOCATION.search(why)
+    return None if match is None else match[1]
 
 
 def words(kind: inspect.Type) -> str:
     """Describe in words the values that a type accepts."""
-    if said := extra_of(kind, "write"):
-        return str(said)
+    if extra := extra_of(kind, "write"):
+        return str(extra)
     match bare(kind):
         case inspect.EnumType(cls=enum):
-            return f"one of {', '.join(one.value for one in enum)}"
+            return f"one of {', '.join(enum.value for enum in enum)}"
         case inspect.LiteralType(values=values):
             *others, last = map(repr, values)
             return f"{', '.join(others)} or {last}"
@@ -144,7 +144,7 @@ def words(kind: inspect.Type) -> str:
 def required(kind: inspect.Type) -> inspect.Type:
     """Return a type without None."""
     if isinstance(kind, inspect.UnionType):
-        return next(one for one in kind.types if not isinstance(one, inspect.NoneType))
+        return next(item for item in kind.types if not isinstance(item, inspect.NoneType))
     return kind
 
 

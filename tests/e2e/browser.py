@@ -105,6 +105,29 @@ class Browser:
         """Speak to another tab from now on."""
         self._session = tab
 
+    def permit_notifications(self, origin: str) -> None:
+        """Answer yes when pages of an origin ask for permission to notify."""
+        tab, self._session = self._session, None
+        self.ask("Browser.grantPermissions", origin=origin, permissions=["notifications"])
+        self._session = tab
+
+    def in_worker(self, home: str, expression: str) -> object:
+        """Return what the promise of an expression becomes in the service worker of a server."""
+        tab, self._session = self._session, None
+        found = self.ask("Target.getTargets", filter=[{"type": "service_worker"}])["targetInfos"]
+        [worker] = [one["targetId"] for one in found if one["url"].startswith(home)]
+        attached = self.ask("Target.attachToTarget", targetId=worker, flatten=True)
+        self._session = str(attached["sessionId"])
+        told = self.awaited(expression)
+        self._session = tab
+        return told
+
+    def awaited(self, expression: str) -> object:
+        """Return what the promise of an expression becomes."""
+        told = self.ask("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
+        assert "exceptionDetails" not in told, told["exceptionDetails"]
+        return told["result"].get("value")
+
     def ask(self, method: str, **parameters: object) -> dict:
         """Send one command and return its answer."""
         message = self._answered(method, parameters)

@@ -20,6 +20,8 @@ from postroom.app.check_results import MIN_FREE, told_of_descriptors, told_of_di
 from postroom.app.doctor import _channel
 from postroom.app.health import _store
 from postroom.contracts.dispatch import RunDispatchStatus
+from postroom.contracts.push import PushSubscription
+from postroom.contracts.records import replace
 from postroom.contracts.run_stores import RunQuery, ThreadCommit
 from postroom.http_api.readiness import Check
 from postroom.services.runners import RunnerService
@@ -43,8 +45,8 @@ async def test_a_fresh_application_is_well_and_says_what_it_cannot_know(here: Pl
     states = {one["name"]: one["state"] for one in found["checks"]}
     assert states == {
         **{"store writes": "ok", "store reads": "ok", "records": "ok", "messages": "ok", "sqlite": "ok"},
-        **{"git": "ok", "backups": "unknown", "runs": "ok", "outbox": "ok", "runner": "ok", "log": "ok"},
-        **{"folders": "ok", "disk": "ok", "descriptors": "ok"},
+        **{"git": "ok", "backups": "unknown", "runs": "ok", "outbox": "ok", "runner": "ok", "push": "ok"},
+        **{"log": "ok", "folders": "ok", "disk": "ok", "descriptors": "ok"},
     }
     assert found["ok"] is True
     assert all(one["remedy"] for one in found["checks"] if one["state"] != "ok")
@@ -104,6 +106,33 @@ async def test_a_timer_that_is_off_is_not_called_well(tmp_path: Path, clock: Man
     told = await here.finding("backups")
     assert (told["state"], "automatic backups are disabled" in told["detail"]) == ("unknown", True)
     await asyncio.to_thread(manager.__exit__, None, None, None)
+
+
+async def test_a_browser_that_gets_no_notifications_is_a_fault_with_the_setting_to_look_at(
+    here: Place,
+) -> None:
+    made = PushSubscription(
+        id="one",
+        endpoint="https://fcm.googleapis.com/x",
+        **dict.fromkeys(("p256dh", "auth", "person", "form_token", "server_key"), "x"),
+        **dict.fromkeys(("created_at", "ends_at", "seen_at"), 1),
+    )
+    store = here.application.store.store
+    await store.write(lambda tx: tx.push.put(made))
+    told = await here.finding("push")
+    assert (told["state"], told["detail"]) == ("ok", "browsers that are notified: 1")
+    await store.write(
+        lambda tx: tx.push.note_result("one", error="the push service answered with status 403")
+    )
+    told = await here.finding("push")
+    assert (told["state"], "status 403" in told["detail"], "push_contact" in told["remedy"]) == (
+        "failed",
+        True,
+        True,
+    )
+    await store.write(lambda tx: tx.push.put(replace(made, id="two", endpoint="https://push.example.org/x")))
+    told = await here.finding("push")
+    assert (told["state"], "push_services" in told["remedy"]) == ("failed", True)
 
 
 async def test_runs_that_were_given_up_are_a_fault_with_the_command_that_shows_them(here: Place) -> None:

@@ -107,7 +107,7 @@ class AdminService:
                 "oldest_at": None if backlog.oldest_at is None else iso(backlog.oldest_at),
             },
             "outbox": {
-                kind: {"waiting": found.waiting, "dead": found.dead} for kind, found in backlogs.items()
+                kind: {"waiting": backlog.waiting, "dead": backlog.dead} for kind, backlog in backlogs.items()
             },
         }
 
@@ -118,35 +118,35 @@ class AdminService:
         return {
             "servers": [
                 {
-                    "name": one.holder,
-                    "is_this": one.holder == application.leases.holder,
-                    "address": one.about.get("address"),
-                    "host": one.about.get("host"),
-                    "pid": one.about.get("pid"),
-                    "version": one.about.get("version"),
-                    "places": one.about.get("places"),
-                    "since": iso(one.since),
+                    "name": lease.holder,
+                    "is_this": lease.holder == application.leases.holder,
+                    "address": lease.about.get("address"),
+                    "host": lease.about.get("host"),
+                    "pid": lease.about.get("pid"),
+                    "version": lease.about.get("version"),
+                    "places": lease.about.get("places"),
+                    "since": iso(lease.since),
                 }
-                for one in servers(leases, now)
+                for lease in servers(leases, now)
             ],
             "work": [
                 {
-                    "work": one.name,
-                    "is_held": one.until > now,
-                    "server": one.holder,
-                    "since": iso(one.since),
-                    "until": iso(one.until),
-                    "changes_of_hands": one.fence - 1,
+                    "work": lease.name,
+                    "is_held": lease.until > now,
+                    "server": lease.holder,
+                    "since": iso(lease.since),
+                    "until": iso(lease.until),
+                    "changes_of_hands": lease.fence - 1,
                 }
-                for one in leases
-                if not one.name.startswith(SERVER)
+                for lease in leases
+                if not lease.name.startswith(SERVER)
             ],
         }
 
     async def projects(self) -> Sequence[ProjectPath]:
         """Return every project: its slug and its path."""
-        found = await self._application.store.read(all_projects)
-        return [{"slug": one.slug, "human_key": one.human_key} for one in found]
+        projects = await self._application.store.read(all_projects)
+        return [{"slug": project.slug, "human_key": project.human_key} for project in projects]
 
     async def move_project(self, project: str, folder: str) -> ProjectPath:
         """Move a project to another folder on the server's machine; the former folder still identifies it.
@@ -165,24 +165,24 @@ class AdminService:
             )
 
         def change(tx: MailWrites) -> Project:
-            known = find_project(tx, project)
-            if known.human_key == PEOPLE_KEY:
+            known_project = find_project(tx, project)
+            if known_project.human_key == PEOPLE_KEY:
                 raise StateError(
                     "this is the project of a person, and people have no folder",
                     value=project,
                     remedy="give a project that has agents",
                 )
             holder = tx.project(home)
-            if holder is not None and holder.id != known.id:
+            if holder is not None and holder.id != known_project.id:
                 raise StateError(
                     f"{shown(home)} is the folder of another project, {holder.slug}",
                     value=folder,
-                    remedy=f"see `postroom projects merge {holder.slug} {known.slug} --dry-run`",
+                    remedy=f"see `postroom projects merge {holder.slug} {known_project.slug} --dry-run`",
                 )
-            move_project(tx, known, home)
+            move_project(tx, known_project, home)
             if read.identity:
-                tx.set_git_identity(known.id, read.identity)
-            return find_project(tx, known.slug)
+                tx.set_git_identity(known_project.id, read.identity)
+            return find_project(tx, known_project.slug)
 
         moved = await self._application.store.write(change)
         return {"slug": moved.slug, "human_key": moved.human_key}
@@ -224,8 +224,11 @@ class AdminService:
             "renamed": {agent.name: name for agent, name in plan.renames},
             "threads_joined": list(plan.threads),
             "conflicts": [
-                [{"agent": side.holder, "pattern": side.pattern} for side in (one.first, one.second)]
-                for one in plan.conflicts
+                [
+                    {"agent": side.holder, "pattern": side.pattern}
+                    for side in (conflict.first, conflict.second)
+                ]
+                for conflict in plan.conflicts
             ],
             "refusals": list(plan.refusals),
         }
@@ -254,14 +257,14 @@ class AdminService:
 
     async def _backups(self) -> Check:
         try:
-            found = await self._application.backups.state()
+            state = await self._application.backups.state()
         except StoreError as error:
             return Check(name="backups", state="unknown", required=False, facts={"code": error.code})
         return backups_check(
-            age_ms=found.age_ms,
-            code=None if found.failure is None else found.failure.code,
-            is_on=bool(found.interval_ms),
-            is_overdue=found.is_overdue,
+            age_ms=state.age_ms,
+            code=None if state.failure is None else state.failure.code,
+            is_on=bool(state.interval_ms),
+            is_overdue=state.is_overdue,
         )
 
     async def doctor(self, *, full: bool = False) -> ChecksView:
@@ -271,10 +274,10 @@ class AdminService:
 
         With `full`, the content of every record is compared with its file in the archive.
         """
-        found = await Doctor(self._application, self.chats, full=full).findings()
+        results = await Doctor(self._application, self.chats, full=full).findings()
         return {
-            "ok": all(one.state != "failed" for one in found),
-            "checks": [one.as_dict() for one in found],
+            "ok": all(result.state != "failed" for result in results),
+            "checks": [result.as_dict() for result in results],
         }
 
     async def repair(self, *, full: bool, dry_run: bool) -> RepairsView:
@@ -293,14 +296,14 @@ class AdminService:
         This may take long.
         """
         application = self._application
-        found = await Doctor(application, self.chats).findings()
+        results = await Doctor(application, self.chats).findings()
         await self.refresh_metrics()
-        kept = await application.store.read(declared_runners)
+        kept_runners = await application.store.read(declared_runners)
         return {
             **await asyncio.to_thread(common_documents, application.settings),
             **outline_documents(await application.store.outline()),
-            "doctor.json": as_json(told_findings(found)),
-            "runners.json": as_json(told_runners([one.runner for one in kept])),
+            "doctor.json": as_json(told_findings(results)),
+            "runners.json": as_json(told_runners([runner.runner for runner in kept_runners])),
             "metrics.txt": generate_latest(application.metrics.registry).decode(),
         }
 
@@ -338,13 +341,15 @@ class AdminService:
             UnknownProject: A `[[keep]]` rule with `hold` names an unknown project; nothing was deleted.
         """
         retention = self._application.retention
-        found = await retention.preview()
+        previews = await retention.preview()
         if not dry_run:
             await retention.messages()
         return {
             "dry_run": dry_run,
             "rules": retention.rules,
-            "projects": [{"project": one.project, "counts": dict(one.counts)} for one in found],
+            "projects": [
+                {"project": preview.project, "counts": dict(preview.counts)} for preview in previews
+            ],
         }
 
     async def issue_agent_token(self, project: str, agent: str) -> str:
@@ -379,7 +384,7 @@ class AdminService:
             chosen = [await self._application.store.read(lambda tx: find_project(tx, project))]
         else:
             chosen = await self._application.store.read(all_projects)
-        return {one.slug: await self._application.archive.rebuild(one) for one in chosen}
+        return {project.slug: await self._application.archive.rebuild(project) for project in chosen}
 
     async def refresh_metrics(self) -> None:
         """Update the gauges that the metrics show."""

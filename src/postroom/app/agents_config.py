@@ -44,13 +44,13 @@ def load_agents(environment: Mapping[str, str]) -> tuple[DeclaredAgent, ...]:
     Raises:
         ConfigError: A declaration is invalid.
     """
-    told = tables_of(environment, TABLE)
-    found = tuple(_agent(place, one) for place, one in told)
-    named = [(one.project, one.name.casefold()) for one in found]
-    twice = next((one for one in found if named.count((one.project, one.name.casefold())) > 1), None)
+    tables = tables_of(environment, TABLE)
+    agents = tuple(_agent(place, item) for place, item in tables)
+    named = [(agent.project, agent.name.casefold()) for agent in agents]
+    twice = next((agent for agent in agents if named.count((agent.project, agent.name.casefold())) > 1), None)
     if twice is not None:
-        raise _wrong(told[0][0].file, twice.name, "it is declared twice", "remove one of them")
-    return found
+        raise _wrong(tables[0][0].file, twice.name, "it is declared twice", "remove one of them")
+    return agents
 
 
 def _agent(place: TableName, told: Mapping[str, Any]) -> DeclaredAgent:

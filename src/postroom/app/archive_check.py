@@ -63,7 +63,7 @@ class ArchiveCheck:
         Raises:
             StoreError: The database cannot be read.
         """
-        archive, found = self._archive, partial(_found, project.slug)
+        archive, value = self._archive, partial(_found, project.slug)
         try:
             known = await self._known(project)
             faults, written = await asyncio.to_thread(self._archived, project.slug)
@@ -77,19 +77,19 @@ class ArchiveCheck:
             if not differs.unknown:
                 now = self._clock.now()
                 self.repairs.append(another_archive(archive, project, now))
-            return found(
+            return value(
                 "failed", "; ".join(faults[:5]), "move the archive away and run `postroom doctor` again"
             )
         if failure := self._failure(project, differs):
             return failure
         if self._full and (differing := await archive.differing(project)):
-            return found(
+            return value(
                 "failed",
                 f"{len(differing)} files differ from the database: {', '.join(differing[:5])}",
                 "compare them with `git show main:<file>`; if the archive is right, run `postroom "
                 f"restore`; if the database is right, `postroom rebuild archive {project.slug}`",
             )
-        return found("ok", _told(known, written))
+        return value("ok", _told(known, written))
 
     def _failure(self, project: Project, differs: _Difference) -> CheckResult | None:
         if differs.unknown:
@@ -142,7 +142,7 @@ class ArchiveCheck:
 def _known(tx: MailReads, *, project: Project) -> _Known:
     stored, after = set[int](), 0
     while page := tx.project_messages(project.id, limit=PAGE, after=after):
-        stored.update(one.id for one in page)
+        stored.update(message.id for message in page)
         after = page[-1].id
     known = _Known(stored=stored, coming=set(), going=set())
     for row in tx.outbox.open(ARCHIVE, limit=100_000):
@@ -155,11 +155,11 @@ def _known(tx: MailReads, *, project: Project) -> _Known:
 def _told(known: _Known, written: set[int]) -> str:
     """Return how many messages an archive has, and how many wait to be written or deleted."""
     leaving = len(known.going & written)
-    told = (
+    text = (
         f"{len(written) - leaving} messages, {len(known.stored & known.coming - written)} waiting to be "
         "written"
     )
-    return f"{told}, {leaving} waiting to be deleted" if leaving else told
+    return f"{text}, {leaving} waiting to be deleted" if leaving else text
 
 
 def _found(slug: str, state: str, detail: str, remedy: str = "") -> CheckResult:

@@ -166,13 +166,13 @@ class Backups:
             StoreError: The folder cannot be read.
         """
         now = self._clock.now()
-        found, no_folder = await asyncio.to_thread(_found, self.folder)
-        newest = _newest(found, now)
+        backups, no_folder = await asyncio.to_thread(_found, self.folder)
+        newest = _newest(backups, now)
         return BackupState(
             interval_ms=self._interval_ms,
             newest=newest,
             age_ms=None if newest is None else now - newest.made_at,
-            damaged=tuple(one.path.name for one in found if one.fault),
+            damaged=tuple(backup.path.name for backup in backups if backup.fault),
             failure=no_folder or self._failure,
             tries=self._tries,
         )
@@ -185,9 +185,9 @@ class Backups:
         Raises:
             StoreError: The folder cannot be read.
         """
-        (found, _), now = await asyncio.to_thread(_found, self.folder), self._clock.now()
-        damaged = await asyncio.to_thread(_damaged, found, full=full)
-        newest = _newest([one for one in found if one.path.name not in damaged], now)
+        (backups, _), now = await asyncio.to_thread(_found, self.folder), self._clock.now()
+        damaged = await asyncio.to_thread(_damaged, backups, full=full)
+        newest = _newest([backup for backup in backups if backup.path.name not in damaged], now)
         age_ms = None if newest is None else now - newest.made_at
         return replace(await self.state(), newest=newest, age_ms=age_ms, damaged=damaged)
 
@@ -222,8 +222,8 @@ class Backups:
 
     async def _timed(self) -> list[Backup]:
         """Return the daily backups, oldest first, except those whose date is in the future."""
-        found, now = await asyncio.to_thread(backups_in, self.folder), self._clock.now()
-        timed = [one for one in found if one.is_timed and one.made_at <= now]
+        backups, now = await asyncio.to_thread(backups_in, self.folder), self._clock.now()
+        timed = [backup for backup in backups if backup.is_timed and backup.made_at <= now]
         return sorted(timed, key=lambda one: one.made_at)
 
     def _named(self, copy: Path, target: Path, digest: str) -> Backup:
@@ -260,9 +260,9 @@ class Backups:
 
     def _remove(self, older: list[Backup]) -> None:
         try:
-            for one in older:
-                remove(one)
-                _LOG.info("backup.removed", file=one.path.name)
+            for backup in older:
+                remove(backup)
+                _LOG.info("backup.removed", file=backup.path.name)
         except OSError as error:  # the next backup tries to remove it again
             _LOG.warning("backup.not_removed", reason=str(error))
 
@@ -347,7 +347,7 @@ def newest_backup(folder: Path, now: int) -> Backup | None:
 
 
 def _newest(found: Sequence[Backup], now: int) -> Backup | None:
-    past = [one for one in found if one.made_at <= now and not one.fault]
+    past = [backup for backup in found if backup.made_at <= now and not backup.fault]
     return max(past, key=lambda one: one.made_at, default=None)
 
 
@@ -357,7 +357,7 @@ def stamp(instant: int) -> str:
 
 
 def _damaged(found: Sequence[Backup], *, full: bool) -> tuple[str, ...]:
-    damaged = sorted(one.path for one in found if (fault_of(one) if full else one.fault))
+    damaged = sorted(backup.path for backup in found if (fault_of(backup) if full else backup.fault))
     return tuple(path.name for path in damaged if path.exists())  # False if it was removed in the meantime
 
 
@@ -376,9 +376,9 @@ def fault_of(backup: Backup) -> str:
 
 
 def _backup(path: Path) -> Backup:
-    found = path.stat()
-    told = _NAME.fullmatch(path.name)
-    at = None if told is None else _instant(told[2])
+    value = path.stat()
+    match = _NAME.fullmatch(path.name)
+    at = None if match is None else _instant(match[2])
     fault = ""
     try:
         refuse_cut_off(path)
@@ -388,9 +388,9 @@ def _backup(path: Path) -> Backup:
         fault = file_error(error, path, is_read=True).message
     return Backup(
         path=path,
-        made_at=found.st_mtime_ns // 1_000_000 if at is None else at,
-        is_timed=told is not None and told[1] == "daily" and at is not None,
-        size=found.st_size,
+        made_at=value.st_mtime_ns // 1_000_000 if at is None else at,
+        is_timed=match is not None and match[1] == "daily" and at is not None,
+        size=value.st_size,
         fault=fault,
     )
 
@@ -419,19 +419,19 @@ def named_backup(source: Path, settings: Settings) -> Path:
     """
     inside = [folder_of(settings) / name for name in (source.name, f"{source.name}{SUFFIX}")]
     with reading(source):
-        found = next((one for one in (source, *inside) if one.exists()), None)
-    if found is None:
+        path = next((item for item in (source, *inside) if item.exists()), None)
+    if path is None:
         raise InvalidPath(
             f"no backup {str(source)!r}",
             value=str(source),
             remedy="list the backups with `postroom backup list`, or give a file",
         )
-    return found
+    return path
 
 
 def examined_backups(folder: Path, *, check: bool) -> list[dict[str, object]]:
     """Return the facts about each backup in a folder, oldest first; with `check` each is read completely."""
-    return [_examined(one, check=check) for one in _by_age(folder)]
+    return [_examined(backup, check=check) for backup in _by_age(folder)]
 
 
 def _examined(one: Backup, *, check: bool) -> dict[str, object]:
@@ -449,11 +449,11 @@ def _examined(one: Backup, *, check: bool) -> dict[str, object]:
 
 def backups_beyond(folder: Path, keep: int) -> list[Backup]:
     """Return all backups in a folder except the newest `keep` intact ones; the files are read completely."""
-    found, kept = _by_age(folder), list[Backup]()
-    for one in reversed(found):
-        if len(kept) < keep and not _examined(one, check=True)["fault"]:
-            kept.append(one)
-    return [one for one in found if one not in kept]
+    backups, kept_backups = _by_age(folder), list[Backup]()
+    for backup in reversed(backups):
+        if len(kept_backups) < keep and not _examined(backup, check=True)["fault"]:
+            kept_backups.append(backup)
+    return [backup for backup in backups if backup not in kept_backups]
 
 
 def _by_age(folder: Path) -> list[Backup]:

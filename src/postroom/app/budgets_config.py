@@ -80,17 +80,17 @@ def load_budgets(environment: Mapping[str, str]) -> tuple[Budget, ...]:
     Raises:
         ConfigError: A budget is invalid.
     """
-    found: tuple[Budget, ...] = ()
-    for place, told in tables_of(environment, TABLE):
-        table = read_table(place, told, BudgetTable, environment)
+    budgets: tuple[Budget, ...] = ()
+    for place, fields in tables_of(environment, TABLE):
+        table = read_table(place, fields, BudgetTable, environment)
         try:
-            found += (table.budget(),)
+            budgets += (table.budget(),)
         except ConfigError as error:
             raise place.error(error.message, value=error.value, remedy=error.remedy) from error
-    for name in same_limits(found):
+    for name in same_limits(budgets):
         file, limit = places.config_file(environment), _NAMES.get(name, name)
         raise ConfigError(
             f"{file} [[{TABLE}]]: two budgets set {limit} for the same runs and the same period",
             remedy="remove one of them",
         )
-    return found
+    return budgets

@@ -115,7 +115,7 @@ def free_bytes(folder: Path) -> int:
 def told_of_disk(database: Path, *, free_of: Callable[[Path], int] = free_bytes) -> CheckResult:
     """Check the free space on the disk of the database, or of another given folder. Blocks."""
     try:
-        there = next(one for one in (database, *database.parents) if one.exists())
+        there = next(path for path in (database, *database.parents) if path.exists())
         is_folder = there.is_dir()  # even if the database is missing, which another check reports
         size = 0 if is_folder else there.stat().st_size
         free = free_of(there if is_folder else there.parent)

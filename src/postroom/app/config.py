@@ -25,6 +25,7 @@ from postroom.app.tokens import redact, shown
 from postroom.contracts.addresses import refuse_malformed_address, shown_address
 from postroom.contracts.clock import MAX_DURATION, duration_of, duration_text
 from postroom.contracts.errors import ConfigError
+from postroom.contracts.push import is_push_service
 from postroom.contracts.records import Record
 from postroom.contracts.runners import is_place
 from postroom.toml_files import TableName, extra_of, fields_of, place_of, read_toml, unreadable, words
@@ -88,6 +89,13 @@ def _host(value: object) -> str:
     raise ValueError("write a host name or an IP address, without scheme, port or wildcard")
 
 
+def _push_services(value: object) -> tuple[str, ...]:
+    found = tuple(_names(value))
+    if not all(isinstance(one, str) and is_push_service(one) for one in found):
+        raise ValueError("write hosts such as push.example.org or *.example.org, or http://127.0.0.1:9000")
+    return found
+
+
 def _mcp_path(value: object) -> object:
     text = str(value).rstrip("/")
     if not _MCP_PATH.fullmatch(text) or {".", ".."} & set(text.split("/")):
@@ -139,6 +147,13 @@ Interval = Annotated[timedelta, _read_by(_interval)]
 Duration = Annotated[timedelta, _read_by(duration_of)]
 
 
+PUSH_SERVICES: Final = (
+    "fcm.googleapis.com",
+    "updates.push.services.mozilla.com",
+    "web.push.apple.com",
+    "*.notify.windows.com",
+)
+"""The push services of Chrome and other Chromium browsers, of Firefox, of Safari, and of Edge."""
 IN_DATA_DIR: Final = {"database": "postroom.db", "storage_root": "archive", "gateway_file": "gateway.toml"}
 """The paths that are inside the data folder unless they are set."""
 
@@ -315,6 +330,19 @@ class Settings(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Count,
         _about("Number of automatic backups to keep.", least=1, most=1000),
     ] = 7
+    push_services: Annotated[
+        tuple[str, ...],
+        _read_by(_push_services),
+        _about(
+            "Push services of browsers that may get encrypted notifications: a host, *. and a domain, or an "
+            "origin such as http://127.0.0.1:9000, which may also be private. Empty: none."
+        ),
+    ] = PUSH_SERVICES
+    push_contact: Annotated[
+        str,
+        _text(r"(mailto:[^\s@]+@[^\s@]+|https://\S+)", "mailto: and an e-mail address, or an https address"),
+        _about("Where the operator of a push service reaches whoever runs this server."),
+    ] = "https://github.com/postroom/postroom"
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"],
         _read_by(_lower),

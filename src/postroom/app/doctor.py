@@ -34,6 +34,7 @@ from postroom.contracts.errors import (
     WrongStore,
 )
 from postroom.contracts.mail import Project
+from postroom.contracts.push import is_permitted
 from postroom.contracts.runners import read_runner
 from postroom.dispatch.inspection import WhyNot
 from postroom.gateway.platforms.base import AdapterState
@@ -90,6 +91,7 @@ class Doctor:
             "runs": self._runs,
             "outbox": self._outbox,
             "runner": self._runners,
+            "push": self._push,
             "log": self._log,
             "folders": self._folders,
             "disk": self._disk,
@@ -269,6 +271,28 @@ class Doctor:
         except (RunFailure, InvalidRunner) as error:
             return broken("runner", error, about=name)
         return CheckResult(part="runner", about=name, state="ok", detail=told)
+
+    async def _push(self) -> list[CheckResult]:
+        """Check that the push services of the browsers that people are notified in accept notifications."""
+        found = await self._application.store.store.read(lambda tx: tx.push.subscriptions())
+        permitted = self._application.settings.push_services
+        barred = [one for one in found if not is_permitted(one.endpoint, permitted)]
+        refused = [one for one in found if one.error and one not in barred]
+        detail = f"browsers that are notified: {len(found)}" if found else "nobody is notified in a browser"
+        remedy = ""
+        if refused:
+            detail += (
+                f"; browsers that did not get the last notification: {len(refused)}, {refused[-1].error}"
+            )
+            remedy = "check that this machine can reach the push service, and check the setting push_contact"
+        if barred:
+            detail += f"; browsers whose push service is not permitted: {len(barred)}"
+            remedy = (
+                "add the push services to the setting push_services, or turn notifications off and on again"
+            )
+        state: CheckState = "failed" if remedy else "ok"
+        facts = {"subscriptions": len(found), "refused": len(refused), "barred": len(barred)}
+        return [CheckResult(part="push", state=state, detail=detail, remedy=remedy, facts=facts)]
 
     async def _channels(self) -> list[CheckResult]:
         if self._application.gateway is None:

@@ -49,13 +49,13 @@ class Named(NamedTuple):
 
 def answering(told: GatewayFile) -> Mapping[str, Named]:
     """Return the agents and people that are configured to answer, in the order of the file."""
-    found: dict[str, Named] = {}
+    result: dict[str, Named] = {}
     if told.agent.run is not None:
         address = "@".join(told.agent.run[::-1])
-        found[address] = Named(address, "[agent]", told.path.name)
+        result[address] = Named(address, "[agent]", told.path.name)
     for number, rule in enumerate(told.gateway.routes, start=1):
         whom = rule.agent or ""
         other = told.others.get(whom)
         if is_person(whom) or (other is not None and other.run is not None):
-            found.setdefault(whom, Named(whom, f"[[routes]] rule {number}", told.path.name))
-    return found
+            result.setdefault(whom, Named(whom, f"[[routes]] rule {number}", told.path.name))
+    return result

@@ -125,15 +125,15 @@ class AgentConfig(Table, frozen=True, kw_only=True):
     models: Mapping[Line, ModelPrices] = {}
 
     def __post_init__(self) -> None:
-        told = {"base_url": self.base_url, "model": self.model}
+        fields = {"base_url": self.base_url, "model": self.model}
         if self.run is None:
-            for missing in (name for name, value in told.items() if not value):
+            for missing in (name for name, value in fields.items() if not value):
                 raise ConfigError(
                     f"{missing} is missing",
                     value=missing,
                     remedy=f"add {missing}, or set only run, to let a registered agent answer",
                 )
-        elif any(told.values()):
+        elif any(fields.values()):
             raise ConfigError(
                 "names both a model and an agent", value="@".join(self.run[::-1]), remedy="remove one of them"
             )
@@ -176,52 +176,52 @@ def load_gateway(settings: Settings, *, environment: Mapping[str, str] | None = 
     Raises:
         ConfigError: The file cannot be read, has an invalid value, or is missing although a setting names it.
     """
-    given = places.environment() if environment is None else environment
+    given_fields = places.environment() if environment is None else environment
     file = settings.gateway_file
-    told = read_toml(file, _CALLED, _REMEDY)
-    if told is None:
+    fields = read_toml(file, _CALLED, _REMEDY)
+    if fields is None:
         if settings.origin_of("gateway_file") == "default":
             return None
         raise unreadable(file, _CALLED, "it is not there", _REMEDY)
-    source = _Source(file, given, settings.data_dir / STATE_DIR)
+    source = _Source(file, given_fields, settings.data_dir / STATE_DIR)
     top = source.place("")
-    check_names(top, told, (*_TABLES, _ROUTES))
+    check_names(top, fields, (*_TABLES, _ROUTES))
     for name in _TABLES:
-        if not isinstance(told.get(name, {}), dict):
+        if not isinstance(fields.get(name, {}), dict):
             table = f"{name}.<name>" if name in ("agents", "platforms") else name
             top.refuse(f"{name} is not a table", value=name, remedy=f"write it as [{table}]")
-    if "agent" not in told:
+    if "agent" not in fields:
         remedy = "add [agent] with base_url and model, or with run"
         top.refuse("there is no [agent], so that nobody would answer", value="agent", remedy=remedy)
-    agent = source.read("agent", told["agent"], AgentConfig)
-    models = _models(source, told["agent"], told.get("agents", {}))
-    rules = _rules(source, told.get("gateway", {}))
-    platforms = _platforms(source, told.get("platforms", {}))
-    routes = _routes(source, told.get(_ROUTES, []), agent, models, platforms)
-    others = {one.agent for one in routes if one.agent and one.agent not in models}
+    agent = source.read("agent", fields["agent"], AgentConfig)
+    models = _models(source, fields["agent"], fields.get("agents", {}))
+    rules = _rules(source, fields.get("gateway", {}))
+    platforms = _platforms(source, fields.get("platforms", {}))
+    routes = _routes(source, fields.get(_ROUTES, []), agent, models, platforms)
+    others = {route.agent for route in routes if route.agent and route.agent not in models}
     by_name = ((None, agent), *models.items())
     gateway = GatewayConfig(
         **{name: getattr(rules, name) for name in rules.__struct_fields__},
         platforms=platforms,
         routes=routes,
         programs=frozenset(others) | (frozenset() if agent.run is None else {None}),
-        models={name: tuple(one.models) for name, one in by_name},
-        own_models={name: one.model for name, one in by_name if one.model},
+        models={name: tuple(config.models) for name, config in by_name},
+        own_models={name: config.model for name, config in by_name if config.model},
         speaks=agent.speech_url is not None,
         state_dir=source.state_dir,
     )
-    named = {one: _of_mail_room(one) for one in others if not is_person(one)}
+    named = {other: _of_mail_room(other) for other in others if not is_person(other)}
     return GatewayFile(path=file, agent=agent, gateway=gateway, others={**models, **named})
 
 
 def _rules(source: _Source, told: object) -> GatewayRules:
-    rules, known = source.read("gateway", told, GatewayRules), {one.name for one in COMMANDS}
+    rules, known_values = source.read("gateway", told, GatewayRules), {command.name for command in COMMANDS}
     for name in rules.command_roles:
-        if name not in known:
+        if name not in known_values:
             source.place("gateway.command_roles").refuse(
                 f"no command is called {name!r}",
                 value=name,
-                remedy=f"correct or remove {name}: the commands are {', '.join(sorted(known))}",
+                remedy=f"correct or remove {name}: the commands are {', '.join(sorted(known_values))}",
             )
     return rules
 
@@ -231,7 +231,7 @@ def _models(
 ) -> Mapping[str, AgentConfig]:
     """Return the other models; omitted settings come from `[agent]`, the key only for the same endpoint."""
     table = source.place("agents")
-    found: dict[str, AgentConfig] = {}
+    result: dict[str, AgentConfig] = {}
     for key, rest in told.items():
         name = str(key)
         if not _OWN_NAME.fullmatch(name) or name.casefold() in _NOT_NAMES:
@@ -246,7 +246,7 @@ def _models(
         for other in ("id", "run"):
             if other in rest:
                 inner.refuse(f"{other} is set", value=other, remedy="name agents of the mail room in routes")
-        for setting in sorted(one for one in rest if one.startswith("speech_")):
+        for setting in sorted(item for item in rest if item.startswith("speech_")):
             inner.refuse(
                 f"{setting} is set",
                 value=setting,
@@ -256,10 +256,10 @@ def _models(
         left = {"id", "run", "instructions", *(("api_key_env", "api_key_file") if own else ())}
         left |= {"models"} if own else set()
         left |= {"context_window"} if "model" in rest else set()
-        kept = {key: value for key, value in default.items() if key not in left}
-        agent = source.read(inner.name, {**kept, **rest}, AgentConfig)
-        found[name] = structs.replace(agent, agent_id=name)
-    return found
+        by_key = {key: value for key, value in default.items() if key not in left}
+        agent = source.read(inner.name, {**by_key, **rest}, AgentConfig)
+        result[name] = structs.replace(agent, agent_id=name)
+    return result
 
 
 def _of_mail_room(address: str) -> AgentConfig:
@@ -275,15 +275,15 @@ def _routes(
     models: Mapping[str, AgentConfig],
     platforms: Mapping[Platform, PlatformConfig],
 ) -> tuple[Route, ...]:
-    if not isinstance(told, list) or not all(isinstance(one, dict) for one in told):
+    if not isinstance(told, list) or not all(isinstance(item, dict) for item in told):
         source.place("").refuse(
             "routes is not a list of tables", value=_ROUTES, remedy="write each as [[routes]]"
         )
-    connected = [platform for platform, one in platforms.items() if one.enabled]
+    connected = [platform for platform, config in platforms.items() if config.enabled]
     routes = []
-    for number, one in enumerate(told, start=1):
+    for number, item in enumerate(told, start=1):
         table = source.place(f"routes, rule {number}")
-        route = read_table(table, one, Route, source.environment)
+        route = read_table(table, item, Route, source.environment)
         if route.agent is None:
             table.refuse("agent is missing", value="agent", remedy="add agent")
         if (route.chat or route.thread or route.sender) and not route.platform:
@@ -314,8 +314,8 @@ def _check_person(table: TableName, person: str, route: Route, connected: Sequen
             remedy='write agent = "human:name", as `postroom people` lists them',
         )
     if route.thread:
-        told = f"{person} answers in a chat, and in none of its threads"
-        table.refuse(told, value=person, remedy="leave thread out")
+        text = f"{person} answers in a chat, and in none of its threads"
+        table.refuse(text, value=person, remedy="leave thread out")
     for platform in route.platform or connected:
         if platform in ANSWER_ONLY:
             table.refuse(
@@ -333,27 +333,27 @@ def _named(table: TableName, name: str, agent: AgentConfig, models: Mapping[str,
     if is_person(name):
         return name
     if name not in models and not (at and RULE.fullmatch(who) and project.strip()):
-        known = ", ".join((DEFAULT_AGENT, *models))
+        known_value = ", ".join((DEFAULT_AGENT, *models))
         table.refuse(
             f"there is no agent {name!r}",
             value=name,
             remedy='write agent = "name@project" for an agent of the mail room, "human:name" for a person, '
-            f"or one of {known}",
+            f"or one of {known_value}",
         )
     return name
 
 
 def _platforms(source: _Source, told: Mapping[str, Any]) -> Mapping[Platform, PlatformConfig]:
-    known = [*(platform.value for platform in ADAPTERS), *plug_ins()]
-    check_names(source.place("platforms"), told, known)
-    found = {Platform(name): _platform(source, Platform(name), rest) for name, rest in told.items()}
-    if not any(one.enabled for one in found.values()):
+    known_values = [*(platform.value for platform in ADAPTERS), *plug_ins()]
+    check_names(source.place("platforms"), told, known_values)
+    result = {Platform(name): _platform(source, Platform(name), rest) for name, rest in told.items()}
+    if not any(config.enabled for config in result.values()):
         source.place("").refuse(
             "no platform is enabled, so that nobody could write",
             value="platforms",
-            remedy=f"add [platforms.<name>], of {', '.join(known)}; or remove the file",
+            remedy=f"add [platforms.<name>], of {', '.join(known_values)}; or remove the file",
         )
-    return found
+    return result
 
 
 def _platform(source: _Source, platform: Platform, told: object) -> PlatformConfig:
@@ -365,7 +365,7 @@ def _platform(source: _Source, platform: Platform, told: object) -> PlatformConf
         check_table(table, rest, kind)
         common = PlatformConfig.__struct_fields__
         return source.read(
-            table.name, {name: one for name, one in rest.items() if name in common}, PlatformConfig
+            table.name, {name: item for name, item in rest.items() if name in common}, PlatformConfig
         )
     if platform is Platform.MATRIX:
         rest.setdefault("sync_file", str(source.state_dir / "matrix-sync.json"))
@@ -382,8 +382,14 @@ def _with_chats(table: TableName, told: dict[str, Any]) -> dict[str, Any]:
         table.refuse(
             "busy_chats is not a table", value="busy_chats", remedy="write [<channel>.chats.<id>] instead"
         )
-    kept = {chat: {"busy": mode} for chat, mode in former.items()}
-    return {**told, "chats": {**kept, **{chat: {**kept.get(chat, {}), **one} for chat, one in chats.items()}}}
+    kept_fields = {chat: {"busy": mode} for chat, mode in former.items()}
+    return {
+        **told,
+        "chats": {
+            **kept_fields,
+            **{chat: {**kept_fields.get(chat, {}), **item} for chat, item in chats.items()},
+        },
+    }
 
 
 def _flat(table: TableName, told: Mapping[str, Any]) -> dict[str, Any]:

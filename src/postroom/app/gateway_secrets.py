@@ -66,8 +66,8 @@ def _from_environment(table: TableName, way: str, name: str, environment: Mappin
             value=way,
             remedy="give the variable another name, such as CHAT_TOKEN",
         )
-    found = environment.get(name, "")
-    if not found.strip():
+    value = environment.get(name, "")
+    if not value.strip():
         table.refuse(
             f"the variable that {way} names is not set in the server's environment",
             value=way,
@@ -76,7 +76,7 @@ def _from_environment(table: TableName, way: str, name: str, environment: Mappin
                 "not the secret"
             ),
         )
-    return _one_line(table, way, found)
+    return _one_line(table, way, value)
 
 
 def _from_file(table: TableName, way: str, name: str, environment: Mapping[str, str]) -> Secret:

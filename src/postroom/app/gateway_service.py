@@ -43,10 +43,16 @@ class GatewayService(UndeliveredService):
 
     def check(self) -> Check:
         """Check how many channels are connected, and whether webhook channels accept requests yet."""
-        ours = [one for one in self._chats.adapters if one.liveness.state is not AdapterState.ELSEWHERE]
+        ours = [
+            adapter
+            for adapter in self._chats.adapters
+            if adapter.liveness.state is not AdapterState.ELSEWHERE
+        ]
         states = [str(adapter.liveness.shown()["state"]) for adapter in ours]
         is_served = all(
-            one.liveness.state is AdapterState.CONNECTED for one in ours if isinstance(one, HttpAdapter)
+            adapter.liveness.state is AdapterState.CONNECTED
+            for adapter in ours
+            if isinstance(adapter, HttpAdapter)
         )
         return channels_check(states, is_running=self._chats.state == "running", is_served=is_served)
 
@@ -72,7 +78,7 @@ class GatewayService(UndeliveredService):
             "dispatches": {status.label: count for status, count in dispatches.items()},
             "undelivered": len(dead),
             "held": await self._held(),
-            "missing": [one._asdict() for one in await self._chats.missing()],
+            "missing": [item._asdict() for item in await self._chats.missing()],
         }
 
     async def _held(self) -> int:
@@ -106,35 +112,35 @@ class GatewayService(UndeliveredService):
 
     async def people(self) -> ChatPeopleView:
         """Return the people with access to chats, and the open requests for access."""
-        store, after, kept = self._gateway.stores.people, ("", ""), list[Person]()
+        store, after, kept_persons = self._gateway.stores.people, ("", ""), list[Person]()
         while page := await store.people(after=after, limit=MAX_PEOPLE):
-            kept += page
+            kept_persons += page
             after = (page[-1].platform, page[-1].user_id)
-        told = [
+        values = [
             Person(platform=platform.value, user_id=user_id, role=role)
-            for platform, one in self._gateway.config.platforms.items()
-            for user_id, role in one.allow.items()
+            for platform, config in self._gateway.config.platforms.items()
+            for user_id, role in config.allow.items()
         ]
         holders = [
-            Person(platform=one.value, user_id="*", role=ROLES_OF_HOLDERS[one], name=_HOLDERS)
-            for one in self._gateway.config.get_connected_platforms()
-            if one in ROLES_OF_HOLDERS
+            Person(platform=platform.value, user_id="*", role=ROLES_OF_HOLDERS[platform], name=_HOLDERS)
+            for platform in self._gateway.config.get_connected_platforms()
+            if platform in ROLES_OF_HOLDERS
         ]
         return {
             "people": [
-                *(_person(one, "file") for one in told),
-                *(_person(one, "paired") for one in kept),
-                *(_person(one, "secret") for one in holders),
+                *(_person(person, "file") for person in values),
+                *(_person(person, "paired") for person in kept_persons),
+                *(_person(holder, "secret") for holder in holders),
             ],
             "asking": [
                 {
-                    "platform": one.platform,
-                    "user_id": one.user_id,
-                    "name": one.name,
-                    "asked_at": iso(one.asked_at),
-                    "expires_at": iso(one.expires_at),
+                    "platform": pairing_request.platform,
+                    "user_id": pairing_request.user_id,
+                    "name": pairing_request.name,
+                    "asked_at": iso(pairing_request.asked_at),
+                    "expires_at": iso(pairing_request.expires_at),
                 }
-                for one in await store.requests()
+                for pairing_request in await store.requests()
             ],
         }
 
@@ -253,8 +259,8 @@ def _role(text: str) -> PersonRole:
     try:
         return PersonRole(text)
     except ValueError as error:
-        known = ", ".join(one.value for one in PersonRole)
-        raise InvalidArgument("unknown role", value=text[:100], remedy=f"use one of {known}") from error
+        known_value = ", ".join(role.value for role in PersonRole)
+        raise InvalidArgument("unknown role", value=text[:100], remedy=f"use one of {known_value}") from error
 
 
 def _person(person: Person, origin: Literal["file", "paired", "secret"]) -> ChatPersonView:

@@ -104,7 +104,7 @@ class ChatAgents(SeveralExecutors):
 
     def each(self) -> Iterator[RunDispatchExecutor]:
         """Yield each executor once."""
-        return iter([one for one in (self._models, self._agents) if one is not None])
+        return iter([executor for executor in (self._models, self._agents) if executor is not None])
 
     def waits_for_outages(self, thread_id: str) -> bool:
         """Return whether this thread's runs are retried for minutes after a failure that may be an outage."""
@@ -229,14 +229,14 @@ class ChatService:
             StoreError: The earlier work could not be resumed.
         """
         self.state = "starting"
-        for one in await self.missing():
-            _LOG.warning("gateway.nobody_answers", reason=one.what, remedy=one.remedy)
+        for item in await self.missing():
+            _LOG.warning("gateway.nobody_answers", reason=item.what, remedy=item.remedy)
         store_id = "" if self._store_id is None else await self._store_id()
         await asyncio.to_thread(self._take_tokens, store_id)
         await self.runs.start()
         await self.gateway.start()
         self.state = "running"
-        _LOG.info("gateway.running", channels=[one.platform.value for one in self.adapters])
+        _LOG.info("gateway.running", channels=[adapter.platform.value for adapter in self.adapters])
 
     async def missing(self) -> list[Missing]:
         """Return, for each agent or person that cannot answer, the reason.
@@ -244,7 +244,7 @@ class ChatService:
         People who write to a missing agent are told that nobody will answer; everyone else is served.
         """
         looked_at = [await self._fault_of(named) for named in answering(self._told).values()]
-        return [one for one in looked_at if one is not None]
+        return [item for item in looked_at if item is not None]
 
     def names(self, whom: str) -> bool:
         """Return whether a rule names this person or mail agent as a respondent."""
@@ -287,7 +287,7 @@ class ChatService:
 
     def _take_tokens(self, store_id: str) -> None:
         """Lock each bot token on this machine, for this server or for all servers of one database."""
-        tokens = [(one.platform.value, one.lock_identity()) for one in self.adapters]
+        tokens = [(adapter.platform.value, adapter.lock_identity()) for adapter in self.adapters]
         try:
             for scope, identity in tokens:
                 if identity is not None and self._locks_dir is not None:
@@ -348,15 +348,15 @@ def examine(told: GatewayFile, settings: Settings) -> None:
 
 def open_paths(adapters: Sequence[BasePlatformAdapter]) -> tuple[OpenPath, ...]:
     """Return the addresses whose callers these channels authenticate themselves, with their size limits."""
-    found: dict[str, OpenPath] = {}
+    fields: dict[str, OpenPath] = {}
     for adapter in adapters:
         base = "" if adapter.at_root else CHANNELS
         for route in adapter.routes():
             if isinstance(route, Route):
                 path = f"{base}/{route.path.split('/')[1]}"
                 refuse = adapter.refuse if isinstance(adapter, HttpAdapter) else None
-                found[path] = OpenPath(path=path, limit=adapter.largest_body, refuse=refuse)
-    return tuple(found[path] for path in sorted(found))
+                fields[path] = OpenPath(path=path, limit=adapter.largest_body, refuse=refuse)
+    return tuple(fields[path] for path in sorted(fields))
 
 
 def _adapters(told: GatewayFile, clock: Clock, timer: Timer) -> tuple[BasePlatformAdapter, ...]:
@@ -380,8 +380,8 @@ def make_adapter(
     try:
         return adapter_of(platform)(config, clock=clock, timer=timer)
     except ConfigError as error:
-        told = f"{file} [platforms.{platform.value}]: {error.message}"
-        raise ConfigError(told, value=error.value, remedy=error.remedy) from error
+        text = f"{file} [platforms.{platform.value}]: {error.message}"
+        raise ConfigError(text, value=error.value, remedy=error.remedy) from error
 
 
 def make_model(agent: AgentConfig, *, clock: Clock) -> OpenAICompatibleModel:
@@ -443,7 +443,7 @@ def outline(told: GatewayFile) -> dict[str, Json]:
         },
         **({"routes": listed(config.routes)} if config.routes else {}),
         "busy": config.busy.mode.value,
-        "channels": {platform.value: _channel(one) for platform, one in config.platforms.items()},
+        "channels": {platform.value: _channel(config) for platform, config in config.platforms.items()},
     }
 
 
@@ -465,16 +465,16 @@ def _resolved(agent: AgentConfig, model: OpenAICompatibleModel) -> ResolvedAgent
         wall_timeout_ms=milliseconds(agent.max_run),
         context_window=agent.context_window,
         commits_calls=agent.send_files,
-        prices={name: (one.input_price, one.output_price) for name, one in agent.models.items()},
+        prices={name: (prices.input_price, prices.output_price) for name, prices in agent.models.items()},
     )
     return ResolvedAgent(spec=spec, model=model, tools=(SendFileTool(),) if agent.send_files else ())
 
 
 def _check_paths(file: Path, taken: Sequence[OpenPath], mcp_path: str) -> None:
-    for one in taken:
-        if f"{mcp_path}/".startswith(f"{one.path}/"):
+    for open_path in taken:
+        if f"{mcp_path}/".startswith(f"{open_path.path}/"):
             raise ConfigError(
-                f"{file}: the channel's path {one.path} contains the path of the MCP endpoint",
+                f"{file}: the channel's path {open_path.path} contains the path of the MCP endpoint",
                 value=mcp_path,
                 remedy="set mcp_path to another path, such as /mcp",
             )

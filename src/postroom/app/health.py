@@ -32,18 +32,18 @@ class ServerHealth:
         Raises:
             StoreError: The queue could not be read.
         """
-        application, found = self._application, await self._ready()
+        application, readiness = self._application, await self._ready()
         now, counts = application.clock.now(), await application.runs.counts()
         up = lasting(self._started_at, now)
         queued = counts[RunDispatchStatus.QUEUED]
         facts = [
             HealthFact(name="server", state="ok", text=f"Server ready, up {up}")
-            if found.is_ready
+            if readiness.is_ready
             else HealthFact(name="server", state="failed", text=f"Server not ready, up {up}"),
-            *(fact for one in found.checks if (fact := _told(one)) is not None),
+            *(fact for check in readiness.checks if (fact := _told(check)) is not None),
             _slots(counts[RunDispatchStatus.CLAIMED], application.runs.slots),
             HealthFact(name="queue", state="ok", text=f"{queued} run{'' if queued == 1 else 's'} queued"),
-            *[one async for one in _spending(application, now)],
+            *[fact async for fact in _spending(application, now)],
         ]
         return sorted(facts, key=lambda one: _ORDER.index(one.state))
 
@@ -105,8 +105,10 @@ _TEXTS: Final = {
 
 async def _spending(application: Application, now: int) -> AsyncIterator[HealthFact]:
     """For each budget that limits all runs together, yield what they have spent in its current window."""
-    budgets = [one for one in application.runs.budgets if one.per is BudgetScope.ALL]
-    scopes = {one.scope: budget for budget in budgets if (one := budget.account(_ALL, now)) is not None}
+    budgets = [budget for budget in application.runs.budgets if budget.per is BudgetScope.ALL]
+    scopes = {
+        spending.scope: budget for budget in budgets if (spending := budget.account(_ALL, now)) is not None
+    }
     spent = await application.runs.stores.store.read(lambda tx: tx.runs.threads.spending(list(scopes)))
     for scope, budget in scopes.items():
         for text, is_up in _limits(budget, spent[scope]):

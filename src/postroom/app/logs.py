@@ -73,8 +73,8 @@ def log_refused_start(error: PostroomError, settings: Settings) -> None:
 
 def log_failure() -> OSError | None:
     """Return why the last line could not be written; None if it was written or logs go elsewhere."""
-    found = (handler.failure for handler in logging.getLogger().handlers if isinstance(handler, _Lines))
-    return next(found, None)
+    failures = (handler.failure for handler in logging.getLogger().handlers if isinstance(handler, _Lines))
+    return next(failures, None)
 
 
 class _Lines(logging.StreamHandler[TextIO]):
@@ -158,14 +158,14 @@ class _Form(logging.Formatter):
         """Return the line: JSON, or `<time> [<level>] <event> [<logger>] <name>=<value>...`."""
         line = record.msg
         facts = line.facts if isinstance(line, LogLine) else {}
-        told = {
+        fields = {
             **bound_facts(),
             **facts,
             "event": line.event if isinstance(line, LogLine) else _message_of(record),
             "logger": record.name,
             "level": record.levelname.lower(),
         }
-        shown = {name: _masked(name, value, 0) for name, value in told.items()}
+        shown = {name: _masked(name, value, 0) for name, value in fields.items()}
         moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="microseconds")
         shown["timestamp"] = moment.replace("+00:00", "Z")
         is_raised = bool(record.exc_info and record.exc_info[0])
@@ -207,7 +207,7 @@ def _masked(key: str, value: object, depth: int) -> object:
     if depth >= _DEEPEST:
         return "..."
     if isinstance(value, Mapping):
-        return {str(inner): _masked(str(inner), found, depth + 1) for inner, found in value.items()}
+        return {str(inner): _masked(str(inner), value, depth + 1) for inner, value in value.items()}
     if isinstance(value, Sequence | set | frozenset) and not isinstance(value, str | bytes | bytearray):
-        return [_masked("", found, depth + 1) for found in value]
+        return [_masked("", item, depth + 1) for item in value]
     return _escaped(redact(str(value)))

@@ -78,11 +78,11 @@ class Metrics:
             registry=self.registry,
         )
         self._server = {
-            name: Gauge(f"postroom_{name}", said, registry=self.registry) for name, said in SERVER.items()
+            name: Gauge(f"postroom_{name}", text, registry=self.registry) for name, text in SERVER.items()
         }
         self._outbox = {
-            name: Gauge(f"postroom_outbox_{name}", said, ["kind"], registry=self.registry)
-            for name, said in OUTBOX.items()
+            name: Gauge(f"postroom_outbox_{name}", text, ["kind"], registry=self.registry)
+            for name, text in OUTBOX.items()
         }
         self._rows = Gauge("postroom_records", "Records by kind.", ["kind"], registry=self.registry)
         self._lag = Gauge(

@@ -127,14 +127,16 @@ class ModelAgents(AgentRuntime):
 
 async def _as_shown(activation: RunActivation) -> RunActivation:
     """Return the request as its run must see it: decisions become results of the run's own calls."""
-    asked = tuple(one for one in activation.messages if not (one.id or "").startswith(DECISION))
-    activation = replace(activation, messages=asked)
+    messages = tuple(
+        message for message in activation.messages if not (message.id or "").startswith(DECISION)
+    )
+    activation = replace(activation, messages=messages)
     control = activation.control
     if agent_of(activation.thread_id) is None or not isinstance(control, RunControl):
         return activation
     run = await control.threads.load_run(activation.run_id or "")
     seen = run.input.trigger_message_ids if run is not None and run.steps and run.input is not None else ()
-    only = frozenset({*seen, *(one.id for one in asked if one.id)})
+    only = frozenset({*seen, *(message.id for message in messages if message.id)})
     return replace(activation, control=replace(control, only=only))
 
 

@@ -118,7 +118,7 @@ def examine_offline(absent: PostroomError, *, data_dir: Path | None, now: int) -
             told_of_folders(settings),
             told_of_disk(settings.growing),
         )
-        checks += [one.as_dict() for one in seen]
+        checks += [result.as_dict() for result in seen]
     return {"ok": False, "checks": checks}
 
 
@@ -129,16 +129,16 @@ def support_offline(absent: PostroomError, *, data_dir: Path | None, now: int) -
         ConfigError: The settings cannot be read.
     """
     settings = load_settings(overrides={"data_dir": data_dir})
-    found = [broken("server", absent)]
-    told: dict[str, str] = {}
+    results = [broken("server", absent)]
+    fields: dict[str, str] = {}
     try:
-        told = outline_documents(_outline(settings, now))
+        fields = outline_documents(_outline(settings, now))
     except PostroomError as error:
-        found.append(broken("store", error))
+        results.append(broken("store", error))
     else:
-        found.append(CheckResult(part="store", state="ok", detail="the schema is readable"))
-    found += [_backups(settings, now), told_of_disk(settings.growing)]
-    return {**common_documents(settings), **told, "doctor.json": as_json(told_findings(found))}
+        results.append(CheckResult(part="store", state="ok", detail="the schema is readable"))
+    results += [_backups(settings, now), told_of_disk(settings.growing)]
+    return {**common_documents(settings), **fields, "doctor.json": as_json(told_findings(results))}
 
 
 def _outline(settings: Settings, now: int) -> Outline:
@@ -211,9 +211,9 @@ def _look_at_store(settings: Settings, now: int) -> None:
         look_into_file(settings.database, partial(refuse_lost_commits, database=settings.database))
         if faults := look_into_file(settings.database, lacking_tables):
             raise StoreCorrupt("; ".join(faults[:5]))
-        found = identity_of_file(settings.database, kept.projects)
-    if found is not None:
-        refuse_wrong(found, kept, settings)
+        identity = identity_of_file(settings.database, kept.projects)
+    if identity is not None:
+        refuse_wrong(identity, kept, settings)
 
 
 def _messages(settings: Settings, now: int) -> CheckResult:

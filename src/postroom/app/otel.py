@@ -59,7 +59,7 @@ class OtelTracing:
         """Trace a mail operation, in the trace of its caller."""
         answered = _place(answers)
         at_work = trace.get_current_span().get_span_context()
-        places = [one for one in (at_work, _place(follows), answered) if one is not None and one.is_valid]
+        places = [item for item in (at_work, _place(follows), answered) if item is not None and item.is_valid]
         attributes = {
             "gen_ai.operation.name": "execute_tool",
             "gen_ai.tool.name": tool,
@@ -78,7 +78,7 @@ class OtelTracing:
             "gen_ai.conversation.id": thread_id,
             "postroom.run.id": run_id,
         }
-        return self._watched(f"invoke_agent {agent}", attributes, [_place(one) for one in follows])
+        return self._watched(f"invoke_agent {agent}", attributes, [_place(follow) for follow in follows])
 
     def traceparent(self) -> str | None:
         """Return the traceparent of the current span; None if there is none."""
@@ -94,11 +94,17 @@ class OtelTracing:
         self, name: str, attributes: dict[str, str], follows: Sequence[trace.SpanContext | None]
     ) -> "_Watched":
         """Start a span as a child of the first span in `follows`, with one link to each of the others."""
-        places = list({(one.trace_id, one.span_id): one for one in follows if one is not None}.values())
+        places = list(
+            {
+                (span_context.trace_id, span_context.span_id): span_context
+                for span_context in follows
+                if span_context is not None
+            }.values()
+        )
         above = (
             trace.set_span_in_context(trace.NonRecordingSpan(places[0]), Context()) if places else Context()
         )
-        links = [trace.Link(one) for one in places[1:]]
+        links = [trace.Link(place) for place in places[1:]]
         return _Watched(self._tracer.start_span(name, above, attributes=attributes, links=links))
 
 
@@ -140,8 +146,8 @@ def _place(traceparent: str | None) -> trace.SpanContext | None:
     """Return the span context of a traceparent; None if it is invalid."""
     if traceparent is None:
         return None
-    found = _FORM.extract({_TRACEPARENT: traceparent}, Context())
-    place = trace.get_current_span(found).get_span_context()
+    context = _FORM.extract({_TRACEPARENT: traceparent}, Context())
+    place = trace.get_current_span(context).get_span_context()
     return place if place.is_valid else None
 
 

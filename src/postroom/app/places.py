@@ -73,11 +73,11 @@ def refuse_closed(folder: Path) -> None:
     Raises:
         ConfigError: The folder is closed; the error names its owner and the remedy.
     """
-    if (found := denied(folder, os.X_OK)) is not None:
+    if (value := denied(folder, os.X_OK)) is not None:
         raise ConfigError(
-            f"the data folder {folder} cannot be read: {found.why(folder)}",
+            f"the data folder {folder} cannot be read: {value.why(folder)}",
             value=str(folder),
-            remedy=found.remedy,
+            remedy=value.remedy,
         )
 
 
@@ -86,8 +86,8 @@ def machine_dir(environment: Mapping[str, str], *, platform: str = sys.platform)
 
     The folder may not exist.
     """
-    kept = {name: value for name, value in environment.items() if name != DATA_DIR_NAME}
-    return data_dir(kept, platform=platform) / "machine"
+    by_name = {name: value for name, value in environment.items() if name != DATA_DIR_NAME}
+    return data_dir(by_name, platform=platform) / "machine"
 
 
 def config_file(environment: Mapping[str, str], *, platform: str = sys.platform) -> Path:
@@ -161,13 +161,13 @@ def read_server_note(data_dir: Path) -> ServerNote | None:
     try:
         with target.open("rb") as file:
             text = file.read(_LARGEST_NOTE)
-        found = json.loads(text)
+        document = json.loads(text)
         return ServerNote(
-            url=str(found["url"]),
-            pid=int(found["pid"]),
-            version=str(found["version"]),
-            started_at=int(found["started_at"]),
-            mcp_path=str(found.get("mcp_path", "/mcp")),
+            url=str(document["url"]),
+            pid=int(document["pid"]),
+            version=str(document["version"]),
+            started_at=int(document["started_at"]),
+            mcp_path=str(document.get("mcp_path", "/mcp")),
         )
     except FileNotFoundError:
         return None

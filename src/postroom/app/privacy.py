@@ -36,12 +36,12 @@ def keep_private(settings: Settings) -> None:
     for path in private_places(settings):
         if not _is_shared(path):
             continue
-        found = path.stat()
-        if found.st_uid == os.geteuid():
-            path.chmod(stat.S_IMODE(found.st_mode) & ~_SHARED)
-        elif path != settings.data_dir or found.st_mode & stat.S_IWOTH:
+        value = path.stat()
+        if value.st_uid == os.geteuid():
+            path.chmod(stat.S_IMODE(value.st_mode) & ~_SHARED)
+        elif path != settings.data_dir or value.st_mode & stat.S_IWOTH:
             # A data folder that another user owns, such as a mounted volume, only leads to postroom's files.
-            raise _told(path, found)
+            raise _told(path, value)
 
 
 def told_of_folders(settings: Settings) -> CheckResult:

@@ -73,15 +73,15 @@ def another_archive(archive: Archive, project: Project, now: int) -> Repair:
 
 async def performed(repairs: Sequence[Repair], *, dry_run: bool) -> list[RepairView]:
     """Perform the given repairs one after another; a failure is reported and does not stop the others."""
-    return [await _performed(one, dry_run=dry_run) for one in repairs]
+    return [await _performed(repair, dry_run=dry_run) for repair in repairs]
 
 
 async def _performed(repair: Repair, *, dry_run: bool) -> RepairView:
-    told: RepairView = {"name": repair.name, "does": repair.does, "state": "planned", "detail": ""}
+    repair_view: RepairView = {"name": repair.name, "does": repair.does, "state": "planned", "detail": ""}
     if dry_run:
-        return told
+        return repair_view
     try:
         await repair.perform()
     except PostroomError as error:
-        return {**told, "state": "failed", "detail": error.message}
-    return {**told, "state": "done"}
+        return {**repair_view, "state": "failed", "detail": error.message}
+    return {**repair_view, "state": "done"}

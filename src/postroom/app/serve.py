@@ -39,6 +39,7 @@ from postroom.concurrency import SystemTimer, Tasks
 from postroom.contracts import progress
 from postroom.contracts.clock import SystemClock
 from postroom.contracts.errors import ConfigError, PostroomError
+from postroom.contracts.push import PUSH
 from postroom.executors.remote import CALLBACKS, LARGEST_BODY
 from postroom.http_api.guard import Credentials, Guard, GuardRules, OpenPath
 from postroom.http_api.other_servers import Believing
@@ -56,6 +57,7 @@ from postroom.services.following import EventFollowing, Following
 from postroom.services.hooks import Hooks
 from postroom.services.login_codes import EndedSessions, LoginCodes, Sessions
 from postroom.services.people import MessageService, PeopleService
+from postroom.services.push import PushNotifier
 from postroom.services.questions import QuestionService
 from postroom.services.runners import RunnerService
 from postroom.services.schedules import MailSchedules
@@ -113,12 +115,24 @@ class Site:
         sessions = Sessions(derived_key(token, "page-session"), clock, EndedSessions(application.store))
         self.codes = LoginCodes(application.store, clock)
         self._visitors = sessions
+        questions = QuestionService(application.runs, clock)
+        self._push = PushNotifier(
+            application.runs,
+            questions,
+            sessions,
+            clock,
+            secret=derived_key(token, "web-push"),
+            services=settings.push_services,
+            contact=settings.push_contact,
+            leases=application.leases,
+        )
+        application.relay.handlers[PUSH] = self._push
         self._people = PeopleService(application.mail, application.reaches, application.answers_chats)
         login = LoginService(sessions, self.codes, clock, is_operator=is_operator)
         self._mcp = LoadedOnUse(self._make_mcp)
         chat_routes = [] if application.gateway is None else application.gateway.routes()
         app = asgi_application(
-            self._routes(login, chat_routes),
+            self._routes(login, questions, chat_routes),
             lifespan=self._lifespan,
             permissions=table(ALL_OPERATIONS, settings.mcp_path, chat_routes),
         )
@@ -138,18 +152,17 @@ class Site:
             application.others.know(derived_key(token, "passed-on").hex())
             self.app = Believing(self.app, application.others)
 
-    def _routes(self, login: LoginService, chat_routes: list[BaseRoute]) -> list[BaseRoute]:
+    def _routes(
+        self, login: LoginService, questions: QuestionService, chat_routes: list[BaseRoute]
+    ) -> list[BaseRoute]:
         application, settings = self._application, self._application.settings
-        questions, runs = (
-            QuestionService(application.runs, application.clock),
-            WorkService(
-                application.runs,
-                application.mail,
-                ServerHealth(
-                    application,
-                    FreshReadiness(self._operator.ready, application.clock),
-                    started_at=self._started_at,
-                ),
+        runs = WorkService(
+            application.runs,
+            application.mail,
+            ServerHealth(
+                application,
+                FreshReadiness(self._operator.ready, application.clock),
+                started_at=self._started_at,
             ),
         )
         return [
@@ -208,6 +221,7 @@ class Site:
             messages=messages,
             runs=runs,
             schedules=self._application.schedules,
+            push=self._push,
         )
 
     def end_listening(self) -> None:
@@ -221,9 +235,11 @@ class Site:
             group.create_task(self._mcp.run(), name="mcp")
             self._meter.note(0, self._application.clock.now())
             group.create_task(measure_lag(self._meter, self._application.clock), name="loop lag")
+            pushing = group.create_task(self._push.serve(), name="push")
             try:
                 yield
             finally:
+                pushing.cancel()
                 self._mcp.end()
                 self._meter.stop()
 

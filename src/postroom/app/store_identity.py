@@ -145,21 +145,21 @@ def settle_identity(store: Stores, settings: Settings, kept: Kept, *, new_store:
         WrongStore: The store does not belong here; nothing was changed.
         StoreError: The archive cannot be moved.
     """
-    found, aside = _awaited(store.identity(kept.projects)), None
+    value, aside = _awaited(store.identity(kept.projects)), None
     try:
-        refuse_wrong(found, kept, settings)
+        refuse_wrong(value, kept, settings)
     except WrongStore:
         if not new_store:
             raise
         aside = _set_aside(settings.storage_root, store.clock.now())
         kept = Kept(beside=None, archive=None, slugs=[])
-    store_id = found.store_id or kept.store_id or secrets.token_hex(16)
-    if found.store_id is None:
+    store_id = value.store_id or kept.store_id or secrets.token_hex(16)
+    if value.store_id is None:
         _awaited(store.identify(store_id))
         store_id = _awaited(store.identity()).store_id or store_id  # another server may write it first
     _keep(settings.data_dir, kept.beside, StoreMark(store_id=store_id, database=settings.shown_database))
     if settings.archive_enabled:
-        _keep(settings.storage_root, kept.archive, StoreMark(store_id=store_id, logs=found.logs))
+        _keep(settings.storage_root, kept.archive, StoreMark(store_id=store_id, logs=value.logs))
     return aside
 
 
@@ -193,8 +193,8 @@ def give_up_damaged_log(settings: Settings, clock: Clock) -> None:
     """
     if settings.database_url:
         return
-    if kept := cut_damaged_log(settings.database, now=clock.now()):
-        _LOG.warning("store.log_given_up", database=str(settings.database), kept=str(kept))
+    if kept_path := cut_damaged_log(settings.database, now=clock.now()):
+        _LOG.warning("store.log_given_up", database=str(settings.database), kept=str(kept_path))
     try:
         forget_generation(settings.database)
     except OSError as error:

@@ -67,12 +67,12 @@ def outline_documents(outline: Outline) -> dict[str, str]:
 
 def told_findings(findings: Iterable[CheckResult]) -> list[dict[str, object]]:
     """Return the parts and facts of findings, without their texts."""
-    return [{"part": one.part, "state": one.state, **one.facts} for one in findings]
+    return [{"part": result.part, "state": result.state, **result.facts} for result in findings]
 
 
 def told_runners(kept: Sequence[str]) -> list[dict[str, object]]:
     """Return the kinds of runners, without the names of agents and the text passed to programs."""
-    return [_runner(one) for one in kept]
+    return [_runner(value) for value in kept]
 
 
 def as_json(found: object) -> str:
@@ -124,7 +124,7 @@ def _facts(runner: AnyRunner) -> dict[str, object]:
                 "has_key": runner.api_key_env is not None,
                 "instructions": len(runner.instructions),
                 "max_steps": runner.max_steps,
-                "tools": [one for one in runner.tools if one in OPERATIONS],
+                "tools": [tool for tool in runner.tools if tool in OPERATIONS],
             }
         case HttpRunner():
             return {"allow_plain": runner.allow_plain}
@@ -173,18 +173,18 @@ def _log(file: Path) -> str:
         )
     except OSError as error:
         return f"the log file cannot be read: {type(error).__name__}\n"
-    told = [found for line in lines[-LOG_LINES:] if (found := _told(line))]
+    told = [value for line in lines[-LOG_LINES:] if (value := _told(line))]
     return "".join(f"{line}\n" for line in told)
 
 
 def _told(line: str) -> str | None:
     if line.startswith("{"):
         return _told_json(line)
-    found = _CONSOLE.match(line)
-    if found is None:
+    match = _CONSOLE.match(line)
+    if match is None:
         return None
     code = next((code for code in _CODE.findall(line) if code in _CODES), None)
-    return " ".join([found[1], found[2], found[3], *([f"code={code}"] if code else [])])
+    return " ".join([match[1], match[2], match[3], *([f"code={code}"] if code else [])])
 
 
 def _told_json(line: str) -> str | None:

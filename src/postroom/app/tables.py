@@ -59,8 +59,8 @@ def check_table(table: TableName, told: object, kind: type[Table]) -> dict[str, 
         if not is_many:
             check_table(within, value, inner)
         elif isinstance(value, dict):
-            for key, one in value.items():
-                check_table(within.within(key), one, inner)
+            for key, item in value.items():
+                check_table(within.within(key), item, inner)
         else:
             within.refuse("this is not a table", value=name, remedy=f"write [{within.name}.<name>]")
     return told
@@ -84,17 +84,17 @@ def _holds(kind: type[Table], name: str, told: object) -> bool:
 
 def _table_in(kind: inspect.Type) -> tuple[type[Table] | None, bool]:
     """Return the table type of a field, and whether the field contains several tables by name."""
-    found = bare(kind)
-    is_many = isinstance(found, inspect.DictType)
-    if isinstance(found, inspect.DictType):
-        found = found.value_type
-    is_table = isinstance(found, inspect.StructType) and issubclass(found.cls, Table)
-    return (found.cls if is_table else None, is_many)  # type: ignore[attr-defined]  # checked
+    value = bare(kind)
+    is_many = isinstance(value, inspect.DictType)
+    if isinstance(value, inspect.DictType):
+        value = value.value_type
+    is_table = isinstance(value, inspect.StructType) and issubclass(value.cls, Table)
+    return (value.cls if is_table else None, is_many)  # type: ignore[attr-defined]  # checked
 
 
 def _secrets(kind: type[Table]) -> list[str]:
     """Return the names of a table's secrets; alternative names come last."""
-    own = (name for name, one in fields_of(kind).items() if getattr(bare(one), "cls", None) is Secret)
+    own = (name for name, item in fields_of(kind).items() if getattr(bare(item), "cls", None) is Secret)
     return [*own, *kind.ALSO]
 
 
@@ -114,7 +114,7 @@ def _converted(table: TableName, told: Mapping[str, Any], kind: type[T], environ
             rest[name] = _value(table, name, value, fields[name], environment)
         elif is_many:
             tables = {
-                key: _converted(within.within(key), one, inner, environment) for key, one in value.items()
+                key: _converted(within.within(key), item, inner, environment) for key, item in value.items()
             }
             rest[name] = tables
         else:
@@ -140,8 +140,8 @@ def _value(
     try:
         return read(value)
     except ValueError as error:
-        told = shown(value)
-        table.refuse(f"{name} is {told!r}: {error}", value=told, remedy=f"correct or remove {name}")
+        text = shown(value)
+        table.refuse(f"{name} is {text!r}: {error}", value=text, remedy=f"correct or remove {name}")
 
 
 def _refuse_invalid(
@@ -166,9 +166,9 @@ def _refuse_invalid(
     many = bare(wanted)
     if isinstance(many, inspect.DictType) and isinstance(value, dict) and value:
         table = table.within(name)
-        annotation = next(one.type for one in msgspec.structs.fields(kind) if one.encode_name == name)
+        annotation = next(field.type for field in msgspec.structs.fields(kind) if field.encode_name == name)
         given = given[name]
-        name = next(key for key, one in value.items() if not _fits({key: one}, annotation))
+        name = next(key for key, item in value.items() if not _fits({key: item}, annotation))
         if "at `key`" in why:
             accepted = words(many.key_type)
             table.refuse(
@@ -181,10 +181,10 @@ def _refuse_invalid(
 def _refuse(table: TableName, name: str, value: object, wanted: inspect.Type) -> None:
     item = bare(wanted)
     if isinstance(bare(item.item_type) if isinstance(item, inspect.VarTupleType) else item, inspect.StrType):
-        told = f"{name} must be {words(wanted)}"  # not shown: it may be a misplaced secret
-        table.refuse(told, value=name, remedy=f"correct or remove {name}")
-    told = shown(value)
-    table.refuse(f"{name} is {told!r}: write {words(wanted)}", value=told, remedy=f"correct or remove {name}")
+        text = f"{name} must be {words(wanted)}"  # not shown: it may be a misplaced secret
+        table.refuse(text, value=name, remedy=f"correct or remove {name}")
+    text = shown(value)
+    table.refuse(f"{name} is {text!r}: write {words(wanted)}", value=text, remedy=f"correct or remove {name}")
 
 
 def _fits(told: object, annotation: object) -> bool:

@@ -49,10 +49,10 @@ def load_or_make_token(path: Path) -> str:
         StoreFull: The disk is full.
     """
     try:
-        found = _read(path)
-        if found is None:
+        text = _read(path)
+        if text is None:
             _publish(path, SERVER_PREFIX + secrets.token_urlsafe(32))
-            found = _read(path)
+            text = _read(path)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise StoreFull(
@@ -61,25 +61,25 @@ def load_or_make_token(path: Path) -> str:
                 remedy=f"free space on the disk of {path.parent}, and try again",
             ) from error
         raise _unusable(path, error) from error
-    if found is None:
+    if text is None:
         raise ConfigError(f"the token file {path} was removed while the server started", value=str(path))
-    return found
+    return text
 
 
 def _unusable(path: Path, error: OSError) -> ConfigError:
     """Return the error for a token file that can be neither read nor created, with its owner."""
-    told = f"the token file {path} cannot be read or created"
-    found = denied(path, os.R_OK) or denied(path, os.R_OK | os.W_OK)
-    if found is None:
+    text = f"the token file {path} cannot be read or created"
+    value = denied(path, os.R_OK) or denied(path, os.R_OK | os.W_OK)
+    if value is None:
         return ConfigError(
-            f"{told}: {error.strerror}",
+            f"{text}: {error.strerror}",
             value=str(path),
             remedy=(
                 "correct the permissions of the folder, or set POSTROOM_DATA_DIR to a folder of the "
                 "server's user"
             ),
         )
-    return ConfigError(f"{told}: {found.why(path)}", value=str(path), remedy=found.remedy)
+    return ConfigError(f"{text}: {value.why(path)}", value=str(path), remedy=value.remedy)
 
 
 def new_run_token(server: str) -> str:

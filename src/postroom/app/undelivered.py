@@ -62,7 +62,10 @@ class UndeliveredService:
         Raises:
             InvalidArgument: There is no such dead letter, or several ids have this prefix.
         """
-        rows = {one.outbox_id: one for one in await self._outbox.dead_letters(kind=CHAT_KIND, limit=MAX_DEAD)}
+        rows = {
+            outbox_message.outbox_id: outbox_message
+            for outbox_message in await self._outbox.dead_letters(kind=CHAT_KIND, limit=MAX_DEAD)
+        }
         meant = whole_id(outbox_id, rows, what="dead letters", remedy="see `postroom gateway dead`")
         if meant is None:
             raise _not_dead(outbox_id)
@@ -81,7 +84,7 @@ class UndeliveredService:
                 value=target,
                 remedy="read the answer with `postroom gateway dead --json`, then discard it",
             )
-        if not any(_may_speak(one, target) for one in self._speakers):
+        if not any(_may_speak(speaker, target) for speaker in self._speakers):
             raise InvalidArgument(
                 f"no channel of this server serves {target}, so the message would not be sent",
                 value=target,
@@ -110,25 +113,25 @@ def _undelivered(tx: Transaction) -> list[UndeliveredView]:
 
 
 def _shown(tx: Transaction, row: OutboxMessage) -> UndeliveredView:
-    said = row.payload
-    told = said.get("source")
-    ids, thread_id = said.get("inbound_ids") or (), said.get("thread_id")
+    payload = row.payload
+    source = payload.get("source")
+    ids, thread_id = payload.get("inbound_ids") or (), payload.get("thread_id")
     try:
-        if isinstance(told, Mapping):
-            chat: SessionSource | None = SessionSource.from_dict(dict(told))
+        if isinstance(source, Mapping):
+            chat: SessionSource | None = SessionSource.from_dict(dict(source))
         else:
-            chat = chat_of(tx, str(thread_id), [one for one in ids if isinstance(one, int)])
+            chat = chat_of(tx, str(thread_id), [item for item in ids if isinstance(item, int)])
     except (KeyError, TypeError, ValueError):  # it may be a dead letter because it cannot be read
         chat = None
     return {
         "outbox_id": row.outbox_id,
         "target": row.target,
-        "kind": said.get("kind"),
+        "kind": payload.get("kind"),
         "chat_id": None if chat is None else chat.chat_id,
         "chat": None if chat is None else chat.address.name,
         "who": None if chat is None else chat.description,
         "thread_id": thread_id,
-        "text": said.get("text"),
+        "text": payload.get("text"),
         "error": row.last_error,
         "created_at": iso(row.created_at),
     }

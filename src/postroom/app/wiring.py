@@ -252,7 +252,7 @@ class Application:
         from postroom.app.gateway_wiring import ChatService  # imported only if there are chats
 
         whose = in_chats(told)
-        has_agents = any(one.run is not None for one in (told.agent, *told.others.values()))
+        has_agents = any(config.run is not None for config in (told.agent, *told.others.values()))
         made = ChatService(
             told,
             runs=self.runs,

@@ -34,9 +34,9 @@ def _(found: dict[str, Any], sent: dict[str, Any]) -> str:
 @shows(app, "list_runners")
 def _(found: dict[str, Any]) -> str:
     rows = []
-    for one in show.items(found.get("runners")):
-        runner = one["runner"]
-        rows.append((one["agent"], runner.get("kind", "?"), runners.what_runs(runner), one["declared_by"]))
+    for item in show.items(found.get("runners")):
+        runner = item["runner"]
+        rows.append((item["agent"], runner.get("kind", "?"), runners.what_runs(runner), item["declared_by"]))
     return show.table(("AGENT", "KIND", "RUNS", "DECLARED BY"), rows, none="No agents with a runner.")
 
 
@@ -45,13 +45,13 @@ def _(found: dict[str, Any]) -> str:
     show.tell_more(found, "--after")
     rows = [
         (
-            one["name"],
-            one["program"],
-            one["model"],
-            one["task_description"],
-            "retired" if one["retired_at"] else one["last_active_at"],
+            item["name"],
+            item["program"],
+            item["model"],
+            item["task_description"],
+            "retired" if item["retired_at"] else item["last_active_at"],
         )
-        for one in show.items(found.get("agents"))
+        for item in show.items(found.get("agents"))
     ]
     return show.table(("NAME", "PROGRAM", "MODEL", "TASK", "LAST ACTIVE"), rows, none="No agents.")
 
@@ -76,7 +76,7 @@ def register(  # noqa: PLR0913 - the options of the command
     server = Server.find(data_dir=data_dir)
     if Path(key).is_absolute():
         slug = str(show.fields(server.call_tool("ensure_project", {"human_key": key}))["slug"])
-    found = show.fields(
+    answer = show.fields(
         server.call_tool(
             "register_agent",
             {
@@ -89,8 +89,8 @@ def register(  # noqa: PLR0913 - the options of the command
             },
         )
     )
-    text = f"Registered {show.line(found['name'])} in {show.line(slug)}."
-    show.answer({**found, "project": slug}, as_json=as_json, text=lambda: text)
+    text = f"Registered {show.line(answer['name'])} in {show.line(slug)}."
+    show.answer({**answer, "project": slug}, as_json=as_json, text=lambda: text)
 
 
 @shows(app, "whois")

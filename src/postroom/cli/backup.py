@@ -59,15 +59,15 @@ def create(
     with show.progress(as_json=as_json):
         try:
             place = None if chosen is None else str(chosen)
-            found = call("write_backup", data_dir=data_dir, target=place)
+            answer = call("write_backup", data_dir=data_dir, target=place)
         except ServerUnavailable:
             # the server is on another machine, so there is no database here
             if places.environment().get("POSTROOM_URL"):
                 raise
             from postroom.app.offline import back_up_offline
 
-            found = back_up_offline(chosen, data_dir=data_dir, now=SystemClock().now())
-    show.answer(found, as_json=as_json, text=lambda: _made(found))
+            answer = back_up_offline(chosen, data_dir=data_dir, now=SystemClock().now())
+    show.answer(answer, as_json=as_json, text=lambda: _made(answer))
 
 
 @backups.command("list")
@@ -82,10 +82,10 @@ def list_(
     from postroom.app.backups import examined_backups
 
     with show.progress(as_json=as_json):
-        found = examined_backups(_folder(data_dir), check=check)
-    document = {"backups": found}
-    show.answer(document, as_json=as_json, text=lambda: "\n".join(map(_line, found)) or "No backups.")
-    if any(one["fault"] for one in found):
+        items = examined_backups(_folder(data_dir), check=check)
+    document = {"backups": items}
+    show.answer(document, as_json=as_json, text=lambda: "\n".join(map(_line, items)) or "No backups.")
+    if any(item["fault"] for item in items):
         raise typer.Exit(1)
 
 
@@ -108,10 +108,10 @@ def prune(
     with show.progress(as_json=as_json):
         chosen = backups_beyond(folder, keep)
     if not dry_run:
-        for one in chosen:
-            remove(one)
-    freed = 0 if dry_run else sum(one.size for one in chosen)
-    names = [one.path.name for one in chosen]
+        for backup in chosen:
+            remove(backup)
+    freed = 0 if dry_run else sum(backup.size for backup in chosen)
+    names = [backup.path.name for backup in chosen]
     document = {"removed": names, "freed": freed, "dry_run": dry_run}
     would = "would be removed" if dry_run else "removed"
     lines = [f"{show.line(name)} {would}" for name in names] or ["Nothing to remove."]
@@ -187,9 +187,9 @@ def _line(one: dict[str, object]) -> str:
 
 def _told(document: dict[str, object]) -> str:
     source, database, former = (document[key] for key in ("source", "database", "former"))
-    was, kept = ("was restored", "is kept") if document["done"] else ("can be restored", "would be kept")
+    was, kept_text = ("was restored", "is kept") if document["done"] else ("can be restored", "would be kept")
     text = f"{show.line(source)} (schema {document['schema']}) {was} to {show.line(database)}"
-    lines = [text, f"the previous database {kept} as {show.line(former)}"] if former else [text]
+    lines = [text, f"the previous database {kept_text} as {show.line(former)}"] if former else [text]
     if document["archive"]:
         lines.append(
             "the archive is newer than the backup or belongs to another database, and was moved to "

@@ -84,10 +84,12 @@ def perform(server: Server, name: str, /, **given: object) -> dict[str, Any]:
     """
     row = TABLE[name]
     method, path = str(row["method"]), str(row["path"])
-    body = {key: one for key, one in given.items() if one is not None} if given else None
+    body = {key: item for key, item in given.items() if item is not None} if given else None
     if method == "GET":
-        asked = {key: "yes" if one is True else one for key, one in given.items() if one not in (None, False)}
-        path, body = f"{path}?{urlencode(asked)}" if asked else path, None
+        arguments = {
+            key: "yes" if item is True else item for key, item in given.items() if item not in (None, False)
+        }
+        path, body = f"{path}?{urlencode(arguments)}" if arguments else path, None
     if "doing" in row:
         return server.admin_long(str(row["doing"]), method, path, body)
     return server.admin(method, path, body)
@@ -115,44 +117,48 @@ def shows(
     """
     row = TABLE[name]
     fields: list[Mapping[str, Any]] = row["fields"]
-    twice = [one for one in fields if one.get("place") and "option" in one]
+    twice = [field for field in fields if field.get("place") and "option" in field]
 
     def add(text: Callable[..., str]) -> Callable[..., None]:
         takes_sent = len(inspect.signature(text).parameters) > 1
 
         def command(*, data_dir: Path | None = None, as_json: bool = False, **given: Any) -> None:
             sent = {}
-            for one in fields:
-                value, sends = given[one["name"]], _KINDS.get(one.get("kind"), _PLAIN).sends
-                if one in twice and (other := given[_hidden(one)]) is not None:
+            for field in fields:
+                value, sends = given[field["name"]], _KINDS.get(field.get("kind"), _PLAIN).sends
+                if field in twice and (other := given[_hidden(field)]) is not None:
                     if value is not None:
-                        raise typer.BadParameter(f"give either {value} or {one['option']} {other}, not both")
+                        raise typer.BadParameter(
+                            f"give either {value} or {field['option']} {other}, not both"
+                        )
                     value = other
                 value = None if value == [] else value
-                sent[one["name"]] = value if value is None or sends is None else sends(value)
+                sent[field["name"]] = value if value is None or sends is None else sends(value)
             if "path" in row:
                 with show.progress(as_json=as_json or "doing" not in row):
-                    found = call(name, data_dir=data_dir, **sent)
+                    answer = call(name, data_dir=data_dir, **sent)
             else:
-                found = show.fields(Server.find(data_dir=data_dir).call_tool(name, sent))
-            show.answer(found, as_json=as_json, text=lambda: text(found, sent) if takes_sent else text(found))
+                answer = show.fields(Server.find(data_dir=data_dir).call_tool(name, sent))
+            show.answer(
+                answer, as_json=as_json, text=lambda: text(answer, sent) if takes_sent else text(answer)
+            )
 
         shared: dict[str, tuple[Any, Any]] = {"data_dir": (DataDir, None)} if takes_data_dir else {}
         shared["as_json"] = (AsJson, False)
-        taken = {one["name"]: _taken(one) for one in fields} | shared
-        taken |= {_hidden(one): _taken(one, hidden=True) for one in twice}
+        taken = {field["name"]: _taken(field) for field in fields} | shared
+        taken |= {_hidden(item): _taken(item, hidden=True) for item in twice}
         command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
             [
                 inspect.Parameter(
-                    one,
+                    item,
                     inspect.Parameter.KEYWORD_ONLY,
                     annotation=kind,
                     default=inspect.Parameter.empty if default is ... else default,
                 )
-                for one, (kind, default) in taken.items()
+                for item, (kind, default) in taken.items()
             ]
         )
-        command.__annotations__ = {one: kind for one, (kind, _) in taken.items()}
+        command.__annotations__ = {item: kind for item, (kind, _) in taken.items()}
         app.command(str(row["words"]).split()[-1], help=str(row["help"]))(command)
         return command
 
@@ -174,15 +180,15 @@ def _taken(field: Mapping[str, Any], *, hidden: bool = False) -> tuple[Any, Any]
         return shared.option, shared.default
     kind = Literal[tuple(field["choices"])] if "choices" in field else _TYPES[field["type"]]
     default = ... if field.get("required") else field.get("default", False if kind is bool else None)
-    told: dict[str, Any] = {"help": field.get("help"), "metavar": field.get("metavar")}
+    fields: dict[str, Any] = {"help": field.get("help"), "metavar": field.get("metavar")}
     if "complete" in field:
-        told["autocompletion"] = completed(field["complete"])
+        fields["autocompletion"] = completed(field["complete"])
     if kind is int:
-        told |= {"min": field.get("least"), "max": field.get("most")}
+        fields |= {"min": field.get("least"), "max": field.get("most")}
     if field.get("place") and not hidden:
-        info: Any = typer.Argument(**told | {"metavar": told["metavar"] or field["name"].upper()})
+        info: Any = typer.Argument(**fields | {"metavar": fields["metavar"] or field["name"].upper()})
     else:
         info = typer.Option(
-            field.get("option") or f"--{field['name'].replace('_', '-')}", hidden=hidden, **told
+            field.get("option") or f"--{field['name'].replace('_', '-')}", hidden=hidden, **fields
         )
     return Annotated[kind if default is not None else kind | None, info], default

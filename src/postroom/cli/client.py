@@ -34,8 +34,8 @@ def locate(environment: Mapping[str, str], *, data_dir: Path | None = None) -> E
     folder = data_dir or places.data_dir(environment)
     named = environment.get("POSTROOM_URL", "")
     note = None if named else _note(folder)
-    said = environment.get("POSTROOM_MCP_PATH") or (note.mcp_path if note else "mcp")
-    mcp_path = "/" + said.strip("/")
+    text = environment.get("POSTROOM_MCP_PATH") or (note.mcp_path if note else "mcp")
+    mcp_path = "/" + text.strip("/")
     url = (note.url if note else named).rstrip("/").removesuffix(mcp_path)
     host = parts(url).hostname
     token = environment.get("POSTROOM_TOKEN", "")
@@ -103,13 +103,13 @@ class Server:
             PostroomError: The tool returned an error; the exception has the class that belongs to the error's
                 code.
         """
-        given = {key: value for key, value in arguments.items() if value is not None}
+        by_key = {key: value for key, value in arguments.items() if value is not None}
         named = next(self._ids)
         document = {
             "jsonrpc": "2.0",
             "id": named,
             "method": "tools/call",
-            "params": {"name": name, "arguments": given},
+            "params": {"name": name, "arguments": by_key},
         }
         headers = {"Accept": "application/json, text/event-stream", "MCP-Protocol-Version": PROTOCOL_VERSION}
         answer = _answer_to(named, self._exchange("POST", self._tools, document, headers))
@@ -139,14 +139,14 @@ class Server:
                 error's code.
         """
         reply = self._exchange(method, path, body, {"Accept": "application/json"})
-        found = reply.json()
+        result = reply.json()
         if not 200 <= reply.status < 300:
             raise refused(reply)
-        if not isinstance(found, dict):
+        if not isinstance(result, dict):
             raise PostroomError(
                 f"{path} answered with {reply.content_type or 'no content'} instead of a JSON object"
             )
-        return found
+        return result
 
     def admin_long(
         self, doing: str, method: str, path: str, body: Mapping[str, object] | None = None
@@ -163,10 +163,10 @@ class Server:
         def look() -> None:
             while not done.wait(_PROGRESS_SECONDS):
                 try:
-                    found = asker.admin("GET", far)
+                    answer = asker.admin("GET", far)
                 except PostroomError:  # an earlier release, or busy; the work reports its own failure
-                    found = {}
-                now, at, of = (found.get(name) for name in ("doing", "done", "total"))
+                    answer = {}
+                now, at, of = (answer.get(name) for name in ("doing", "done", "total"))
                 if now and isinstance(at, int) and isinstance(of, int):
                     watcher(str(now), at, of)
                 else:
@@ -211,13 +211,13 @@ def _answer_to(named: int, reply: Reply) -> dict[str, object]:
         documents = [json.loads(data) for data in events(lambda _: next(pieces))]
     else:
         documents = [reply.json()]
-    for found in documents:
+    for document in documents:
         if (
-            isinstance(found, dict)
-            and found.get("id") in (named, None)
-            and ("result" in found or "error" in found)
+            isinstance(document, dict)
+            and document.get("id") in (named, None)
+            and ("result" in document or "error" in document)
         ):
-            return found
+            return document
     if not 200 <= reply.status < 300:
         raise refused(reply)
     raise PostroomError(
@@ -276,27 +276,27 @@ def rebuilt(document: Mapping[str, object]) -> errors.PostroomError:
     """Return the error that a document describes, as an instance of the class for its code."""
     code = str(document.get("code", ""))
     details = document.get("details")
-    known = dict(details) if isinstance(details, Mapping) else {}
+    known_values = dict(details) if isinstance(details, Mapping) else {}
     kind = _BY_CODE.get(code)
     if kind is None:  # a code of a newer server, or one that only HTTP responses have
-        kind, known = errors.PostroomError, {**known, "code": code}
+        kind, known_values = errors.PostroomError, {**known_values, "code": code}
     if request_id := document.get("request_id"):
-        known["request_id"] = request_id
+        known_values["request_id"] = request_id
     remedy = document.get("remedy")
     return kind(
         str(document.get("message") or document.get("detail") or code),
         value=document.get("value"),
         remedy=str(remedy) if remedy else None,
-        details=known,
+        details=known_values,
     )
 
 
 def refused(reply: Reply) -> errors.PostroomError:
     """Return the error for a response with a status outside 200 to 299."""
-    found = reply.json()
-    if isinstance(found, Mapping):
-        inner = found.get("error")
-        document = inner if isinstance(inner, Mapping) else found
+    value = reply.json()
+    if isinstance(value, Mapping):
+        inner = value.get("error")
+        document = inner if isinstance(inner, Mapping) else value
         if isinstance(document.get("code"), str):
             return rebuilt(document)
         if isinstance(inner, Mapping):

@@ -29,17 +29,17 @@ def status(found: dict[str, Any]) -> str:
     """Return the servers and their exclusive tasks as two tables."""
     servers = [
         (
-            f"{one['name']}{' (this one)' if one['is_this'] else ''}",
-            one["address"],
-            ", ".join(map(str, one["places"])),
-            one["version"],
-            one["since"],
+            f"{item['name']}{' (this one)' if item['is_this'] else ''}",
+            item["address"],
+            ", ".join(map(str, item["places"])),
+            item["version"],
+            item["since"],
         )
-        for one in show.items(found.get("servers"))
+        for item in show.items(found.get("servers"))
     ]
     work = [
-        (one["work"], one["server"] if one["is_held"] else "nobody", one["since"], one["until"])
-        for one in show.items(found.get("work"))
+        (item["work"], item["server"] if item["is_held"] else "nobody", item["since"], item["until"])
+        for item in show.items(found.get("work"))
     ]
     up = show.table(("SERVER", "ADDRESS", "IS", "VERSION", "SINCE"), servers, none="No servers are running.")
     return f"{up}\n\n{show.table(('WORK', 'DONE BY', 'SINCE', 'UNTIL'), work, none='No shared work.')}"

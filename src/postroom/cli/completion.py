@@ -29,12 +29,12 @@ def _asked(look: Look) -> Complete:
         try:
             server = Server.find(timeout=_PATIENCE)
             project = project_key(ctx.params.get("project") or HERE)
-            found = list(look(server, project, ctx.params.get("acting")))
+            items = list(look(server, project, ctx.params.get("acting")))
         except PostroomError:
             return []
         return [
             (value, show.line(about))
-            for value, about in ((show.line(value), about) for value, about in found)
+            for value, about in ((show.line(value), about) for value, about in items)
             if value.startswith(incomplete)
         ]
 
@@ -50,46 +50,49 @@ def _tool(server: Server, name: str, **arguments: object) -> Mapping[str, Any]:
 
 
 def _projects(server: Server, _project: str, _acting: str | None) -> Pairs:
-    return ((one["slug"], one["human_key"]) for one in _list(server, "projects"))
+    return ((item["slug"], item["human_key"]) for item in _list(server, "projects"))
 
 
 def _pages(server: Server, _project: str, _acting: str | None) -> Pairs:
-    return ((f"/p/{one['slug']}", one["human_key"]) for one in _list(server, "projects"))
+    return ((f"/p/{item['slug']}", item["human_key"]) for item in _list(server, "projects"))
 
 
 def _messages(server: Server, project: str, acting: str | None) -> Pairs:
     if acting is None:
         return ()
-    asked = {"project_key": project, "agent_name": acting, "limit": 50, "include_bodies": False}
-    found = show.items(server.call_tool("fetch_inbox", asked))
-    return ((one["id"], f"{one['from']}: {one['subject']}") for one in found)
+    arguments = {"project_key": project, "agent_name": acting, "limit": 50, "include_bodies": False}
+    answer = show.items(server.call_tool("fetch_inbox", arguments))
+    return ((item["id"], f"{item['from']}: {item['subject']}") for item in answer)
 
 
 def _reservations(server: Server, project: str, acting: str | None) -> Pairs:
-    found = _tool(server, "list_file_reservations", project_key=project, agent_name=acting, limit=500)
-    return ((one["id"], f"{one['path']}, {one['agent']}") for one in show.items(found.get("reservations")))
+    answer = _tool(server, "list_file_reservations", project_key=project, agent_name=acting, limit=500)
+    return (
+        (item["id"], f"{item['path']}, {item['agent']}") for item in show.items(answer.get("reservations"))
+    )
 
 
 def _agents(server: Server, project: str, _acting: str | None) -> Pairs:
-    found = _tool(server, "list_agents", project_key=project, limit=1000)
-    return ((one["name"], one["task_description"]) for one in show.items(found.get("agents")))
+    answer = _tool(server, "list_agents", project_key=project, limit=1000)
+    return ((item["name"], item["task_description"]) for item in show.items(answer.get("agents")))
 
 
 def _threads(server: Server, project: str, _acting: str | None) -> Pairs:
-    found = _tool(server, "show_project", project_key=project)
-    return ((one["thread_id"], one["subject"]) for one in show.items(found.get("threads")))
+    answer = _tool(server, "show_project", project_key=project)
+    return ((item["thread_id"], item["subject"]) for item in show.items(answer.get("threads")))
 
 
 def _runs(server: Server, _project: str, _acting: str | None) -> Pairs:
-    found = _list(server, "runs")
+    items = _list(server, "runs")
     return (
-        (one["run_id"], f"{one['agent']}@{one['project']}, {show.state_word(one['state'])}") for one in found
+        (item["run_id"], f"{item['agent']}@{item['project']}, {show.state_word(item['state'])}")
+        for item in items
     )
 
 
 def _questions(server: Server, _project: str, _acting: str | None) -> Pairs:
-    found = _list(server, "questions")
-    return ((one["number"], one["question"]) for one in found)
+    items = _list(server, "questions")
+    return ((item["number"], item["question"]) for item in items)
 
 
 KINDS: Final[Mapping[str, Complete]] = {

@@ -64,14 +64,14 @@ def attachments(files: Sequence[Path]) -> list[dict[str, str]] | None:
         InvalidPath: A file cannot be read.
         TooLarge: The files together exceed `LARGEST_ATTACHMENTS`.
     """
-    found = []
+    items = []
     left = LARGEST_ATTACHMENTS
     for file in files:
         _check_file(file, left)
         content = _read(file, left)
         left -= len(content)
-        found.append({"name": file.name, "content_base64": base64.b64encode(content).decode("ascii")})
-    return found or None
+        items.append({"name": file.name, "content_base64": base64.b64encode(content).decode("ascii")})
+    return items or None
 
 
 def save_file(folder: Path, name: str, content: bytes) -> Path:
@@ -112,14 +112,14 @@ def _write_new(path: Path, content: bytes) -> None:
 
 def _check_file(file: Path, limit: int) -> None:
     try:
-        found = file.stat()
+        value = file.stat()
     except OSError as error:
         raise InvalidPath(f"{str(file)!r} cannot be read: {error.strerror}", value=str(file)) from error
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(value.st_mode):
         raise InvalidPath(
             f"{str(file)!r} is not a regular file", value=str(file), remedy="pack the folder into one file"
         )
-    if found.st_size > limit:
+    if value.st_size > limit:
         raise _too_large(str(file), limit)
 
 

@@ -65,11 +65,11 @@ def copy(
     settings = load_settings(overrides={"data_dir": data_dir})
     chosen = schema or settings.database_schema
     usual = settings.database_url or f"{_SQLITE}{settings.database}"
-    sides = [_named(one, chosen) for one in (source or usual, to)]
+    sides = [_named(value, chosen) for value in (source or usual, to)]
     with show.progress(as_json=as_json):
         do = checked if dry_run else copied
-        found = do(*sides, now=SystemClock().now(), is_gone=is_gone)
-    show.answer(found, as_json=as_json, text=lambda: _told(found))
+        fields = do(*sides, now=SystemClock().now(), is_gone=is_gone)
+    show.answer(fields, as_json=as_json, text=lambda: _told(fields))
 
 
 def _named(text: str, schema: str) -> "Path | tuple[str, str]":

@@ -55,14 +55,14 @@ def events(
     """
     from postroom.contracts.mail import EVENT_KINDS  # keeps the help from loading records
 
-    if unknown := [one for one in kind or () if one not in EVENT_KINDS]:
+    if unknown := [value for value in kind or () if value not in EVENT_KINDS]:
         raise InvalidArgument(
             f"unknown kind of event: {unknown[0]!r}", value=unknown[0], remedy=f"use {', '.join(EVENT_KINDS)}"
         )
     signal.signal(signal.SIGTERM, terminate)
-    asked = {"project_key": project_key(project), "kinds": kind or []}
-    for one in _followed(asked, after) if follow else _kept(asked, after):
-        show.print_line(json.dumps(one) if as_json else _as_line(one))
+    arguments = {"project_key": project_key(project), "kinds": kind or []}
+    for item in _followed(arguments, after) if follow else _kept(arguments, after):
+        show.print_line(json.dumps(item) if as_json else _as_line(item))
 
 
 @shows(app, "catch_up")
@@ -80,20 +80,20 @@ def _kept(asked: Mapping[str, object], after: int | None) -> Iterator[Mapping[st
     server = Server.find()
     cursor = _beginning(server, asked) if after is None else after
     while True:
-        found = _ask(server, "fetch_events", {**asked, "after": cursor, "limit": PAGE})
-        yield from show.items(found.get("events"))
-        cursor = int(str(found["next"]))
-        if cursor >= int(str(found["newest"])):
+        answer = _ask(server, "fetch_events", {**asked, "after": cursor, "limit": PAGE})
+        yield from show.items(answer.get("events"))
+        cursor = int(str(answer["next"]))
+        if cursor >= int(str(answer["newest"])):
             return
 
 
 def _beginning(server: Server, asked: Mapping[str, object]) -> int:
     """Return the number just before the oldest stored entry."""
     try:
-        found = _ask(server, "fetch_events", {**asked, "after": 0, "limit": 1})
+        answer = _ask(server, "fetch_events", {**asked, "after": 0, "limit": 1})
     except CursorExpired as error:
         return int(str(error.details["oldest"]))
-    return int(str(found["oldest"]))
+    return int(str(answer["oldest"]))
 
 
 def _followed(asked: Mapping[str, object], after: int | None) -> Iterator[Mapping[str, Any]]:
@@ -108,13 +108,13 @@ def _followed(asked: Mapping[str, object], after: int | None) -> Iterator[Mappin
         try:
             server = Server.find(timeout=timedelta(seconds=WAIT_SECONDS + 15))
             cursor = {} if after is None else {"after": after, "wait": WAIT_SECONDS}
-            found = _ask(server, "events", {**asked, **cursor, "limit": PAGE})
+            answer = _ask(server, "events", {**asked, **cursor, "limit": PAGE})
         except PostroomError as error:
             patience.wait_out(error)
             continue
         patience.reset()
-        yield from show.items(found.get("events"))
-        after = int(str(found["next"]))
+        yield from show.items(answer.get("events"))
+        after = int(str(answer["next"]))
 
 
 def _ask(server: Server, name: str, arguments: Mapping[str, object]) -> Mapping[str, object]:

@@ -72,8 +72,8 @@ def run(
 @app.command()
 def status(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """Show the state of the chats: channels, messages, queues and undelivered messages."""
-    found = show.fields(call("show_health", data_dir=data_dir).get("gateway"))
-    show.answer(found, as_json=as_json, text=lambda: _status(found))
+    answer = show.fields(call("show_health", data_dir=data_dir).get("gateway"))
+    show.answer(answer, as_json=as_json, text=lambda: _status(answer))
 
 
 @shows(app, "reconnect_channel")
@@ -108,8 +108,8 @@ def people(
         gone = call("remove_chat_person", data_dir=data_dir, platform=platform, user_id=user)
         show.answer(gone, as_json=as_json, text=lambda: f"Removed {show.line(remove)}.")
         return
-    found = call("list_chat_people", data_dir=data_dir)
-    show.answer(found, as_json=as_json, text=lambda: _people(found))
+    answer = call("list_chat_people", data_dir=data_dir)
+    show.answer(answer, as_json=as_json, text=lambda: _people(answer))
 
 
 @app.command()
@@ -131,7 +131,7 @@ def send(  # noqa: PLR0913 - the options of the command
 ) -> None:
     """Send a message to a chat, or to the channel's home. It is stored, then delivered like an answer."""
     chat_id = None if chat == "home" else chat
-    found = call(
+    answer = call(
         "send_to_chat",
         data_dir=data_dir,
         platform=platform,
@@ -140,7 +140,7 @@ def send(  # noqa: PLR0913 - the options of the command
         thread_id=thread,
         key=key,
     )
-    show.answer(found, as_json=as_json, text=lambda: f"Stored as {show.line(found['outbox_id'])}.")
+    show.answer(answer, as_json=as_json, text=lambda: f"Stored as {show.line(answer['outbox_id'])}.")
 
 
 @app.command()
@@ -160,28 +160,28 @@ def dead(
         )
     if discard is not None:
         listed = show.items(call("list_undelivered", data_dir=data_dir).get("undelivered"))
-        ids = [one["outbox_id"] for one in listed] if discard == "all" else [discard]
-        answers = [call("discard_undelivered", data_dir=data_dir, outbox_id=one) for one in ids]
-        gone = [str(one["outbox_id"]) for one in answers]
+        ids = [item["outbox_id"] for item in listed] if discard == "all" else [discard]
+        answers = [call("discard_undelivered", data_dir=data_dir, outbox_id=item) for item in ids]
+        gone = [str(item["outbox_id"]) for item in answers]
         show.answer({"discarded": gone}, as_json=as_json, text=lambda: show.discarded(gone))
         return
     if revive is not None:
-        found = call("retry_undelivered", data_dir=data_dir, outbox_id=revive)
-        show.answer(found, as_json=as_json, text=lambda: f"Retrying {show.line(found['outbox_id'])}.")
+        answer = call("retry_undelivered", data_dir=data_dir, outbox_id=revive)
+        show.answer(answer, as_json=as_json, text=lambda: f"Retrying {show.line(answer['outbox_id'])}.")
         return
-    found = call("list_undelivered", data_dir=data_dir)
+    answer = call("list_undelivered", data_dir=data_dir)
     rows = [
         (
-            one["outbox_id"],
-            one.get("chat") or one["target"],
-            one.get("who") or "-",
-            one["created_at"],
-            one["error"],
+            item["outbox_id"],
+            item.get("chat") or item["target"],
+            item.get("who") or "-",
+            item["created_at"],
+            item["error"],
         )
-        for one in show.items(found.get("undelivered"))
+        for item in show.items(answer.get("undelivered"))
     ]
     show.answer(
-        found,
+        answer,
         as_json=as_json,
         text=lambda: show.table(("ID", "CHAT", "FROM", "SINCE", "WHY"), rows, none="No dead letters."),
     )
@@ -204,11 +204,11 @@ def routes(
     """List which agent answers which messages. The first matching rule decides."""
     from postroom.gateway.routes import listed
 
-    found = listed(_read(data_dir)[1].gateway.routes)
+    items = listed(_read(data_dir)[1].gateway.routes)
     if why is None:
-        rows = [(number, one["agent"], one["answers"]) for number, one in enumerate(found, start=1)]
+        rows = [(number, item["agent"], item["answers"]) for number, item in enumerate(items, start=1)]
         table = show.table(("RULE", "AGENT", "ANSWERS"), rows, none="No rules.")
-        show.answer({"routes": found}, as_json=as_json, text=lambda: table)
+        show.answer({"routes": items}, as_json=as_json, text=lambda: table)
         return
     place = {"chat_id": why.partition("/")[2], "chat_type": kind, "user_id": sender}
     decided = _decided(data_dir, why.partition("/")[0], place, text)
@@ -238,10 +238,10 @@ def _read(data_dir: Path | None) -> "tuple[Settings, GatewayFile]":
     from postroom.app.gateway_config import load_gateway
 
     settings = load_settings(overrides={"data_dir": data_dir})
-    told = load_gateway(settings)
-    if told is None:
+    gateway_file = load_gateway(settings)
+    if gateway_file is None:
         raise _no_file(settings.gateway_file)
-    return settings, told
+    return settings, gateway_file
 
 
 @config.command("check")
@@ -250,13 +250,13 @@ def check(data_dir: DataDir = None, as_json: AsJson = False) -> None:
 
     A running server also checks that the named agents and people exist.
     """
-    settings, told = _read(data_dir)
+    settings, gateway_file = _read(data_dir)
     from postroom.app.gateway_answering import answering
     from postroom.app.gateway_wiring import examine, outline
 
-    examine(told, settings)
-    found = outline(told) | _missing(answering(told), data_dir)
-    show.answer(found, as_json=as_json, text=lambda: show.outline(found))
+    examine(gateway_file, settings)
+    fields = outline(gateway_file) | _missing(answering(gateway_file), data_dir)
+    show.answer(fields, as_json=as_json, text=lambda: show.outline(fields))
 
 
 def _missing(named: "Mapping[str, Named]", data_dir: Path | None) -> dict[str, str]:
@@ -271,12 +271,14 @@ def _missing(named: "Mapping[str, Named]", data_dir: Path | None) -> dict[str, s
         return {}
     try:
         server = Server.find(data_dir=data_dir)
-        faults = {one.whom: fault for one in named.values() if (fault := _fault_of(server, one)) is not None}
+        faults = {
+            item.whom: fault for item in named.values() if (fault := _fault_of(server, item)) is not None
+        }
     except ServerUnavailable:
         return {"not_checked": f"no server is running, so these names were not checked: {', '.join(named)}"}
     if faults:
-        what = "; ".join(one.what for one in faults.values())
-        remedies = dict.fromkeys(one.remedy for one in faults.values())
+        what = "; ".join(fault.what for fault in faults.values())
+        remedies = dict.fromkeys(fault.remedy for fault in faults.values())
         raise ConfigError(what, value=", ".join(faults), remedy="; ".join(remedies))
     return {}
 
@@ -287,7 +289,7 @@ def _fault_of(server: Server, named: "Named") -> "Missing | None":
     if is_person(named.whom):
         people = show.items(perform(server, "list_people").get("people"))
         wanted = named.whom.removeprefix(PERSON).casefold()
-        is_there = any(one["name"].casefold() == wanted and not one["visitor"] for one in people)
+        is_there = any(person["name"].casefold() == wanted and not person["visitor"] for person in people)
         return None if is_there else named.gone
     name, _, project = named.whom.partition("@")
     try:
@@ -295,11 +297,13 @@ def _fault_of(server: Server, named: "Named") -> "Missing | None":
     except (UnknownAgent, UnknownProject):
         run = show.items(perform(server, "list_runners").get("runners"))
         others = [
-            f"{one['agent']}@{one['project']}" for one in run if one["agent"].casefold() == name.casefold()
+            f"{item['agent']}@{item['project']}"
+            for item in run
+            if item["agent"].casefold() == name.casefold()
         ]
         return named.gone_but(others)
-    found = perform(server, "list_runners", project=project)
-    is_run = any(one["agent"].casefold() == name.casefold() for one in show.items(found.get("runners")))
+    answer = perform(server, "list_runners", project=project)
+    is_run = any(item["agent"].casefold() == name.casefold() for item in show.items(answer.get("runners")))
     return None if is_run else named.not_run
 
 
@@ -318,13 +322,13 @@ def _status(found: Mapping[str, Any]) -> str:
     rows = [
         (
             name,
-            one["state"],
-            one.get("since") or "-",
-            one["inbound_at"] or "-",
-            one["outbound_at"] or "-",
-            one["error"] or "",
+            item["state"],
+            item.get("since") or "-",
+            item["inbound_at"] or "-",
+            item["outbound_at"] or "-",
+            item["error"] or "",
         )
-        for name, one in show.fields(found["channels"]).items()
+        for name, item in show.fields(found["channels"]).items()
     ]
     counted = ", ".join(f"{messages[name]} {name}" for name in ("finished", "queued", "running", "rejected"))
     wrong = "" if messages["adds_up"] else " (the numbers do not add up)"
@@ -334,7 +338,7 @@ def _status(found: Mapping[str, Any]) -> str:
             show.table(("CHANNEL", "STATE", "SINCE", "RECEIVED", "SENT", "WHY"), rows, none="No channels."),
             f"messages: {messages['accepted']} accepted = {counted}{wrong}",
             f"undelivered: {show.line(found['undelivered'])}",
-            *(f"{show.line(one['what'])}: {show.line(one['remedy'])}" for one in found.get("missing", ())),
+            *(f"{show.line(item['what'])}: {show.line(item['remedy'])}" for item in found.get("missing", ())),
             *([f"held for quiet hours: {show.line(found['held'])}"] if found.get("held") else ()),
         ]
     )
@@ -342,11 +346,11 @@ def _status(found: Mapping[str, Any]) -> str:
 
 def _people(found: Mapping[str, Any]) -> str:
     rows = [
-        (one["platform"], one["user_id"], one["role"], one["name"] or "", one["from"])
-        for one in show.items(found.get("people"))
+        (item["platform"], item["user_id"], item["role"], item["name"] or "", item["from"])
+        for item in show.items(found.get("people"))
     ]
     rows += [
-        (one["platform"], one["user_id"], "asks", one["name"] or "", f"until {one['expires_at']}")
-        for one in show.items(found.get("asking"))
+        (item["platform"], item["user_id"], "asks", item["name"] or "", f"until {item['expires_at']}")
+        for item in show.items(found.get("asking"))
     ]
     return show.table(("PLATFORM", "USER", "ROLE", "NAME", "FROM"), rows, none="No admitted people.")

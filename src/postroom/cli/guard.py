@@ -67,10 +67,10 @@ def _beside(hook: guard_hooks.Hook) -> str:
 def _show(hooks: list[guard_hooks.Hook], *, as_json: bool) -> None:
     folder = str(hooks[0].path.parent)
     rows = [
-        {"name": one.name, "state": one.state, "chained": one.chained, "manager": one.manager}
-        for one in hooks
+        {"name": hook.name, "state": hook.state, "chained": hook.chained, "manager": hook.manager}
+        for hook in hooks
     ]
-    lines = [(one.name, one.state, _beside(one)) for one in hooks]
+    lines = [(hook.name, hook.state, _beside(hook)) for hook in hooks]
     show.answer(
         {"folder": folder, "hooks": rows},
         as_json=as_json,

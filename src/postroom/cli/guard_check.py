@@ -84,10 +84,10 @@ def _decided(
 
 
 def _read(status: int, body: bytes) -> tuple[str, str, str]:
-    found = json.loads(body)
+    document = json.loads(body)
     if status != 200:
         return "error", unchecked(f"the server answered with HTTP status {status}"), ""
-    return str(found["outcome"]), str(found["text"]), str(found["mode"])
+    return str(document["outcome"]), str(document["text"]), str(document["mode"])
 
 
 def committed() -> Iterator[str]:
@@ -105,8 +105,10 @@ def pushed(sent: str, arguments: Sequence[str]) -> Iterator[str]:
         _, local, _, remote = (*line.split(" "), "", "", "", "")[:4]
         if not local.strip("0"):
             continue  # the push deletes a branch, so no file changes
-        known = [f"^{remote}"] if remote.strip("0") and _has(remote) else []
-        new = _git("rev-list", f"--max-count={MAX_COMMITS}", local, *known, "--not", _remotes(arguments))
+        known_values = [f"^{remote}"] if remote.strip("0") and _has(remote) else []
+        new = _git(
+            "rev-list", f"--max-count={MAX_COMMITS}", local, *known_values, "--not", _remotes(arguments)
+        )
         commits.update(dict.fromkeys(new.decode("ascii").split()))
     listed = "".join(f"{commit}\n" for commit in commits).encode()
     options = ("--stdin", "-r", "-c", "--no-commit-id", "--root")

@@ -125,17 +125,17 @@ def install(repository: Path) -> list[Hook]:
     _refuse_shared(repository, folder)
     for name in HOOKS:
         _unwrap_pre_commit(folder, name)
-    found = hooks_of(repository)
-    if left := [hook for hook in found if hook.manager in _LINES and hook.state != "installed"]:
+    hooks = hooks_of(repository)
+    if left := [hook for hook in hooks if hook.manager in _LINES and hook.state != "installed"]:
         raise StateError(
             f"{left[0].manager} writes the hooks of this repository and replaces other hooks",
             value=str(left[0].path),
             remedy="; ".join(_LINES[hook.manager].format(name=hook.name, path=hook.path) for hook in left),
         )
-    found = [hook for hook in found if hook.manager not in _LINES]
-    _refuse_overwritten(found)
+    hooks = [hook for hook in hooks if hook.manager not in _LINES]
+    _refuse_overwritten(hooks)
     folder.mkdir(parents=True, exist_ok=True)
-    for hook in found:
+    for hook in hooks:
         _put(hook)
     return hooks_of(repository)
 
@@ -149,11 +149,11 @@ def remove(repository: Path) -> list[Hook]:
     """
     folder = hooks_folder(repository)
     usual = _usual_folder(repository)
-    found = hooks_of(repository)
-    managed = [hook for hook in found if hook.manager in _LINES]
+    hooks = hooks_of(repository)
+    managed = [hook for hook in hooks if hook.manager in _LINES]
     for name in HOOKS:
         _unwrap_pre_commit(folder, name)
-    own = [_look(folder / hook.name) for hook in found if hook not in managed]
+    own = [_look(folder / hook.name) for hook in hooks if hook not in managed]
     # Git ignores some hooks because of husky or lefthook; without those, these hooks would run again.
     own += [_look(usual / hook.name) for hook in managed if hook.manager == "husky"]
     own += [_look(usual / hook.name, old=_OLD) for hook in managed if hook.manager == "lefthook"]
@@ -167,7 +167,7 @@ def remove(repository: Path) -> list[Hook]:
         raise StateError(
             f"the configuration of {called[0].manager} calls the guard",
             value=str(called[0].path),
-            remedy=f"remove `postroom guard check` from {', '.join(str(one.path) for one in called)}",
+            remedy=f"remove `postroom guard check` from {', '.join(str(hook.path) for hook in called)}",
         )
     return hooks_of(repository)
 
@@ -191,14 +191,14 @@ def _unwrap_pre_commit(folder: Path, name: str) -> None:
 
     Otherwise, the two hooks would call each other as soon as pre-commit is installed again.
     """
-    path, kept, legacy = folder / name, folder / f"{name}{KEPT}", folder / f"{name}{LEGACY}"
-    if not _holds(kept, _PRE_COMMIT):
+    path, kept_path, legacy = folder / name, folder / f"{name}{KEPT}", folder / f"{name}{LEGACY}"
+    if not _holds(kept_path, _PRE_COMMIT):
         return
     if _is_ours(path) and not os.path.lexists(legacy):
         path.rename(legacy)
-        kept.rename(path)
+        kept_path.rename(path)
     elif _holds(path, _PRE_COMMIT):
-        kept.unlink()  # an older file from the same generator
+        kept_path.unlink()  # an older file from the same generator
 
 
 def _holds(path: Path, mark: bytes) -> bool:
@@ -218,12 +218,12 @@ def _managed(repository: Path, folder: Path, name: str) -> Hook | None:
         replaced = _usual_folder(repository) / name
     elif _holds(folder / name, _LEFTHOOK):
         top = Path(_git(repository, "--path-format=absolute", "--show-toplevel"))
-        manager, files = "lefthook", [one for names in _LEFTHOOK_FILES for one in sorted(top.glob(names))]
+        manager, files = "lefthook", [path for names in _LEFTHOOK_FILES for path in sorted(top.glob(names))]
         files = files or [top / "lefthook.yml"]
         replaced = folder / f"{name}{_OLD}"
     else:
         return None
-    calling = next((one for one in files if _holds(one, f"postroom guard check {name}".encode())), None)
+    calling = next((file for file in files if _holds(file, f"postroom guard check {name}".encode())), None)
     state: State = "installed" if calling else "overwritten" if _is_ours(replaced) else "foreign"
     return Hook(name=name, path=calling or files[0], state=state, chained=False, manager=manager)
 

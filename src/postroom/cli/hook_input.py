@@ -115,15 +115,15 @@ def call_of(client: str, kind: str, sent: object) -> dict[str, object] | None:
     if not isinstance(sent, dict):
         return None
     call = place_of(sent)
-    tool, given = tool_of(sent)
+    tool, given_fields = tool_of(sent)
     if kind == "edit":
         # For a client without a row, every call that names files counts as an edit, so no edit is missed.
         is_edit = client not in EDIT_TOOLS or tool in EDIT_TOOLS[client]
-        paths = list(_paths(given)) if is_edit else list(_patched_by_shell(client, given))
-        spelled = dict.fromkeys(one for path in paths for one in _spellings(path, folder_of(sent)))
+        paths = list(_paths(given_fields)) if is_edit else list(_patched_by_shell(client, given_fields))
+        spelled = dict.fromkeys(item for path in paths for item in _spellings(path, folder_of(sent)))
         return {**call, "paths": list(spelled)} if paths else None
     if kind == "tool":
-        return {**call, **_acted(tool, given, sent)}
+        return {**call, **_acted(tool, given_fields, sent)}
     if kind == "start" and sent.get("source") == "compact":
         return {**call, "compacted": True}
     if kind == "stop":
@@ -146,7 +146,7 @@ def tool_of(sent: Values) -> tuple[str, Values]:
 
 def session_of(sent: Values) -> str:
     """Return the session's id; a subagent with its own id counts as a separate session."""
-    session = next((found for key in _SESSIONS if (found := text_of(sent.get(key)))), "")
+    session = next((text for key in _SESSIONS if (text := text_of(sent.get(key)))), "")
     inner = text_of(sent.get("agent_id")) or text_of(sent.get("agentId"))
     return (f"{session}/{inner}" if session and inner else session)[:400]
 
@@ -193,12 +193,12 @@ def _spellings(path: str, folder: str) -> Iterator[str]:
     yield path
     written = os.path.normpath(os.path.join(folder, path))  # noqa: PTH118 - no pathlib here
     real = os.path.realpath(os.path.join(folder, path))  # noqa: PTH118 - as above
-    base, found = os.path.realpath(folder), [real]
+    base, texts = os.path.realpath(folder), [real]
     if os.path.splitdrive(real)[0] == os.path.splitdrive(base)[0]:
-        found.append(os.path.normpath(os.path.join(folder, os.path.relpath(real, base))))  # noqa: PTH118 - as above
-    for one in found:
-        if one != written and text_of(one) and len(one) <= MAX_PATH_LENGTH:
-            yield one
+        texts.append(os.path.normpath(os.path.join(folder, os.path.relpath(real, base))))  # noqa: PTH118 - as above
+    for value in texts:
+        if value != written and text_of(value) and len(value) <= MAX_PATH_LENGTH:
+            yield value
 
 
 def patch_of(value: object) -> str:
@@ -214,16 +214,16 @@ def _acted(tool: str, given: Values, sent: Values) -> dict[str, object]:
         if any(tool == name or tool.endswith(tuple(between + name for between in "_-:./")) for name in names):
             name = text_of(given.get(key))
             if names is _REGISTERING:
-                name = next((found for one in _ANSWERS if (found := _name_in(sent.get(one)))), name)
+                name = next((value for item in _ANSWERS if (value := _name_in(sent.get(item)))), name)
             if name:
                 acted: dict[str, object] = {
                     "acts_as": name[:400],
                     "acts_in": text_of(given.get("project_key"))[:MAX_PATH_LENGTH],
                 }
                 if tool.endswith("fetch_inbox"):
-                    fetched = next((ids for one in _ANSWERS if (ids := _fetched_in(sent.get(one)))), [])
+                    fetched = next((ids for item in _ANSWERS if (ids := _fetched_in(sent.get(item)))), [])
                     return acted | {"fetched": fetched} if fetched else acted
-                reserved = next((ids for one in _ANSWERS if (ids := _reserved_in(sent.get(one)))), [])
+                reserved = next((ids for item in _ANSWERS if (ids := _reserved_in(sent.get(item)))), [])
                 return acted | {"reserved": reserved} if reserved else acted
     return {}
 
@@ -235,7 +235,7 @@ def _name_in(answer: object, depth: int = 0) -> str:
     if isinstance(answer, str):
         return _name_in(_values(answer), depth + 1) if answer.lstrip()[:1] == "{" else ""
     if isinstance(answer, list):
-        return next((name for one in answer[:20] if (name := _name_in(one, depth + 1))), "")
+        return next((name for item in answer[:20] if (name := _name_in(item, depth + 1))), "")
     if not isinstance(answer, dict):
         return ""
     agent = answer.get("agent", answer)
@@ -251,13 +251,13 @@ def _reserved_in(answer: object, depth: int = 0) -> list[int]:
     if isinstance(answer, str):
         return _reserved_in(_values(answer), depth + 1) if answer.lstrip()[:1] == "{" else []
     if isinstance(answer, list):
-        return next((ids for one in answer[:20] if (ids := _reserved_in(one, depth + 1))), [])
+        return next((ids for item in answer[:20] if (ids := _reserved_in(item, depth + 1))), [])
     if not isinstance(answer, dict):
         return []
     granted = answer.get("granted")
     if isinstance(granted, list):
-        found: list[object] = [one.get("id") for one in granted[:MAX_IDS] if isinstance(one, dict)]
-        return [one for one in found if isinstance(one, int) and one > 0]
+        items: list[object] = [item.get("id") for item in granted[:MAX_IDS] if isinstance(item, dict)]
+        return [item for item in items if isinstance(item, int) and item > 0]
     wrapped = ("reservations", *_WRAPPINGS)
     return next((ids for key in wrapped if (ids := _reserved_in(answer.get(key), depth + 1))), [])
 
@@ -274,9 +274,9 @@ def _fetched_in(answer: object, depth: int = 0) -> list[int]:
         except ValueError:
             return []
     if isinstance(answer, list):
-        listed: list[object] = [one.get("id") for one in answer[:MAX_IDS] if isinstance(one, dict)]
-        ids = [one for one in listed if isinstance(one, int) and one > 0]
-        return ids or next((ids for one in answer[:20] if (ids := _fetched_in(one, depth + 1))), [])
+        listed: list[object] = [item.get("id") for item in answer[:MAX_IDS] if isinstance(item, dict)]
+        ids = [item for item in listed if isinstance(item, int) and item > 0]
+        return ids or next((ids for item in answer[:20] if (ids := _fetched_in(item, depth + 1))), [])
     if not isinstance(answer, dict):
         return []
     wrapped = ("messages", *_WRAPPINGS)

@@ -149,12 +149,12 @@ def _tell_end(raw: bytes, environment: Mapping[str, str], since: int) -> None:
 def _asked(environment: Mapping[str, str], client: str, event: str, body: bytes) -> tuple[str, str]:
     """Return the outcome and the text of the server's response."""
     try:
-        status, found = ask(endpoint_of(environment), f"/hooks/{client}/{event}", body, budget=PATIENCE)
+        status, data = ask(endpoint_of(environment), f"/hooks/{client}/{event}", body, budget=PATIENCE)
     except Unreachable:
         return "away", ""
     if status != 200:
         return "unknown" if 400 <= status < 500 and status != 429 else "away", ""
-    answer = read(found)
+    answer = read(data)
     if not isinstance(answer, dict):
         return "unknown", ""
     return str(answer.get("outcome")), str(answer.get("text"))
@@ -181,10 +181,10 @@ def _codex_around() -> Process | None:
     """Return the Codex process that started this hook, directly or through a shell."""
     import psutil
 
-    for one in psutil.Process().parents():
-        name = one.name().removesuffix(".exe")
+    for item in psutil.Process().parents():
+        name = item.name().removesuffix(".exe")
         if name == "codex" or name.startswith(_BUILDS):
-            return one
+            return item
     return None
 
 

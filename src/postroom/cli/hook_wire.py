@@ -62,8 +62,8 @@ def endpoint_of(environment: Mapping[str, str]) -> Endpoint | None:
         note = _read(os.path.join(folder, "server.json"))  # noqa: PTH118 - no pathlib here
         if not note:
             return None
-        found = read(note)
-        url = str(found["url"]) if isinstance(found, dict) else ""
+        value = read(note)
+        url = str(value["url"]) if isinstance(value, dict) else ""
     url = url.rstrip("/").removesuffix("/" + mcp_path.strip("/"))
     token = environment.get("POSTROOM_TOKEN", "")
     if not token:
@@ -116,16 +116,16 @@ def _exchanged(endpoint: Endpoint, request: bytes, until: float) -> bytes:
         line.connect((endpoint.host, endpoint.port))
         line.settimeout(_left(until))
         line.sendall(request)
-        found = b""
-        while not _is_whole(found):
+        data = b""
+        while not _is_whole(data):
             line.settimeout(_left(until))
             piece = line.recv(65_536)
             if not piece:
                 break
-            found += piece
-            if len(found) > LARGEST_ANSWER:
+            data += piece
+            if len(data) > LARGEST_ANSWER:
                 raise ValueError("the answer is too large")
-        return found
+        return data
     finally:
         line.close()
 
@@ -164,7 +164,11 @@ def _endpoint(url: str, tokens: tuple[str, str]) -> Endpoint | None:
     place, _, prefix = rest.rstrip("/").partition("/")
     name, _, port = place.rpartition(":") if ":" in place and place[-1] != "]" else (place, "", "")
     host = _LOOPBACK.get(name.strip("[]").lower())
-    if scheme != "http" or host is None or not all(one.isascii() and one.isprintable() for one in tokens):
+    if (
+        scheme != "http"
+        or host is None
+        or not all(token.isascii() and token.isprintable() for token in tokens)
+    ):
         return None
     return Endpoint(host, int(port or 80), f"/{prefix}" if prefix else "", tokens)
 
@@ -212,12 +216,12 @@ def read(raw: bytes) -> object:
         return json.loads(text)
     scan = make_scanner(_Plain)  # type: ignore[arg-type]  # it reads these attributes of anything
     try:
-        found, end = scan(text, len(text) - len(text.lstrip(_SPACE)))
+        result, end = scan(text, len(text) - len(text.lstrip(_SPACE)))
     except StopIteration as stop:
         raise ValueError("the answer is not JSON") from stop
     if text[end:].strip(_SPACE):
         raise ValueError("the answer has text after the JSON")
-    return found
+    return result
 
 
 def written(value: object) -> str:
@@ -235,7 +239,7 @@ def written(value: object) -> str:
     if isinstance(value, str):
         return quoted(value)
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{quoted(name)}: {written(one)}" for name, one in value.items()) + "}"
+        return "{" + ", ".join(f"{quoted(name)}: {written(item)}" for name, item in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ", ".join(map(written, value)) + "]"
     raise TypeError(type(value).__name__)

@@ -78,7 +78,7 @@ def init(
         **project,
         "clients": results,
         "rules": _rules(taken, is_wanted=answer, dry_run=dry_run),
-        "notes": [one for one in setup.notes_of(results, target, dry_run=dry_run) if "consent" not in one],
+        "notes": [note for note in setup.notes_of(results, target, dry_run=dry_run) if "consent" not in note],
     }
     if answer is False and rules is None and not document["rules"]:
         document["notes"].append("no rules were written to AGENTS.md; add --rules to write them")
@@ -93,9 +93,9 @@ def _server(*, dry_run: bool) -> dict[str, Any]:
         ServerUnavailable: The server did not start.
     """
     environment = places.environment()
-    found = setup.served(environment)
-    if dry_run or found.runs:
-        return {"address": found.address, "started": False, "runs": found.runs}
+    served = setup.served(environment)
+    if dry_run or served.runs:
+        return {"address": served.address, "started": False, "runs": served.runs}
     if failure := ensure_server(environment, lambda text: print(text, file=sys.stderr)):
         raise ServerUnavailable(
             f"the server did not start: {failure}",
@@ -114,8 +114,8 @@ def _project(agent: str | None, *, dry_run: bool) -> dict[str, Any]:
     server = Server.find()
     slug = show.fields(server.call_tool("ensure_project", {"human_key": key}))["slug"]
     if agent is not None:
-        asked = {"project_key": key, "name": agent, "program": "cli", "model": "unknown"}
-        agent = str(show.fields(server.call_tool("register_agent", asked))["name"])
+        arguments = {"project_key": key, "name": agent, "program": "cli", "model": "unknown"}
+        agent = str(show.fields(server.call_tool("register_agent", arguments))["name"])
         is_default = _git("config", AGENT_SETTING, agent)
         return {"project": slug, "folder": key, "agent": agent, "default": is_default}
     return {"project": slug, "folder": key, "agent": agent_of_folder() or None}
@@ -135,10 +135,10 @@ def _rules(taken: list[Client], *, is_wanted: bool, dry_run: bool) -> str | None
     Return its path if it contains the rules.
     """
     target = SetupScope(environment=places.environment(), scope="project", is_dry_run=dry_run)
-    client = next((one for one in (*taken, *CLIENTS) if _rules_part(one, target)), CLIENTS[0])
+    client = next((client for client in (*taken, *CLIENTS) if _rules_part(client, target)), CLIENTS[0])
     wanted, records = _rules_part(client, target), Records(target.environment)
     if not is_wanted:
-        has_rules = any("rules" in extras_in_place(one, target, records) for one in CLIENTS)
+        has_rules = any("rules" in extras_in_place(client, target, records) for client in CLIENTS)
         return str(wanted[0].file.path) if has_rules else None
     if dry_run:
         plan(client, wanted, records)
@@ -152,7 +152,7 @@ def _rules_part(client: Client, target: SetupScope) -> list[Part]:
     if client.project is None:
         return []
     every = parts(client, target, client.way, "", hooks=False, extras=["rules"])
-    return [one for one in every if one.own is not None and one.own.extra == "rules"]
+    return [part for part in every if part.own is not None and part.own.extra == "rules"]
 
 
 def _told(document: dict[str, Any]) -> str:
@@ -193,8 +193,8 @@ def whoami(as_json: AsJson = False) -> None:
     }
     if name:
         try:
-            found = show.fields(Server.find().call_tool("whois", {"project_key": key, "agent_name": name}))
-            document |= {"registered": True, "project": found.get("project", key), "details": found}
+            answer = show.fields(Server.find().call_tool("whois", {"project_key": key, "agent_name": name}))
+            document |= {"registered": True, "project": answer.get("project", key), "details": answer}
         except (UnknownAgent, UnknownProject) as error:
             document["why"] = error.message
     show.answer(document, as_json=as_json, text=lambda: _who(document))

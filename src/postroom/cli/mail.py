@@ -169,7 +169,7 @@ def inbox(  # noqa: PLR0913 - the options of the command
 ) -> None:
     """List the messages of an inbox. None is marked as read."""
     server = Server.find()
-    asked: dict[str, object] = {
+    arguments: dict[str, object] = {
         "project_key": project_key(project),
         "agent_name": acting,
         "include_bodies": bodies,
@@ -180,10 +180,10 @@ def inbox(  # noqa: PLR0913 - the options of the command
     }
     messages: list[dict[str, Any]] = []
     while True:  # one answer is limited in size, and its last message shows whether there are more
-        messages += show.items(server.call_tool("fetch_inbox", {**asked, "limit": limit - len(messages)}))
+        messages += show.items(server.call_tool("fetch_inbox", {**arguments, "limit": limit - len(messages)}))
         if not messages or not messages[-1].pop("more", False):
             break
-        asked["before" if after is None else "after"] = messages[-1]["seq"]
+        arguments["before" if after is None else "after"] = messages[-1]["seq"]
     show.answer({"messages": messages}, as_json=as_json, text=lambda: _listed(messages, bodies=bodies))
 
 
@@ -231,26 +231,28 @@ def save(
     named = {"project_key": project_key(project), "agent_name": acting, "message_id": message_id}
     message = show.fields(server.call_tool("get_message", {**named, "offset": _PAST_THE_BODY}))
     attached = show.items(message.get("attachments"))
-    known = [str(one["name"]) for one in attached]
+    known_values = [str(item["name"]) for item in attached]
     for name in names or ():
-        if name not in known:
+        if name not in known_values:
             raise InvalidArgument(
                 f"message {message_id} has no file named {name!r}",
                 value=name,
-                remedy=f"the message's files: {', '.join(known) or 'none'}",
+                remedy=f"the message's files: {', '.join(known_values) or 'none'}",
             )
     saved: list[dict[str, object]] = []
-    for one in attached:
-        if names and one["name"] not in names:
+    for item in attached:
+        if names and item["name"] not in names:
             continue
-        content = server.download("/v1/get_attachment", {**named, "sha256": one["sha256"]})
-        path = save_file(folder, str(one["name"]), content)
-        saved.append({"name": one["name"], "path": str(path), "size": len(content), "sha256": one["sha256"]})
+        content = server.download("/v1/get_attachment", {**named, "sha256": item["sha256"]})
+        path = save_file(folder, str(item["name"]), content)
+        saved.append(
+            {"name": item["name"], "path": str(path), "size": len(content), "sha256": item["sha256"]}
+        )
     show.answer(
         {"saved": saved},
         as_json=as_json,
         text=lambda: (
-            "\n".join(f"Saved {show.line(one['path'])} ({one['size']} bytes)." for one in saved)
+            "\n".join(f"Saved {show.line(item['path'])} ({item['size']} bytes)." for item in saved)
             or f"Message {message_id} has no files."
         ),
     )
@@ -266,7 +268,7 @@ def ack(
 ) -> None:
     """Acknowledge a message, which also marks it as read. Only the first acknowledgement counts."""
     message_id = message_id or _latest(project, acting)
-    found = Server.find().call_tool(
+    tool = Server.find().call_tool(
         "acknowledge_message",
         {
             "project_key": project_key(project),
@@ -275,7 +277,7 @@ def ack(
             "idempotency_key": idempotency_key,
         },
     )
-    answered = show.fields(found)
+    answered = show.fields(tool)
     show.answer(
         answered,
         as_json=as_json,
@@ -291,8 +293,8 @@ def _(found: dict[str, Any]) -> str:
 
     show.tell_more(found, "--cursor")
     rows = [
-        (one["id"], one["from"], one["subject"], one["snippet"], one["created_ts"])
-        for one in show.items(found.get("hits"))
+        (item["id"], item["from"], item["subject"], item["snippet"], item["created_ts"])
+        for item in show.items(found.get("hits"))
     ]
     none = "No matches."
     if parse_query(str(found.get("query"))) is None:
@@ -316,16 +318,16 @@ def thread(
     server = Server.find()
     named = {"project_key": project_key(project), "thread_id": thread_id}
     try:
-        found = show.fields(server.call_tool("summarize_thread", named))
+        answer = show.fields(server.call_tool("summarize_thread", named))
     except UnknownThread:
         if not (number := thread_id.removeprefix("#")).isdecimal():
             raise
         # A message's number, as the inbox shows it, stands for the thread that the message started.
         named["thread_id"] = f"msg-{number}"
-        found = show.fields(server.call_tool("summarize_thread", named))
+        answer = show.fields(server.call_tool("summarize_thread", named))
     messages = [] if summary else list(_messages_of(server, named))
-    texts = [_summary(found), *map(_message, messages)]
-    document = found if summary else {**found, "conversation": messages}
+    texts = [_summary(answer), *map(_message, messages)]
+    document = answer if summary else {**answer, "conversation": messages}
     show.answer(document, as_json=as_json, text=lambda: f"\n\n{show.RULE}\n".join(texts))
 
 
@@ -380,8 +382,15 @@ def _listed(messages: list[dict[str, Any]], *, bodies: bool) -> str:
     if bodies and messages:
         return f"\n\n{show.RULE}\n".join(_message(message) for message in messages)
     rows = [
-        (one["id"], one["from"], one["subject"], one["importance"], _state(one), one["created_ts"])
-        for one in messages
+        (
+            message["id"],
+            message["from"],
+            message["subject"],
+            message["importance"],
+            _state(message),
+            message["created_ts"],
+        )
+        for message in messages
     ]
     return show.table(("ID", "FROM", "SUBJECT", "IMPORTANCE", "STATE", "AT"), rows, none="No messages.")
 
@@ -408,7 +417,7 @@ def _message(message: Mapping[str, Any]) -> str:
         (
             "Files",
             ", ".join(
-                f"{one['name']} ({one['size']} bytes)" for one in show.items(message.get("attachments"))
+                f"{item['name']} ({item['size']} bytes)" for item in show.items(message.get("attachments"))
             ),
         ),
         ("Subject", message.get("subject")),
@@ -422,24 +431,24 @@ def _message(message: Mapping[str, Any]) -> str:
 
 def _summary(found: Mapping[str, Any]) -> str:
     people = ", ".join(
-        f"{show.line(one['name'])} ({one['messages']})" for one in show.items(found["participants"])
+        f"{show.line(item['name'])} ({item['messages']})" for item in show.items(found["participants"])
     )
     lines = [
         f"{show.line(found['subject'])}",
         f"{_counted(found)}, by {people}",
     ]
     lines += [
-        f"open question from {show.line(one['asked_by'])} in message {one['message_id']}: "
-        f"{show.line(one['text'])}"
-        for one in show.items(found.get("open_questions"))
+        f"open question from {show.line(item['asked_by'])} in message {item['message_id']}: "
+        f"{show.line(item['text'])}"
+        for item in show.items(found.get("open_questions"))
     ]
     lines += [
-        f"not acknowledged by {', '.join(map(show.line, one['waiting_for']))}: message {one['message_id']}"
-        for one in show.items(found.get("unacknowledged"))
+        f"not acknowledged by {', '.join(map(show.line, item['waiting_for']))}: message {item['message_id']}"
+        for item in show.items(found.get("unacknowledged"))
     ]
     lines += [
-        f"{show.line(one['agent'])} holds {show.line(one['path'])} until {show.moment(one['expires_ts'])}"
-        for one in show.items(found.get("reservations"))
+        f"{show.line(item['agent'])} holds {show.line(item['path'])} until {show.moment(item['expires_ts'])}"
+        for item in show.items(found.get("reservations"))
     ]
     return "\n".join(lines)
 

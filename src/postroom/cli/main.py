@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command in `arguments` (by default, this process's own), and return the exit code."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    given_argv = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        if given[:1] == ["hook"] and "--help" not in given:
+        if given_argv[:1] == ["hook"] and "--help" not in given_argv:
             from postroom.cli.hook import run
 
-            return run(*[*given[1:3], "", ""][:2])  # a client takes exit code 2 as a refusal
-        given = ["version"] if given == ["--version"] else given
-        way = _short_way(given)
-        return _run(given) if way is None else way()
+            return run(*[*given_argv[1:3], "", ""][:2])  # a client takes exit code 2 as a refusal
+        given_argv = ["version"] if given_argv == ["--version"] else given_argv
+        way = _short_way(given_argv)
+        return _run(given_argv) if way is None else way()
     except KeyboardInterrupt:
         from postroom.cli.exit_codes import INTERRUPTED
 
@@ -46,11 +46,11 @@ def _stdio_entry(given: list[str]) -> Callable[[], int] | None:
     if not given or given[0] != "mcp":
         return None
     rest = [word for word in given[1:] if word != "--no-start"]
-    told = dict(zip(rest[::2], rest[1::2], strict=False))
-    folder, tools = told.get("--data-dir"), told.get("--tools")
+    fields = dict(zip(rest[::2], rest[1::2], strict=False))
+    folder, tools = fields.get("--data-dir"), fields.get("--tools")
     if (
-        2 * len(told) != len(rest)
-        or not told.keys() <= {"--data-dir", "--tools"}
+        2 * len(fields) != len(rest)
+        or not fields.keys() <= {"--data-dir", "--tools"}
         or (folder or "").startswith("-")
         or tools not in (None, "core", "full")
     ):

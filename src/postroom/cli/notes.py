@@ -24,7 +24,7 @@ app = typer.Typer(
 
 @shows(app, "find_notes", takes_data_dir=False)
 def _(found: dict[str, Any]) -> str:
-    lines = [_whole(one) for one in show.items(found["notes"])]
+    lines = [_whole(item) for item in show.items(found["notes"])]
     if found["more"]:
         lines.append(f"{found['more']} more: pass --limit.")
     return "\n".join(lines) or "No notes."
@@ -51,6 +51,6 @@ def _whole(note: Mapping[str, Any]) -> str:
         ("replaced by", note.get("replaced_by")),
         ("until", show.moment(note["expires_ts"])),
     )
-    told = ", ".join(f"{name} {show.line(value)}" for name, value in facts if value)
+    text = ", ".join(f"{name} {show.line(value)}" for name, value in facts if value)
     head = f"{note['id']}  {show.line(note['subject'])}: {show.line(note['text'])}"
-    return f"{head}\n  {note['author']}, {show.moment(note['created_ts'])}; {told}"
+    return f"{head}\n  {note['author']}, {show.moment(note['created_ts'])}; {text}"

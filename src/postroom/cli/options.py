@@ -161,10 +161,10 @@ def seconds(text: str) -> float:
     Raises:
         InvalidArgument: The text is not a duration.
     """
-    found = parse_duration(text)
-    if found is None:
+    duration = parse_duration(text)
+    if duration is None:
         raise InvalidArgument(
             f"{text!r} is not a duration", value=text, remedy=f"give a number followed by a unit: {DURATIONS}"
         )
-    total = found.total_seconds()
+    total = duration.total_seconds()
     return int(total) if total.is_integer() else total

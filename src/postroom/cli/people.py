@@ -19,18 +19,18 @@ app = typer.Typer(
 @shows(app, "add_person")
 def _(found: dict[str, Any]) -> str:
     where = f"in {show.line(found['chat'])}" if found.get("chat") else "on the pages only"
-    said = [f"{show.line(found.get('address'))} gets messages {where}"]
+    lines = [f"{show.line(found.get('address'))} gets messages {where}"]
     if found.get("reached") is False:
-        said.append("that chat has no channel: add the channel to gateway.toml, or messages are lost")
-    return "\n".join(said)
+        lines.append("that chat has no channel: add the channel to gateway.toml, or messages are lost")
+    return "\n".join(lines)
 
 
 @shows(app, "list_people")
 def _(found: dict[str, Any]) -> str:
     connected = {None: "-", True: "yes", False: "no"}
     rows = [
-        (one["address"], one["chat"] or "-", connected[one["reached"]], str(one["unread"]))
-        for one in show.items(found.get("people"))
+        (item["address"], item["chat"] or "-", connected[item["reached"]], str(item["unread"]))
+        for item in show.items(found.get("people"))
     ]
     head = ("ADDRESS", "CHAT", "CONNECTED", "UNREAD")
     return show.table(head, rows, none="No people. Add a person with `postroom people add`.")
@@ -39,10 +39,10 @@ def _(found: dict[str, Any]) -> str:
 @shows(app, "remove_person")
 def _(found: dict[str, Any], sent: dict[str, Any]) -> str:
     done = "Removed" if found.get("removed") else "Not listed:"
-    said = [f"{done} {show.line(sent['name'])}."]
+    lines = [f"{done} {show.line(sent['name'])}."]
     if found.get("answers"):
-        said.append(
+        lines.append(
             "a rule of gateway.toml still routes chats to this person; their senders now get an "
             "error: change the rule"
         )
-    return "\n".join(said)
+    return "\n".join(lines)

@@ -39,7 +39,7 @@ _Key = Annotated[
 
 @shows(app, "list_projects")
 def _(found: dict[str, Any]) -> str:
-    rows = [(one["slug"], one["human_key"]) for one in show.items(found.get("projects"))]
+    rows = [(item["slug"], item["human_key"]) for item in show.items(found.get("projects"))]
     return show.table(("PROJECT", "FOLDER"), rows, none="No projects.")
 
 
@@ -54,17 +54,17 @@ def _renames(given: Sequence[str]) -> dict[str, str]:
     Raises:
         InvalidArgument: An option is not `OLD=NEW`, or names an agent twice.
     """
-    found: dict[str, str] = {}
-    for one in given:
-        old, _, new = one.partition("=")
-        if not old or not new or old in found:
+    result: dict[str, str] = {}
+    for value in given:
+        old, _, new = value.partition("=")
+        if not old or not new or old in result:
             raise InvalidArgument(
-                f"--rename {one!r} " + ("names an agent twice" if old in found else "is not OLD=NEW"),
-                value=one,
+                f"--rename {value!r} " + ("names an agent twice" if old in result else "is not OLD=NEW"),
+                value=value,
                 remedy="give for example --rename Ada=Ada-2, once for each agent",
             )
-        found[old] = new
-    return found
+        result[old] = new
+    return result
 
 
 @app.command()
@@ -94,7 +94,7 @@ def merge(  # noqa: PLR0913 - options of one command
     transaction. Only a backup can undo it.
     """
     with show.progress(as_json=as_json):
-        found = call(
+        answer = call(
             "merge_projects",
             data_dir=data_dir,
             source=named_project(source),
@@ -103,8 +103,8 @@ def merge(  # noqa: PLR0913 - options of one command
             rename_equal=rename_equal,
             dry_run=dry_run,
         )
-    show.answer(found, as_json=as_json, text=lambda: _told(found))
-    if found["refusals"]:
+    show.answer(answer, as_json=as_json, text=lambda: _told(answer))
+    if answer["refusals"]:
         raise typer.Exit(REFUSED)
 
 
@@ -127,7 +127,7 @@ def _told(found: Mapping[str, Any]) -> str:
         lines.append(
             f"  threads of both projects were joined: {', '.join(map(show.line, threads[:_NAMED]))}{more}"
         )
-    for one in found["conflicts"]:
-        first, second = (f"{show.line(side['agent'])}: {show.line(side['pattern'])}" for side in one)
+    for conflict in found["conflicts"]:
+        first, second = (f"{show.line(side['agent'])}: {show.line(side['pattern'])}" for side in conflict)
         lines.append(f"  reservations that overlap: {first} and {second}")
     return "\n".join(lines)

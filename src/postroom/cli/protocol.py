@@ -108,15 +108,15 @@ def read_line(line: bytes) -> Message:
         UnreadableLine: The line is not JSON, or is not JSON-RPC.
     """
     try:
-        found = json.loads(line)
+        document = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise UnreadableLine(failure(None, PARSE_ERROR, f"not JSON: {error}")) from error
     body = line.strip()
-    if isinstance(found, list) and found:
-        awaited = tuple(_id(part["id"]) for part in found if _is_request(part))
+    if isinstance(document, list) and document:
+        awaited = tuple(_id(part["id"]) for part in document if _is_request(part))
         return Message(body=body, awaits=awaited, batch=True)
-    if isinstance(found, dict):
-        return _single(body, found)
+    if isinstance(document, dict):
+        return _single(body, document)
     raise UnreadableLine(
         failure(None, INVALID_REQUEST, "a message must be an object, or an array of objects")
     )
@@ -135,19 +135,20 @@ def _single(body: bytes, found: dict[str, object]) -> Message:
             failure(named, INVALID_REQUEST, "the method name of a request contains invalid characters")
         )
     parameters = found.get("params")
-    given = parameters if isinstance(parameters, dict) else {}
-    version = _version(given)
+    given_fields = parameters if isinstance(parameters, dict) else {}
+    version = _version(given_fields)
     return Message(
         body=body,
         awaits=(named,) if method and "id" in found else (),
         method=method,
-        headers=_routing(method, given, version) if version else {},
+        headers=_routing(method, given_fields, version) if version else {},
         version=version,
-        client=_client(given) if method == "initialize" else "",
-        elicits=method == "initialize" and _elicits(given),
-        cancels=_id(given.get("requestId")) if method == "notifications/cancelled" else None,
-        reads=method in _READING_METHODS or (method == "tools/call" and _is_reading(given.get("name"))),
-        has_key=method == "tools/call" and _has_key(given.get("arguments")),
+        client=_client(given_fields) if method == "initialize" else "",
+        elicits=method == "initialize" and _elicits(given_fields),
+        cancels=_id(given_fields.get("requestId")) if method == "notifications/cancelled" else None,
+        reads=method in _READING_METHODS
+        or (method == "tools/call" and _is_reading(given_fields.get("name"))),
+        has_key=method == "tools/call" and _has_key(given_fields.get("arguments")),
     )
 
 
@@ -216,10 +217,10 @@ def compact(document: object) -> bytes:
 
 def answered(document: object) -> list[RequestId]:
     """Return the ids of the requests to which a document from the server is the answer."""
-    found = document if isinstance(document, list) else [document]
+    items = document if isinstance(document, list) else [document]
     return [
         _id(part.get("id"))
-        for part in found
+        for part in items
         if isinstance(part, dict) and "method" not in part and ("result" in part or "error" in part)
     ]
 

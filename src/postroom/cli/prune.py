@@ -22,7 +22,10 @@ _STAYS: Final = {
 def _(found: dict[str, Any]) -> str:
     if not found["rules"]:
         return "The configuration file has no [[keep]] rule, so every message is kept."
-    lines = [_line(one["project"], one["counts"], is_done=not found["dry_run"]) for one in found["projects"]]
+    lines = [
+        _line(project["project"], project["counts"], is_done=not found["dry_run"])
+        for project in found["projects"]
+    ]
     return "\n".join(lines) or "No project has a rule."
 
 

@@ -95,10 +95,10 @@ async def _rebuild(root: Path, target: Path, author: tuple[str, str]) -> dict[st
     from postroom.mail.archive.rebuild import read_root, write_rows
     from postroom.stores.sqlite import SqliteStore
 
-    found = await read_root(root, author)  # before anything is created
+    fields = await read_root(root, author)  # before anything is created
     store = await asyncio.to_thread(SqliteStore.open, target, purpose="rebuild")
     try:
-        rows = await write_rows(found, root, store)
+        rows = await write_rows(fields, root, store)
         if (mark := await asyncio.to_thread(read_mark, root)) is not None:
             await store.identify(mark.store_id)  # the new store takes the place of the lost one
         return rows

@@ -95,7 +95,7 @@ _OF_THE_LIBRARY: Final = re.compile(r" or mailbox(?:\.\w+)+(?:\(\))?")
 def at_the_command_line(error: PostroomError, given: Sequence[str]) -> dict[str, Any]:
     """Return an error as plain data, in terms of the command that `given` (its arguments) runs."""
     words, parameters = _command_of(tuple(given))
-    found = error.as_dict()
+    fields = error.as_dict()
 
     def said(text: str) -> str:
         text = _OF_THE_LIBRARY.sub(
@@ -108,13 +108,13 @@ def at_the_command_line(error: PostroomError, given: Sequence[str]) -> dict[str,
 
     reasons = error.details.get("recipients")
     if isinstance(reasons, list):
-        told = [
-            {name: said(text) if name in ("message", "remedy") else text for name, text in one.items()}
-            for one in reasons
-            if isinstance(one, dict)
+        values = [
+            {name: said(text) if name in ("message", "remedy") else text for name, text in reason.items()}
+            for reason in reasons
+            if isinstance(reason, dict)
         ]
-        found["details"] = {**error.details, "recipients": told}
-    return {**found, "message": said(error.message), "remedy": said(error.remedy)}
+        fields["details"] = {**error.details, "recipients": values}
+    return {**fields, "message": said(error.message), "remedy": said(error.remedy)}
 
 
 def _as_duration(met: re.Match[str]) -> str:
@@ -124,7 +124,7 @@ def _as_duration(met: re.Match[str]) -> str:
 def _shown_for(name: str, shown: Mapping[str, str]) -> str | None:
     """Return the option or argument of the command that sets an argument of a tool; None if none does."""
     names = (*_PARAMETERS.get(name, ()), name, _SUFFIX.sub("", name))
-    return next((shown[one] for one in names if one in shown), None)
+    return next((shown[name] for name in names if name in shown), None)
 
 
 @cache
@@ -134,17 +134,17 @@ def _command_of(given: tuple[str, ...]) -> tuple[list[str], Mapping[str, str]]:
 
     from postroom.cli.commands import tree
 
-    found: Any = get_command(tree(*given[:1]))
+    command: Any = get_command(tree(*given[:1]))
     words = ["postroom"]
     for word in given:
-        inner = getattr(found, "commands", {}).get(word)
+        inner = getattr(command, "commands", {}).get(word)
         if inner is None:
             break
-        found = inner
+        command = inner
         words.append(word)
     shown = {
-        one.name: next((opt for opt in one.opts if opt.startswith("--")), _argument_shown(one))
-        for one in found.params
+        param.name: next((opt for opt in param.opts if opt.startswith("--")), _argument_shown(param))
+        for param in command.params
     }
     return words, shown
 
@@ -164,8 +164,8 @@ def _called(met: re.Match[str]) -> str:
         return met[0]
     words, parameters = _command_of(tuple(COMMANDS[tool].split()))
     option = _shown_for(argument, parameters) or f"--{argument}"
-    given = f"{option} {value}" if option.startswith("--") else value
-    return f"run `{' '.join(words)} {given}`"
+    given_text = f"{option} {value}" if option.startswith("--") else value
+    return f"run `{' '.join(words)} {given_text}`"
 
 
 def _said(met: re.Match[str]) -> str:

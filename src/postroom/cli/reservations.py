@@ -63,7 +63,7 @@ def reserve(  # noqa: PLR0913 - the options of the command
     as_json: AsJson = False,
 ) -> None:
     """Reserve paths. Conflicts are reported; with --refuse, a conflict prevents the reservation."""
-    asked = {
+    arguments = {
         "project_key": project_key(project),
         "agent_name": acting,
         "paths": paths,
@@ -73,8 +73,8 @@ def reserve(  # noqa: PLR0913 - the options of the command
         "mode": "refuse" if refuse else None,
         "idempotency_key": idempotency_key,
     }
-    found = show.fields(Server.find().call_tool("file_reservation_paths", asked))
-    show.answer(found, as_json=as_json, text=lambda: _joined(_listed(found, "granted"), _conflicts(found)))
+    answer = show.fields(Server.find().call_tool("file_reservation_paths", arguments))
+    show.answer(answer, as_json=as_json, text=lambda: _joined(_listed(answer, "granted"), _conflicts(answer)))
 
 
 @app.command()
@@ -90,16 +90,16 @@ def release(  # noqa: PLR0913 - the options of the command
     """Release reservations of the agent. Exit code 1 if the agent holds none of them."""
     if not (paths or ids or everything):
         raise InvalidArgument("no reservation was named", remedy="give paths, --id ID, or --all")
-    asked = {
+    arguments = {
         "project_key": project_key(project),
         "agent_name": acting,
         "paths": paths or None,
         "ids": ids or None,
         "idempotency_key": idempotency_key,
     }
-    found = show.fields(Server.find().call_tool("release_file_reservations", asked))
-    _show_changed(found, "released", as_json=as_json)
-    if not (everything or found.get("released")):
+    answer = show.fields(Server.find().call_tool("release_file_reservations", arguments))
+    _show_changed(answer, "released", as_json=as_json)
+    if not (everything or answer.get("released")):
         raise typer.Exit(FAILED)
 
 
@@ -114,7 +114,7 @@ def renew(  # noqa: PLR0913 - the options of the command
     as_json: AsJson = False,
 ) -> None:
     """Renew the named reservations of the agent, or all. Exit code 1 if none was renewed."""
-    asked = {
+    arguments = {
         "project_key": project_key(project),
         "agent_name": acting,
         "paths": paths or None,
@@ -122,9 +122,9 @@ def renew(  # noqa: PLR0913 - the options of the command
         "ttl_seconds": ttl,
         "idempotency_key": idempotency_key,
     }
-    found = show.fields(Server.find().call_tool("renew_file_reservations", asked))
-    _show_changed(found, "renewed", as_json=as_json)
-    if not found.get("renewed"):
+    answer = show.fields(Server.find().call_tool("renew_file_reservations", arguments))
+    _show_changed(answer, "renewed", as_json=as_json)
+    if not answer.get("renewed"):
         raise typer.Exit(FAILED)
 
 
@@ -137,37 +137,38 @@ def check(
     as_json: AsJson = False,
 ) -> None:
     """List reservations of other agents that conflict with these paths. Exit code 1 if there are any."""
-    asked = {
+    arguments = {
         "project_key": project_key(project),
         "agent_name": acting,
         "paths": paths,
         "exclusive": not shared,
     }
-    found = show.fields(Server.find().call_tool("check_file_reservations", asked))
-    show.answer(found, as_json=as_json, text=lambda: _conflicts(found) or "free")
-    if found.get("conflicts"):
+    answer = show.fields(Server.find().call_tool("check_file_reservations", arguments))
+    show.answer(answer, as_json=as_json, text=lambda: _conflicts(answer) or "free")
+    if answer.get("conflicts"):
         raise typer.Exit(FAILED)
 
 
 def _show_changed(found: Mapping[str, Any], key: str, *, as_json: bool) -> None:
     """Print the reservations that changed; report on stderr which given paths and ids match none."""
     show.answer(found, as_json=as_json, text=lambda: _listed(found, key))
-    for one in () if as_json else found.get("not_found") or ():
-        print(f"No reservation of this agent: {show.line(str(one))}", file=sys.stderr)
+    for item in () if as_json else found.get("not_found") or ():
+        print(f"No reservation of this agent: {show.line(str(item))}", file=sys.stderr)
 
 
 def _listed(found: Mapping[str, Any], key: str) -> str:
     at_odds = {number for pair in found.get("conflicts") or () if key == "reservations" for number in pair}
     rows = [
         (
-            one["id"],
-            one["agent"],
-            one["path"],
-            ("exclusive" if one["exclusive"] else "shared") + (", conflict" if one["id"] in at_odds else ""),
-            one["released_ts" if key == "released" else "expires_ts"],
-            one["reason"],
+            item["id"],
+            item["agent"],
+            item["path"],
+            ("exclusive" if item["exclusive"] else "shared")
+            + (", conflict" if item["id"] in at_odds else ""),
+            item["released_ts" if key == "released" else "expires_ts"],
+            item["reason"],
         )
-        for one in show.items(found.get(key))
+        for item in show.items(found.get(key))
     ]
     return show.table(
         ("ID", "AGENT", "PATH", "KIND", "RELEASED" if key == "released" else "UNTIL", "REASON"),
@@ -178,10 +179,10 @@ def _listed(found: Mapping[str, Any], key: str) -> str:
 
 def _conflicts(found: Mapping[str, Any]) -> str:
     lines = [
-        f"conflict on {show.line(one['path'])}: {show.line(held['agent'])} holds {show.line(held['path'])}"
+        f"conflict on {show.line(item['path'])}: {show.line(held['agent'])} holds {show.line(held['path'])}"
         f" until {held['expires_ts']}" + (f" ({show.line(held['reason'])})" if held["reason"] else "")
-        for one in show.items(found.get("conflicts"))
-        for held in show.items(one.get("holders"))
+        for item in show.items(found.get("conflicts"))
+        for held in show.items(item.get("holders"))
     ]
     return "\n".join(lines)
 

@@ -139,13 +139,13 @@ def set_runner(  # noqa: PLR0913 - the options of the command
       set-runner Bo --kind model --base-url http://gpu:8000/v1 --model qwen3
       set-runner Bo --kind http --url https://a.example/run --secret-env BO_KEY
     """
-    told: dict[str, object] = {
+    fields: dict[str, object] = {
         "kind": kind,
         "argv": command,
         "recipe": recipe,
         "prompt": prompt,
         "cwd": None if cwd is None else str(cwd.absolute()),
-        "env": dict(_pair(one) for one in env) if env else None,
+        "env": dict(_pair(value) for value in env) if env else None,
         "pass_env": pass_env,
         "timeout": None if timeout is None else _seconds_of(timeout),
         "idle_timeout": None if idle_timeout is None else _seconds_of(idle_timeout),
@@ -166,11 +166,11 @@ def set_runner(  # noqa: PLR0913 - the options of the command
         "allow_plain": allow_plain or None,
         "callback_base": callback_base,
     }
-    runner = {field: value for field, value in told.items() if value not in (None, [])}
-    found = call("set_runner", data_dir=data_dir, project=project_key(project), agent=name, runner=runner)
-    said = "a new runner" if found.get("replaced") else "a runner: messages start it"
-    woken = _woken(found.get("waking"))
-    show.answer(found, as_json=as_json, text=lambda: f"{show.line(name)} now has {said}{woken}.")
+    runner = {field: value for field, value in fields.items() if value not in (None, [])}
+    answer = call("set_runner", data_dir=data_dir, project=project_key(project), agent=name, runner=runner)
+    text = "a new runner" if answer.get("replaced") else "a runner: messages start it"
+    woken = _woken(answer.get("waking"))
+    show.answer(answer, as_json=as_json, text=lambda: f"{show.line(name)} now has {text}{woken}.")
 
 
 def _woken(waking: object) -> str:

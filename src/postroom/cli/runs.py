@@ -48,17 +48,17 @@ def runs() -> None:
 def _(found: dict[str, Any]) -> str:
     rows = [
         (
-            one["run_id"],
-            show.agent(one),
-            show.state_word(one["state"]),
-            one["finished_at"] or one["started_at"] or one["created_at"],
-            one["why"],
+            item["run_id"],
+            show.agent(item),
+            show.state_word(item["state"]),
+            item["finished_at"] or item["started_at"] or item["created_at"],
+            item["why"],
         )
-        for one in show.items(found.get("runs"))
+        for item in show.items(found.get("runs"))
     ]
     rows += [
-        (f"message {one['message']}", show.agent(one), "waits", one["since_at"], one["why"])
-        for one in show.items(found.get("waiting"))
+        (f"message {item['message']}", show.agent(item), "waits", item["since_at"], item["why"])
+        for item in show.items(found.get("waiting"))
     ]
     return show.table(("ID", "AGENT", "STATE", "SINCE", "WHY"), rows, none="No runs.")
 
@@ -80,19 +80,19 @@ def show_one(
     """
     if follow:
         raise typer.Exit(_follow(run, data_dir, as_json=as_json))
-    found = call("show_run", data_dir=data_dir, run=run, output="whole" if output else "end")
+    answer = call("show_run", data_dir=data_dir, run=run, output="whole" if output else "end")
     if output and not as_json:
-        show.print_line(show.plain(without_escapes(str(found["output"]))))
+        show.print_line(show.plain(without_escapes(str(answer["output"]))))
         return
-    show.answer(found, as_json=as_json, text=lambda: _shown(found))
+    show.answer(answer, as_json=as_json, text=lambda: _shown(answer))
 
 
 @app.command()
 def why(run: Run, data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """Explain why a run does not execute, or why it ended."""
     shown = call("show_run", data_dir=data_dir, run=run, output="end")
-    found = {name: value for name, value in shown.items() if not name.startswith("output")}
-    show.answer(found, as_json=as_json, text=lambda: _reason(found))
+    by_name = {name: value for name, value in shown.items() if not name.startswith("output")}
+    show.answer(by_name, as_json=as_json, text=lambda: _reason(by_name))
 
 
 @shows(app, "cancel_run")
@@ -128,8 +128,8 @@ def discard(
 ) -> None:
     """Discard a dead letter. Its run stays failed."""
     listed = show.items(call("list_dead_letters", data_dir=data_dir).get("dead")) if run == "all" else ()
-    ids = [one["run_id"] for one in listed] if run == "all" else [run]
-    gone = [str(call("discard_run", data_dir=data_dir, run=one)["run_id"]) for one in ids]
+    ids = [item["run_id"] for item in listed] if run == "all" else [run]
+    gone = [str(call("discard_run", data_dir=data_dir, run=item)["run_id"]) for item in ids]
     show.answer({"discarded": gone}, as_json=as_json, text=lambda: show.discarded(gone))
 
 
@@ -137,19 +137,22 @@ def discard(
 def _(found: dict[str, Any]) -> str:
     """Return the control room as lists of lines, omitting empty lists."""
     lists = {
-        "SERVER": [one["text"] for one in found["health"]],
-        "QUESTIONS": [f"{one['number']}  {one['agent']}: {one['text']}" for one in found["questions"]],
-        "DEAD LETTERS": [f"{one['run_id']}  {one['agent']}: {one['why']}" for one in found["given_up"]],
+        "SERVER": [item["text"] for item in found["health"]],
+        "QUESTIONS": [
+            f"{question['number']}  {question['agent']}: {question['text']}"
+            for question in found["questions"]
+        ],
+        "DEAD LETTERS": [f"{item['run_id']}  {item['agent']}: {item['why']}" for item in found["given_up"]],
         "CONFLICTING RESERVATIONS": _overlaps(found["conflicts"]),
-        "RUNS": [f"{one['run_id']}  {show.agent(one)}: {_stands(one)}" for one in found["works"]],
+        "RUNS": [f"{work['run_id']}  {show.agent(work)}: {_stands(work)}" for work in found["works"]],
         "WAITING FOR EACH OTHER": [
-            f"{' -> '.join(one['names'])}: {show.state_word(one['state'])}" for one in found["waits"]
+            f"{' -> '.join(wait['names'])}: {show.state_word(wait['state'])}" for wait in found["waits"]
         ],
         "WAITING MESSAGES": [
-            f"#{one['message']} for {show.agent(one)}: {one['why']}" for one in found["waiting"]
+            f"#{item['message']} for {show.agent(item)}: {item['why']}" for item in found["waiting"]
         ],
         "UNREAD AND UNACKNOWLEDGED": [
-            f"#{one['id']} {one['subject']}: missing {', '.join(one['missing'])}" for one in found["owed"]
+            f"#{item['id']} {item['subject']}: missing {', '.join(item['missing'])}" for item in found["owed"]
         ],
     }
     return "\n\n".join(
@@ -168,7 +171,7 @@ def _overlaps(pairs: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return a line for each group of conflicting reservations: its paths, each with its holder."""
     from postroom.mail.reservations import together  # not needed by other commands
 
-    both = ((_held(one["first"]), _held(one["second"])) for one in pairs)
+    both = ((_held(pair["first"]), _held(pair["second"])) for pair in pairs)
     lines = []
     for group in together(both):
         holders: dict[str, list[str]] = {}
@@ -191,14 +194,14 @@ def _stands(run: Mapping[str, Any]) -> str:
 def _(found: dict[str, Any]) -> str:
     rows = [
         (
-            one["run_id"],
-            show.agent(one),
-            one["since"],
-            one["attempts"],
-            one["interruptions"],
-            one["error"] or "",
+            item["run_id"],
+            show.agent(item),
+            item["since"],
+            item["attempts"],
+            item["interruptions"],
+            item["error"] or "",
         )
-        for one in show.items(found.get("dead"))
+        for item in show.items(found.get("dead"))
     ]
     heads = ("ID", "AGENT", "SINCE", "FAILED ATTEMPTS", "INTERRUPTIONS", "WHY")
     return show.table(heads, rows, none="No dead letters.")
@@ -209,11 +212,11 @@ def _follow(run: str, data_dir: Path | None, *, as_json: bool) -> int:
     printed, seen = "", ""
     while True:
         leave_when_unread()
-        found = call("show_run", data_dir=data_dir, run=run, output="whole")
-        output, state = str(found["output"]), str(found["state"])
-        run = str(found["run_id"])  # a prefix of an id may later match another run
+        answer = call("show_run", data_dir=data_dir, run=run, output="whole")
+        output, state = str(answer["output"]), str(answer["state"])
+        run = str(answer["run_id"])  # a prefix of an id may later match another run
         if state in _OPEN and state != seen and not as_json and sys.stderr.isatty():
-            print(f"[{show.line(run)}: {_reason(found)}]", file=sys.stderr)
+            print(f"[{show.line(run)}: {_reason(answer)}]", file=sys.stderr)
         seen = state
         whole = output if as_json else without_escapes(without_unfinished(output))
         if piece := _new(printed, whole):
@@ -223,9 +226,9 @@ def _follow(run: str, data_dir: Path | None, *, as_json: bool) -> int:
             break
         threading.Event().wait(_POLL_SECONDS)
     if as_json:
-        show.print_line(json.dumps({name: one for name, one in found.items() if name != "output"}))
+        show.print_line(json.dumps({name: item for name, item in answer.items() if name != "output"}))
     else:
-        show.print_line(("" if not printed or printed.endswith("\n") else "\n") + _reason(found))
+        show.print_line(("" if not printed or printed.endswith("\n") else "\n") + _reason(answer))
     return DONE if state == "done" else FAILED
 
 
@@ -236,17 +239,17 @@ def _new(printed: str, output: str) -> str:
 
 def _reason(found: Mapping[str, Any]) -> str:
     word = show.state_word(str(found["state"]))
-    said = f"{word}: {show.line(found['why'])}" if found["why"] else word
-    return f"{said}, until {show.line(found['until'])}" if found["until"] else str(said)
+    text = f"{word}: {show.line(found['why'])}" if found["why"] else word
+    return f"{text}, until {show.line(found['until'])}" if found["until"] else str(text)
 
 
 def _shown(found: Mapping[str, Any]) -> str:
     facts = {name: value for name, value in found.items() if not name.startswith("output")}
     facts["state"] = show.state_word(str(facts["state"]))
     output = str(found["output"])
-    told = show.plain(without_escapes(end_of(output, _OUTPUT_SHOWN)))
+    text = show.plain(without_escapes(end_of(output, _OUTPUT_SHOWN)))
     is_cut = found["output_is_cut"] or len(output) > _OUTPUT_SHOWN
-    if not told:
+    if not text:
         return show.outline(facts)
     cut = f" (the end; `postroom runs show {found['run_id']} --output` prints all)" if is_cut else ""
-    return f"{show.outline(facts)}\noutput{cut}:\n{told}"
+    return f"{show.outline(facts)}\noutput{cut}:\n{text}"

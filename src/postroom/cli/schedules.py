@@ -30,14 +30,14 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="The schedule's name."
 def _(found: dict[str, Any]) -> str:
     rows = [
         (
-            one["name"],
-            f"{one['cron']} {one['zone']}" if one["cron"] else every(round(one["every_seconds"] * 1000)),
-            one["next_at"] or one["state"],
-            ", ".join(one["to"]),
-            one["subject"],
-            one["last_error"] or "",
+            item["name"],
+            f"{item['cron']} {item['zone']}" if item["cron"] else every(round(item["every_seconds"] * 1000)),
+            item["next_at"] or item["state"],
+            ", ".join(item["to"]),
+            item["subject"],
+            item["last_error"] or "",
         )
-        for one in show.items(found.get("schedules"))
+        for item in show.items(found.get("schedules"))
     ]
     return show.table(("NAME", "WHEN", "NEXT", "TO", "SUBJECT", "FAILED"), rows, none="No schedules.")
 
@@ -104,7 +104,7 @@ def add(  # noqa: PLR0913 - an option an argument
     """
     if body is None and not catch_up:
         raise InvalidArgument("the message has no text", value="", remedy="give --body, --catch-up, or both")
-    asked = {
+    arguments = {
         "name": name,
         "project": project_key(project),
         "sender": sender,
@@ -120,8 +120,10 @@ def add(  # noqa: PLR0913 - an option an argument
         "jitter_seconds": 0 if jitter is None else seconds(jitter),
         "replaces": replaces,
     }
-    found = call("add_schedule", data_dir=data_dir, **asked)
-    show.answer(found, as_json=as_json, text=lambda: f"{show.line(name)}: next message at {found['next_at']}")
+    answer = call("add_schedule", data_dir=data_dir, **arguments)
+    show.answer(
+        answer, as_json=as_json, text=lambda: f"{show.line(name)}: next message at {answer['next_at']}"
+    )
 
 
 @shows(app, "show_schedule")

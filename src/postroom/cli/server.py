@@ -116,8 +116,8 @@ def mcp(
 def status(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """Show the status of the running server. Exit code 75 if no server runs."""
     server = Server.find(data_dir=data_dir)
-    found = {"running": True, "url": server.endpoint.url, **perform(server, "show_status")}
-    show.answer(found, as_json=as_json, text=lambda: show.outline(found))
+    answer = {"running": True, "url": server.endpoint.url, **perform(server, "show_status")}
+    show.answer(answer, as_json=as_json, text=lambda: show.outline(answer))
 
 
 @app.command()
@@ -140,18 +140,18 @@ def doctor(
     try:
         with show.progress(as_json=as_json):
             if repair:
-                found = call("repair_installation", data_dir=data_dir, full=full, dry_run=dry_run)
+                answer = call("repair_installation", data_dir=data_dir, full=full, dry_run=dry_run)
             else:
-                found = call("check_installation", data_dir=data_dir, full=full)
+                answer = call("check_installation", data_dir=data_dir, full=full)
     except ServerUnavailable as error:
         if repair:  # only the server may write, so the server makes the repairs
             raise
         from postroom.app.offline import examine_offline
 
         with show.progress(as_json=as_json):
-            found = dict(examine_offline(error, data_dir=data_dir, now=SystemClock().now()))
-    show.answer(found, as_json=as_json, text=lambda: _examined(found))
-    if not found.get("ok"):
+            answer = dict(examine_offline(error, data_dir=data_dir, now=SystemClock().now()))
+    show.answer(answer, as_json=as_json, text=lambda: _examined(answer))
+    if not answer.get("ok"):
         raise typer.Exit(FAILED)
 
 
@@ -163,14 +163,14 @@ def _(found: dict[str, Any]) -> str:
 @app.command()
 def version(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """Show the version, and the version of a running server."""
-    found: dict[str, object] = {
+    fields: dict[str, object] = {
         "version": __version__,
         "server": _server_version(data_dir),
         "python": platform.python_version(),
         "system": platform.platform(),
     }
-    served = f", server {show.line(found['server'])}" if found["server"] else ""
-    show.answer(found, as_json=as_json, text=lambda: f"postroom {__version__}{served}")
+    served = f", server {show.line(fields['server'])}" if fields["server"] else ""
+    show.answer(fields, as_json=as_json, text=lambda: f"postroom {__version__}{served}")
 
 
 def _server_version(data_dir: Path | None) -> str | None:
@@ -188,11 +188,11 @@ def _repaired(one: Mapping[str, Any]) -> str:
 
 def _examined(found: Mapping[str, Any]) -> str:
     lines = []
-    for one in show.items(found.get("checks")):
-        detail = f": {show.line(one['detail'])}" if one.get("detail") else ""
-        lines.append(f"{show.line(one['state']):<7} {show.line(one['name'])}{detail}")
-        if one.get("remedy"):
-            lines.append(f"        remedy: {show.line(one['remedy'])}")
+    for item in show.items(found.get("checks")):
+        detail = f": {show.line(item['detail'])}" if item.get("detail") else ""
+        lines.append(f"{show.line(item['state']):<7} {show.line(item['name'])}{detail}")
+        if item.get("remedy"):
+            lines.append(f"        remedy: {show.line(item['remedy'])}")
     if "repairs" in found:
         lines += ["", *map(_repaired, show.items(found["repairs"]))]
         if not found["repairs"]:

@@ -28,16 +28,17 @@ def show_all(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     settings = load_settings(overrides={"data_dir": data_dir})
     lines = explain(settings)
     files = [
-        (str(one), one.exists()) for one in (places.config_file(places.environment()), settings.gateway_file)
+        (str(path), path.exists())
+        for path in (places.config_file(places.environment()), settings.gateway_file)
     ]
     document = {
         "files": [{"path": path, "exists": exists} for path, exists in files],
         "settings": [
-            {"name": one.name, "value": one.value, "origin": one.origin, "description": one.description}
-            for one in lines
+            {"name": line.name, "value": line.value, "origin": line.origin, "description": line.description}
+            for line in lines
         ],
     }
-    rows = [(one.name, one.value, one.origin) for one in lines]
+    rows = [(line.name, line.value, line.origin) for line in lines]
     read = [f"{show.line(path)}: {'is read' if exists else 'does not exist'}" for path, exists in files]
     show.answer(
         document,

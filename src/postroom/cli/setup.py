@@ -132,7 +132,7 @@ class SetupGroup(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Insert `add` before arguments that do not name a command of the group."""
-        first = next((one for one in args if not one.startswith("-")), "")
+        first = next((arg for arg in args if not arg.startswith("-")), "")
         if first not in self.commands and args[:1] != ["--help"]:
             args = [DEFAULT, *args]
         return super().parse_args(ctx, args)
@@ -149,7 +149,7 @@ Names = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="CLIENT",
-        help=f"{', '.join(one.name for one in CLIENTS)}. Default: all installed clients.",
+        help=f"{', '.join(item.name for item in CLIENTS)}. Default: all installed clients.",
         show_default=False,
     ),
 ]
@@ -216,7 +216,7 @@ def add(  # noqa: PLR0913 - the options of the command
 ) -> None:
     """Write the server and its hooks to the clients' files. Exit code 78 if one fails, 1 if a call fails."""
     target = SetupScope(environment=places.environment(), scope=scope, is_dry_run=dry_run)
-    given: dict[Extra, bool | None] = {"skill": skill, "rules": rules, "extension": extension}
+    given_fields: dict[Extra, bool | None] = {"skill": skill, "rules": rules, "extension": extension}
     results = set_up(
         chosen(clients or [], target),
         target,
@@ -225,7 +225,7 @@ def add(  # noqa: PLR0913 - the options of the command
         hooks=not no_hooks,
         plugin=not no_plugin,
         verify=not no_verify,
-        questions=Questions(given=given, yes=yes or dry_run, asks=sys.stdin.isatty() and not as_json),
+        questions=Questions(given=given_fields, yes=yes or dry_run, asks=sys.stdin.isatty() and not as_json),
     )
     document = {"dry_run": dry_run, "clients": results, "notes": notes_of(results, target, dry_run=dry_run)}
     show.answer(document, as_json=as_json, text=lambda: done_text(document))
@@ -283,9 +283,9 @@ def remove(
 
 def end(results: Sequence[Mapping[str, Any]]) -> None:
     """Exit with 78 if a client or its file cannot be set up, or with 1 if anything else failed."""
-    if any(one.get("refused") for one in results):
+    if any(result.get("refused") for result in results):
         raise typer.Exit(CONFIGURATION)
-    if any("error" in one or one.get("trial", {}).get("state") == "failed" for one in results):
+    if any("error" in result or result.get("trial", {}).get("state") == "failed" for result in results):
         raise typer.Exit(FAILED)
 
 
@@ -295,19 +295,19 @@ def status(scope: FilesScope = "user", as_json: AsJson = False) -> None:
     target = SetupScope(environment=places.environment(), scope=scope)
     records = Records(target.environment)
     address = served(target.environment).address
-    clients = [form_in_place(one, target, records) for one in _fitting(target)]
+    clients = [form_in_place(client, target, records) for client in _fitting(target)]
     with ThreadPoolExecutor() as pool:  # each client takes a second to report its version
         list(pool.map(lambda one: release_of(one, target), clients))
-    found = [status_of(one, target, address, records) for one in clients]
-    ok = all(one.state != "drifted" for one in found)
-    document = {"ok": ok, "clients": [status_document(one) for one in found]}
-    show.answer(document, as_json=as_json, text=lambda: statuses_text(found))
+    statuses = [status_of(client, target, address, records) for client in clients]
+    ok = all(status.state != "drifted" for status in statuses)
+    document = {"ok": ok, "clients": [status_document(status) for status in statuses]}
+    show.answer(document, as_json=as_json, text=lambda: statuses_text(statuses))
     if not ok:
         raise typer.Exit(FAILED)
 
 
 def _fitting(target: SetupScope) -> list[Client]:
-    return [one for one in CLIENTS if target.scope == "user" or one.project is not None]
+    return [client for client in CLIENTS if target.scope == "user" or client.project is not None]
 
 
 def _recorded(target: SetupScope, records: Records) -> list[Client]:
@@ -316,9 +316,9 @@ def _recorded(target: SetupScope, records: Records) -> list[Client]:
     Entries that others wrote under postroom's name are not touched.
     """
     return [
-        one
-        for one in _fitting(target)
-        if any(is_recorded(form, target, records) for form in forms(one, target))
+        client
+        for client in _fitting(target)
+        if any(is_recorded(form, target, records) for form in forms(client, target))
     ]
 
 
@@ -356,7 +356,7 @@ def _set_up(
             "extras": dict(extras),
             "why": client.why if way == client.way else "as requested",
             "files": _files(changes, dry_run=dry_run),
-            "to_do": [asdict(one) for one in (*unclear, *to_do(client, target))],
+            "to_do": [asdict(item) for item in (*unclear, *to_do(client, target))],
         }
     except PostroomError as error:
         return {**_head(client), "way": way, **_failed(error)}
@@ -408,8 +408,8 @@ def _head(client: Client) -> dict[str, Any]:
 
 def _files(changes: Sequence[Change], *, dry_run: bool) -> list[dict[str, Any]]:
     """Return the changes to files, except for files that exist neither before nor after the change."""
-    present = [one for one in changes if not one.is_none or one.found.content is not None]
-    return [_file(one, dry_run=dry_run) for one in present]
+    present = [change for change in changes if not change.is_none or change.found.content is not None]
+    return [_file(change, dry_run=dry_run) for change in present]
 
 
 def _file(change: Change, *, dry_run: bool) -> dict[str, Any]:
@@ -421,14 +421,14 @@ def _file(change: Change, *, dry_run: bool) -> dict[str, Any]:
         kind = "made"
     elif change.after is None:
         kind = "removed"
-    told = {
+    result = {
         "path": str(change.path),
         "change": kind,
         "backup": None if change.backup is None else str(change.backup),
     }
     if dry_run:
-        told["diff"] = _diff(change.path, before, change.after or "")
-    return told
+        result["diff"] = _diff(change.path, before, change.after or "")
+    return result
 
 
 def _diff(path: Path, before: str, after: str) -> str:
@@ -457,7 +457,7 @@ def notes_of(results: Sequence[Mapping[str, Any]], target: SetupScope, *, dry_ru
     if not results:
         return ["no client found; name a client, for example `claude`"]
     notes = []
-    if any(one["change"] != "none" for result in results for one in result["files"]):
+    if any(file["change"] != "none" for result in results for file in result["files"]):
         notes.append("open a new session of each client: clients read these files at the start of a session")
     if any(result.get("way") == "http" and "error" not in result for result in results):
         file = places.token_file(places.data_dir(target.environment))
@@ -465,7 +465,7 @@ def notes_of(results: Sequence[Mapping[str, Any]], target: SetupScope, *, dry_ru
     if unanswered:
         options = " ".join(f"--{extra}" for extra in unanswered)
         notes.append(f"not written without your consent: {', '.join(unanswered)}; add {options}, or --yes")
-    asking = {one.name: one for one in CLIENTS if one.asks_trust}
+    asking = {client.name: client for client in CLIENTS if client.asks_trust}
     for result in results:
         client = asking.get(result["client"])
         if client is not None and result.get("way") and len(result["files"]) > 1:
@@ -484,10 +484,10 @@ def done_text(document: Mapping[str, Any]) -> str:
     lines: list[str] = []
     for result in document["clients"]:
         lines.append(_headline(result, dry_run=bool(document["dry_run"])))
-        for one in result["files"]:
-            lines += _file_lines(one, is_removal="way" not in result)
-        for one in result.get("to_do", ()):
-            lines.append(f"  {show.line(one['detail'])}\n  remedy: {show.line(one['remedy'])}")
+        for file in result["files"]:
+            lines += _file_lines(file, is_removal="way" not in result)
+        for item in result.get("to_do", ()):
+            lines.append(f"  {show.line(item['detail'])}\n  remedy: {show.line(item['remedy'])}")
         if refusal := result.get("refusal"):
             lines.append(f"  note: {show.line(refusal)}")
         if trial := result.get("trial"):
@@ -503,15 +503,15 @@ def _headline(result: Mapping[str, Any], *, dry_run: bool) -> str:
         return f"{title}: failed\n  {show.line(error['message'])}{remedy}"
     if way := result.get("way"):
         return f"{title}: {'would be ' if dry_run else ''}set up over {way} ({show.line(result['why'])})"
-    if all(one["change"] == "none" for one in result["files"]):
+    if all(file["change"] == "none" for file in result["files"]):
         return f"{title}: nothing from setup to remove"
     return f"{title}: {'would be ' if dry_run else ''}removed"
 
 
 def _file_lines(one: Mapping[str, Any], *, is_removal: bool) -> list[str]:
     unchanged = "unchanged: it has no entry from setup" if is_removal else "up to date"
-    told = {"none": unchanged, "changed": "changed", "made": "made", "removed": "removed"}
-    lines = [f"  {show.line(one['path'])}: {told[one['change']]}"]
+    fields = {"none": unchanged, "changed": "changed", "made": "made", "removed": "removed"}
+    lines = [f"  {show.line(one['path'])}: {fields[one['change']]}"]
     if one["backup"]:
         lines.append(f"  backup: {show.line(one['backup'])}")
     if one.get("diff"):
@@ -530,8 +530,13 @@ def status_document(found: ClientStatus) -> dict[str, Any]:
         "extras": list(found.extras),
         "release": None if found.release is None else asdict(found.release),
         "findings": [
-            {"drift": one.drift, "file": str(one.file), "detail": one.detail, "remedy": one.remedy}
-            for one in found.findings
+            {
+                "drift": finding.drift,
+                "file": str(finding.file),
+                "detail": finding.detail,
+                "remedy": finding.remedy,
+            }
+            for finding in found.findings
         ],
     }
 
@@ -539,13 +544,13 @@ def status_document(found: ClientStatus) -> dict[str, Any]:
 def _state_text(found: ClientStatus) -> str:
     """Return the state of a client, with the reason if its user must still do something."""
     waits = {"logged_out": "written, logged out", "folder_untrusted": "written, folder not trusted"}
-    told = [waits.get(one.drift, "") for one in found.findings if one.drift != "hooks_untrusted"]
-    return told[0] if told and all(told) else found.state
+    lines = [waits.get(finding.drift, "") for finding in found.findings if finding.drift != "hooks_untrusted"]
+    return lines[0] if lines and all(lines) else found.state
 
 
 def _hooks_text(found: ClientStatus) -> str:
     """Return the state of a client's hooks, which may have been written without being active."""
-    if any(one.drift == "hooks_untrusted" for one in found.findings):
+    if any(finding.drift == "hooks_untrusted" for finding in found.findings):
         return "written, not trusted"
     return "yes" if found.hooks else ""
 
@@ -554,24 +559,24 @@ def statuses_text(found: Sequence[ClientStatus]) -> str:
     """Return the status of clients: a row for each, followed by the problems."""
     rows = [
         (
-            one.client,
-            _state_text(one),
-            one.release.installed if one.release else "",
-            one.way or "",
-            one.tools or "",
-            _hooks_text(one),
+            status.client,
+            _state_text(status),
+            status.release.installed if status.release else "",
+            status.way or "",
+            status.tools or "",
+            _hooks_text(status),
         )
-        for one in found
+        for status in found
     ]
     columns = ("CLIENT", "STATE", "RELEASE", "WAY", "TOOLS", "HOOKS")
     lines = [show.table(columns, rows, none="No clients.")]
-    for one in found:
-        if one.release and one.release.warning:
-            lines.append(f"{one.client}: warning: {show.line(one.release.warning)}")
-            lines.append(f"  remedy: {show.line(one.release.remedy)}")
-        for finding in one.findings:
+    for status in found:
+        if status.release and status.release.warning:
+            lines.append(f"{status.client}: warning: {show.line(status.release.warning)}")
+            lines.append(f"  remedy: {show.line(status.release.remedy)}")
+        for finding in status.findings:
             lines.append(
-                f"{one.client}: {finding.drift}: {show.line(finding.detail)} ({show.line(finding.file)})"
+                f"{status.client}: {finding.drift}: {show.line(finding.detail)} ({show.line(finding.file)})"
             )
             lines.append(f"  remedy: {show.line(finding.remedy)}")
     return "\n".join(lines)

@@ -104,16 +104,16 @@ def answer(document: Mapping[str, object], *, as_json: bool, text: Callable[[], 
 
 def failure(error: PostroomError, *, as_json: bool, given: Sequence[str] = ()) -> None:
     """Print why the command `given` failed: as JSON on stdout, or with a remedy on stderr."""
-    told = at_the_command_line(error, given)
+    fields = at_the_command_line(error, given)
     if as_json:
-        print_line(json.dumps({"error": told}, indent=2, default=str))
+        print_line(json.dumps({"error": fields}, indent=2, default=str))
         return
-    print(plain(told["message"]), file=sys.stderr)
-    reasons = items(told["details"].get("recipients"))
-    for one in reasons:
-        print(f"  {line(one['message'])}: {line(one['remedy'])}".removesuffix(": "), file=sys.stderr)
-    if told["remedy"] and not reasons:
-        print(f"remedy: {plain(told['remedy'])}", file=sys.stderr)
+    print(plain(fields["message"]), file=sys.stderr)
+    reasons = items(fields["details"].get("recipients"))
+    for reason in reasons:
+        print(f"  {line(reason['message'])}: {line(reason['remedy'])}".removesuffix(": "), file=sys.stderr)
+    if fields["remedy"] and not reasons:
+        print(f"remedy: {plain(fields['remedy'])}", file=sys.stderr)
 
 
 def tell_more(page: Mapping[str, object], option: str) -> None:
@@ -163,7 +163,7 @@ def _drawn_progress() -> Iterator[None]:
 def outline(found: object, depth: int = 0) -> str:
     """Return nested data as indented lines, for data that does not fit into a table."""
     indent = "  " * depth
-    pairs = found.items() if isinstance(found, Mapping) else (("-", one) for one in _sequence(found))
+    pairs = found.items() if isinstance(found, Mapping) else (("-", item) for item in _sequence(found))
     lines = []
     for name, value in pairs:
         label = f"{indent}{line(name)}" + ("" if name == "-" else ":")
@@ -215,9 +215,9 @@ def _drawn(heads: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
     fitting = next(
         count for count in range(len(heads), 0, -1) if count == 1 or _with_gaps(narrow[:count]) <= room
     )
-    kept = _shared(widths[:fitting], narrow[:fitting], room)
-    shown = [[_cut(*one) for one in zip(row[:fitting], kept, strict=True)] for row in cells]
-    drawn = _grid(heads[:fitting], shown, at_least=_with_gaps(kept) + 2)
+    kept_ids = _shared(widths[:fitting], narrow[:fitting], room)
+    shown = [[_cut(*item) for item in zip(row[:fitting], kept_ids, strict=True)] for row in cells]
+    drawn = _grid(heads[:fitting], shown, at_least=_with_gaps(kept_ids) + 2)
     return drawn if fitting == len(heads) else "\n".join(_with_the_rest_below(drawn, cells, fitting))
 
 
@@ -232,10 +232,12 @@ def _local_minute(moment: re.Match[str]) -> str:
 
 def _shared(widths: Sequence[int], least: Sequence[int], room: int) -> list[int]:
     """Return the width of each column that fits into `room`; the widest shrink first, down to `least`."""
-    kept = [min(width, max(few, room)) for width, few in zip(widths, least, strict=True)]
-    while _with_gaps(kept) > room and (wide := [at for at, few in enumerate(least) if kept[at] > few]):
-        kept[max(wide, key=kept.__getitem__)] -= 1
-    return kept
+    kept_ids = [min(width, max(few, room)) for width, few in zip(widths, least, strict=True)]
+    while _with_gaps(kept_ids) > room and (
+        wide := [at for at, few in enumerate(least) if kept_ids[at] > few]
+    ):
+        kept_ids[max(wide, key=kept_ids.__getitem__)] -= 1
+    return kept_ids
 
 
 def _cut(cell: str, width: int) -> str:
@@ -321,7 +323,7 @@ def write(text: str) -> None:
 
 def discarded(ids: Sequence[str]) -> str:
     """Return the text that says which dead letters were discarded."""
-    return "\n".join(f"Discarded {line(one)}." for one in ids) or "Nothing to discard."
+    return "\n".join(f"Discarded {line(value)}." for value in ids) or "Nothing to discard."
 
 
 def items(found: object) -> list[dict[str, Any]]:
@@ -332,7 +334,7 @@ def items(found: object) -> list[dict[str, Any]]:
     """
     if found is None:
         return []
-    if isinstance(found, list) and all(isinstance(one, dict) for one in found):
+    if isinstance(found, list) and all(isinstance(item, dict) for item in found):
         return found
     raise _surprise(found)
 

@@ -12,5 +12,5 @@ def since(moment: str | None, now: int) -> str:
     if not moment:
         return "-"
     seconds = max(now - from_iso(moment), 0) // 1000
-    size, unit = next((one for one in _UNITS if seconds >= one[0]), _UNITS[-1])
+    size, unit = next((item for item in _UNITS if seconds >= item[0]), _UNITS[-1])
     return f"{seconds // size}{unit}"

@@ -53,8 +53,8 @@ def ensure_server(environment: Mapping[str, str], log: Log, *, data_dir: Path | 
     code = server.poll()
     if code is None:
         return f"no answer within {START_TIMEOUT.seconds} s"
-    said = (folder / "server.log").read_bytes()[begin:][-_SHOWN_BYTES:].decode(errors="replace")
-    return f"exit code {code}: {'; '.join(said.splitlines()[-3:])}"
+    text = (folder / "server.log").read_bytes()[begin:][-_SHOWN_BYTES:].decode(errors="replace")
+    return f"exit code {code}: {'; '.join(text.splitlines()[-3:])}"
 
 
 def _answers(environment: Mapping[str, str], data_dir: Path | None) -> bool:
@@ -74,25 +74,25 @@ def _spawn(environment: Mapping[str, str], folder: Path, output: IO[bytes]) -> "
     # With -P and a neutral folder, the server neither imports a project's own files as its modules,
     # nor keeps a project's folder in use.
     command = [sys.executable, "-P", "-m", "postroom", "up"]
-    given = _for_server(environment, folder)
+    given_fields = _for_server(environment, folder)
     return subprocess.Popen(  # noqa: S603 - this very interpreter, with fixed words
         command,
         stdin=subprocess.DEVNULL,
         stdout=output,
         stderr=output,
         cwd=folder,
-        env=given,
+        env=given_fields,
         start_new_session=True,
     )
 
 
 def _for_server(environment: Mapping[str, str], folder: Path) -> dict[str, str]:
     """Return the environment for the server, without the client's secrets and with absolute paths."""
-    given = {name: value for name, value in environment.items() if name not in places.CLIENT_NAMES}
-    given[places.DATA_DIR_NAME] = str(folder)
+    by_name = {name: value for name, value in environment.items() if name not in places.CLIENT_NAMES}
+    by_name[places.DATA_DIR_NAME] = str(folder)
     if environment.get(places.CONFIG_NAME):
-        given[places.CONFIG_NAME] = str(places.config_file(environment))
-    return given
+        by_name[places.CONFIG_NAME] = str(places.config_file(environment))
+    return by_name
 
 
 def _wait(answers: Callable[[], bool], server: "subprocess.Popen[bytes]") -> bool:

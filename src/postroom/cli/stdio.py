@@ -149,7 +149,14 @@ class Proxy:
         """
         wanted = protocol.key_of(message.cancels)
         with self._changed:
-            request = next((one for one in [*self._waiting, *self._running] if wanted in one.owed), None)
+            request = next(
+                (
+                    pending_request
+                    for pending_request in [*self._waiting, *self._running]
+                    if wanted in pending_request.owed
+                ),
+                None,
+            )
             if request is None:
                 return self._modern
             request.drop()
@@ -191,17 +198,17 @@ class Proxy:
             if self._start is not None and time.monotonic() >= self._start_refused_until:
                 self._start_failure = self._start()
             try:
-                found = self._connected(request)
+                result = self._connected(request)
             except ServerUnavailable as error:
                 if time.monotonic() >= self._start_refused_until:
                     self._start_refused_until = time.monotonic() + self._pause.total_seconds()
                     self._pause = min(self._pause * 2, MAX_PAUSE)
                 if not self._start_failure:
                     raise
-                told = f"{error.message}; the server did not start: {self._start_failure}"
-                raise ServerUnavailable(told, value=error.value) from error
+                text = f"{error.message}; the server did not start: {self._start_failure}"
+                raise ServerUnavailable(text, value=error.value) from error
             self._pause = FIRST_PAUSE
-            return found
+            return result
 
     def _forward(self, request: PendingRequest) -> None:
         if request.dropped:
@@ -376,9 +383,9 @@ def carry(find: Callable[[], Endpoint], *, start: Callable[[], str] | None = Non
 def _take_stdout() -> int:
     """Keep stdout for the protocol, and redirect all other output of this process to stderr."""
     sys.stdout.flush()
-    kept = os.dup(sys.stdout.fileno())
+    kept_count = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    return kept
+    return kept_count
 
 
 def serve_stdio(*, start: bool, data_dir: Path | None = None, tools: str | None = None) -> int:
@@ -395,8 +402,8 @@ def serve_stdio(*, start: bool, data_dir: Path | None = None, tools: str | None 
         return ensure_server(environment, _log, data_dir=folder)
 
     def find() -> Endpoint:
-        found = locate(environment, data_dir=folder)
-        return found if tools is None else replace(found, mcp_path=f"{found.mcp_path}/{tools}")
+        endpoint = locate(environment, data_dir=folder)
+        return endpoint if tools is None else replace(endpoint, mcp_path=f"{endpoint.mcp_path}/{tools}")
 
     return carry(find, start=start_server if start else None)
 

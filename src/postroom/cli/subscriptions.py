@@ -32,13 +32,13 @@ def _(found: dict[str, Any]) -> str:
 def _(found: dict[str, Any]) -> str:
     rows = [
         (
-            one["id"],
-            one["kind"],
-            one["about"] or "every task",
-            "once" if one["once"] else "",
-            one["created_ts"],
+            item["id"],
+            item["kind"],
+            item["about"] or "every task",
+            "once" if item["once"] else "",
+            item["created_ts"],
         )
-        for one in show.items(found["subscriptions"])
+        for item in show.items(found["subscriptions"])
     ]
     return show.table(("ID", "KIND", "ABOUT", "ENDS", "SINCE"), rows, none="No subscriptions.")
 

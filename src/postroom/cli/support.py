@@ -41,16 +41,16 @@ def support_bundle(
     with show.progress(as_json=as_json):
         files, is_running = _collected(data_dir, now)
     _write(target, files, now)
-    found: dict[str, object] = {"path": str(target), "server": is_running, "files": sorted(files)}
+    fields: dict[str, object] = {"path": str(target), "server": is_running, "files": sorted(files)}
     show.answer(
-        found, as_json=as_json, text=lambda: f"Wrote {show.line(target)}. Read it before you share it."
+        fields, as_json=as_json, text=lambda: f"Wrote {show.line(target)}. Read it before you share it."
     )
 
 
 def _collected(data_dir: Path | None, now: int) -> tuple[dict[str, str], bool]:
     """Return the files, and whether a server has provided them."""
     try:
-        found = call("collect_support_bundle", data_dir=data_dir)
+        answer = call("collect_support_bundle", data_dir=data_dir)
     except ServerUnavailable as error:
         # the server is on another machine, so there are no files to read here
         if places.environment().get("POSTROOM_URL"):
@@ -58,7 +58,7 @@ def _collected(data_dir: Path | None, now: int) -> tuple[dict[str, str], bool]:
         from postroom.app.offline import support_offline
 
         return support_offline(error, data_dir=data_dir, now=now), False
-    files = found.get("files")
+    files = answer.get("files")
     if not isinstance(files, Mapping):
         raise PostroomError("the server's answer contains no files", remedy="run `postroom status`")
     return {Path(str(name)).name: str(text) for name, text in files.items()}, True

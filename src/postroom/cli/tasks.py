@@ -33,14 +33,14 @@ def _(found: dict[str, Any], sent: Mapping[str, Any]) -> str:
     show.tell_more(found, "--after")
     rows = [
         (
-            one["id"],
-            one["state"],
-            one["priority"],
-            one["holder"] or one["assignee"] or "anybody",
-            one["title"],
-            _note(one),
+            item["id"],
+            item["state"],
+            item["priority"],
+            item["holder"] or item["assignee"] or "anybody",
+            item["title"],
+            _note(item),
         )
-        for one in listed
+        for item in listed
     ]
     return show.table(("ID", "STATE", "PRIORITY", "AGENT", "TITLE", "NOTE"), rows, none="No tasks.")
 

@@ -60,13 +60,13 @@ def create(  # noqa: PLR0913 - the options of the command
 
     `postroom tokens create ci --scope mail:read --scope mail:send --project . --expires 90d`
     """
-    asked = {
+    arguments = {
         "name": name,
         "scopes": scope,
         "project": None if project is None else project_key(project),
         "life_seconds": None if expires is None else seconds(expires),
     }
-    _make("create_token", asked, out, data_dir, as_json=as_json)
+    _make("create_token", arguments, out, data_dir, as_json=as_json)
 
 
 @app.command()
@@ -81,8 +81,8 @@ def rotate(
     as_json: AsJson = False,
 ) -> None:
     """Replace a token by a new token with the same rights. The old token expires after the overlap."""
-    asked = {"name": name, "overlap_seconds": seconds(overlap)}
-    _make("rotate_token", asked, out, data_dir, as_json=as_json)
+    arguments = {"name": name, "overlap_seconds": seconds(overlap)}
+    _make("rotate_token", arguments, out, data_dir, as_json=as_json)
 
 
 @shows(app, "revoke_token")
@@ -94,14 +94,14 @@ def _(found: dict[str, Any], sent: dict[str, Any]) -> str:
 def _(found: dict[str, Any]) -> str:
     rows = [
         (
-            one["name"],
-            " ".join(one["scopes"]),
-            one["project"] or "all",
-            _state(one),
-            one["id"],
-            one["last_used_at"] or "never used",
+            item["name"],
+            " ".join(item["scopes"]),
+            item["project"] or "all",
+            _state(item),
+            item["id"],
+            item["last_used_at"] or "never used",
         )
-        for one in show.items(found.get("tokens"))
+        for item in show.items(found.get("tokens"))
     ]
     heads = ("NAME", "SCOPES", "PROJECT", "STATE", "ID", "LAST USED")
     return show.table(heads, rows, none="No tokens.")
@@ -124,19 +124,19 @@ def _make(
     if out is not None:
         _write_new(out, made.token)
     try:
-        given = {**asked, "id": made.id, "hash": made.hash}
+        given_fields = {**asked, "id": made.id, "hash": made.hash}
         try:
-            found = call(operation, data_dir=data_dir, **given)
+            answer = call(operation, data_dir=data_dir, **given_fields)
         except PostroomError as error:
             if not error.retryable:
                 raise
-            found = call(operation, data_dir=data_dir, **given)  # the first call may have arrived
+            answer = call(operation, data_dir=data_dir, **given_fields)  # the first call may have arrived
     except PostroomError:
         if out is not None:
             out.unlink(missing_ok=True)
         raise
     show.answer(
-        {**found, **({"token": made.token} if out is None else {"file": str(out.absolute())})},
+        {**answer, **({"token": made.token} if out is None else {"file": str(out.absolute())})},
         as_json=as_json,
         text=lambda: made.token if out is None else f"Wrote the token to {show.line(out)}.",
     )

@@ -44,16 +44,16 @@ def top(
     """
     server = Server.find(data_dir=data_dir)
     if as_json or once or not (sys.stdout.isatty() and sys.stdin.isatty()):
-        found = look(server)
-        show.answer(found, as_json=as_json, text=lambda: show.rendered(drawn(found)))
+        fields = look(server)
+        show.answer(fields, as_json=as_json, text=lambda: show.rendered(drawn(fields)))
         return
     _live(server)
 
 
 def look(server: Server) -> dict[str, Any]:
     """Return the content of the screen: the server, questions, runs, tasks, messages that wait for a run."""
-    found = perform(server, "list_runs")
-    runs = show.items(found.get("runs"))
+    answer = perform(server, "list_runs")
+    runs = show.items(answer.get("runs"))
     for run in runs:
         if run["state"] == "at work":
             asked = perform(server, "show_run", run=run["run_id"])
@@ -62,7 +62,7 @@ def look(server: Server) -> dict[str, Any]:
         "server": perform(server, "show_status"),
         "questions": show.items(perform(server, "list_questions", limit=500).get("questions")),
         "runs": runs,
-        "waiting": show.items(found.get("waiting")),
+        "waiting": show.items(answer.get("waiting")),
         "tasks": show.items(perform(server, "list_open_tasks").get("tasks")),
     }
 
@@ -117,13 +117,13 @@ def drawn(found: Mapping[str, Any], *, lines: int | None = None) -> "Group":
     states = {state: [run for run in found["runs"] if run["state"] == state] for state in _STATES}
     ended = [run for run in found["runs"] if run["state"] in ("done", "cancelled")][:_SHOWN_EVENTS]
     lists = [
-        ("QUESTIONS", "magenta", [_question(one, now) for one in found["questions"]]),
-        ("ACTIVE", "green", [_run(one, now, one.get("last_line", "")) for one in states["at work"]]),
-        ("QUEUED", "yellow", [_run(one, now, one["why"]) for one in states["queued"]]),
-        ("TASKS", "blue", [_task(one, now) for one in found["tasks"]]),
-        ("WAITING MESSAGES", "yellow", [_mail(one, now) for one in found["waiting"]]),
-        ("FAILED", "red", [_run(one, now, one["why"]) for one in states["failed"]]),
-        ("LATELY", "cyan", [_ended(one, now) for one in ended]),
+        ("QUESTIONS", "magenta", [_question(question, now) for question in found["questions"]]),
+        ("ACTIVE", "green", [_run(item, now, item.get("last_line", "")) for item in states["at work"]]),
+        ("QUEUED", "yellow", [_run(item, now, item["why"]) for item in states["queued"]]),
+        ("TASKS", "blue", [_task(task, now) for task in found["tasks"]]),
+        ("WAITING MESSAGES", "yellow", [_mail(item, now) for item in found["waiting"]]),
+        ("FAILED", "red", [_run(item, now, item["why"]) for item in states["failed"]]),
+        ("LATELY", "cyan", [_ended(item, now) for item in ended]),
     ]
     console = Console()
     head = _head(found, states)
@@ -131,8 +131,8 @@ def drawn(found: Mapping[str, Any], *, lines: int | None = None) -> "Group":
     if lines is not None:
         _fit(shown, lines - len(head.wrap(console, console.width)))
     parts: list[RenderableType] = [head]
-    for one in shown:
-        parts += [Text(f"{one.gap}{one.name} ({len(one.rows)})", style=one.colour), one.drawn()]
+    for item in shown:
+        parts += [Text(f"{item.gap}{item.name} ({len(item.rows)})", style=item.colour), item.drawn()]
     if len(parts) == 1:
         parts.append(Text("\nNo runs, no tasks, no waiting messages, no questions."))
     return Group(*parts)
@@ -165,17 +165,17 @@ class _List:
 
 def _fit(lists: Sequence[_List], room: int) -> None:
     """Shorten lists to `room` lines: first the longest lists to one row, then rows to one line, then gaps."""
-    for one in lists:
-        one.few = min(_FEW, len(one.rows))
-    while sum(one.height() for one in lists) > room:
+    for item in lists:
+        item.few = min(_FEW, len(item.rows))
+    while sum(item.height() for item in lists) > room:
         longest = max(lists, key=lambda one: one.few, default=None)
         if longest is None:
             return
         if longest.few > 1:
             longest.few -= 1
-        elif tall := next((one for one in reversed(lists) if len(one.rows[0]) > 1), None):
+        elif tall := next((item for item in reversed(lists) if len(item.rows[0]) > 1), None):
             tall.rows = [row[:1] for row in tall.rows]
-        elif set_off := next((one for one in reversed(lists) if one.gap), None):
+        elif set_off := next((item for item in reversed(lists) if item.gap), None):
             set_off.gap = ""
         else:
             return
@@ -230,11 +230,11 @@ def _rows(rows: Sequence[Row], room: int) -> list[list[str]]:
     """
     from rich.cells import cell_len
 
-    width, found = max(len(name) for name, *_ in rows), []
+    width, results = max(len(name) for name, *_ in rows), []
     for name, moment, state, what, said in rows:
         head, text = f"{show.line(name):<{width}} {moment:>4}{state}", show.line(what)
         beside, below = f"{head}  {text}", f"    {text}"
         fits_below = cell_len(beside) > room >= cell_len(below)
         lines = [head.rstrip(), below] if fits_below else [beside]
-        found.append([*lines, f"    {show.line(said)}"] if said else lines)
-    return found
+        results.append([*lines, f"    {show.line(said)}"] if said else lines)
+    return results

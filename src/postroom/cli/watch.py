@@ -90,24 +90,24 @@ def messages(
     shown: list[int] = []
     while True:
         leave_when_unread()
-        asked = {**who, "after": after, "shown": shown, "wait_seconds": WAIT_SECONDS}
+        arguments = {**who, "after": after, "shown": shown, "wait_seconds": WAIT_SECONDS}
         try:
             server = Server.find(timeout=timedelta(seconds=WAIT_SECONDS + 15))
-            found = server.admin(
-                "POST", "/watch", {name: one for name, one in asked.items() if one is not None}
+            answer = server.admin(
+                "POST", "/watch", {name: item for name, item in arguments.items() if item is not None}
             )
         except PostroomError as error:
             patience.wait_out(error)
             continue
         patience.reset()
         shown = []
-        for message in show.items(found.get("events")):
+        for message in show.items(answer.get("events")):
             if message.get("recalled_at") is None:
                 yield message
             shown.append(int(message["id"]))
             after = int(message["seq"])
         if after is None:
-            after = int(str(found["next"]))
+            after = int(str(answer["next"]))
 
 
 def wait_to_wake(who: Mapping[str, str], after: int | None) -> NoReturn:
@@ -123,16 +123,16 @@ def wait_to_wake(who: Mapping[str, str], after: int | None) -> NoReturn:
     name = sha256("\0".join(who.values()).encode()).hexdigest()[:16]
     with os.fdopen(
         os.open(folder / f"wake-{name}", os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600), "a+"
-    ) as kept:
+    ) as kept_text:
         try:
-            fcntl.flock(kept.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(kept_text.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise SystemExit(DONE) from None
-        kept.seek(0)
-        last = kept.read()
+        kept_text.seek(0)
+        last = kept_text.read()
         message = _unread(who, int(last) if last.isdigit() else after)
-        kept.truncate(0)
-        kept.write(str(message["seq"]))
+        kept_text.truncate(0)
+        kept_text.write(str(message["seq"]))
     names = {"agent": show.line(who["agent_name"]), "sender": show.line(message["from"])}
     sys.stderr.write(f"{WAKES.format(**names)}\n")
     raise SystemExit(WOKEN)

@@ -36,12 +36,12 @@ class Endpoint:
 
     def headers(self) -> dict[str, str]:
         """Return the headers that every request has."""
-        found = {"User-Agent": COMMANDS}
+        result = {"User-Agent": COMMANDS}
         if self.token:
-            found["Authorization"] = f"Bearer {self.token}"
+            result["Authorization"] = f"Bearer {self.token}"
         if self.agent_token:
-            found["Postroom-Agent-Token"] = self.agent_token
-        return found
+            result["Postroom-Agent-Token"] = self.agent_token
+        return result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,13 +201,13 @@ def parts(url: str) -> SplitResult:
         ConfigError: The address is not an http or https address with a host.
     """
     try:
-        found = urlsplit(url.rstrip("/"))
-        port = found.port
+        parts = urlsplit(url.rstrip("/"))
+        port = parts.port
     except ValueError as error:
         raise ConfigError(f"{url!r} is not an address: {error}", value=url) from error
-    if found.scheme not in {"http", "https"} or not found.hostname or port == 0:
+    if parts.scheme not in {"http", "https"} or not parts.hostname or port == 0:
         raise ConfigError(f"{url!r} is not an http or https address", value=url, remedy="set POSTROOM_URL")
-    return found
+    return parts
 
 
 def _connection(found: SplitResult) -> http.client.HTTPConnection:

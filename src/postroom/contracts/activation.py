@@ -240,7 +240,9 @@ class RunActivation(Record, frozen=True, kw_only=True):
         """Return a request to run an agent on a thread; a string becomes a message from a person."""
         return cls(
             thread_id=thread_id,
-            messages=tuple(Message.user(one) if isinstance(one, str) else one for one in messages),
+            messages=tuple(
+                Message.user(message) if isinstance(message, str) else message for message in messages
+            ),
             agent_id=agent_id,
             continue_run_id=continue_run_id,
             decisions=tuple(decisions),

@@ -48,19 +48,19 @@ def shown_address(text: str, schema: str) -> str:
         base, _, query = text.partition("://")[2].partition("?")
         place = base.rpartition("@")[2]
         pairs = [pair.partition("=") for pair in query.split("&")]
-        given = {name: unquote(value) for name, _, value in pairs}
-        given["dbname"] = given.get("dbname", unquote(place.partition("/")[2]))
+        by_name = {name: unquote(value) for name, _, value in pairs}
+        by_name["dbname"] = by_name.get("dbname", unquote(place.partition("/")[2]))
     else:
         words = [(name, value) for name, value in re.findall(_WORD, text)]
-        given = {
+        by_name = {
             name: re.sub(r"\\(.)", r"\1", value.removeprefix("'").removesuffix("'")) for name, value in words
         }
         place = ""
     if not place or place.startswith("/"):
         named = [
-            f"{name}={quote(given[name], safe='/,:@')}"
+            f"{name}={quote(by_name[name], safe='/,:@')}"
             for name in ("host", "hostaddr", "port")
-            if given.get(name)
+            if by_name.get(name)
         ]
-        place = f"/{quote(given.get('dbname', ''))}{'?' * bool(named)}{'&'.join(named)}"
+        place = f"/{quote(by_name.get('dbname', ''))}{'?' * bool(named)}{'&'.join(named)}"
     return f"postgresql://{place}, schema {schema}"

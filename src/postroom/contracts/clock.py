@@ -205,13 +205,13 @@ def duration_of(value: object) -> timedelta:
     Raises:
         ValueError: The value is not a text with a unit, or the duration is 0 or longer than 36,500 days.
     """
-    found = parse_duration(value) if isinstance(value, str) else None
-    found = value if isinstance(value, timedelta) else found
-    if found is None:
+    duration = parse_duration(value) if isinstance(value, str) else None
+    duration = value if isinstance(value, timedelta) else duration
+    if duration is None:
         raise ValueError(f"write a duration with its unit, such as {DURATIONS}")
-    if not timedelta(0) < found <= MAX_DURATION:
+    if not timedelta(0) < duration <= MAX_DURATION:
         raise ValueError("write a duration greater than 0 and of at most 36500d")
-    return found
+    return duration
 
 
 def parse_duration(text: str) -> timedelta | None:
@@ -221,19 +221,19 @@ def parse_duration(text: str) -> timedelta | None:
     refused.
     """
     text = text.strip()
-    if found := _ISO.fullmatch(text.upper()):
-        return _sum((_ISO_UNITS[unit], count) for unit, count in found.groupdict().items() if count)
-    found = _WRITTEN.fullmatch(" ".join(text.lower().split()))
-    return None if found is None else _written(found)
+    if match := _ISO.fullmatch(text.upper()):
+        return _sum((_ISO_UNITS[unit], count) for unit, count in match.groupdict().items() if count)
+    match = _WRITTEN.fullmatch(" ".join(text.lower().split()))
+    return None if match is None else _written(match)
 
 
 def leading_duration(text: str) -> tuple[timedelta | None, str]:
     """Return the duration at the beginning of a text, and the rest; None and the text if there is none."""
-    found = _WRITTEN.match(text.lower()) if text[:1].isdecimal() else None
-    end = 0 if found is None else found.end()
-    if found is None or not (end == len(text) or text[end].isspace()):
+    match = _WRITTEN.match(text.lower()) if text[:1].isdecimal() else None
+    end = 0 if match is None else match.end()
+    if match is None or not (end == len(text) or text[end].isspace()):
         return None, text
-    return _written(found), text[end:].strip()
+    return _written(match), text[end:].strip()
 
 
 def _written(found: re.Match[str]) -> timedelta | None:
@@ -294,8 +294,8 @@ def past_of(text: str, now: int) -> int:
         raise ValueError(f"{text!r} is not a time")
     if words.isdecimal() and len(words) in (10, 13):
         return int(words) * (1 if len(words) == 13 else 1_000)
-    if found := re.fullmatch(r"(\d{4})/(\d{1,2})/(\d{1,2})", words):
-        return from_iso(f"{found[1]}-{int(found[2]):02}-{int(found[3]):02}")
+    if match := re.fullmatch(r"(\d{4})/(\d{1,2})/(\d{1,2})", words):
+        return from_iso(f"{match[1]}-{int(match[2]):02}-{int(match[3]):02}")
     if words[:1].isalpha() or re.match(r"\d{1,2} [A-Za-z]", words):
         return from_iso(parsedate_to_datetime(words).isoformat())
     return from_iso(words)

@@ -1063,11 +1063,11 @@ def why_unreadable(error: Exception) -> str:
 
 
 def _branches(kind: type[PostroomError]) -> list[type[PostroomError]]:
-    found = [kind]
+    results = [kind]
     for child in kind.__subclasses__():
         if child.__module__ == __name__:  # a class of another module may have the code of its parent
-            found.extend(_branches(child))
-    return found
+            results.extend(_branches(child))
+    return results
 
 
 def all_errors() -> list[type[PostroomError]]:

@@ -151,14 +151,14 @@ _DEFAULT_NAMES = {"image": "picture", "audio": "sound", "video": "video", "text"
 def plain_name(name: str | None) -> str:
     """Return a file name without directories and invisible characters; the result may be empty."""
     last = (name or "").replace("\\", "/").rpartition("/")[2]
-    return "".join(one for one in last if one.isprintable() and one != "\ufffd").strip(". ")
+    return "".join(value for value in last if value.isprintable() and value != "\ufffd").strip(". ")
 
 
 def safe_name(name: str | None, media_type: str, position: int) -> str:
     """Return a usable file name, without path and invisible characters, for any name that a sender wrote."""
     plain = plain_name(name)
     if not plain:
-        ending = next((f".{one}" for one, kind in _ENDINGS.items() if kind == media_type), "")
+        ending = next((f".{value}" for value, kind in _ENDINGS.items() if kind == media_type), "")
         return f"{_DEFAULT_NAMES.get(media_type.partition('/')[0], 'file')}-{position}{ending}"
     stem, dot, ending = plain.rpartition(".")
     if dot and len(ending) <= 10:
@@ -200,8 +200,8 @@ def media_type_of(head: bytes, name: str | None, *, is_sound: bool = False) -> s
     if head[:4] == b"RIFF":
         return _RIFF.get(head[8:12], "application/octet-stream")
     if head[4:8] == b"ftyp":
-        found = _FTYP.get(head[8:12], "video/mp4")
-        return "audio/mp4" if is_sound and found == "video/mp4" else found
+        value = _FTYP.get(head[8:12], "video/mp4")
+        return "audio/mp4" if is_sound and value == "video/mp4" else value
     if head[:4] in (b"PK\x03\x04", b"PK\x05\x06"):
         return by_name if by_name.startswith(_OFFICE) else "application/zip"
     for magic, media_type in _MAGIC:
@@ -223,7 +223,7 @@ def is_text(head: bytes) -> bool:
         text = codecs.getincrementaldecoder("utf-8")().decode(head)
     except UnicodeDecodeError:
         return False
-    return all(one in "\t\n\r\f\x1b" or one >= " " for one in text)
+    return all(value in "\t\n\r\f\x1b" or value >= " " for value in text)
 
 
 def is_readable_text(media_type: str) -> bool:

@@ -44,8 +44,12 @@ class CallerRequest(Record, frozen=True, kw_only=True):
     @classmethod
     def newest(cls, messages: Iterable[Message]) -> "CallerRequest":
         """Return the request that was sent with a person's newest message; it applies from then on."""
-        asked = [one for one in messages if one.role is Role.USER and one.visibility is Visibility.ALL]
-        return cls.of(asked[-1]) if asked else cls()
+        requested_messages = [
+            message
+            for message in messages
+            if message.role is Role.USER and message.visibility is Visibility.ALL
+        ]
+        return cls.of(requested_messages[-1]) if requested_messages else cls()
 
 
 MISPLACED_RESULT = "the result belongs to no tool call"
@@ -56,7 +60,7 @@ CALLER_TOOLS = "caller_tools"
 
 def with_context(messages: Iterable[Message]) -> tuple[Message, ...]:
     """Return a conversation with the context that callers reported inserted before their messages."""
-    return tuple(one for message in messages for one in (*CallerRequest.of(message).context, message))
+    return tuple(item for message in messages for item in (*CallerRequest.of(message).context, message))
 
 
 class StopReason(StrEnum):

@@ -52,14 +52,16 @@ def servers(leases: Iterable[Lease], now: int, place: str = "") -> list[Lease]:
 
     A server is at each place that it lists in `places`, and at each place whose lease it holds.
     """
-    held = [one for one in leases if one.until > now]
+    held = [lease for lease in leases if lease.until > now]
     holders = {
-        one.holder for one in held if not place or one.name == place or place in named_places(one.about)
+        lease.holder
+        for lease in held
+        if not place or lease.name == place or place in named_places(lease.about)
     }
-    return [one for one in held if one.name.startswith(SERVER) and one.holder in holders]
+    return [lease for lease in held if lease.name.startswith(SERVER) and lease.holder in holders]
 
 
 def named_places(about: Mapping[str, Json]) -> list[str]:
     """Return the places that a server lists in its description: its host name and its labels."""
     named = about.get("places")
-    return [str(one) for one in named] if isinstance(named, list) else []
+    return [str(item) for item in named] if isinstance(named, list) else []

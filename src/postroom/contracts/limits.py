@@ -33,7 +33,7 @@ def chosen(kind: type[E], given: str, what: str) -> E:
         return kind(given)
     except ValueError as error:
         raise ConfigError(
-            f"{what} must be one of {', '.join(one.value for one in kind)}", value=repr(given)[:80]
+            f"{what} must be one of {', '.join(item.value for item in kind)}", value=repr(given)[:80]
         ) from error
 
 
@@ -216,8 +216,8 @@ class Budget:
     @property
     def limits(self) -> dict[str, int]:
         """The limits that are set, keyed by measure."""
-        found = {name: getattr(self, name) for name in _MEASURES}
-        return {name: limit for name, limit in found.items() if limit is not None}
+        by_name = {name: getattr(self, name) for name in _MEASURES}
+        return {name: limit for name, limit in by_name.items() if limit is not None}
 
     def account(self, ids: Mapping[BudgetScope, str], now: int) -> Spending | None:
         """Return an empty spending for the scope to which a run with these ids belongs now.
@@ -268,9 +268,9 @@ def _window_of(window: BudgetWindow, zone: str, minute: int) -> tuple[str, int]:
 def same_limits(budgets: tuple[Budget, ...]) -> Iterator[str]:
     """Yield each measure for which two of these budgets limit the same runs in the same period."""
     seen = set[tuple[str, ...]]()
-    for one in budgets:
-        for name in one.limits:
-            limited = (name, one.per.value, one.window or "", one.zone if one.window else "")
+    for budget in budgets:
+        for name in budget.limits:
+            limited = (name, budget.per.value, budget.window or "", budget.zone if budget.window else "")
             if limited in seen:
                 yield name
             seen.add(limited)

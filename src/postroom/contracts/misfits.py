@@ -23,22 +23,22 @@ _BOUNDS: Final = {"<=": "at most", ">=": "at least", "<": "less than", ">": "mor
 
 def place_of(said: str) -> str:
     """Return the position of the value, such as `attachments[0].name`; empty for the value as a whole."""
-    found = _AT.search(said)
-    return "" if found is None else found[1]
+    match = _AT.search(said)
+    return "" if match is None else match[1]
 
 
 def misfit(said: str) -> str:
     """Return a description of the error, preceded by the position of the value."""
     place, reason = place_of(said), _AT.sub("", said)
-    if found := _FIELD.match(reason):
+    if match := _FIELD.match(reason):
         where = f" in `{place}`" if place else ""
-        return f"`{found[2]}`{where} is {'missing' if found[1].startswith('missing') else 'unknown'}"
+        return f"`{match[2]}`{where} is {'missing' if match[1].startswith('missing') else 'unknown'}"
     subject = f"`{place}`" if place else "the value"
-    if found := _CHOICE.match(reason):
-        return f"{subject} cannot be {found[1]}"
-    if (found := _TYPE.match(reason)) is None:
+    if match := _CHOICE.match(reason):
+        return f"{subject} cannot be {match[1]}"
+    if (match := _TYPE.match(reason)) is None:
         return f"{subject}: {reason[:1].lower()}{reason[1:]}"
-    kinds, bound, number, got = found.groups()
+    kinds, bound, number, got = match.groups()
     names = [_TYPES.get(kind, kind) for kind in kinds.split(" | ") if kind != "null" or kinds == "null"]
     wanted = " or ".join(names)
     if bound == ">=" and number == "1" and "of length" in reason:

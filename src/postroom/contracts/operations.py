@@ -141,12 +141,12 @@ class Operation:
     @property
     def words(self) -> str:
         """The words of the command, after `postroom`."""
-        return " ".join(one for one in self.line.split() if not one.isupper())
+        return " ".join(part for part in self.line.split() if not part.isupper())
 
     @property
     def places(self) -> tuple[str, ...]:
         """The fields that the command takes as positional arguments, in order."""
-        return tuple(one.lower() for one in self.line.split() if one.isupper())
+        return tuple(part.lower() for part in self.line.split() if part.isupper())
 
     @property
     def help(self) -> str:

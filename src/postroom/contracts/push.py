@@ -1,6 +1,9 @@
 """Web Push: the browsers in which people are notified while no page is open."""
 
+import re
+from collections.abc import Collection
 from typing import Final
+from urllib.parse import urlsplit
 
 from postroom.contracts.records import Record
 
@@ -8,6 +11,38 @@ PUSH: Final = "push"
 """The kind of the effects that send notifications, the topic of changed subscriptions, and the name of the
 lease for storing these effects.
 """
+
+MAX_ENDPOINT_LENGTH: Final = 2_000
+"""Maximum characters of a browser's address at its push service."""
+_HOST: Final = re.compile(r"(\*\.)?[a-z0-9-]+(\.[a-z0-9-]+)+")
+_ORIGIN: Final = re.compile(r"https?://([a-z0-9.-]+|\[[0-9a-f:]+\])(:[0-9]{1,5})?")
+
+
+def is_push_service(text: str) -> bool:
+    """Return whether a text is a push service in the form that the settings accept."""
+    return bool(_HOST.fullmatch(text) or _ORIGIN.fullmatch(text))
+
+
+def is_permitted(endpoint: str, services: Collection[str]) -> bool:
+    """Return whether requests to an endpoint are permitted.
+
+    A service is a host, which is used only by https on port 443, a domain with `*.` for the hosts below it,
+    or an origin, which is used exactly as it is written.
+    """
+    try:
+        found = urlsplit(endpoint)
+        host, port = found.hostname or "", found.port
+    except ValueError:
+        return False
+    is_plain = (
+        endpoint.isascii() and endpoint.isprintable() and " " not in endpoint and "@" not in found.netloc
+    )
+    if not is_plain or len(endpoint) > MAX_ENDPOINT_LENGTH:
+        return False
+    if f"{found.scheme}://{found.netloc}" in services:
+        return True
+    below = (f"*.{host[place + 1 :]}" for place, character in enumerate(host) if character == ".")
+    return found.scheme == "https" and port in (None, 443) and any(one in services for one in (host, *below))
 
 
 class PushSubscription(Record, frozen=True, kw_only=True):

@@ -163,7 +163,13 @@ def decision_on(asked: Asked, number: str, question: str, given: Given, now: int
         InvalidArgument: The question does not accept such an answer.
     """
     named = f"question {number} ({one_line(question)[:80]})"
-    _refuse_others(asked, number, named, given.by)
+    if not may_answer(asked, given.by):
+        raise NotPermitted(
+            f"{one_line(given.by.name) or 'somebody without a name'} may not answer {named}, which is still "
+            f"open: it takes {asked.takes}, from {asked.who}",
+            value=number,
+            remedy="ask one of those who may answer; nothing was changed",
+        )
     try:
         result, words = _read(asked, given.value)
         _refuse_long("a comment", given.why)
@@ -189,13 +195,10 @@ def decision_on(asked: Asked, number: str, question: str, given: Given, now: int
     )
 
 
-def _refuse_others(asked: Asked, number: str, named: str, by: Answerer) -> None:
-    """Refuse a person or an agent who may not answer.
+def may_answer(asked: Asked, by: Answerer) -> bool:
+    """Return whether a person or an agent may answer.
 
     People state their name themselves, so the name of an agent in `not_by` is refused with any project.
-
-    Raises:
-        NotPermitted: The person or agent may not answer.
     """
     address = by.address.casefold()
     is_named = address in [one.casefold() for one in asked.to] or (OPERATOR in asked.to and by.is_operator)
@@ -203,13 +206,7 @@ def _refuse_others(asked: Asked, number: str, named: str, by: Answerer) -> None:
     is_barred = bool(barred) and (not by.name.strip() or not address or address in barred)
     if address.startswith("human:"):
         is_barred |= _bare_name(by.name) in map(_bare_name, barred)
-    if is_barred or (asked.to and not is_named):
-        raise NotPermitted(
-            f"{one_line(by.name) or 'somebody without a name'} may not answer {named}, which is still open: "
-            f"it takes {asked.takes}, from {asked.who}",
-            value=number,
-            remedy="ask one of those who may answer; nothing was changed",
-        )
+    return not is_barred and (not asked.to or is_named)
 
 
 def _bare_name(address: str) -> str:

@@ -129,10 +129,10 @@ def end_of(text: str, most: int, *, begins_within: bool = False) -> str:
     """
     if len(text) <= most and not begins_within:
         return text
-    kept = text[-most:]
+    kept_text = text[-most:]
     if len(text) > most and text[-most - 1] == "\n":
-        return kept
-    return kept.partition("\n")[2] or kept
+        return kept_text
+    return kept_text.partition("\n")[2] or kept_text
 
 
 def sentence(text: str, *names: str) -> str:

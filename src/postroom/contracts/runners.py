@@ -59,32 +59,32 @@ def told_fields(
     """
     if not isinstance(plain, Mapping):
         raise refused("runner", type(plain).__name__, "a runner must be a table of fields")
-    known = {one.name for one in fields(kind)} | {KIND}
-    if unknown := sorted(str(name) for name in plain if name not in known):
-        raise refused(unknown[0], unknown, "unknown field", f"fields: {', '.join(sorted(known))}")
+    known_names = {item.name for item in fields(kind)} | {KIND}
+    if unknown := sorted(str(name) for name in plain if name not in known_names):
+        raise refused(unknown[0], unknown, "unknown field", f"fields: {', '.join(sorted(known_names))}")
     for name, called in needed.items():
         if name not in plain:
             raise refused(name, None, f"{called} is missing")
-    given: dict[str, Any] = dict(plain)
+    given_fields: dict[str, Any] = dict(plain)
     for name in times:
-        if given.get(name) is not None:
-            given[name] = duration(given[name], name)
-    return given
+        if given_fields.get(name) is not None:
+            given_fields[name] = duration(given_fields[name], name)
+    return given_fields
 
 
 def one_of(kind: type[T], value: object, name: str) -> T:
     """Return the enum member with the given value."""
-    known = {one.value: one for one in kind}
-    if not isinstance(value, str) or value not in known:
-        raise refused(name, value, f"{value!r} is unknown", f"use one of: {', '.join(known)}")
-    return known[value]
+    by_value = {item.value: item for item in kind}
+    if not isinstance(value, str) or value not in by_value:
+        raise refused(name, value, f"{value!r} is unknown", f"use one of: {', '.join(by_value)}")
+    return by_value[value]
 
 
 def words(value: object, name: str) -> tuple[str, ...]:
     """Check that a value is a list of texts that can be arguments of a program, and return the texts."""
-    if not isinstance(value, tuple | list) or not all(isinstance(one, str) for one in value):
+    if not isinstance(value, tuple | list) or not all(isinstance(item, str) for item in value):
         raise refused(name, value, "this must be a list of texts")
-    if not all(can_be_given(one) for one in value):
+    if not all(can_be_given(item) for item in value):
         raise refused(
             name, value, "a text contains a zero byte or half a character, which no program accepts"
         )
@@ -200,7 +200,7 @@ class ModelRunner:
         refuse_switch(self.claims_tasks, "claims_tasks")
         refuse_time(self.timeout, "timeout")
         object.__setattr__(self, "tools", words(self.tools, "tools"))
-        if wrong := [one for one in self.tools if not _TOOL.fullmatch(one)]:
+        if wrong := [tool for tool in self.tools if not _TOOL.fullmatch(tool)]:
             raise refused("tools", wrong, "these are not names of operations")
         if len(set(self.tools)) < len(self.tools):
             raise refused("tools", list(self.tools), "an operation is listed twice")
@@ -228,9 +228,9 @@ class ModelRunner:
             InvalidRunner: A field is unknown, missing or breaks its rule.
         """
         needed = {"base_url": "the URL of the endpoint", "model": "the name of the model"}
-        given = told_fields(plain, cls, times=("timeout",), needed=needed)
-        given.pop(KIND, None)
-        return cls(**given)
+        given_fields = told_fields(plain, cls, times=("timeout",), needed=needed)
+        given_fields.pop(KIND, None)
+        return cls(**given_fields)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -324,9 +324,9 @@ class HttpRunner:
             InvalidRunner: A field is unknown, missing or breaks its rule.
         """
         needed = {"url": "the URL of the other server"}
-        given = told_fields(plain, cls, times=("timeout",), needed=needed)
-        given.pop(KIND, None)
-        return cls(**given)
+        given_fields = told_fields(plain, cls, times=("timeout",), needed=needed)
+        given_fields.pop(KIND, None)
+        return cls(**given_fields)
 
 
 def _address(value: object, name: str) -> SplitResult:
@@ -457,8 +457,8 @@ class Runner:
         if self.argv and not self.argv[0].strip():
             raise refused("argv", self.argv[0], "the first word must be the program, and is empty")
         if self.recipe is Recipe.SHELL and not self.argv:
-            known = ", ".join(one.value for one in Recipe if one is not Recipe.SHELL)
-            remedy = f"give the program and its arguments, or a recipe with a command: {known}"
+            known_value = ", ".join(recipe.value for recipe in Recipe if recipe is not Recipe.SHELL)
+            remedy = f"give the program and its arguments, or a recipe with a command: {known_value}"
             raise refused(
                 "argv", (), "no command is given, and the recipe 'shell' has no default command", remedy
             )

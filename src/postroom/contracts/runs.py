@@ -293,8 +293,10 @@ class RunRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def open_tickets(self) -> tuple[RunWaitingTicket, ...]:
         """The unanswered questions that the run waits for; other events may resume it, too."""
-        told = [one.ticket for one in self.answered]
-        return tuple(one for one in (self.waiting.tickets if self.waiting else ()) if one not in told)
+        tickets = [answered.ticket for answered in self.answered]
+        return tuple(
+            ticket for ticket in (self.waiting.tickets if self.waiting else ()) if ticket not in tickets
+        )
 
     @property
     def is_background_task_waiting(self) -> bool:
@@ -482,13 +484,13 @@ class Conversation(Record, frozen=True, kw_only=True):
 
     def since(self, kept: frozenset[str], run_id: str) -> int:
         """Return the creation time of the oldest run that a summary of all messages but `kept` omits."""
-        said = {_said_by(message) for message in self.messages if message.id in kept}
+        fields = {_said_by(message) for message in self.messages if message.id in kept}
         return min(
             (
                 turn.created_at
                 for turn in self.turns
                 if turn.is_to_come
-                or turn.run_id in said
+                or turn.run_id in fields
                 or turn.run_id == run_id
                 or not kept.isdisjoint(turn.asked)
             ),

@@ -51,5 +51,5 @@ def proof_of(secret: str, headers: Mapping[str, str], content: bytes, *, now: in
 
 def same_secret(given: str, expected: str) -> bool:
     """Compare secrets in a time that does not depend on their lengths or on the first difference."""
-    hashes = (hashlib.sha256(one.encode("utf-8", "surrogatepass")).digest() for one in (given, expected))
+    hashes = (hashlib.sha256(value.encode("utf-8", "surrogatepass")).digest() for value in (given, expected))
     return hmac.compare_digest(*hashes)

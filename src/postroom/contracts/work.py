@@ -359,15 +359,15 @@ def plain(value: object) -> object:
     if is_dataclass(value) and not isinstance(value, type):
         return {name: _plain(name, field) for name, field in asdict(value).items()}
     if isinstance(value, Mapping):
-        return {key: plain(one) for key, one in value.items()}
-    return [plain(one) for one in value] if isinstance(value, (list, tuple)) else value
+        return {key: plain(item) for key, item in value.items()}
+    return [plain(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def _plain(name: str, value: object) -> object:
     if isinstance(value, Record):
         return as_plain(value)
     if isinstance(value, Mapping):
-        return {key: _plain(name if name.endswith(INSTANTS) else key, one) for key, one in value.items()}
+        return {key: _plain(name if name.endswith(INSTANTS) else key, item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain("", one) for one in value]
+        return [_plain("", item) for item in value]
     return iso(value) if isinstance(value, int) and name.endswith(INSTANTS) else value

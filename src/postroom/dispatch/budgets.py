@@ -68,8 +68,8 @@ class Room:
     def full_keys(self) -> list[str]:
         """Return the limit keys under which no further run may begin."""
         prefix = f"{LimitScope.KEY}:"
-        found = {scope for scope in (*self.used, *self.closed) if scope.startswith(prefix)}
-        return sorted(key for scope in found if not self.has("", key := scope.removeprefix(prefix)))
+        fields = {scope for scope in (*self.used, *self.closed) if scope.startswith(prefix)}
+        return sorted(key for scope in fields if not self.has("", key := scope.removeprefix(prefix)))
 
     def _has(self, limit: Limit, scope: str | None) -> bool:
         if scope is None:
@@ -237,7 +237,7 @@ class Budgets:
             return Start()
         ids = _ids(dispatch, run)
         allowed = set() if run.waiting is None else _allowed(run)
-        counted = [one for one in self._counted(ids, now) if one[1].scope not in allowed]
+        counted = [item for item in self._counted(ids, now) if item[1].scope not in allowed]
         spent = tx.runs.threads.spending([account.scope for _, account in counted])
         tickets = list[RunWaitingTicket]()
         for budget, account in counted:
@@ -356,7 +356,7 @@ def is_start(run: RunRecord) -> bool:
     waiting = run.waiting
     if waiting is None:
         return run.status is RunStatus.CREATED
-    return all(one.tool_name == BUDGET_TOOL for one in waiting.tickets)
+    return all(ticket.tool_name == BUDGET_TOOL for ticket in waiting.tickets)
 
 
 def missed_deadline(run: RunRecord, now: int) -> DeadlinePassed | None:
@@ -368,7 +368,7 @@ def missed_deadline(run: RunRecord, now: int) -> DeadlinePassed | None:
 
 def late_asking(tx: Transaction) -> list[RunRecord]:
     """Return the runs that ask on behalf of a budget whether they may start, and missed their deadline."""
-    asking = {one.asked_by for one in tx.runs.threads.asked()}
+    asking = {item.asked_by for item in tx.runs.threads.asked()}
     runs = [tx.runs.threads.load_run(run_id) for run_id in sorted(asking)]
     return [run for run in runs if run is not None and missed_deadline(run, tx.now()) is not None]
 
@@ -386,7 +386,7 @@ def asks(runs: RunTables, spent: Spending) -> bool:
 
 def question_about(run: RunRecord, scope: str) -> RunWaitingTicket | None:
     """Return the open question of a run about the budget of a scope."""
-    return next((one for one in run.open_tickets if _scope_of(one) == scope), None)
+    return next((ticket for ticket in run.open_tickets if _scope_of(ticket) == scope), None)
 
 
 def held_threads(
@@ -396,26 +396,26 @@ def held_threads(
 
     `starting` counts, for each scope, the runs that may start according to this decision.
     """
-    found, crowded = [], []
+    items, crowded = [], []
     for dispatch in tx.runs.dispatches.first_due(thread_ids):
         run = tx.runs.threads.load_run(dispatch.run_id)
         if run is None or dispatch.deadline_at is not None:
             continue
         start = budgets.start(tx, dispatch, run, starting=starting, is_now=starting is None)
         if start.held is not None and start.holds_thread:
-            found.append((dispatch.thread_id, start.held))
+            items.append((dispatch.thread_id, start.held))
         elif start.held is not None:
             crowded.append(dispatch.thread_id)
-    return found, crowded
+    return items, crowded
 
 
 def hold_threads(tx: Transaction, *, budgets: Budgets, thread_ids: Sequence[str]) -> int:
     """Mark each thread that a budget holds as held in the database; return the number of these threads."""
     tx.lock(*map(thread_lock, thread_ids), LIMITS)
-    found, _ = held_threads(tx, budgets=budgets, thread_ids=thread_ids)
-    for thread_id, held in found:
+    items, _ = held_threads(tx, budgets=budgets, thread_ids=thread_ids)
+    for thread_id, held in items:
         tx.runs.dispatches.hold(thread_id, held.scope, held.until)
-    return len(found)
+    return len(items)
 
 
 def begin_to_ask(tx: Transaction, run_id: str, tickets: Sequence[RunWaitingTicket]) -> None:
@@ -429,21 +429,21 @@ def settle(tx: Transaction, run: RunRecord, answers: Sequence[AnsweredTicket]) -
 
     `run` already contains the answers. Earlier use is not subtracted from the granted amount.
     """
-    for one in answers:
-        scope = _scope_of(one.ticket)
+    for answered in answers:
+        scope = _scope_of(answered.ticket)
         if scope is None:
             continue
-        facts, threads = _facts(one.ticket), tx.runs.threads
+        facts, threads = _facts(answered.ticket), tx.runs.threads
         until, spent = facts.get("until"), threads.spending([scope])[scope]
-        if one.decision.approved:
+        if answered.decision.approved:
             limits = facts.get("grant") or {facts["limit"]: facts["allowed"]}
-            given = {name: -max(limit, getattr(spent, name)) for name, limit in limits.items()}
+            given_fields = {name: -max(limit, getattr(spent, name)) for name, limit in limits.items()}
             if question_about(run, scope) is None:
                 # the asking run resumes, even if other runs start before it
-                given["runs"] = given.get("runs", 0) + 1
+                given_fields["runs"] = given_fields.get("runs", 0) + 1
                 if spent.asked_by == run.run_id:
                     threads.put_asker(scope, until, "")
-            threads.spend([_of(Spending(scope=scope, until=until), **given)])
+            threads.spend([_of(Spending(scope=scope, until=until), **given_fields)])
             tx.runs.dispatches.release_held(scope, until)
         elif until is not None:
             threads.put_asker(scope, until, "", is_refused=True)
@@ -474,13 +474,13 @@ async def release_abandoned(store: SqlStore) -> None:
     """
 
     def left(tx: Transaction) -> list[Spending]:
-        return [one for one in tx.runs.threads.asked() if not asks(tx.runs, one)]
+        return [spending for spending in tx.runs.threads.asked() if not asks(tx.runs, spending)]
 
     def release(tx: Transaction) -> None:
         tx.lock(LIMITS)
-        for one in left(tx):
-            tx.runs.threads.put_asker(one.scope, one.until, "", is_refused=one.is_refused)
-            tx.runs.dispatches.release_held(one.scope, one.until)
+        for spending in left(tx):
+            tx.runs.threads.put_asker(spending.scope, spending.until, "", is_refused=spending.is_refused)
+            tx.runs.dispatches.release_held(spending.scope, spending.until)
 
     if await store.read(left):
         await store.write(release, key=LIMITS)
@@ -498,9 +498,9 @@ def _costs(used: Usage, wall_ms: int) -> dict[str, int]:
 
 def _allowed(run: RunRecord) -> set[str | None]:
     """Return the scopes for which a person has approved the run's question."""
-    yes = {one.ticket.ticket_id for one in run.answered if one.decision.approved}
+    yes = {answered.ticket.ticket_id for answered in run.answered if answered.decision.approved}
     tickets = run.waiting.tickets if run.waiting is not None else ()
-    return {_scope_of(one) for one in tickets if one.ticket_id in yes}
+    return {_scope_of(ticket) for ticket in tickets if ticket.ticket_id in yes}
 
 
 def _ids(dispatch: RunDispatch, run: RunRecord) -> dict[BudgetScope, str]:

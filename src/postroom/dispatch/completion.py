@@ -173,10 +173,10 @@ def classify(
 
 def _told_by(error: BaseException) -> str:
     try:
-        said = str(error)
+        text = str(error)
     except Exception as own:  # this is user code, so nothing but its own failure can be reported
-        said = f"its text cannot be read ({type(own).__name__})"
-    return f"{type(error).__name__}: {said}" if said.strip() else type(error).__name__
+        text = f"its text cannot be read ({type(own).__name__})"
+    return f"{type(error).__name__}: {text}" if text.strip() else type(error).__name__
 
 
 def backoff_ms(config: MailboxConfig, attempt: int) -> int:
@@ -482,8 +482,8 @@ class Workers:
         execution that was cancelled before is not stopped again, because it is already ending and storing its
         output.
         """
-        known = (worker.job for worker in self.executing.values() if worker.dispatch_id == dispatch_id)
-        is_ending = any(job is not None and job.is_cancelled for job in known)
+        known_jobs = (worker.job for worker in self.executing.values() if worker.dispatch_id == dispatch_id)
+        is_ending = any(job is not None and job.is_cancelled for job in known_jobs)
         return self.stop(dispatch_id, is_told=tell(dispatch_id) or is_ending)
 
     def idle_threads(self) -> list[str]:
@@ -524,10 +524,10 @@ def claimed_next(tx: Transaction, thread_id: str, asks: ClaimAsk) -> Claimed | H
 
     The caller holds the lock of the thread and, if there are limits or budgets, the lock of limits.
     """
-    found = _next(tx, thread_id, asks, tx.runs.dispatches.due(thread_id))
-    start = None if found is None else found.start
-    if found is None or start is None or start.held is None:
-        return None if found is None else _begun(tx, found, asks)
+    claimed = _next(tx, thread_id, asks, tx.runs.dispatches.due(thread_id))
+    start = None if claimed is None else claimed.start
+    if claimed is None or start is None or start.held is None:
+        return None if claimed is None else _begun(tx, claimed, asks)
     if start.holds_thread:
         tx.runs.dispatches.hold(thread_id, start.held.scope, start.held.until)
     return start.held
@@ -685,10 +685,10 @@ class Completion:
         if job.has_followers and asks is not None:
             looks.append(due_look(thread_id, job.ended_at, dispatch))
         state = tx.runs.state(*looks)
-        run, asked = state.run, commands_in(tx, dispatch) if state.has_commands else []
+        run, commands = state.run, commands_in(tx, dispatch) if state.has_commands else []
         is_over = run is not None and run.status is RunStatus.DONE
-        is_asked = bool(asked) and not is_over
-        is_cancelled = is_asked and any(one.cancels for one in asked)
+        is_asked = bool(commands) and not is_over
+        is_cancelled = is_asked and any(command.cancels for command in commands)
         if is_cancelled:
             result = replace(result, termination=TerminationReason.cancelled(), waiting=None)
         answer = ended = None
@@ -702,7 +702,7 @@ class Completion:
             )
             return acked if isinstance(acked, StaleClaim) else Ending()
         following = None
-        is_done = not asked and run.status is RunStatus.DONE
+        is_done = not commands and run.status is RunStatus.DONE
         if asks is not None and asks.budgets is None and state.queued and is_done:  # budgets see this end
             due = tx.runs.dispatches.due(thread_id, behind=dispatch, now=job.ended_at)
             following = _next(tx, thread_id, asks, due)
@@ -725,7 +725,7 @@ class Completion:
         tx.tell(*((WORK,) if core.config.limits or core.budgets.holds_back else ()))
         if core.effects is not None:
             core.effects.write(tx, run, accept)
-        tells, unasked = self._resumed(tx, dispatch, run, asked) if asked else (None, ())
+        tells, unasked = self._resumed(tx, dispatch, run, commands) if commands else (None, ())
         claimed: Claimed | Held | None = None
         if asks is not None and (following is not None or done.leaves_queued or tells is not None):
             claimed = following.noted(tx, asks) if following else claimed_next(tx, thread_id, asks)
@@ -766,8 +766,8 @@ class Completion:
         if run.status is not RunStatus.WAITING:
             return None, ()
         open_calls = {ticket.tool_call_id for ticket in run.open_tickets}
-        decisions = [one for command in asked for one in command.decisions]
-        wanted = [one for one in decisions if one[0] in open_calls]
+        decisions = [decision for command in asked for decision in command.decisions]
+        wanted = [decision for decision in decisions if decision[0] in open_calls]
         unasked = tuple(call for call, _ in decisions if call not in open_calls)
         return self.submissions.resumed_in(tx, run, wanted) if wanted else None, unasked
 
@@ -1177,34 +1177,41 @@ def heeded(tx: Transaction, row: RunDispatch) -> RunDispatch:
     A run that was asked to end is withdrawn. A run that has not read its decisions yet gets them when it
     starts again.
     """
-    asked = commands_in(tx, row)
-    if not asked:
+    commands = commands_in(tx, row)
+    if not commands:
         return row
     tx.runs.dispatches.drop_commands(row.dispatch_id)
     if row.status is not RunDispatchStatus.QUEUED:
         return row
-    if any(one.cancels for one in asked):
+    if any(command.cancels for command in commands):
         return tx.runs.dispatches.cancel(row.dispatch_id) or row
     run = tx.runs.threads.load_run(row.run_id)
     if run is not None and owns(row, run):
-        decisions = [one for command in asked for one in command.decisions]
+        decisions = [decision for command in commands for decision in command.decisions]
         tx.runs.commit(ThreadCommit(thread_id=run.thread_id, run=with_decisions(run, decisions)))
     return row
 
 
 def with_decisions(run: RunRecord, decisions: Sequence[tuple[str, ToolCallResume]]) -> RunRecord:
     """Return the run with its unused decisions, so that it gets them when it is executed again."""
-    kept = run.activation
-    if kept is None:
+    snapshot = run.activation
+    if snapshot is None:
         return run
-    told = [
+    answered_tickets = [
         AnsweredTicket(ticket=ticket, decision=decision)
         for call, decision in decisions
         for ticket in run.open_tickets
         if ticket.tool_call_id == call
     ]
-    seeded = (*kept.seeded_decisions, *(one for one in decisions if one not in kept.seeded_decisions))
-    return replace(run, answered=(*run.answered, *told), activation=replace(kept, seeded_decisions=seeded))
+    seeded = (
+        *snapshot.seeded_decisions,
+        *(decision for decision in decisions if decision not in snapshot.seeded_decisions),
+    )
+    return replace(
+        run,
+        answered=(*run.answered, *answered_tickets),
+        activation=replace(snapshot, seeded_decisions=seeded),
+    )
 
 
 def result_of(

@@ -154,7 +154,7 @@ class MailboxConfig:
     def __post_init__(self) -> None:
         for name, kind in (("limits", Limit), ("budgets", Budget)):
             given = getattr(self, name)
-            if not isinstance(given, tuple) or not all(isinstance(one, kind) for one in given):
+            if not isinstance(given, tuple) or not all(isinstance(item, kind) for item in given):
                 raise ConfigError(
                     f"{name} must be a tuple of {kind.__name__}",
                     value=repr(given)[:80],
@@ -162,7 +162,7 @@ class MailboxConfig:
                 )
         final: object = self.give_up_on
         if not isinstance(final, tuple) or not all(
-            isinstance(one, type) and issubclass(one, Exception) for one in final
+            isinstance(item, type) and issubclass(item, Exception) for item in final
         ):
             raise ConfigError(
                 "give_up_on must be a tuple of exception classes",

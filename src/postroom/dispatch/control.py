@@ -174,15 +174,19 @@ class Control:
             is_queued = row is not None and row.status is RunDispatchStatus.QUEUED
             if run is None or run.waiting is None or run.activation is None or row is None or not is_queued:
                 return False
-            kept = tuple(one for one in run.answered if one.decision.decision_id != decision_id)
-            if len(kept) == len(run.answered):
+            kept_answered_tickets = tuple(
+                answered for answered in run.answered if answered.decision.decision_id != decision_id
+            )
+            if len(kept_answered_tickets) == len(run.answered):
                 return False
             others = tuple(
-                one for one in run.activation.seeded_decisions if one[1].decision_id != decision_id
+                decision
+                for decision in run.activation.seeded_decisions
+                if decision[1].decision_id != decision_id
             )
             since = run.waiting.since_dispatch_id
             activation = replace(run.activation, seeded_decisions=others)
-            run = replace(run, answered=kept, activation=activation)
+            run = replace(run, answered=kept_answered_tickets, activation=activation)
             if not others and not activation.trigger_message_ids:  # nothing else makes the run continue
                 tx.runs.dispatches.cancel(row.dispatch_id)
                 run = replace(run, dispatch_id=since)
@@ -233,12 +237,12 @@ class Control:
             row = tx.runs.dispatches.load(run.dispatch_id or "") if run is not None else None
             if run is None or row is None or row.status is not RunDispatchStatus.CLAIMED:
                 return None
-            kept = commands_in(tx, row)
+            kept_commands = commands_in(tx, row)
             # A run that was claimed after its question timed out continues, regardless of the clock that
             # decided that.
             now = max(tx.now(), row.claimed_at or 0)
-            for one in fresh_decisions(run, request.decisions, kept, now=now):
-                command = LiveRunCommand(kind=LiveCommandKind.DECISION, decisions=(one,))
+            for item in fresh_decisions(run, request.decisions, kept_commands, now=now):
+                command = LiveRunCommand(kind=LiveCommandKind.DECISION, decisions=(item,))
                 tx.runs.dispatches.put_command(row, command)
             return row
 
@@ -375,16 +379,16 @@ def fresh_decisions(
         StaleDecision: A question already has another answer, has timed out, or is not one of those that a
             waiting run has stored.
     """
-    asked = {ticket.tool_call_id: ticket for ticket in run.open_tickets}
-    told = {one.ticket.tool_call_id: one.decision for one in run.answered}
-    told = {call: decision for call, decision in told.items() if call not in asked}
-    told |= {call: decision for command in kept for call, decision in command.decisions}
+    by_tool_call_id = {ticket.tool_call_id: ticket for ticket in run.open_tickets}
+    fields = {answered.ticket.tool_call_id: answered.decision for answered in run.answered}
+    fields = {call: decision for call, decision in fields.items() if call not in by_tool_call_id}
+    fields |= {call: decision for command in kept for call, decision in command.decisions}
     fresh: list[tuple[str, ToolCallResume]] = []
     for call, decision in decisions:
-        if call in asked:
-            asked[call].refuse_late(now)
-        before = told.get(call)
-        if before is None and run.status is RunStatus.WAITING and call not in asked:
+        if call in by_tool_call_id:
+            by_tool_call_id[call].refuse_late(now)
+        before = fields.get(call)
+        if before is None and run.status is RunStatus.WAITING and call not in by_tool_call_id:
             raise StaleDecision(f"run {run.run_id} is not waiting for a decision on {call!r}", value=call)
         if before is None:
             fresh.append((call, decision))

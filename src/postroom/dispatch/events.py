@@ -268,10 +268,10 @@ def message_kind(message: Message) -> str:
     """Return the name that events use for messages of this kind."""
     if message.role in (Role.ASSISTANT, Role.TOOL):
         return "assistant_output" if message.role is Role.ASSISTANT else "tool_result"
-    said = "system" if message.role is Role.SYSTEM else "user_input"
+    text = "system" if message.role is Role.SYSTEM else "user_input"
     if message.visibility is Visibility.ALL:
-        return said
-    return f"internal_{said}"
+        return text
+    return f"internal_{text}"
 
 
 class CheckpointRepair:
@@ -344,10 +344,10 @@ class CheckpointRepair:
 
 def _stretches(records: Sequence[MessageRecord]) -> list[tuple[int, list[Message]]]:
     """Group messages into gap-free sequences, each paired with the number of its first message."""
-    found: list[tuple[int, list[Message]]] = []
+    results: list[tuple[int, list[Message]]] = []
     for record in records:
-        if found and record.seq == found[-1][0] + len(found[-1][1]):
-            found[-1][1].append(record.message)
+        if results and record.seq == results[-1][0] + len(results[-1][1]):
+            results[-1][1].append(record.message)
         else:
-            found.append((record.seq, [record.message]))
-    return found
+            results.append((record.seq, [record.message]))
+    return results

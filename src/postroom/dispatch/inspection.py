@@ -109,15 +109,15 @@ class Inspection:
         run = await self._core.threads.load_run(row.run_id)
         if run is None or run.activation is None:
             raise UnknownRun(f"the run {row.run_id!r} of the dead letter no longer exists", value=row.run_id)
-        kept = run.activation
+        snapshot = run.activation
         again = RunActivation(
             thread_id=run.thread_id,
             agent_id=run.agent_id,
-            options=kept.options,
-            trace=replace(kept.trace, run_mode=RunMode.SCHEDULED, parent_run_id=run.run_id),
-            delivery=replace(kept.delivery, delay_ms=0, deadline_at=None),
+            options=snapshot.options,
+            trace=replace(snapshot.trace, run_mode=RunMode.SCHEDULED, parent_run_id=run.run_id),
+            delivery=replace(snapshot.delivery, delay_ms=0, deadline_at=None),
             hints=RunHints(run_id=replayed_as(dispatch_id), resolution_id=run.resolution_id),
-            committed_message_ids=kept.trigger_message_ids,
+            committed_message_ids=snapshot.trigger_message_ids,
         )
         result = await self._begun_before(again.run_id or "")
         if result is None:
@@ -206,7 +206,7 @@ class Inspection:
             if run.waiting is not None and run.holds_others and run.run_id != row.run_id:
                 return _behind(run, run.waiting.tickets[0])
         queued = await dispatches.list_dispatches(row.thread_id, (RunDispatchStatus.QUEUED,), limit=MAX_PAGE)
-        first = next((one for one in queued if one.available_at <= now), row)
+        first = next((dispatch for dispatch in queued if dispatch.available_at <= now), row)
         if first.dispatch_id != row.dispatch_id:
             return Reason(
                 why=WhyNot.BEHIND_OTHERS,
@@ -268,9 +268,9 @@ class Inspection:
 def _told_of_place(tx: Transaction, place: str) -> str:
     """Return a text that names the running servers which can execute a run of this place."""
     leases, now = tx.leases.listed(), tx.now()
-    if there := [one.holder for one in servers(leases, now, place)]:
+    if there := [lease.holder for lease in servers(leases, now, place)]:
         return f"its place is {place}, so only {' or '.join(there)} can execute it"
-    up = ", ".join(one.holder for one in servers(leases, now)) or "none"
+    up = ", ".join(lease.holder for lease in servers(leases, now)) or "none"
     return f"its place is {place}, but no running server has this place; running: {up}"
 
 

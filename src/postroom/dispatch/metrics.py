@@ -147,7 +147,7 @@ class MailboxMetrics:
 
     def collect(self) -> "Iterable[Metric]":
         """Return the text for Prometheus."""
-        return [kept.collect() for kept in self._kept()]
+        return [item.collect() for item in self._kept()]
 
     def value(self, name: str, **labels: str) -> float:
         """Return the value of one metric; 0 if it was never recorded.
@@ -155,16 +155,16 @@ class MailboxMetrics:
         Raises:
             InvalidArgument: No metric has this name, or it has other labels.
         """
-        for kept in self._kept():
-            recorded = kept.samples().get(name)
+        for item in self._kept():
+            recorded = item.samples().get(name)
             if recorded is None:
                 continue
-            if labels.keys() != set(kept.labels):
-                needs = ", ".join(kept.labels) or "none"
+            if labels.keys() != set(item.labels):
+                needs = ", ".join(item.labels) or "none"
                 raise InvalidArgument(
                     f"{name} has other labels", value=[*labels], remedy=f"its labels: {needs}"
                 )
-            return recorded.get(tuple(labels[label] for label in kept.labels), 0.0)
+            return recorded.get(tuple(labels[label] for label in item.labels), 0.0)
         raise InvalidArgument(
             f"a mailbox has no metric {name!r}",
             value=name,
@@ -172,7 +172,7 @@ class MailboxMetrics:
         )
 
     def _kept(self) -> list[_Number | _Seconds]:
-        return [kept for kept in vars(self).values() if isinstance(kept, _Number | _Seconds)]
+        return [item for item in vars(self).values() if isinstance(item, _Number | _Seconds)]
 
     async def observed(self, operation: str, work: Awaitable[T]) -> T:
         """Await a store operation and record its time and result."""

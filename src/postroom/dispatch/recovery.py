@@ -161,7 +161,7 @@ class Recovery:
             after = page[-1].run_id
         in_order = sorted(prepared, key=lambda run: (_priority_of(run), run.created_at, run.run_id))
         thread_ids = dict.fromkeys(run.thread_id for run in in_order)
-        await self._dispatcher.try_all([one for one in thread_ids if one not in queued_threads])
+        await self._dispatcher.try_all([value for value in thread_ids if value not in queued_threads])
         return enqueued
 
     async def take_up_left_over(self) -> int:
@@ -317,12 +317,12 @@ class Rounds:
             held, crowded = await self._hold_back(due)
             self._core.budgets.holds_back = bool(crowded)
             if not held:
-                due = [one for one in due if one.thread_id not in crowded]
+                due = [item for item in due if item.thread_id not in crowded]
                 break
             due, self._due_at = await self._core.store.read(partial(self._due, limit=limit))
-        for one in due:
-            self._dispatcher.workers.get_or_create(one.thread_id).expect(one.tenant)
-        started = await self._dispatcher.try_all([one.thread_id for one in due]) if due else 0
+        for item in due:
+            self._dispatcher.workers.get_or_create(item.thread_id).expect(item.tenant)
+        started = await self._dispatcher.try_all([item.thread_id for item in due]) if due else 0
         if slots.waiting and slots.free:  # threads without due work may be waiting for slots
             await self._dispatcher.next_in_line()
         is_bounded = bool(self._core.config.limits) or self._core.budgets.holds_back
@@ -338,11 +338,11 @@ class Rounds:
         """
         held, budgets, starting, crowded = 0, self._core.budgets, Counter[str](), set[str]()
         for first in range(0, len(due), _HELD_AT_ONCE):
-            thread_ids = [one.thread_id for one in due[first : first + _HELD_AT_ONCE]]
+            thread_ids = [due.thread_id for due in due[first : first + _HELD_AT_ONCE]]
             look = partial(held_threads, budgets=budgets, thread_ids=thread_ids, starting=starting)
-            found, waiting = await self._core.store.read(look)
+            items, waiting = await self._core.store.read(look)
             crowded.update(waiting)
-            if found:
+            if items:
                 hold = partial(hold_threads, budgets=budgets, thread_ids=sorted(thread_ids))
                 held += await self._core.store.write(hold, key=LIMITS)
         return held, frozenset(crowded)
@@ -352,13 +352,18 @@ class Rounds:
         core = self._core
 
         def ended(tx: Transaction) -> list[tuple[RunRecord, str, str]]:
-            found = []
-            for one in tx.runs.threads.asked():
-                run = tx.runs.threads.load_run(one.asked_by)
-                ticket = None if run is None else question_about(run, one.scope)
-                if one.until is not None and one.until <= tx.now() and run is not None and ticket is not None:
-                    found.append((run, ticket.tool_call_id, one.scope))
-            return found
+            results = []
+            for spending in tx.runs.threads.asked():
+                run = tx.runs.threads.load_run(spending.asked_by)
+                ticket = None if run is None else question_about(run, spending.scope)
+                if (
+                    spending.until is not None
+                    and spending.until <= tx.now()
+                    and run is not None
+                    and ticket is not None
+                ):
+                    results.append((run, ticket.tool_call_id, spending.scope))
+            return results
 
         for run, call_id, scope in await core.store.read(ended):
             answer = (call_id, window_ended(scope, now=core.now()))
@@ -381,10 +386,10 @@ class Rounds:
             room = room_in(tx, limits, self._dispatcher.closed_scopes())
             full_keys = room.full_keys()
         places = None if self._core.config.places is None else self._core.places
-        found = queue.due_threads(limit, full_keys=full_keys, places=places)
-        if not found:
+        due_threads = queue.due_threads(limit, full_keys=full_keys, places=places)
+        if not due_threads:
             return [], queue.later_due_at(places)
-        if len(found) >= limit and (tenants := queue.due_tenants(_MAX_DUE)):
+        if len(due_threads) >= limit and (tenants := queue.due_tenants(_MAX_DUE)):
             # There are more due threads than were read, and those may belong to other tenants.
             each = max(limit // (len(tenants) + 1), 1)
             may = [tenant for tenant in ("", *tenants) if room is None or room.has(tenant, "")]
@@ -392,12 +397,12 @@ class Rounds:
                 queue.due_threads(each, tenant=tenant, full_keys=full_keys, places=places)
                 for tenant in sorted(may, key=slots.used_by)[: limit + 1]
             ]
-            found = tuple(one for part in parts for one in part)
+            due_threads = tuple(item for part in parts for item in part)
         used, shares = Counter[str](), list[tuple[int, int, DueThread]]()
-        for place, one in enumerate(found):
-            shares.append((slots.used_by(one.tenant) + used[one.tenant], place, one))
-            used[one.tenant] += 1
-        due = [one for *_, one in sorted(shares) if room is None or room.take(one.tenant, one.limit_key)]
+        for place, item in enumerate(due_threads):
+            shares.append((slots.used_by(item.tenant) + used[item.tenant], place, item))
+            used[item.tenant] += 1
+        due = [item for *_, item in sorted(shares) if room is None or room.take(item.tenant, item.limit_key)]
         return due, None if due else queue.later_due_at(places)
 
     async def until_due(self) -> None:
@@ -501,9 +506,9 @@ def _open_among(tx: Transaction, thread_ids: Sequence[str]) -> frozenset[str]:
 
 def _next_turn(tx: Transaction) -> int | None:
     """Return the time at which the next budget window ends for which a run is held or asks."""
-    asked = [one.until for one in tx.runs.threads.asked() if one.until is not None]
+    requested_untils = [spending.until for spending in tx.runs.threads.asked() if spending.until is not None]
     held = tx.runs.dispatches.held_until()
-    return min((*asked, *(() if held is None else (held,))), default=None)
+    return min((*requested_untils, *(() if held is None else (held,))), default=None)
 
 
 class Lifecycle:

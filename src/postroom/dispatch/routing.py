@@ -58,31 +58,31 @@ class SeveralExecutors(RunDispatchExecutor):
 
     def cancel(self, id: str) -> bool:
         """Ask the run that has this dispatch, run or thread id to end."""
-        return any(one.cancel(id) for one in self.each())
+        return any(executor.cancel(id) for executor in self.each())
 
     async def cancel_and_wait_by_thread(self, thread_id: str) -> bool:
         """Ask the thread's run to end and wait until it has."""
-        for one in self.each():
-            if await one.cancel_and_wait_by_thread(thread_id):
+        for executor in self.each():
+            if await executor.cancel_and_wait_by_thread(thread_id):
                 return True
         return False
 
     def send_decision(self, id: str, tool_call_id: str, resume: ToolCallResume) -> bool:
         """Pass a decision to the executor of the run with this id."""
-        return any(one.send_decision(id, tool_call_id, resume) for one in self.each())
+        return any(executor.send_decision(id, tool_call_id, resume) for executor in self.each())
 
     def send_messages(self, id: str, messages: Sequence[Message]) -> bool:
         """Pass messages to the executor of the run with this id."""
-        return any(one.send_messages(id, messages) for one in self.each())
+        return any(executor.send_messages(id, messages) for executor in self.each())
 
     def wake_pending_boundary(self, id: str) -> bool:
         """Notify the executor of the run that messages are waiting."""
-        return any(one.wake_pending_boundary(id) for one in self.each())
+        return any(executor.wake_pending_boundary(id) for executor in self.each())
 
     def listen_to(self, live: LiveChannels | None) -> None:
         """Receive other processes' commands for active runs from this channel."""
-        for one in self.each():
-            one.listen_to(live)
+        for executor in self.each():
+            executor.listen_to(live)
 
     async def resolve(self, activation: RunActivation, *, pinned: str | None) -> ResolvedRunPlan:
         """Return the pin of the run."""
@@ -149,7 +149,7 @@ class JoinedEffects(RunEffects):
     def begin(self, tx: Transaction, run: RunRecord, messages: Sequence[Message]) -> object | None:
         """Call the parts until one has rows for the start of the run; return its result."""
         begun = (part.begin(tx, run, messages) for part in self._parts)
-        return next((one for one in begun if one is not None), None)
+        return next((item for item in begun if item is not None), None)
 
     def write(self, tx: Transaction, run: RunRecord, accept: Accept | None) -> None:
         """Write the rows of each part for the end of a run."""

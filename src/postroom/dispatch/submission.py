@@ -586,7 +586,7 @@ def _answers(run: RunRecord, request: RunActivation, now: int) -> list[AnsweredT
     Raises:
         StaleDecision: A question has another answer or has timed out, or the run asks other questions now.
     """
-    found: list[AnsweredTicket] = []
+    answered_tickets: list[AnsweredTicket] = []
     tickets = run.waiting.tickets if run.waiting is not None else ()
     for call_id, decision in request.decisions:
         if tickets and all(ticket.tool_call_id != call_id for ticket in tickets):
@@ -597,19 +597,21 @@ def _answers(run: RunRecord, request: RunActivation, now: int) -> list[AnsweredT
         for ticket in tickets:
             if ticket.tool_call_id != call_id:
                 continue
-            before = next((one for one in run.answered if one.ticket == ticket), None)
+            before = next((answered for answered in run.answered if answered.ticket == ticket), None)
             if before is None:
                 ticket.refuse_late(now)
-                found.append(AnsweredTicket(ticket=ticket, decision=decision))
+                answered_tickets.append(AnsweredTicket(ticket=ticket, decision=decision))
             elif before.decision.decision_id != decision.decision_id:
                 raise StaleDecision(f"question {ticket.ticket_id!r} was answered already", value=call_id)
-    return found
+    return answered_tickets
 
 
 def _joined(queued: RunActivationSnapshot, more: RunActivationSnapshot) -> RunActivationSnapshot:
     """Merge new messages and decisions into the queued request; duplicates count once."""
-    known = {resume.decision_id for _, resume in queued.seeded_decisions}
-    fresh = tuple(one for one in more.seeded_decisions if one[1].decision_id not in known)
+    known_decision_ids = {resume.decision_id for _, resume in queued.seeded_decisions}
+    fresh = tuple(
+        decision for decision in more.seeded_decisions if decision[1].decision_id not in known_decision_ids
+    )
     return replace(
         queued,
         range=more.range,
@@ -809,24 +811,29 @@ class Submissions:
         """Store requests in one commit without claiming them; a poll starts them as slots become free."""
         core, dispatcher = self._core, self._dispatcher
         cap = core.config.max_queued_per_thread
-        asked = list[Submission]()
+        submissions = list[Submission]()
         for place, request in enumerate(requests):
             if place % _AT_ONCE == _AT_ONCE - 1:
                 await asyncio.sleep(0)
             submission = Submission(request=request, queue_cap=cap)
             await self._make_ids(submission, is_new=request.continue_run_id is None)
-            asked.append(submission)
+            submissions.append(submission)
         messages: dict[str, list[str]] = {}
         for request in requests:
-            messages.setdefault(request.thread_id, []).extend(one.id or "" for one in request.messages)
+            messages.setdefault(request.thread_id, []).extend(
+                message.id or "" for message in request.messages
+            )
         locks = sorted(map(thread_lock, messages))
-        ids_of = ({one.run_id for one in asked}, {one.dispatch_id for one in asked})
+        ids_of = (
+            {submission.run_id for submission in submissions},
+            {submission.dispatch_id for submission in submissions},
+        )
 
         def submit(tx: Transaction) -> list[Prepared | _Known]:
             tx.lock(*locks)
             done = list[Prepared | _Known]()
             together = tx.runs.together(messages, *ids_of, at_most=cap or 1)
-            for place, submission in enumerate(asked, start=first):
+            for place, submission in enumerate(submissions, start=first):
                 try:
                     done.append(self._one_of_many_in(tx, together, submission))
                 except PostroomError as error:
@@ -843,8 +850,8 @@ class Submissions:
                     worker.expect(prepared.activation.delivery.tenant)
                     await dispatcher.try_dispatch_next(prepared.run.thread_id)
         return [
-            (one.run.thread_id, one.run_id, True) if isinstance(one, Prepared) else (*one, False)
-            for one in written
+            (item.run.thread_id, item.run_id, True) if isinstance(item, Prepared) else (*item, False)
+            for item in written
         ]
 
     def _one_of_many_in(
@@ -954,19 +961,21 @@ class Submissions:
             yield
         except BaseException as error:
             is_unknown = isinstance(error, StoreError)
-            for one in submissions:
-                one.prepared = None
+            for submission in submissions:
+                submission.prepared = None
             raise
         finally:
             dispatcher, tasks = self._dispatcher, self._core.tasks
-            for one in submissions:
-                thread_id = one.request.thread_id
-                is_claimed = one.prepared is not None and isinstance(one.prepared.claimed, Claimed)
-                if one.is_reserved and not is_claimed:
+            for submission in submissions:
+                thread_id = submission.request.thread_id
+                is_claimed = submission.prepared is not None and isinstance(
+                    submission.prepared.claimed, Claimed
+                )
+                if submission.is_reserved and not is_claimed:
                     worker = dispatcher.workers.get_or_create(thread_id)
                     if dispatcher.unreserve(worker) and not tasks.closed:
                         tasks.start(dispatcher.try_dispatch_next(thread_id), name=f"look at {thread_id}")
-            if is_unknown and any(one.is_reserved for one in submissions):
+            if is_unknown and any(submission.is_reserved for submission in submissions):
                 dispatcher.look_for_unexecuted()
 
     async def _gone_on(self, submission: Submission, prepared: Prepared) -> MailboxSubmitResult:
@@ -1204,18 +1213,18 @@ class Submissions:
         """
         core, scheduled = self._core, RunMode.SCHEDULED
         requests = [
-            RunActivation(thread_id=one).traced(run_mode=scheduled) for one in sorted(set(thread_ids))
+            RunActivation(thread_id=value).traced(run_mode=scheduled) for value in sorted(set(thread_ids))
         ]
-        arrivals = {one.thread_id: self._arriving(one, BusyPolicy.REJECT) for one in requests}
+        arrivals = {request.thread_id: self._arriving(request, BusyPolicy.REJECT) for request in requests}
         locks = sorted(map(thread_lock, {*arrivals, *filter(None, (within,))}))
-        if core.has_budgets and (within is not None or any(one.claims for one in arrivals.values())):
+        if core.has_budgets and (within is not None or any(arrival.claims for arrival in arrivals.values())):
             locks.append(LIMITS)  # the end of a run writes its spending, and a claim reads it
 
         def accepted(tx: Transaction) -> "T | StaleClaim":
             if locks:
                 tx.lock(*locks)
-            for one in arrivals.values():  # reset what an earlier execution of this change left
-                one.prepared, one.wakes, one.looks_again = None, False, False
+            for arrival in arrivals.values():  # reset what an earlier execution of this change left
+                arrival.prepared, arrival.wakes, arrival.looks_again = None, False, False
 
             def put(
                 thread_id: str,
@@ -1424,11 +1433,11 @@ class Submissions:
         mode: DeliveryMode | None = None,
     ) -> Prepared:
         """Read, decide and write under the thread's lock; `mode` applies to messages that become pending."""
-        request = asked = self._as_its_agent(request)
+        request = activation = self._as_its_agent(request)
         state, gave_way = tx.runs.state(_look_for(request, submission)), None
         if submission.is_queued and (submission.is_now or submission.policy is not BusyPolicy.QUEUE):
             request, state, gave_way = self._by_policy(tx, submission, request, state, mode)
-        if asked.run_id is not None and request.messages and submission.is_queued:
+        if activation.run_id is not None and request.messages and submission.is_queued:
             request = _unrepeated(tx, request, state)
         plan = self._plan(tx, request, state, submission, mode)
         # The commit uses the same read, unless it writes rows that the read does not cover.
@@ -1461,7 +1470,7 @@ class Submissions:
             ActiveRunConflict: The thread is busy, but the policy requires an idle thread, or a caller waits
                 for the run.
         """
-        run, asked, policy = state.run, request, submission.policy
+        run, activation, policy = state.run, request, submission.policy
         # A run that is stored already must not be refused because of itself.
         if request.hints.run_id is not None and run is not None and run.status is not RunStatus.WAITING:
             policy = BusyPolicy.QUEUE
@@ -1474,7 +1483,7 @@ class Submissions:
                 cancelled = self._completion.cancelled_in(tx, state.held_by or "")
             raised = tx.runs.dispatches.interrupt(request.thread_id)
             gave_way = GaveWay(*self._completion.interrupted_in(tx, raised), cancelled)
-        if gave_way is not None or request is not asked:
+        if gave_way is not None or request is not activation:
             state = tx.runs.state(_look_for(request, submission))
         return request, state, gave_way
 
@@ -1720,9 +1729,9 @@ def _due_with_answers(plan: Prepared, now: int) -> int:
     """
     own = plan.activation.delivery.delay_ms if plan.activation.delivery is not None else 0
     due = now + own
-    asked = plan.run.waiting.tickets if plan.run.waiting is not None else ()
-    given = [one for one in plan.run.answered if one.ticket in asked]
-    waits_for_earlier = plan.joins is not None and len(given) > len(plan.answers)
+    tickets = plan.run.waiting.tickets if plan.run.waiting is not None else ()
+    given_answered_tickets = [answered for answered in plan.run.answered if answered.ticket in tickets]
+    waits_for_earlier = plan.joins is not None and len(given_answered_tickets) > len(plan.answers)
     return max(due, plan.joins.available_at or 0) if plan.joins and waits_for_earlier else due
 
 
@@ -1739,10 +1748,12 @@ def _unrepeated(tx: Transaction, request: RunActivation, state: ThreadState) -> 
     if row is None or row.status is not RunDispatchStatus.QUEUED or row.run_id != run.run_id:
         return request
     ids = run.activation.trigger_message_ids
-    known = {one.message_id: _said(one.message) for one in tx.runs.messages.named(run.thread_id, ids)}
-    read, asked = [known.get(id) for id in ids], [_said(one) for one in request.messages]
-    starts = range(len(read) - len(asked) + 1)
-    if not any(read[start : start + len(asked)] == asked for start in starts):
+    by_message_id = {
+        record.message_id: _said(record.message) for record in tx.runs.messages.named(run.thread_id, ids)
+    }
+    read, messages = [by_message_id.get(id) for id in ids], [_said(message) for message in request.messages]
+    starts = range(len(read) - len(messages) + 1)
+    if not any(read[start : start + len(messages)] == messages for start in starts):
         return request
     return replace(request, messages=(), committed_message_ids=ids)
 

@@ -51,30 +51,30 @@ class Ends(RunEffects):
     def write(self, tx: Transaction, run: RunRecord, accept: Accept | None) -> None:
         """Write the event of a run that is done or asks; queue a sleeping run, due at its wake-up time."""
         is_done = run.status is RunStatus.DONE
-        asked = run.waiting.tickets if run.waiting is not None else ()
-        if asked and (asked[0].tool_name == SLEEP or asked[0].on_timeout is OnTimeout.GO_ON):
-            _wake_later(tx, run, asked[0])
-        if (asked and asked[0].tool_name == SLEEP) or (not is_done and not asked):
+        tickets = run.waiting.tickets if run.waiting is not None else ()
+        if tickets and (tickets[0].tool_name == SLEEP or tickets[0].on_timeout is OnTimeout.GO_ON):
+            _wake_later(tx, run, tickets[0])
+        if (tickets and tickets[0].tool_name == SLEEP) or (not is_done and not tickets):
             return
         kind, end = ENDED if is_done else WAITS, run.termination
         # A restarted run may wait for the same question, so each dispatch has its own event.
-        key = f"{kind}/{run.run_id}/" + (f"{asked[0].ticket_id}/{run.dispatch_id}" if asked else "")
-        told: dict[str, Json] = {
+        key = f"{kind}/{run.run_id}/" + (f"{tickets[0].ticket_id}/{run.dispatch_id}" if tickets else "")
+        fields: dict[str, Json] = {
             "text": run.final_output or "",
             "termination": end.type.value if end else None,
             "error": run.error,
         }
-        if asked:
-            told = {
-                "question": asked[0].question,
-                "question_id": asked[0].tool_call_id,
-                "tool": asked[0].tool_name,
-                "arguments": asked[0].arguments,
+        if tickets:
+            fields = {
+                "question": tickets[0].question,
+                "question_id": tickets[0].tool_call_id,
+                "tool": tickets[0].tool_name,
+                "arguments": tickets[0].arguments,
             }
         draft = CanonicalEventDraft(
             scopes=(EventScope.thread(run.thread_id), EventScope.run(run.run_id)),
             event_kind=kind,
-            payload=told,
+            payload=fields,
             correlation_id=run.dispatch_id,
             options=AppendOptions(writer_id=_WRITER, idempotency_key=key),
         )

@@ -204,13 +204,13 @@ class RunHandle:
         stores, row = self._mailbox.stores, None
         if run.status is not RunStatus.DONE and run.dispatch_id is not None:
             row = await stores.dispatches.load_dispatch(run.dispatch_id)
-        state, asked = _state(run, row, now=stores.clock.now()), open_questions(run)
+        state, tickets = _state(run, row, now=stores.clock.now()), open_questions(run)
         return RunState(
             state=state,
             text=run.final_output or "",
             error=run.error,
-            question=asked[0].question if asked and state is State.WAITING else None,
-            question_id=asked[0].tool_call_id if asked and state is State.WAITING else None,
+            question=tickets[0].question if tickets and state is State.WAITING else None,
+            question_id=tickets[0].tool_call_id if tickets and state is State.WAITING else None,
             enqueued_at=run.created_at,
             finished_at=run.finished_at,
         )
@@ -285,17 +285,19 @@ class RunHandle:
         Raises:
             InvalidArgument: The open question does not accept such an answer.
         """
-        tickets = [*open_questions(run), *(one.ticket for one in run.answered)]
-        asked = next((one for one in tickets if one.tool_call_id == question_id), None)
-        if asked is not None and (asked.asked.kind is not QuestionKind.YES_NO or not isinstance(given, str)):
+        tickets = [*open_questions(run), *(answered.ticket for answered in run.answered)]
+        ticket = next((item for item in tickets if item.tool_call_id == question_id), None)
+        if ticket is not None and (
+            ticket.asked.kind is not QuestionKind.YES_NO or not isinstance(given, str)
+        ):
             value = given if isinstance(given, str) else plain(given, "the values")
             now = self._mailbox.stores.clock.now()
             answer = Given(value=value, by=person(by), at="embedded")
             try:
-                decision = decision_on(asked.asked, question_id, asked.question, answer, now)
+                decision = decision_on(ticket.asked, question_id, ticket.question, answer, now)
                 return replace(decision, decision_id=uuid4().hex)
             except InvalidArgument:
-                if asked in open_questions(run):
+                if ticket in open_questions(run):
                     raise
         words: dict[str, Json] = {"text": given if isinstance(given, str) else ""}
         result = words | ({} if approved is None else {"approved": approved})
@@ -321,16 +323,16 @@ class RunHandle:
             page = await self._retried(partial(store.list, scope, after=after, limit=_PAGE))
             for event in page.events:
                 after = event.sequences[scope.key]
-                told = _told(event, after)
-                if told is None or (told.type == "reset" and not has_text):
+                run_event = _told(event, after)
+                if run_event is None or (run_event.type == "reset" and not has_text):
                     continue
-                if told.type == "question":
-                    if told.data == question:  # the run started again, and waits for the same answer
+                if run_event.type == "question":
+                    if run_event.data == question:  # the run started again, and waits for the same answer
                         continue
-                    question = told.data
-                has_text = told.type == "text" or (has_text and told.type != "reset")
-                yield told
-                if told.type == "end":
+                    question = run_event.data
+                has_text = run_event.type == "text" or (has_text and run_event.type != "reset")
+                yield run_event
+                if run_event.type == "end":
                     return
             if not page.events:
                 if is_over:  # the reader has the last event already
@@ -398,20 +400,25 @@ def _is_answered(run: RunRecord, question_id: str, result: Json, by: str) -> boo
     Raises:
         StaleDecision: The question has another answer, or the run does not ask it.
     """
-    asked = open_questions(run)
-    if any(one.tool_call_id == question_id for one in asked):
+    tickets = open_questions(run)
+    if any(question.tool_call_id == question_id for question in tickets):
         return False
-    given = [one.decision for one in run.answered if one.ticket.tool_call_id == question_id]
-    if given and (given[-1].result, given[-1].by) == (result, by):
+    given_resumes = [
+        answered.decision for answered in run.answered if answered.ticket.tool_call_id == question_id
+    ]
+    if given_resumes and (given_resumes[-1].result, given_resumes[-1].by) == (
+        result,
+        by,
+    ):
         return True
-    raise _not_asked(run.run_id, question_id, asked, is_answered=bool(given))
+    raise _not_asked(run.run_id, question_id, tickets, is_answered=bool(given_resumes))
 
 
 def _not_asked(
     run_id: str, question_id: str, asked: Sequence[RunWaitingTicket], *, is_answered: bool = False
 ) -> StaleDecision:
     """Return the error for an answer to a question that is not open; it names the open questions."""
-    now = ", and ".join(f"{one.question!r} (id {one.tool_call_id!r})" for one in asked) or "nothing"
+    now = ", and ".join(f"{ticket.question!r} (id {ticket.tool_call_id!r})" for ticket in asked) or "nothing"
     why = f"run {run_id} does not ask question {question_id!r} now"
     if is_answered:
         why = f"question {question_id!r} of run {run_id} has another answer already"
@@ -419,7 +426,7 @@ def _not_asked(
         f"{why}; the run asks {now}",
         value=question_id,
         remedy="read the open question, then answer it by its id" if asked else "no answer is needed",
-        details={"open": [one.tool_call_id for one in asked]},
+        details={"open": [ticket.tool_call_id for ticket in asked]},
     )
 
 

@@ -30,15 +30,15 @@ def plain(value: object, what: str) -> Json:
     """
     try:
         _refuse_same_keys(value)
-        found = msgspec.to_builtins(value, str_keys=True)
-        _refuse_unwritable(found)
+        result = msgspec.to_builtins(value, str_keys=True)
+        _refuse_unwritable(result)
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidArgument(
             f"{what} cannot be stored: {error}",
             value=type(value).__name__,
             remedy="pass text, numbers, lists, dictionaries, dataclasses or msgspec structs",
         ) from error
-    return found
+    return result
 
 
 def _refuse_same_keys(value: object) -> None:
@@ -56,8 +56,8 @@ def _refuse_same_keys(value: object) -> None:
         kind = type(value)
         fields: Iterable[str] = getattr(kind, "__struct_fields__", getattr(kind, "__dataclass_fields__", ()))
         parts = (getattr(value, name, None) for name in fields)
-    for one in parts:
-        _refuse_same_keys(one)
+    for part in parts:
+        _refuse_same_keys(part)
 
 
 def _refuse_unwritable(value: Json) -> None:
@@ -66,10 +66,10 @@ def _refuse_unwritable(value: Json) -> None:
         raise ValueError(f"{value} is not a JSON number")
     if isinstance(value, str) and storable(value) != value:
         raise ValueError("a text contains an unpaired surrogate character")
-    for one in (
+    for item in (
         (*value, *value.values()) if isinstance(value, dict) else value if isinstance(value, list) else ()
     ):
-        _refuse_unwritable(one)
+        _refuse_unwritable(item)
 
 
 def typed(value: Json, type: type[T], what: str) -> T:

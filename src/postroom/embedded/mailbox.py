@@ -206,14 +206,14 @@ class Mailbox:
         self, request: RunActivation, id: str, when_busy: BusyPolicy, watch: Watch | None, *, joins: bool
     ) -> RunHandle:
         """Return the run whose input is the message with this id, or else enqueue the request."""
-        if (known := await self._run_with(request, id, joins=joins)) is not None:
-            return RunHandle(self, request.thread_id, known, watch)
+        if (known_value := await self._run_with(request, id, joins=joins)) is not None:
+            return RunHandle(self, request.thread_id, known_value, watch)
         try:
             accepted = await self.admin.submit_background(request, strategy=when_busy)
         except (DuplicateRecord, RunNotOpen):
-            if (known := await self._run_with(request, id, joins=joins)) is None:
+            if (known_value := await self._run_with(request, id, joins=joins)) is None:
                 raise
-            return RunHandle(self, request.thread_id, known, watch)  # another caller enqueued it first
+            return RunHandle(self, request.thread_id, known_value, watch)  # another caller enqueued it first
         return RunHandle(self, accepted.thread_id, accepted.run_id, watch, is_new=True)
 
     async def enqueue_many(
@@ -458,7 +458,7 @@ def opened_stores(url: str, schema: str, clock: Clock | None = None) -> Stores:
 
 def _parts(url: object) -> SplitResult:
     """Return the parts of an address, including line breaks, which `urlsplit` alone would drop."""
-    if not isinstance(url, str) or any(one < " " or "\ud800" <= one <= "\udfff" for one in url):
+    if not isinstance(url, str) or any(value < " " or "\ud800" <= value <= "\udfff" for value in url):
         raise _no_address(url)
     try:
         return urlsplit(url)

@@ -97,15 +97,15 @@ class Questions:
         query = RunQuery(statuses=(RunStatus.WAITING,))
         while page := await self._threads.list_runs(query):
             for run in page:
-                for asked in open_questions(run):
+                for question in open_questions(run):
                     yield OpenQuestion(
-                        question_id=asked.tool_call_id,
+                        question_id=question.tool_call_id,
                         run_id=run.run_id,
                         thread_id=run.thread_id,
-                        text=asked.question,
-                        at=asked.updated_at,
-                        choices=asked.asked.choices,
-                        form=schema_of(asked.asked) if asked.asked.fields else None,
+                        text=question.question,
+                        at=question.updated_at,
+                        choices=question.asked.choices,
+                        form=schema_of(question.asked) if question.asked.fields else None,
                     )
             query = replace(query, after=page[-1].run_id)
 

@@ -235,9 +235,13 @@ class Run:
 
         The history includes the run's earlier questions, each directly before its answer.
         """
-        asked, threads = {message.id for message in self.messages}, self._control.threads
+        requested_values, threads = {message.id for message in self.messages}, self._control.threads
         messages = await retried(lambda: threads.conversation(self.thread_id, self.id), self._timer)
-        return tuple(one for one in messages if one.id not in asked and self._control.shows(one))
+        return tuple(
+            message
+            for message in messages
+            if message.id not in requested_values and self._control.shows(message)
+        )
 
     async def step(
         self,
@@ -481,8 +485,8 @@ class Run:
             try:
                 if inspect.iscoroutinefunction(function):
                     return await function(*args, **kwargs)
-                found = await _on_a_thread(function, *args, **kwargs)
-                return await found if inspect.isawaitable(found) else found
+                value = await _on_a_thread(function, *args, **kwargs)
+                return await value if inspect.isawaitable(value) else value
             except Exception as error:
                 if not left or isinstance(error, self._control.give_up_on):
                     raise
@@ -498,14 +502,14 @@ class Run:
         used = self._memory.usage.beyond(self._memory.counted)
         if spends := self._control.spends(used):
             trace = self._activation.trace
-            payload: dict[str, Json] = {one: getattr(used, one) for one in _USES}
+            payload: dict[str, Json] = {item: getattr(used, item) for item in _USES}
             await self._keep(SPENT, f"{trace.dispatch_id}/{trace.session_id}", payload, spends=spends)
 
     async def _keep_step(self, name: str, value: Json, used: Usage) -> None:
         """Store the result of a step, and count the usage of the step in the same commit."""
         payload: dict[str, Json] = {"name": name, "value": value}
         if used != Usage():
-            payload["used"] = {one: getattr(used, one) for one in _USES}
+            payload["used"] = {item: getattr(used, item) for item in _USES}
         await self._keep(STEP, name, payload, spends=self._control.spends(used))
         self._memory.counted += used
 
@@ -599,11 +603,11 @@ class FunctionExecutor(RunDispatchExecutor):
             ids = run.input.trigger_message_ids if run.input is not None else ()
             records = await control.threads.load_message_records(run.thread_id, ids)
             activation = replace(activation, messages=tuple(record.message for record in records))
-        told = () if run is None else run.answered
+        answered_tickets = () if run is None else run.answered
         waiting = None if run is None else run.waiting
         answers = dict(activation.decisions)
-        for one in told:
-            answers[one.ticket.tool_call_id] = one.decision
+        for answered in answered_tickets:
+            answers[answered.ticket.tool_call_id] = answered.decision
         memory = _Memory(
             steps=steps,
             is_streamed=is_streamed,
@@ -658,7 +662,7 @@ def _suspension(raised: BaseException) -> Suspended:
     if isinstance(raised, Suspended):
         return raised
     leaves = list(_leaves(raised))
-    failures = [one for one in leaves if not isinstance(one, Suspended)]
+    failures = [leave for leave in leaves if not isinstance(leave, Suspended)]
     if len(failures) == 1:
         raise failures[0] from raised
     if failures:
@@ -668,8 +672,8 @@ def _suspension(raised: BaseException) -> Suspended:
 
 def _leaves(raised: BaseException) -> Iterator[BaseException]:
     if isinstance(raised, BaseExceptionGroup):
-        for one in raised.exceptions:
-            yield from _leaves(one)
+        for exception in raised.exceptions:
+            yield from _leaves(exception)
     else:
         yield raised
 

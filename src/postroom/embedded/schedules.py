@@ -57,8 +57,8 @@ class RunTarget(Target):
 
     async def submit(self, firing: Firing) -> str:
         """Enqueue the run of a tick; its id is derived from the tick."""
-        asked = msgspec.convert(firing.schedule.payload, _Submission)
-        await self._queue.submit_background(asked.request(firing.key), first=firing.joined(firing.key))
+        submission = msgspec.convert(firing.schedule.payload, _Submission)
+        await self._queue.submit_background(submission.request(firing.key), first=firing.joined(firing.key))
         return firing.key
 
     def is_open(self, tx: Transaction, made: str) -> bool:
@@ -147,10 +147,10 @@ class RunSchedules:
 
     async def list(self) -> list[Schedule]:
         """Return all schedules, ordered by name."""
-        found: list[Schedule] = []
-        while page := await self.kept.listed(RUN, after=found[-1].name if found else ""):
-            found += page
-        return found
+        schedules: list[Schedule] = []
+        while page := await self.kept.listed(RUN, after=schedules[-1].name if schedules else ""):
+            schedules += page
+        return schedules
 
     async def pause(self, name: str) -> Schedule:
         """Pause a schedule: it enqueues nothing until `resume`.

@@ -172,9 +172,9 @@ class Peer:
 
 
 def _refusal(error: object) -> Refusal:
-    told = error if isinstance(error, dict) else _FIELDS
-    code = told.get("code")
-    text, data = str(told.get("message") or "no reason was given"), told.get("data")
+    fields = error if isinstance(error, dict) else _FIELDS
+    code = fields.get("code")
+    text, data = str(fields.get("message") or "no reason was given"), fields.get("data")
     more = "" if data is None else f" {json.dumps(data, ensure_ascii=False)}"
-    known = code if isinstance(code, int) and abs(code) < 1 << 31 else 0
-    return Refusal(code=known, text=storable(f"{text}{more}"[:ERRORS_KEPT]))
+    known_number = code if isinstance(code, int) and abs(code) < 1 << 31 else 0
+    return Refusal(code=known_number, text=storable(f"{text}{more}"[:ERRORS_KEPT]))

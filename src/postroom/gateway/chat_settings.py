@@ -55,7 +55,7 @@ class ChatSettings:
         name, value = name.casefold(), value.strip()
         session, _ = await self._sessions.of(key, source)
         if not name:
-            return "\n".join([await self._line(one, session, source) for one in SETTINGS])
+            return "\n".join([await self._line(item, session, source) for item in SETTINGS])
         if name not in SETTINGS:
             return f"There is no setting {name[:40]!r}. Settings: {', '.join(SETTINGS)}."
         if not value:
@@ -137,8 +137,8 @@ class ChatSettings:
 
 
 def _with(session: ChatSession, name: str, chosen: Json) -> ChatSession:
-    kept = {one: value for one, value in session.settings.items() if one != name}
-    return replace(session, settings=kept if chosen is None else {**kept, name: chosen})
+    kept_fields = {item: value for item, value in session.settings.items() if item != name}
+    return replace(session, settings=kept_fields if chosen is None else {**kept_fields, name: chosen})
 
 
 def _reset_of(value: str) -> Json:

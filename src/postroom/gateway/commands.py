@@ -138,18 +138,20 @@ class Commands:
         if active is not None and active.status is RunDispatchStatus.QUEUED:
             lines[1] = "Active: no, the run is queued"
         here = await self._sessions_here(call)
-        asked = [question for one in here for question in await self._questions.open(one.thread_id)]
+        questions = [
+            question for session in here for question in await self._questions.open(session.thread_id)
+        ]
         if active is None:
             others = [
-                await self._handover.active(one.thread_id)
-                for one in here
-                if one.thread_id != session.thread_id
+                await self._handover.active(chat_session.thread_id)
+                for chat_session in here
+                if chat_session.thread_id != session.thread_id
             ]
-            if any(one is not None for one in others):
+            if any(other is not None for other in others):
                 lines[1] = "Active: yes, with another agent of this chat"
-            elif asked:
+            elif questions:
                 lines[1] = "Active: no, a question waits for an answer"
-        lines += [f"Question ({one.number}): {one.text}" for one in asked]
+        lines += [f"Question ({question.number}): {question.text}" for question in questions]
         return "\n".join(lines)
 
     async def _usage(self, call: CommandCall) -> str:
@@ -183,14 +185,14 @@ class Commands:
             if await self._handover.stop(session.thread_id):
                 stopping, ended = stopping or is_at_work, ended or not is_at_work
             waiting += len(await self._run_queue.pending(session.thread_id))
-        said = [wording.STOPPING] if stopping else [] if ended else [wording.NOTHING_TO_STOP]
-        if not said and call.source.platform in ANSWER_ONLY:
+        lines = [wording.STOPPING] if stopping else [] if ended else [wording.NOTHING_TO_STOP]
+        if not lines and call.source.platform in ANSWER_ONLY:
             # the end of the run is the answer to another request
-            said = [wording.STOPPED]
-        said += _listed("Dropped", [message.text() for message in dropped])
+            lines = [wording.STOPPED]
+        lines += _listed("Dropped", [message.text() for message in dropped])
         if waiting:
-            said.append(f"{waiting} waiting, to be answered next; /stop all drops them.")
-        return "\n".join(said) or None
+            lines.append(f"{waiting} waiting, to be answered next; /stop all drops them.")
+        return "\n".join(lines) or None
 
     async def _queue(self, call: CommandCall) -> str | None:
         return await self._handed_over(call, BusyPolicy.QUEUE)
@@ -238,11 +240,11 @@ class Commands:
         dropped = await self._handover.dropped(session.thread_id)
         stopped = await self._handover.stop(session.thread_id)
         await self._sessions.begin_anew(call.key, call.source)
-        said = ["Started a new conversation."]
+        lines = ["Started a new conversation."]
         if stopped:
-            said.append("The active run was stopped.")
-        said += _listed("Dropped", [message.text() for message in dropped])
-        return "\n".join(said)
+            lines.append("The active run was stopped.")
+        lines += _listed("Dropped", [message.text() for message in dropped])
+        return "\n".join(lines)
 
     async def _compact(self, call: CommandCall) -> str | None:
         session, _ = await self._sessions.of(call.key, call.source)
@@ -264,16 +266,23 @@ class Commands:
 
     async def _resume(self, call: CommandCall) -> str:
         session, _ = await self._sessions.of(call.key, call.source)
-        known = [one for one in await self._sessions.threads(call.key) if one.thread_id != session.thread_id]
-        if not known:
+        known_threads = [
+            thread
+            for thread in await self._sessions.threads(call.key)
+            if thread.thread_id != session.thread_id
+        ]
+        if not known_threads:
             return "There are no earlier conversations here."
         if not call.words:
-            titles = [f"{place}. {one.title or 'untitled'}" for place, one in enumerate(known, start=1)]
+            titles = [
+                f"{place}. {thread.title or 'untitled'}"
+                for place, thread in enumerate(known_threads, start=1)
+            ]
             return "\n".join([*titles[:_MAX_LISTED], "Resume one with /resume <title or number>."])
         wanted = call.words.strip()
-        chosen = next((one for one in known if one.title == wanted), None)
-        if chosen is None and re.fullmatch("[0-9]{1,6}", wanted) and 0 < int(wanted) <= len(known):
-            chosen = known[int(wanted) - 1]
+        chosen = next((thread for thread in known_threads if thread.title == wanted), None)
+        if chosen is None and re.fullmatch("[0-9]{1,6}", wanted) and 0 < int(wanted) <= len(known_threads):
+            chosen = known_threads[int(wanted) - 1]
         if chosen is None:
             return f"No conversation here has the title {wanted!r}; /resume lists them."
         await self._sessions.bind(call.key, chosen.thread_id, title=chosen.title)
@@ -281,33 +290,33 @@ class Commands:
 
     async def _search(self, call: CommandCall) -> str:
         from_here = re.match(r"@(\d{1,6}):(\d{1,15})\s+", call.words, re.ASCII)
-        asked = call.words[from_here.end() :] if from_here else call.words
-        if not (words := asked.casefold().split()):
+        requested_words = call.words[from_here.end() :] if from_here else call.words
+        if not (words := requested_words.casefold().split()):
             return "Add search words: /search <words>"
         first, before = (int(from_here[1]), int(from_here[2])) if from_here else (0, None)
-        found, looked_at = list[str](), 0
+        texts, looked_at = list[str](), 0
         conversations = (await self._sessions.threads(call.key))[first:]
-        for place, one in enumerate(conversations, start=first):
+        for place, thread in enumerate(conversations, start=first):
             while page := await self._threads.list_message_records(
-                one.thread_id, MessageQuery(before=before, newest_first=True)
+                thread.thread_id, MessageQuery(before=before, newest_first=True)
             ):
                 looked_at, before = looked_at + len(page), page[-1].seq
                 said = (_searched(record.message) for record in page if _is_shown(record.message))
-                found += [
-                    f"{one.title or 'untitled'}: {_around(text, words[0])}"
+                texts += [
+                    f"{thread.title or 'untitled'}: {_around(text, words[0])}"
                     for text in said
                     if all(word in text.casefold() for word in words)
                 ]
-                if len(found) >= _MAX_LISTED:
-                    return "\n".join(found[:_MAX_LISTED])
+                if len(texts) >= _MAX_LISTED:
+                    return "\n".join(texts[:_MAX_LISTED])
                 if looked_at >= _MAX_SEARCHED:
                     rest = (
                         f"Searched {looked_at} messages. For older messages: /search "
-                        f"@{place}:{before} {asked}"
+                        f"@{place}:{before} {requested_words}"
                     )
-                    return "\n".join([*found, rest])
+                    return "\n".join([*texts, rest])
             before = None
-        return "\n".join(found) or "No matches."
+        return "\n".join(texts) or "No matches."
 
     async def _undo(self, call: CommandCall) -> str:
         number = int(call.words or 1)
@@ -330,13 +339,13 @@ class Commands:
         if not shown:
             return "There is no message to answer again."
         last = shown[-1]
-        asked = await self._asked_by(last)
+        messages = await self._asked_by(last)
         if not await self._hide(session, [last]):
             return wording.too_much_forgotten(MAX_HIDDEN)
         if last.dispatch_id is not None:  # if the run failed, this notice is its only answer
             with suppress(UnknownDispatch, IllegalTransition):
                 await self._run_queue.discard_dead_letter(last.dispatch_id)
-        call.event.text = "\n".join(message.text() for message in asked)
+        call.event.text = "\n".join(message.text() for message in messages)
         await self._handover.hand_over(call.event, session, mode=BusyPolicy.QUEUE)
         return None
 
@@ -379,7 +388,9 @@ class Commands:
             for number, card in session.settings.get("cards", {}).items():
                 if card["id"] != event.reply_to_message_id:
                     continue
-                if any(one.number == number for one in await self._questions.open(session.thread_id)):
+                if any(
+                    question.number == number for question in await self._questions.open(session.thread_id)
+                ):
                     event.text = f"/answer {number} {event.text}"
                     return
 
@@ -433,16 +444,18 @@ class Commands:
         if self._mail is None:
             return "This chat receives no messages."
         session, _ = await self._sessions.of(call.key, call.source)
-        kept = session.settings.get(_CAUGHT_UP)
-        known = (
-            {slug: at for slug, at in kept.items() if isinstance(at, int)} if isinstance(kept, dict) else {}
+        kept_setting = session.settings.get(_CAUGHT_UP)
+        by_slug = (
+            {slug: at for slug, at in kept_setting.items() if isinstance(at, int)}
+            if isinstance(kept_setting, dict)
+            else {}
         )
         project = call.words.strip() or (call.source.agent or "").partition("@")[2]
         try:
-            slug, text, newest = await self._mail.catch_up(project, known)
+            slug, text, newest = await self._mail.catch_up(project, by_slug)
         except UnknownProject as error:
             return f"{sentence(error.message)}. Write /catchup <project>."
-        caught: dict[str, Json] = {**known, slug: newest}
+        caught: dict[str, Json] = {**by_slug, slug: newest}
         await self._sessions.changed(
             call.key, lambda one: replace(one, settings={**one.settings, _CAUGHT_UP: caught})
         )
@@ -457,16 +470,18 @@ class Commands:
         words = call.words.split()
         if words and words[0].casefold() != "stop":
             return await self._later(call, once=False)
-        kept = [] if self._reminders is None else await self._reminders.listed(call.key)
+        kept_schedules = [] if self._reminders is None else await self._reminders.listed(call.key)
         if not words:
-            told = await asyncio.to_thread(lambda: [in_words(one, shows_next=True) for one in kept])
-            lines = [f"{number}. {one}" for number, one in enumerate(told, start=1)]
+            thread = await asyncio.to_thread(
+                lambda: [in_words(schedule, shows_next=True) for schedule in kept_schedules]
+            )
+            lines = [f"{number}. {value}" for number, value in enumerate(thread, start=1)]
             return "\n".join(lines) or "No schedules or reminders."
         number = int(words[1]) if len(words) == 2 and words[1].isascii() and words[1].isdecimal() else 0
-        if self._reminders is None or not 0 < number <= len(kept):
+        if self._reminders is None or not 0 < number <= len(kept_schedules):
             return "There is no schedule with this number; /every lists them."
-        await self._reminders.kept.remove(CHAT, kept[number - 1].name)
-        return f"Removed: {in_words(kept[number - 1])}"
+        await self._reminders.kept.remove(CHAT, kept_schedules[number - 1].name)
+        return f"Removed: {in_words(kept_schedules[number - 1])}"
 
     async def _later(self, call: CommandCall, *, once: bool) -> str:
         if self._reminders is None:
@@ -480,10 +495,10 @@ class Commands:
             when, text = await asyncio.to_thread(
                 lambda: read_once(call.words) if once else read_every(call.words, zone)
             )
-            kept = await self._reminders.add(call.key, call.source, when, text, once=once, key=key)
+            kept_schedule = await self._reminders.add(call.key, call.source, when, text, once=once, key=key)
         except InvalidSchedule as error:
             return f"Not saved: {error.message}; {error.remedy}." if error.remedy else error.message
-        coming = "" if once else f"; next {await asyncio.to_thread(next_time, kept)}"
+        coming = "" if once else f"; next {await asyncio.to_thread(next_time, kept_schedule)}"
         return f"Saved: {when.words}{coming}."
 
     # The agent and the model that answer.
@@ -500,13 +515,13 @@ class Commands:
         if wanted == DEFAULT_AGENT:
             await self._sessions.choose_agent(call.source, None)
             return "The routing rules choose the agent of this chat again."
-        found = [agent for agent in named if wanted in (agent.casefold(), short_name(agent).casefold())]
-        if len(found) != 1:
-            which = "Several agents are" if found else "No agent is"
+        texts = [agent for agent in named if wanted in (agent.casefold(), short_name(agent).casefold())]
+        if len(texts) != 1:
+            which = "Several agents are" if texts else "No agent is"
             return f"{which} named {call.words!r} here. Choose one of these: {', '.join(named.values())}."
-        agent = None if found[0] == DEFAULT_AGENT else found[0]
+        agent = None if texts[0] == DEFAULT_AGENT else texts[0]
         await self._sessions.choose_agent(call.source, agent)
-        return f"{named[found[0]]} now answers in this chat. /agent {DEFAULT_AGENT} undoes this."
+        return f"{named[texts[0]]} now answers in this chat. /agent {DEFAULT_AGENT} undoes this."
 
     async def _model(self, call: CommandCall) -> Answer:
         """Show the model that answers, or choose one for this chat.
@@ -516,11 +531,11 @@ class Commands:
         names = self._config.models.get(call.source.agent, ())
         wanted = call.words.strip()
         if wanted and wanted.casefold() != DEFAULT_AGENT:
-            found = [name for name in names if wanted.casefold() == name.casefold()]
-            if not found:
+            texts = [name for name in names if wanted.casefold() == name.casefold()]
+            if not texts:
                 offered = f"Offered models: {', '.join(names)}." if names else wording.NO_MODELS
                 return f"The model {wanted[:100]!r} is not offered here. {offered}"
-            wanted = found[0]
+            wanted = texts[0]
         if wanted:
             return await self._settings.set(call.key, call.source, f"model {wanted}")
         shown = await self._settings.set(call.key, call.source, "model")
@@ -540,8 +555,8 @@ class Commands:
         session, _ = await self._sessions.of(call.key, call.source)
         others = (replace(call.source, agent=agent) for agent in reachable(self._config.routes, call.source))
         keys = [self._config.session_key(source) for source in others]
-        found = [await self._sessions.load(key) for key in keys if key != call.key]
-        return [session, *(one for one in found if one is not None)]
+        sessions = [await self._sessions.load(key) for key in keys if key != call.key]
+        return [session, *(session for session in sessions if session is not None)]
 
     async def _with_state(self, call: CommandCall) -> tuple[ChatSession, ThreadState]:
         session, _ = await self._sessions.of(call.key, call.source)
@@ -554,8 +569,8 @@ class Commands:
         runs = [run for run in newest if run.run_id not in hidden]
         runs.sort(key=lambda run: (run.created_at, run.run_id))
         ids = [id for run in runs if run.input for id in run.input.trigger_message_ids]
-        asked = await self._threads.load_message_records(session.thread_id, ids)
-        wishes = {one.message_id for one in asked if one.message.asks_to_compact}
+        records = await self._threads.load_message_records(session.thread_id, ids)
+        wishes = {record.message_id for record in records if record.message.asks_to_compact}
         return [run for run in runs if run.input is None or wishes.isdisjoint(run.input.trigger_message_ids)]
 
     async def _asked_by(self, run: RunRecord) -> list[Message]:
@@ -563,8 +578,8 @@ class Commands:
         return [record.message for record in await self._threads.load_message_records(run.thread_id, ids)]
 
     async def _hide(self, session: ChatSession, runs: Sequence[RunRecord]) -> bool:
-        asked = {run.run_id: run.input.trigger_message_ids if run.input else () for run in runs}
-        return await self._sessions.hide(session, asked)
+        by_run_id = {run.run_id: run.input.trigger_message_ids if run.input else () for run in runs}
+        return await self._sessions.hide(session, by_run_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -838,7 +853,9 @@ def help_text(may_use: Callable[[Command], bool], word: str = "") -> str:
     name = word.strip().removeprefix("/").casefold()
     if name and name not in BY_NAME:
         return wording.unknown_command(name)
-    shown = [one for one in COMMANDS if may_use(one) and name in ("", one.name, *one.aliases)]
+    shown = [
+        command for command in COMMANDS if may_use(command) and name in ("", command.name, *command.aliases)
+    ]
     if not shown:
         return wording.NOT_ALLOWED
     return "\n".join(f"/{command.name} {command.usage}".rstrip() + f": {command.help}" for command in shown)
@@ -876,5 +893,5 @@ def _listed(title: str, texts: list[str], most: int = 60) -> list[str]:
     lines = (" ".join(text.split()) or "(a file)" for text in texts)
     return [
         f"{title}: {len(texts)}",
-        *(f"- {one if len(one) <= most else one[: most - 1] + '…'}" for one in lines),
+        *(f"- {line if len(line) <= most else line[: most - 1] + '…'}" for line in lines),
     ]

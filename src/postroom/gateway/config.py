@@ -43,24 +43,24 @@ _MINUTE = timedelta(minutes=1)
 
 
 def _policy(value: object) -> BusyPolicy:
-    found = next((policy for policy in CHAT_POLICIES if policy == value), None)
-    if found is None:
+    result = next((policy for policy in CHAT_POLICIES if policy == value), None)
+    if result is None:
         raise ValueError(f"write one of: {', '.join(CHAT_POLICIES)}")
-    return found
+    return result
 
 
 def _minutes(value: object) -> int:
-    found = duration_of(value)
-    if found % _MINUTE:
+    duration = duration_of(value)
+    if duration % _MINUTE:
         raise ValueError("write whole minutes, 1m or more")
-    return found // _MINUTE
+    return duration // _MINUTE
 
 
 def _lease(value: object) -> timedelta:
-    found = duration_of(value)
-    if found < timedelta(seconds=10):
+    duration = duration_of(value)
+    if duration < timedelta(seconds=10):
         raise ValueError("write a duration of 10s or more")
-    return found
+    return duration
 
 
 def _quiet(value: object) -> QuietHours:
@@ -240,19 +240,19 @@ class Route(Table, frozen=True, kw_only=True):
 
     def covers(self, source: SessionSource) -> bool:
         """Return whether messages from this chat and sender can match, depending on their text."""
-        found = {
+        fields = {
             "platform": source.platform.value,
             "chat": source.chat_id,
             "thread": source.thread_id,
             "type": source.chat_type,
             "sender": source.user_id,
         }
-        return all(found[name] in wanted for name in _PLACE if (wanted := getattr(self, name)))
+        return all(fields[name] in wanted for name in _PLACE if (wanted := getattr(self, name)))
 
     def found_in(self, text: str) -> bool:
         """Return whether a text satisfies the route's conditions on the text."""
         is_mentioned = not self.mention or any(_naming(name).search(text) for name in self.mention)
-        return is_mentioned and (not self.pattern or any(_like(one).match(text) for one in self.pattern))
+        return is_mentioned and (not self.pattern or any(_like(value).match(text) for value in self.pattern))
 
     def includes(self, other: "Route") -> bool:
         """Return whether every message that matches the other route also matches this one."""
@@ -362,13 +362,13 @@ class GatewayConfig(GatewayRules, frozen=True, kw_only=True):
 
 def reachable(routes: Sequence[Route], source: SessionSource) -> tuple[str | None, ...]:
     """Return the agents that a sender can reach in a chat with some text; None stands for `[agent]`."""
-    found: dict[str | None, None] = {}
+    fields: dict[str | None, None] = {}
     for rule in routes:
         if rule.covers(source):
-            found[rule.agent] = None
+            fields[rule.agent] = None
             if not rule.reads_words:
-                return tuple(found)
-    return (*(agent for agent in found if agent is not None), None)
+                return tuple(fields)
+    return (*(agent for agent in fields if agent is not None), None)
 
 
 def short_name(agent: str) -> str:

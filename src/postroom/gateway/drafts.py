@@ -187,8 +187,8 @@ def settled(draft: str) -> str:
     This omits white space at the end, and a closing fence that was added only for display.
     """
     text = draft.rstrip()
-    found = _CLOSING_FENCE.search(text)
-    return text if found is None else text[: found.start()].rstrip()
+    match = _CLOSING_FENCE.search(text)
+    return text if match is None else text[: match.start()].rstrip()
 
 
 def grows_from(draft: str, text: str) -> bool:

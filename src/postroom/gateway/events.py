@@ -137,8 +137,14 @@ class MessageEvent:
     def to_body(self) -> dict[str, Json]:
         """Return the fields to store, as plain data."""
         media = [
-            {"kind": one.kind.value, "ref": one.ref, "mime": one.mime, "name": one.name, "size": one.size}
-            for one in self.media
+            {
+                "kind": attachment.kind.value,
+                "ref": attachment.ref,
+                "mime": attachment.mime,
+                "name": attachment.name,
+                "size": attachment.size,
+            }
+            for attachment in self.media
         ]
         return {
             "text": self.text,
@@ -146,11 +152,15 @@ class MessageEvent:
             "source": None if self.source is None else self.source.to_dict(),
             "message_id": self.message_id,
             "media": media,
-            "foreign_files": [number for number, one in enumerate(self.media) if one.is_foreign],
+            "foreign_files": [
+                number for number, attachment in enumerate(self.media) if attachment.is_foreign
+            ],
             "reply_to": self.reply_to_message_id,
             "reply_to_text": self.reply_to_text,
             "reply_to_author": self.reply_to_author,
-            "forwarded": [{"text": one.text, "author": one.author} for one in self.forwarded],
+            "forwarded": [
+                {"text": forwarded.text, "author": forwarded.author} for forwarded in self.forwarded
+            ],
             "unread": list(self.unread),
             "timestamp": self.timestamp,
             "addressed": self.addressed,
@@ -168,18 +178,18 @@ class MessageEvent:
         """
         source = body["source"]
         foreign = body.get("foreign_files", ())  # older releases do not store this field
-        media = [Attachment(**{**one, "kind": MessageType(one["kind"])}) for one in body["media"]]
+        media = [Attachment(**{**item, "kind": MessageType(item["kind"])}) for item in body["media"]]
         return cls(
             text=body["text"],
             message_type=MessageType(body["type"]),
             source=None if source is None else SessionSource.from_dict(source),
             message_id=body["message_id"],
-            media=tuple(replace(one, is_foreign=n in foreign) for n, one in enumerate(media)),
+            media=tuple(replace(attachment, is_foreign=n in foreign) for n, attachment in enumerate(media)),
             reply_to_message_id=body["reply_to"],
             reply_to_text=body["reply_to_text"],
             # The previous release does not store these three fields.
             reply_to_author=body.get("reply_to_author"),
-            forwarded=tuple(Forwarded(**one) for one in body.get("forwarded", ())),
+            forwarded=tuple(Forwarded(**item) for item in body.get("forwarded", ())),
             unread=tuple(body.get("unread", ())),
             timestamp=body["timestamp"],
             addressed=body["addressed"],

@@ -180,8 +180,8 @@ class Handover:
             inbound_id = event.inbound_id or 0
 
             def waiting(tx: Transaction) -> InboundMessage | None:
-                found = next(iter(tx.chats.inbound_by_id([inbound_id])), None)
-                return found if found is not None and found.status is InboundStatus.WAITING else None
+                message = next(iter(tx.chats.inbound_by_id([inbound_id])), None)
+                return message if message is not None and message.status is InboundStatus.WAITING else None
 
             return waiting
         receive, status = self._intake_log.receiving(draft, thread_id=thread_id), InboundStatus.WAITING
@@ -190,10 +190,10 @@ class Handover:
             key = draft.session_key
             if self._is_shared and tx.chats.open_inbound(status=status, session_key=key, after=0, limit=1):
                 raise NotHandedOver
-            found = receive(tx)
-            if not found.is_new:
+            received = receive(tx)
+            if not received.is_new:
                 raise NotHandedOver
-            return found.message
+            return received.message
 
         return received
 
@@ -233,11 +233,11 @@ class Handover:
         rules = self._config.rules_of(source.platform, source.chat_id)
         is_model = source.agent not in self._config.programs
         model = (session.settings.get("model") or rules.model) if is_model else None
-        asked = CallerRequest(
+        caller_request = CallerRequest(
             instructions=session.settings.get("instructions") or rules.instructions or "",
             overrides=None if model is None else InferenceOverride(upstream_model=model),
         )
-        return asked.as_data().get("caller")
+        return caller_request.as_data().get("caller")
 
     async def state(self, thread_id: str) -> ThreadState:
         """Return how busy a thread is."""
@@ -267,8 +267,8 @@ class Handover:
         """Withdraw and return all waiting messages of a thread, and close their inbound messages."""
         move = InboundMove(status=InboundStatus.RETRACTED, reason="dropped by command")
         gone = await self._intake_log.withdraw(thread_id, move)
-        found = (inbound_id_of(message.id or "") for message in gone)
-        self._closed([inbound_id for inbound_id in found if inbound_id is not None])
+        inbound_ids = (inbound_id_of(message.id or "") for message in gone)
+        self._closed([inbound_id for inbound_id in inbound_ids if inbound_id is not None])
         return gone
 
     async def follow_edit(self, event: MessageEvent, inbound: InboundMessage) -> bool:
@@ -298,10 +298,10 @@ class Handover:
         try:
             await self._intake_log.move([inbound.inbound_id], move)
         except IllegalTransition:
-            found = await self._intake_log.find(inbound.key)
-            if found is not None and found.status.is_open and found.status is not inbound.status:
+            message = await self._intake_log.find(inbound.key)
+            if message is not None and message.status.is_open and message.status is not inbound.status:
                 # the message was handed over meanwhile
-                return await self.follow_deletion(found, reason=reason)
+                return await self.follow_deletion(message, reason=reason)
             _LOG.info("message.deleted_too_late", inbound_id=inbound.inbound_id)
             return False
         return True
@@ -367,7 +367,7 @@ def message_of(event: MessageEvent, inbound: InboundMessage, *, shared: bool, ca
         "sender_name": source.user_name if source else None,
         "message_id": event.message_id,
         "reply_to": event.reply_to_text,
-        "forwarded": [one.author for one in event.forwarded] or None,
+        "forwarded": [forwarded.author for forwarded in event.forwarded] or None,
         "time": event.timestamp,
         "command": event.metadata.get("command"),
         "caller": event.metadata.get("caller", caller),

@@ -113,12 +113,14 @@ class Intake:
         await self._open.wait()
         if self.tasks.closed:
             raise StoreUnavailable("the gateway is ending; send it again")
-        known = None if album_of(event) is None else self._albums_for_us.get(_sent_album(event, source))
+        known_source = (
+            None if album_of(event) is None else self._albums_for_us.get(_sent_album(event, source))
+        )
         event.addressed = event.addressed or await self._follows(event, source)
-        if not (event.addressed or known or self._config.routes or self._config.group_context):
+        if not (event.addressed or known_source or self._config.routes or self._config.group_context):
             return  # people are talking to each other, not to the bot
         source = await self._people.learn(source)
-        routed = known or await self._routed(event, source)
+        routed = known_source or await self._routed(event, source)
         if routed is None:
             return
         source = event.source = routed
@@ -186,7 +188,10 @@ class Intake:
         if decision is not None:
             return replace(source, agent=decision.agent)
         if self._people.may(source, PersonRole.VIEWER):
-            passed_on = (f"(forwards {one.author or 'somebody'}: {one.text})" for one in event.forwarded)
+            passed_on = (
+                f"(forwards {forwarded.author or 'somebody'}: {forwarded.text})"
+                for forwarded in event.forwarded
+            )
             self._group_talk.heard(source, event.message_id, " ".join((event.text, *passed_on)))
         return None
 
@@ -201,34 +206,34 @@ class Intake:
         if not self._people.may_write(source):
             return
         key = inbound_key(source, event.message_id)
-        known = await self._log.find(key)
-        if known is None:
+        known_message = await self._log.find(key)
+        if known_message is None:
             return
-        event.inbound_id = known.inbound_id
-        told, before = event.text, MessageEvent.from_body(known.body)
+        event.inbound_id = known_message.inbound_id
+        text, before = event.text, MessageEvent.from_body(known_message.body)
         if not may_be_changed_into(before, event):
-            await self._take_back(event, known, is_new=told != before.text)
+            await self._take_back(event, known_message, is_new=text != before.text)
             return
         if not event.media and not event.forwarded and not event.get_command_args().strip():
             return  # no text or file is left, but the message was not deleted
         # An edit changes neither the agent that answers nor the earlier messages of the group in `metadata`.
         was = before.source or source
         event.source = replace(source, agent=was.agent, person=was.person)
-        event.metadata = {**known.body.get("metadata", {}), **event.metadata}
+        event.metadata = {**known_message.body.get("metadata", {}), **event.metadata}
         if album_of(event) is not None:
             # an edit contains one file, the stored message those of the whole album
             event.media = before.media
         try:
-            kept = await self._log.edit(key, event.to_body())
+            kept_message = await self._log.edit(key, event.to_body())
             event.text = event.get_command_args()
-            in_time = await self._handover.follow_edit(event, kept)
+            in_time = await self._handover.follow_edit(event, kept_message)
         except UnknownMessage:
             return
         except AlreadyConsumed:
             in_time = False
         # A platform reports an edit even if only a preview or a reaction was added.
-        if not in_time and (before.text != told or known.reason == CHANGED_INTO_COMMAND):
-            await self._tell_of_edit(event, told, _too_late(known))
+        if not in_time and (before.text != text or known_message.reason == CHANGED_INTO_COMMAND):
+            await self._tell_of_edit(event, text, _too_late(known_message))
 
     async def _take_back(self, event: MessageEvent, known: InboundMessage, *, is_new: bool) -> None:
         """Withdraw a message that an edit has turned into a command. The command is not performed."""

@@ -76,12 +76,17 @@ class Links:
             StoreError: The links could not be read.
         """
         here = source.address
-        return [here, *(one.address for one in await self._others(await self._store.find(here)))]
+        return [
+            here,
+            *(linked_chat.address for linked_chat in await self._others(await self._store.find(here))),
+        ]
 
     async def _offered(self, address: ChatAddress) -> str:
         code = new_code()
         await self._store.offer(address, hash_of(_SCOPE, code), self._config.pairing)
-        others = [one.address.name for one in await self._others(await self._store.find(address))]
+        others = [
+            linked_chat.address.name for linked_chat in await self._others(await self._store.find(address))
+        ]
         minutes = self._config.pairing.code_ms // 60_000
         return wording.link_code(code, minutes, others)
 
@@ -117,4 +122,8 @@ class Links:
     async def _others(self, chat: LinkedChat | None) -> list[LinkedChat]:
         if chat is None or chat.person is None:
             return []
-        return [one for one in await self._store.chats_of(chat.person) if one.address != chat.address]
+        return [
+            linked_chat
+            for linked_chat in await self._store.chats_of(chat.person)
+            if linked_chat.address != chat.address
+        ]

@@ -145,18 +145,18 @@ class Pacing:
         while True:
             now = self._clock.now()
             wait, scope = -1, scopes[0]
-            for one in scopes:
-                if (needs := one.wait(who, now)) > wait:
-                    wait, scope = needs, one
+            for item in scopes:
+                if (needs := item.wait(who, now)) > wait:
+                    wait, scope = needs, item
             if gives_way:
-                return wait or (0 if all(one.has_half(now) for one in scopes) else KEPT_MS)
+                return wait or (0 if all(scope.has_half(now) for scope in scopes) else KEPT_MS)
             comes_back = now + wait > patience
-            for one in scopes:
+            for item in scopes:
                 # a caller has a place in one queue only: elsewhere, it would block later callers
-                if one is not scope or not wait or (comes_back and key is None):
-                    one.line.pop(who, None)
+                if item is not scope or not wait or (comes_back and key is None):
+                    item.line.pop(who, None)
                 else:
-                    one.line[who] = now + wait + KEPT_MS
+                    item.line[who] = now + wait + KEPT_MS
             if not wait or comes_back:
                 return wait
             await self._timer.sleep(wait)
@@ -170,22 +170,22 @@ class Pacing:
         """
         narrow, bot, until = scopes[0], scopes[-1], now + quiet_ms
         narrow.quiet = (now, max(until, narrow.quiet[1]))
-        others = [one for one in self._scopes.values() if one is not narrow and one is not bot]
-        if quiet := [one for one in others if one.quiet[1] > now]:
-            if all(one.is_method is narrow.is_method for one in quiet):
-                until = min(until, *(one.quiet[1] for one in quiet))
+        others = [scope for scope in self._scopes.values() if scope is not narrow and scope is not bot]
+        if quiet := [other for other in others if other.quiet[1] > now]:
+            if all(scope.is_method is narrow.is_method for scope in quiet):
+                until = min(until, *(scope.quiet[1] for scope in quiet))
             bot.quiet = (now, max(until, bot.quiet[1]))
 
     def _of(self, method: str, chat_id: str | None, *, is_group: bool, is_alone: bool) -> "list[_Scope]":
         """Return the scopes that a call counts against, from the narrowest to that of the bot."""
-        limits, found = self._limits, []
+        limits, items = self._limits, []
         if is_alone or method in limits.methods:
-            found.append(self._scope("method", method, limits.methods.get(method)))
+            items.append(self._scope("method", method, limits.methods.get(method)))
         if chat_id is not None:
-            found.append(self._scope("chat", chat_id, limits.chat))
+            items.append(self._scope("chat", chat_id, limits.chat))
             if is_group and limits.group is not None:
-                found.append(self._scope("group", chat_id, limits.group))
-        return [*found, self._scope("bot", "", limits.bot)]
+                items.append(self._scope("group", chat_id, limits.group))
+        return [*items, self._scope("bot", "", limits.bot)]
 
     def _scope(self, kind: str, name: str, rate: Rate | None) -> _Scope:
         scope = self._scopes.get((kind, name))
@@ -196,5 +196,5 @@ class Pacing:
         return scope
 
     def _forget(self, now: int) -> None:
-        for name in [name for name, one in self._scopes.items() if one.is_idle(now)]:
+        for name in [name for name, scope in self._scopes.items() if scope.is_idle(now)]:
             del self._scopes[name]

@@ -88,8 +88,8 @@ class People:
             return allow[source.user_id]
         if source.is_bot:
             return None
-        _, kept = self._known.get((source.platform.value, source.user_id), (0, None))
-        return kept or ROLES_OF_HOLDERS.get(source.platform) or allow.get("*")
+        _, kept_role = self._known.get((source.platform.value, source.user_id), (0, None))
+        return kept_role or ROLES_OF_HOLDERS.get(source.platform) or allow.get("*")
 
     def may(self, source: SessionSource, role: PersonRole) -> bool:
         """Return whether the sender's role permits at least as much as this role."""

@@ -31,13 +31,13 @@ class QuietHours:
         Raises:
             ConfigError: The text is not a period of quiet hours.
         """
-        found = _WRITTEN.fullmatch(text.strip())
-        minutes = [int(found[hour]) * 60 + int(found[hour + 1]) for hour in (1, 3)] if found else []
-        is_time = found is not None and all(int(found[place]) < 60 for place in (2, 4))
-        if found is None or not is_time or max(minutes) >= _DAY or minutes[0] == minutes[1]:
+        match = _WRITTEN.fullmatch(text.strip())
+        minutes = [int(match[hour]) * 60 + int(match[hour + 1]) for hour in (1, 3)] if match else []
+        is_time = match is not None and all(int(match[place]) < 60 for place in (2, 4))
+        if match is None or not is_time or max(minutes) >= _DAY or minutes[0] == minutes[1]:
             raise _unreadable(text)
         try:
-            zone = None if found[5] is None else ZoneInfo(found[5])
+            zone = None if match[5] is None else ZoneInfo(match[5])
         except (ZoneInfoNotFoundError, ValueError, OSError) as error:
             raise _unreadable(text) from error
         return cls(minutes[0], minutes[1], zone)

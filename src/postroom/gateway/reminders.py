@@ -120,8 +120,8 @@ class Reminders:
     async def listed(self, session_key: str) -> Sequence[Schedule]:
         """Return the schedules of a session, in the order in which they were added."""
         prefix = _prefix(session_key)
-        found = await self.kept.listed(CHAT, after=prefix, limit=MAX_SCHEDULES + 1)
-        mine = [one for one in found if one.name.startswith(prefix)]
+        schedules = await self.kept.listed(CHAT, after=prefix, limit=MAX_SCHEDULES + 1)
+        mine = [schedule for schedule in schedules if schedule.name.startswith(prefix)]
         return sorted(mine, key=lambda one: (one.created_at, one.name))
 
     async def submit(self, firing: Firing) -> str:
@@ -192,12 +192,12 @@ def read_every(words: str, zone: str) -> tuple[When, str]:
     span, text = span_of(words)
     if span is not None:
         return When(every=span, words=f"every {span_in_words(span)}"), text
-    found = _AT.fullmatch(words)
-    if found is None:
+    match = _AT.fullmatch(words)
+    if match is None:
         raise InvalidSchedule(wording.WHEN_AND_WHAT, value=words[:80])
-    days = [part.strip().casefold() for part in found["days"].split(",")]
-    hour, minute = _time_of(found["time"])
-    rest, named = found["rest"], _ZONE.fullmatch(found["rest"])
+    days = [part.strip().casefold() for part in match["days"].split(",")]
+    hour, minute = _time_of(match["time"])
+    rest, named = match["rest"], _ZONE.fullmatch(match["rest"])
     if named is not None and (told := _zone_named(named[1])) is not None:
         zone, rest = told, named[2]
     at = f"every {', '.join(days)} at {hour}:{minute:02} {zone}"
@@ -218,11 +218,11 @@ def _zone_named(told: str) -> str | None:
 
 
 def _time_of(told: str) -> tuple[int, int]:
-    found = _TIME.fullmatch(told.casefold())
-    hour, minute = (int(found[1]), int(found[2] or 0)) if found else (24, 0)
-    if found and found[3]:
-        hour = 24 if not 1 <= hour <= 12 else hour % 12 + (12 if found[3] == "pm" else 0)
-    elif found and found[2] is None:
+    match = _TIME.fullmatch(told.casefold())
+    hour, minute = (int(match[1]), int(match[2] or 0)) if match else (24, 0)
+    if match and match[3]:
+        hour = 24 if not 1 <= hour <= 12 else hour % 12 + (12 if match[3] == "pm" else 0)
+    elif match and match[2] is None:
         hour = 24
     if hour > 23 or minute > 59:
         raise InvalidSchedule(wording.no_time_of_day(told), value=told[:80])
@@ -233,14 +233,14 @@ def _days_of(days: Sequence[str]) -> str:
     """Return days as the last field of a cron expression, such as `1,3-5`."""
     fields = []
     for day in days:
-        group, found = _GROUPS.get(day.removesuffix("s")), _DAY.fullmatch(day)
-        if group is None and found is None:
+        group, match = _GROUPS.get(day.removesuffix("s")), _DAY.fullmatch(day)
+        if group is None and match is None:
             raise InvalidSchedule(wording.no_day(day), value=day[:80])
         if group is not None:
             fields.append(group)
-        elif found is not None:
-            first, last = (_DAYS.index(one) for one in (found[1], found[2] or found[1]))
-            fields += [str(one % 7) for one in range(first, last + 1 if last >= first else last + 8)]
+        elif match is not None:
+            first, last = (_DAYS.index(item) for item in (match[1], match[2] or match[1]))
+            fields += [str(number % 7) for number in range(first, last + 1 if last >= first else last + 8)]
     return "*" if "*" in fields else ",".join(dict.fromkeys(fields))
 
 

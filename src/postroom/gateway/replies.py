@@ -171,20 +171,20 @@ class Reply(Record, frozen=True, kw_only=True):
     @property
     def details(self) -> dict[str, Json]:
         """The details that a channel gets with an answer, besides the answer's text; see `Metadata`."""
-        told: dict[str, Json] = {"usage": list(self.usage)} if any(self.usage) else {}
+        result: dict[str, Json] = {"usage": list(self.usage)} if any(self.usage) else {}
         if self.waits_for is not None:
-            told["waits_for"] = self.waits_for
+            result["waits_for"] = self.waits_for
         if self.error is not None:
-            told["error"] = self.error
+            result["error"] = self.error
             if self.code is not None:
-                told["code"] = self.code
+                result["code"] = self.code
         if self.tool_calls:
-            told |= {"tool_calls": msgspec.to_builtins(self.tool_calls), "text": self.text}
+            result |= {"tool_calls": msgspec.to_builtins(self.tool_calls), "text": self.text}
         elif self.output is not None:
-            told["text"] = self.output
+            result["text"] = self.output
         if self.is_cut:
-            told["is_cut"] = True
-        return told
+            result["is_cut"] = True
+        return result
 
     @classmethod
     def of(cls, row: OutboxMessage) -> "Reply":
@@ -295,15 +295,17 @@ def how_to_answer(question: Question) -> str:
             return f"/answer {number} {' | '.join(asked.choices)}"
         case QuestionKind.TEXT:
             return f"/answer {number} <text>"
-    fields = "; ".join(f"{one.name} = <{one.described}>" for one in asked.fields)
+    fields = "; ".join(f"{field.name} = <{field.described}>" for field in asked.fields)
     return f"/answer {number} {fields}"
 
 
 def cards_of(run: RunRecord) -> list[Card]:
     """Return the cards of the questions that a run asked last, with the text above the first one."""
-    tickets = run.waiting.tickets if run.waiting else [one.ticket for one in run.answered]
+    tickets = run.waiting.tickets if run.waiting else [answered.ticket for answered in run.answered]
     before = run.final_output or (run.waiting.message if run.waiting else "") or ""
-    return [card_of(question_of(run, one), "" if number else before) for number, one in enumerate(tickets)]
+    return [
+        card_of(question_of(run, ticket), "" if number else before) for number, ticket in enumerate(tickets)
+    ]
 
 
 def answer_of(run: RunRecord) -> Reply:

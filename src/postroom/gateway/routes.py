@@ -72,7 +72,7 @@ def check_routes(routes: Sequence[Route]) -> None:
 
 def listed(routes: Sequence[Route]) -> list[dict[str, Json]]:
     """Return the rules in order as plain data, followed by the implicit rule for `[agent]`."""
-    return [{"agent": one.agent or DEFAULT_AGENT, "answers": str(one)} for one in (*routes, Route())]
+    return [{"agent": route.agent or DEFAULT_AGENT, "answers": str(route)} for route in (*routes, Route())]
 
 
 def _is_by(text: str | None, agent: str) -> bool:

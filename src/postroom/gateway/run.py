@@ -111,19 +111,23 @@ class ChatWorker:
 
         The first message stays in the queue.
         """
-        first, found = self.queue[0], list[MessageEvent]()
+        first, events = self.queue[0], list[MessageEvent]()
         sent = album_of(first), first.source and first.source.user_id
         while True:
-            parts = [one for one in self.queue if (album_of(one), one.source and one.source.user_id) == sent]
-            if len(parts) == len(found):
+            parts = [
+                event
+                for event in self.queue
+                if (album_of(event), event.source and event.source.user_id) == sent
+            ]
+            if len(parts) == len(events):
                 break
-            found = parts
+            events = parts
             await timer.sleep(_ALBUM_MS)
-        found.sort(key=lambda event: event.inbound_id or 0)
-        for part in found:
+        events.sort(key=lambda event: event.inbound_id or 0)
+        for part in events:
             self.queue.remove(part)
-        self.queue.appendleft(found[0])
-        return found
+        self.queue.appendleft(events[0])
+        return events
 
 
 class ChatWorkers:
@@ -137,10 +141,10 @@ class ChatWorkers:
     def of(self, source: SessionSource) -> ChatWorker:
         """Return the worker of a chat."""
         chat = (source.platform, source.account, source.chat_id or source.user_id)
-        found = self.by_chat.get(chat)
-        if found is None:
-            found = self.by_chat[chat] = ChatWorker()
-        return found
+        worker = self.by_chat.get(chat)
+        if worker is None:
+            worker = self.by_chat[chat] = ChatWorker()
+        return worker
 
 
 def _decides_session(event: MessageEvent) -> bool:
@@ -165,8 +169,8 @@ async def merge_album(log: IntakeLog, first: MessageEvent, others: Sequence[Mess
     source = first.source
     if not others or source is None:
         return
-    given = first.metadata.get("album", [])
-    new = [event for event in others if event.message_id not in given]
+    album = first.metadata.get("album", [])
+    new = [event for event in others if event.message_id not in album]
     texts = dict.fromkeys(event.text for event in (first, *new) if event.text.strip())
     # All messages of an album reply to the same message, whose files are added only once, with the first.
     own = (event.media[: len(event.media) - event.metadata.get("answered_files", 0)] for event in new)
@@ -174,12 +178,12 @@ async def merge_album(log: IntakeLog, first: MessageEvent, others: Sequence[Mess
     first.forwarded = tuple(dict.fromkeys(words for event in (first, *new) for words in event.forwarded))
     first.unread = tuple(dict.fromkeys(part for event in (first, *new) for part in event.unread))
     first.text = "\n".join(texts)
-    first.metadata["album"] = [*given, *(event.message_id for event in new)]
+    first.metadata["album"] = [*album, *(event.message_id for event in new)]
     try:
-        kept = await log.edit(inbound_key(source, first.message_id), first.to_body())
+        kept_message = await log.edit(inbound_key(source, first.message_id), first.to_body())
     except (AlreadyConsumed, UnknownMessage):
         return  # the message was deleted meanwhile, or another process merged it
-    first.revision = kept.revision
+    first.revision = kept_message.revision
     done = InboundMove(status=InboundStatus.DONE, reason=f"one with message {first.inbound_id}")
     for event in others:
         try:
@@ -265,10 +269,10 @@ class GatewayRunner:
     @property
     def workers(self) -> ChatWorkers:
         """The workers of all chats."""
-        found = self.__dict__.get("_workers")
-        if not isinstance(found, ChatWorkers):
-            found = self.__dict__["_workers"] = ChatWorkers()
-        return found
+        _workers = self.__dict__.get("_workers")
+        if not isinstance(_workers, ChatWorkers):
+            _workers = self.__dict__["_workers"] = ChatWorkers()
+        return _workers
 
     async def _handle_message(self, event: MessageEvent) -> Answer:
         """Process a message, for programs that call the runner directly.
@@ -593,8 +597,8 @@ class GatewayRunner:
         event = MessageEvent(text=f"/{press.value}", source=press.source)
         if not self._knows(press.source):
             return wording.NOT_ALLOWED
-        said = await self._obey(event, press.source, self._session_key_for_source(press.source))
-        note = said.text if isinstance(said, Card) else said or ""
+        answer = await self._obey(event, press.source, self._session_key_for_source(press.source))
+        note = answer.text if isinstance(answer, Card) else answer or ""
         command = BY_NAME.get(event.get_command())
         is_answer = command is not None and command.answers_question
         if press.message_id is not None and not is_answer and note not in ("", wording.NOT_ALLOWED):

@@ -98,8 +98,8 @@ class SessionSource(Record, frozen=True, kw_only=True):
         Raises:
             ValueError: The platform's name is invalid.
         """
-        told = {name: data[name] for name in cls.__struct_fields__ if name in data}
-        return cls(**{**told, "platform": Platform(told["platform"])})
+        by_name = {name: data[name] for name in cls.__struct_fields__ if name in data}
+        return cls(**{**by_name, "platform": Platform(by_name["platform"])})
 
 
 def build_session_key(

@@ -113,8 +113,8 @@ class Sessions:
         key, place = self._key_of_choice(source), replace(source, agent=None)
 
         def choosing(session: ChatSession) -> ChatSession:
-            kept = {name: value for name, value in session.settings.items() if name != _CHOSEN}
-            return replace(session, settings=kept if agent is None else {**kept, _CHOSEN: agent})
+            by_name = {name: value for name, value in session.settings.items() if name != _CHOSEN}
+            return replace(session, settings=by_name if agent is None else {**by_name, _CHOSEN: agent})
 
         await self.of(key, place)
         await self.changed(key, choosing)
@@ -129,10 +129,10 @@ class Sessions:
 
     async def load(self, key: str) -> ChatSession | None:
         """Return a session; None if it does not exist."""
-        known = self._known.get(key)
-        if known is None:
-            known = await self._store.load(key)
-        return None if known is None else self._kept(known)
+        known_session = self._known.get(key)
+        if known_session is None:
+            known_session = await self._store.load(key)
+        return None if known_session is None else self._kept(known_session)
 
     async def begin_anew(self, key: str, source: SessionSource) -> ChatSession:
         """Bind the session to a new thread. The old thread can be resumed later."""
@@ -172,7 +172,10 @@ class Sessions:
         thread_id, source = session.thread_id, SessionSource.from_dict(session.source)
         if len({*await self.hidden(thread_id), *runs}) > MAX_HIDDEN:
             return False
-        key, more = _hidden_key(thread_id), {run_id: list(asked) for run_id, asked in runs.items()}
+        key, more = (
+            _hidden_key(thread_id),
+            {run_id: list(requested_values) for run_id, requested_values in runs.items()},
+        )
         await self._store.open(self._fresh(key, source, self._clock.now()))
         await self.changed(
             key, lambda one: replace(one, settings={_HIDDEN: {**one.settings.get(_HIDDEN, {}), **more}})
@@ -249,48 +252,50 @@ class Sessions:
     async def _below(self, key: str) -> list[ChatSession]:
         """Return the session with this key, and the sessions whose keys extend it."""
         first = await self._store.load(key)
-        found, after = [] if first is None else [first], f"{key}:"
+        sessions, after = [] if first is None else [first], f"{key}:"
         while page := await self._store.sessions(after=after):
-            found += [one for one in page if one.session_key.startswith(f"{key}:")]
+            sessions += [session for session in page if session.session_key.startswith(f"{key}:")]
             after = page[-1].session_key
             if not after.startswith(f"{key}:"):
                 break
-        return found
+        return sessions
 
     async def place_of(self, thread_id: str, messages: Sequence[Message]) -> tuple[str, SessionSource] | None:
         """Return the session of a run's thread, and the chat in which the run is answered.
 
         For linked chats, this is the chat of the last message that the run answers.
         """
-        found = await self.address(thread_id)
-        if found is None or found[1].person is None:
-            return found
-        ids = [inbound_id for one in messages if (inbound_id := inbound_id_of(one.id or "")) is not None]
+        result = await self.address(thread_id)
+        if result is None or result[1].person is None:
+            return result
+        ids = [
+            inbound_id for message in messages if (inbound_id := inbound_id_of(message.id or "")) is not None
+        ]
         last = await self._intake_log.messages(ids[-1:]) if ids else ()
         source = last[0].body.get("source") if last else None
-        return (found[0], SessionSource.from_dict(source)) if source else found
+        return (result[0], SessionSource.from_dict(source)) if source else result
 
     async def address(self, thread_id: str) -> tuple[str, SessionSource] | None:
         """Return the session of a thread and its address; None if the thread has no session."""
-        known = self._addresses.get(thread_id)
-        if known is not None:
+        known_address = self._addresses.get(thread_id)
+        if known_address is not None:
             self._addresses.move_to_end(thread_id)
-            return known
+            return known_address
         thread = await self._store.thread(thread_id)
         session = None if thread is None else await self._store.load(thread.session_key)
         if session is None:
             return None
-        found = session.session_key, SessionSource.from_dict(session.source)
-        self._addresses[thread_id] = found
+        result = session.session_key, SessionSource.from_dict(session.source)
+        self._addresses[thread_id] = result
         if len(self._addresses) > _MAX_ADDRESSES:
             self._addresses.popitem(last=False)
-        return found
+        return result
 
     def _kept(self, session: ChatSession) -> ChatSession:
         """Cache a stored session, if no other process can change it; return the newest known version."""
-        known = self._known.get(session.session_key)
-        if self._is_shared or (known is not None and known.revision > session.revision):
-            return known or session
+        known_session = self._known.get(session.session_key)
+        if self._is_shared or (known_session is not None and known_session.revision > session.revision):
+            return known_session or session
         self._known[session.session_key] = session
         self._known.move_to_end(session.session_key)
         if len(self._known) > _MAX_ADDRESSES:
@@ -336,7 +341,7 @@ class Sessions:
         The thread's name contains the channel.
         """
         platform = unquote(target_of(thread_id).partition("/")[0])
-        return any(one.value == platform for one in self._config.get_connected_platforms())
+        return any(item.value == platform for item in self._config.get_connected_platforms())
 
 
 def _quiet_key(address: ChatAddress) -> str:

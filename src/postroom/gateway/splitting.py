@@ -108,7 +108,7 @@ class _Splitter:
         self._text = text
         self._room = room
         self._unit = unit
-        self._fences = [one for one in map(self._carried, _fences(text)) if one is not None]
+        self._fences = [fence for fence in map(self._carried, _fences(text)) if fence is not None]
         self._fence_starts = [fence.start for fence in self._fences]
         self._spans = [span for span in _spans(text, self._fences) if self._fits(*span)]
         self._span_starts = [start for start, _ in self._spans]
@@ -121,14 +121,14 @@ class _Splitter:
             fence = self._fence_at(start)
             opening = fence.opening + "\n" if fence else ""
             if self._is_last(start):
-                found = _Cut(_NOTHING, len(text), len(text))
+                cut = _Cut(_NOTHING, len(text), len(text))
             else:
-                found = self._next_cut(start, self._room - self._unit.measure(opening))
-            end, closing = found.end, self._closing(found.end)
-            if not closing and (start > 0 or found.after < len(text)):
+                cut = self._next_cut(start, self._room - self._unit.measure(opening))
+            end, closing = cut.end, self._closing(cut.end)
+            if not closing and (start > 0 or cut.after < len(text)):
                 end = start + len(text[start:end].rstrip())
             yield Piece(start=start, end=end, opening=opening, closing=closing)
-            start = found.after
+            start = cut.after
 
     def _carried(self, fence: _Fence) -> _Fence | None:
         """Return the fence with which each part reopens the code.
@@ -196,17 +196,17 @@ class _Splitter:
         best: _Cut | None = None
         barred = len(self._text)
         for white in reversed(list(_WHITE.finditer(self._text, low, min(high + 2, len(self._text))))):
-            found = self._at_white(white.start(), end)
-            if found is None or not start < found.end <= high or white.start() >= barred:
+            cut = self._at_white(white.start(), end)
+            if cut is None or not start < cut.end <= high or white.start() >= barred:
                 continue
-            if best is not None and found.kind <= best.kind:
+            if best is not None and cut.kind <= best.kind:
                 continue
-            if found.kind in (_SPACE, _CODE_SPACE):
-                line = self._line_start(start, found.end)
+            if cut.kind in (_SPACE, _CODE_SPACE):
+                line = self._line_start(start, cut.end)
                 if _FENCE_HEAD.match(self._text, line):
                     barred = line
                     continue
-            best = found
+            best = cut
             if best.kind == _BLANK:
                 break
         return best

@@ -32,8 +32,8 @@ def write_pid_file(folder: Path | None) -> None:
 
 def remove_pid_file(folder: Path | None) -> None:
     """Remove the process file of the gateway; a file of another process stays."""
-    found = None if folder is None else _read(folder / PID_FILE)
-    if folder is not None and found is not None and found.get("pid") == os.getpid():
+    value = None if folder is None else _read(folder / PID_FILE)
+    if folder is not None and value is not None and value.get("pid") == os.getpid():
         (folder / PID_FILE).unlink(missing_ok=True)
 
 
@@ -51,7 +51,7 @@ def write_runtime_status(
     """
     if folder is None:
         return
-    told = {
+    fields = {
         "pid": os.getpid(),
         "gateway_state": gateway_state,
         "exit_reason": exit_reason,
@@ -59,7 +59,7 @@ def write_runtime_status(
         "updated_at": now,
     }
     try:
-        _write(folder / STATUS_FILE, told)
+        _write(folder / STATUS_FILE, fields)
     except OSError as error:
         _LOG.warning("gateway.status_not_written", file=str(folder / STATUS_FILE), reason=error.strerror)
 
@@ -137,7 +137,7 @@ def _write(path: Path, told: Mapping[str, Json]) -> None:
 
 def _read(path: Path) -> dict[str, Json] | None:
     try:
-        found = json.loads(path.read_text())
+        document = json.loads(path.read_text())
     except (OSError, ValueError):
         return None
-    return found if isinstance(found, dict) else None
+    return document if isinstance(document, dict) else None

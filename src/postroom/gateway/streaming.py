@@ -250,7 +250,8 @@ class StreamingPresenter:
         """Return whether the senders on a thread hold a request open until they get the answer."""
         platform = unquote(target_of(thread_id).partition("/")[0])
         return any(
-            one.capabilities.holds_requests and name.value == platform for name, one in self.adapters.items()
+            adapter.capabilities.holds_requests and name.value == platform
+            for name, adapter in self.adapters.items()
         )
 
     @asynccontextmanager
@@ -442,12 +443,12 @@ class StreamingPresenter:
 
 def answered_by(activation: RunActivation) -> tuple[str, ...]:
     """Return the platform's ids of the messages that started a run."""
-    found = []
+    items = []
     for message in activation.messages:
         message_id = message.content[0].data.get("message_id") if message.content else None
         if message_id is not None:
-            found.append(str(message_id))
-    return tuple(found)
+            items.append(str(message_id))
+    return tuple(items)
 
 
 def _outlives(capabilities: ChannelCapabilities) -> bool:
@@ -509,11 +510,11 @@ class ChatExecutor(ExecutorAround):
             if self._files is not None:
                 control = replace(control, files=self._files(activation))
             if hidden := await self._presenter.sessions.hidden(activation.thread_id):
-                asked = {message_id for read in hidden.values() for message_id in read}
+                arguments = {message_id for read in hidden.values() for message_id in read}
                 control = replace(
                     control,
                     hidden_runs=control.hidden_runs | hidden.keys(),
-                    hidden_message_ids=control.hidden_message_ids | asked,
+                    hidden_message_ids=control.hidden_message_ids | arguments,
                 )
             activation = replace(activation, control=control)
         run_id = activation.run_id or ""

@@ -46,7 +46,7 @@ class ToPeople:
             words = f"{words}\n\n{wording.left_behind(len(latest.media))}"
         if self._mail is None:
             return wording.not_passed_on(short_name(person), "this server has no mail here")
-        said = ChatWords(
+        chat_words = ChatWords(
             person=person,
             chat=source.address,
             thread_id=f"chat-{sha256(session.thread_id.encode()).hexdigest()[:_DIGITS]}",
@@ -55,7 +55,7 @@ class ToPeople:
             key=f"chat/{source.address.name}/{inbound.inbound_id}",
         )
         try:
-            await self._mail.pass_on(said)
+            await self._mail.pass_on(chat_words)
         except StoreError:
             raise
         except IdempotencyConflict:  # the mail was stored before the message was edited

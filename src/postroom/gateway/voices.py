@@ -100,8 +100,8 @@ class Voices:
         adapter, words = self._delivery.adapter_of(row, source), spoken_words(reply.text)
         if adapter is None or MessageType.AUDIO not in adapter.capabilities.media or not words:
             return None
-        found = await self._sessions.address(reply.thread_id)
-        session = None if found is None else await self._sessions.load(found[0])
+        value = await self._sessions.address(reply.thread_id)
+        session = None if value is None else await self._sessions.load(value[0])
         if session is None or session.settings.get("voice") != VOICE_ON:
             return None
         voice = Reply(kind=ReplyKind.ANSWER, thread_id=reply.thread_id, text=words, source=source.to_dict())
@@ -152,8 +152,10 @@ class Voices:
         by_kind = self._config.max_media_bytes_by_kind.get("audio", self._config.max_media_bytes)
         most = min(by_kind, self._config.max_media_bytes)
         sound = self._speak(reply.text, "opus" if takes_voices else "mp3")
-        async with asyncio.timeout(_SPEAK_SECONDS), spooled(sound, most=most) as found:
-            media_type = media_type_of(await asyncio.to_thread(head_of, found.path), None, is_sound=True)
+        async with asyncio.timeout(_SPEAK_SECONDS), spooled(sound, most=most) as spooled_file:
+            media_type = media_type_of(
+                await asyncio.to_thread(head_of, spooled_file.path), None, is_sound=True
+            )
             if not media_type.startswith("audio/"):
                 raise ProviderFailed(f"the speech endpoint sent {media_type}, which is not audio")
             file = ChatFile(
@@ -162,10 +164,10 @@ class Voices:
                 position=0,
                 name=safe_name(None, media_type, 1),
                 media_type=media_type,
-                size=found.size,
-                sha256=found.sha256,
+                size=spooled_file.size,
+                sha256=spooled_file.sha256,
             )
-            await self._stores.files.put_bytes(found)
+            await self._stores.files.put_bytes(spooled_file)
         await self._stores.files.put(file)
         return file
 

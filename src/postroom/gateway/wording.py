@@ -135,9 +135,9 @@ def failure_for_caller(run: RunRecord, most: int = 1_000) -> str:
     reason = run.termination
     if reason is None or reason.type is not TerminationKind.ERROR:
         return end_of(run)
-    plain, said = _BY_CODE.get(reason.detail or ""), reason.value or end_of(run)
-    if plain is None or MISPLACED_RESULT in said:
-        return said[:most]
+    plain, text = _BY_CODE.get(reason.detail or ""), reason.value or end_of(run)
+    if plain is None or MISPLACED_RESULT in text:
+        return text[:most]
     return f"{plain}; an operator can read the provider's message in run {run.run_id}"
 
 

@@ -43,14 +43,15 @@ def _route(path: str, rows: Mapping[str, Operation], services: Mapping[type[Any]
         note_operation(request, operation)
         kind = operation.command
         command = read_query(request, kind) if method == "GET" else await read_body(request, kind)
-        given = {"command": command, "request": request, **msgspec.structs.asdict(command)}
+        given_fields = {"command": command, "request": request, **msgspec.structs.asdict(command)}
         assert operation.service is not None  # noqa: S101 - of the rows with a service
-        found = await operation.run(
-            services[operation.service], **{name: given[name] for name in given if name in parameters}
+        result = await operation.run(
+            services[operation.service],
+            **{name: given_fields[name] for name in given_fields if name in parameters},
         )
-        if isinstance(found, Response):
-            return found
-        answer = plain(found)
+        if isinstance(result, Response):
+            return result
+        answer = plain(result)
         document = {operation.answer_key: answer} if operation.answer_key else answer
         return JSONResponse(document, status_code=operation.status)
 
@@ -65,13 +66,13 @@ def read_query(request: Request, kind: type[S]) -> S:
     Raises:
         InvalidArgument: The parameters do not match the type.
     """
-    flags = {one.name for one in msgspec.structs.fields(kind) if one.default is False}
-    given = {
+    flags = {field.name for field in msgspec.structs.fields(kind) if field.default is False}
+    by_name = {
         name: _YES.get(value, value) if name in flags else value
         for name, value in request.query_params.items()
     }
     try:
-        return msgspec.convert(given, kind, strict=False)
+        return msgspec.convert(by_name, kind, strict=False)
     except msgspec.ValidationError as error:
         names = ", ".join(kind.__struct_fields__)
         raise InvalidArgument(misfit(str(error))[:300], remedy=f"the parameters are: {names}") from error

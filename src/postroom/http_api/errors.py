@@ -66,15 +66,15 @@ def problem_of(error: errors.PostroomError, operation: Operation | None = None) 
     status, details = status_of(error), error.details
     refused = details.get("recipients")
     if isinstance(refused, list):  # each with its own message and remedy
-        told = [
+        values = [
             {
                 key: over_http(text, operation) if key in ("message", "remedy") else text
-                for key, text in one.items()
+                for key, text in item.items()
             }
-            for one in refused
-            if isinstance(one, dict)
+            for item in refused
+            if isinstance(item, dict)
         ]
-        details = {**details, "recipients": told}
+        details = {**details, "recipients": values}
     headers: dict[str, str] = {}
     if status == 401:
         headers = dict(CHALLENGE)

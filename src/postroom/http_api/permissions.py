@@ -103,6 +103,7 @@ _PAGES: Final = tuple(
         Who.PEOPLE,
         "POST /logout",
         "GET POST /",
+        "GET POST /push",
         "GET /p",
         "GET /p/{slug}",
         "GET /p/{slug}/agents",

@@ -138,17 +138,17 @@ async def archive_check(
     """Check the size and age of the archive's backlog; mail works without the archive."""
     try:
         async with asyncio.timeout(patience.total_seconds()):
-            found = await backlog()
+            value = await backlog()
     except TimeoutError:
         return Check(name="archive", state="unknown", required=False, facts={"code": "store_unavailable"})
     except PostroomError as error:
         return Check(name="archive", state="unknown", required=False, facts={"code": error.code})
-    age = 0 if found.oldest_at is None else max(0, now - found.oldest_at)
+    age = 0 if value.oldest_at is None else max(0, now - value.oldest_at)
     return Check(
         name="archive",
         state="failed" if age > milliseconds(OLDEST_BACKLOG) else "ok",
         required=False,
-        facts={"waiting": found.waiting, "oldest_ms": age},
+        facts={"waiting": value.waiting, "oldest_ms": age},
     )
 
 

@@ -28,8 +28,8 @@ def note_operation(request: Request, operation: Operation) -> None:
 
 def operation_of(scope: Any) -> Operation | None:
     """Return the operation of a request; None if the request did not get as far as an operation."""
-    found: Operation | None = scope.get(_OPERATION)
-    return found
+    operation: Operation | None = scope.get(_OPERATION)
+    return operation
 
 
 def over_http(text: str, operation: Operation | None) -> str:

@@ -58,12 +58,12 @@ def ways(context: ReadContext, project: Project, agent: Agent) -> list[WayView]:
     """Return the ways to reach an agent, in the order in which they are tried; stop at the first one used."""
     if agent.retired_at is not None:
         return [WayView(way=INBOX, taken=False, why="it is retired and receives no messages")]
-    found = list[WayView]()
+    results = list[WayView]()
     for way, taken, why in _tried(context, project, agent):
-        found.append(WayView(way=way, taken=taken, why=why))
+        results.append(WayView(way=way, taken=taken, why=why))
         if taken:
             break
-    return found
+    return results
 
 
 def _tried(context: ReadContext, project: Project, agent: Agent) -> Iterator[tuple[str, bool, str]]:
@@ -76,8 +76,8 @@ def _tried(context: ReadContext, project: Project, agent: Agent) -> Iterator[tup
             "it has a chat" if has_chat else "it has no chat: `postroom people add`",
         )
     else:
-        kept = context.tx.runner(agent.id)
-        runner = None if kept is None else kept.runner
+        kept_kept_runner = context.tx.runner(agent.id)
+        runner = None if kept_kept_runner is None else kept_kept_runner.runner
         yield LIVE, False, _at_work(runner)
         yield RUNNER, runner is not None, _by_runner(runner)
         has_session = reach is not None and reach.has_session
@@ -97,18 +97,18 @@ def _by_runner(runner: str | None) -> str:
     if runner is None:
         return "it has no runner: `postroom agents set-runner`"
     try:
-        known = read_runner(runner)
+        known_any_runner = read_runner(runner)
     except InvalidRunner as error:
         return f"a run starts, and will fail: {error.describe()}"
-    recipe = f", {known.recipe.value}" if isinstance(known, Runner) else ""
-    return f"a run starts, or waits until the active run has ended: {known.kind.value}{recipe}"
+    recipe = f", {known_any_runner.recipe.value}" if isinstance(known_any_runner, Runner) else ""
+    return f"a run starts, or waits until the active run has ended: {known_any_runner.kind.value}{recipe}"
 
 
 def _by_hook(*, has_session: bool) -> str:
     if has_session:
-        told = "a client with hooks has acted as it, and announces messages at the next step"
+        text = "a client with hooks has acted as it, and announces messages at the next step"
         return (
-            f"{told}; an idle Claude Code or Codex starts a turn, and so does Copilot CLI with "
+            f"{text}; an idle Claude Code or Codex starts a turn, and so does Copilot CLI with "
             "postroom's extension; other idle clients wait for their user"
         )
     return "no client with hooks has acted as it: `postroom setup`"
@@ -180,7 +180,7 @@ def _project_of(context: WriteContext, human_key: str, git_identity: str = "") -
         return project
     home = path if git_identity or read is None else read.folder.lasting
     names = {path} if git_identity or read is None else {path, read.folder.top}
-    known = project_of(
+    known_project = project_of(
         context.projects,
         None if read is None else read.folder,
         identity
@@ -188,11 +188,11 @@ def _project_of(context: WriteContext, human_key: str, git_identity: str = "") -
         else "",  # if the folder was renamed, its project has already been moved to it
         is_said=bool(git_identity),
     )
-    if known is not None:
-        _note_names(context, known, names)
-        if (whole := completed(known.git_identity, identity)) != known.git_identity:
-            context.tx.set_git_identity(known.id, whole)
-        return known
+    if known_project is not None:
+        _note_names(context, known_project, names)
+        if (whole := completed(known_project.git_identity, identity)) != known_project.git_identity:
+            context.tx.set_git_identity(known_project.id, whole)
+        return known_project
     if is_run:
         raise NotPermitted(
             "a run cannot create projects",
@@ -236,30 +236,30 @@ def _registered(context: WriteContext, project: Project, asked: RegisterAgent | 
     if asked.name is None:
         return _made(context, project, asked)
     name = check_name(asked.name, of="a person" if project.slug == PEOPLE_SLUG else "an agent")
-    known = context.tx.agent(project.id, name)
-    if known is None:
+    known_agent = context.tx.agent(project.id, name)
+    if known_agent is None:
         _refuse_look_alike(context, project, check_new_name(name))
         return _made(context, project, asked, name=name)
-    if known.name != name:
+    if known_agent.name != name:
         raise NameTaken(
-            f"agent {known.name!r} exists and differs from {name!r} only in upper and lower case",
+            f"agent {known_agent.name!r} exists and differs from {name!r} only in upper and lower case",
             value=name,
-            remedy=f"use {known.name!r}, or a name such as '{name}-2'",
+            remedy=f"use {known_agent.name!r}, or a name such as '{name}-2'",
         )
-    check_token(context, known)
-    if known.retired_at is not None:
-        raise AgentRetired(f"agent {known.name} is retired", value=known.name)
+    check_token(context, known_agent)
+    if known_agent.retired_at is not None:
+        raise AgentRetired(f"agent {known_agent.name} is retired", value=known_agent.name)
     context.tx.touch_agent(
-        known.id, context.now
+        known_agent.id, context.now
     )  # the code below records the activity and does not change the reservations
     updated = context.tx.update_agent(
-        known.id,
+        known_agent.id,
         program=asked.program,
         model=asked.model,
         task_description=asked.task_description,
         now=context.now,
     )
-    if (known.program, known.model, known.task_description) != (
+    if (known_agent.program, known_agent.model, known_agent.task_description) != (
         updated.program,
         updated.model,
         updated.task_description,
@@ -329,8 +329,8 @@ def _free_name(context: WriteContext, project: Project) -> str:
 
 def start_session(context: WriteContext, asked: StartSession) -> SessionView:
     """Create project and agent if missing, reserve paths, and return the first messages of the inbox."""
-    known = context.projects.project(asked.project_key)
-    project = _project_of(context, asked.project_key if known is None else known.human_key)
+    known_project = context.projects.project(asked.project_key)
+    project = _project_of(context, asked.project_key if known_project is None else known_project.human_key)
     agent = _registered(context, project, asked)
     reserved = None
     if asked.reserve_paths:
@@ -357,7 +357,7 @@ def whois(context: ReadContext, asked: Whois) -> WhoisView:
         "project": project.slug,
         "unread": context.tx.unread_count(agent.id),
         "last_seq": agent.inbox_seq,
-        "reservations": [reservation_view(one) for one in held],
+        "reservations": [reservation_view(reservation) for reservation in held],
         "ways": ways(context, project, agent),
     }
 
@@ -365,12 +365,12 @@ def whois(context: ReadContext, asked: Whois) -> WhoisView:
 def list_agents(context: ReadContext, asked: ListAgents) -> AgentsView:
     """List the agents of a project."""
     project = find_project(context.projects, asked.project_key)
-    found = context.tx.agents(
+    agents = context.tx.agents(
         project.id, include_retired=asked.include_retired, limit=asked.limit, after=asked.after
     )
     return {
-        "agents": [agent_view(agent) for agent in found],
-        "next": found[-1].id if len(found) == asked.limit else None,
+        "agents": [agent_view(agent) for agent in agents],
+        "next": agents[-1].id if len(agents) == asked.limit else None,
     }
 
 

@@ -42,8 +42,8 @@ def load_attachments(asked: Sequence[AttachmentIn], *, root: str, rules: Rules) 
         )
     loaded = []
     total = 0
-    for one in asked:
-        name, content = _content(one, root, rules)
+    for attachment in asked:
+        name, content = _content(attachment, root, rules)
         total += len(content)
         if total > rules.max_attachments_bytes:
             raise TooLarge(

@@ -70,16 +70,20 @@ def list_contacts(context: ReadContext, asked: ListContacts) -> ContactsView:
     """List the contact requests that an agent has sent and received, with their state."""
     home, agent = acting(context, asked.project_key, asked.agent_name)
     links = context.tx.contacts(agent.id)
-    agents = context.tx.agents_by_id(sorted({one.from_id for one in links} | {one.to_id for one in links}))
-    projects = {one.project_id: context.tx.project_by_id(one.project_id) for one in agents.values()}
-    known = [(place, one) for one in agents.values() if (place := projects[one.project_id]) is not None]
-    addresses = _addresses(home, *known)
-    return {"policy": agent.contact_policy, "contacts": [_view(one, addresses) for one in links]}
+    agents = context.tx.agents_by_id(
+        sorted({link.from_id for link in links} | {link.to_id for link in links})
+    )
+    projects = {agent.project_id: context.tx.project_by_id(agent.project_id) for agent in agents.values()}
+    known_items = [
+        (place, agent) for agent in agents.values() if (place := projects[agent.project_id]) is not None
+    ]
+    addresses = _addresses(home, *known_items)
+    return {"policy": agent.contact_policy, "contacts": [_view(link, addresses) for link in links]}
 
 
 def _addresses(home: Project, *agents: tuple[Project, Agent]) -> dict[int, str]:
     """Return, for each of these agents, the address that the agents of `home` use to reach it."""
-    return {one.id: address_of(one.name, place.slug, home.slug) for place, one in agents}
+    return {agent.id: address_of(agent.name, place.slug, home.slug) for place, agent in agents}
 
 
 def _with_itself(name: str) -> StateError:

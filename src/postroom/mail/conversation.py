@@ -23,23 +23,23 @@ _LOOKS = 10
 
 def here(reads: RecordReads, project: Project, messages: Sequence[Message]) -> list[Message]:
     """Return the messages that a project sent or visibly received."""
-    others = [one.id for one in messages if one.project_id != project.id]
+    others = [message.id for message in messages if message.project_id != project.id]
     if not others:
         return list(messages)
     readers = reads.recipients(others)
     came = {
         number
-        for number, found in readers.items()
-        if any(one.project_slug == project.slug and one.kind != "bcc" for one in found)
+        for number, recipients in readers.items()
+        if any(recipient.project_slug == project.slug and recipient.kind != "bcc" for recipient in recipients)
     }
-    return [one for one in messages if one.project_id == project.id or one.id in came]
+    return [message for message in messages if message.project_id == project.id or message.id in came]
 
 
 def awaited(message: Message, recipients: Sequence[Recipient]) -> int:
     """Return how many of these recipients still have to acknowledge the message, if it asks for that."""
     if not message.ack_required or message.recalled_at is not None:
         return 0
-    return sum(one.acked_at is None for one in recipients)
+    return sum(recipient.acked_at is None for recipient in recipients)
 
 
 def from_people(reads: MailReads, project: Project, newest: Callable[[int], list[Message]]) -> list[Message]:
@@ -66,36 +66,45 @@ class Conversation:
         For each other project, at most the last 200 are counted.
         """
         own = self._reads.thread_size(self._project.id, self._thread_id)
-        theirs = [one for other in self._others for one in self._tail_of(other, COUNTED)]
+        theirs = [message for other in self._others for message in self._tail_of(other, COUNTED)]
         return own + len(self._here(theirs))
 
     def participants(self, *, among: int) -> list[ThreadParticipant]:
         """Return who sent or received each project's newest `among` messages, most active first."""
-        found: dict[int, ThreadParticipant] = {}
+        fields: dict[int, ThreadParticipant] = {}
         for project in (self._project, *self._others):
             counted = self._reads.thread_participants(
                 project.id, self._thread_id, home_id=self._project.id, among=among
             )
-            for one in counted:
-                known = found.get(one.agent_id)
-                found[one.agent_id] = (
-                    replace(one, wrote=one.wrote + known.wrote, unread=one.unread + known.unread)
-                    if known
-                    else one
+            for participant in counted:
+                known_participant = fields.get(participant.agent_id)
+                fields[participant.agent_id] = (
+                    replace(
+                        participant,
+                        wrote=participant.wrote + known_participant.wrote,
+                        unread=participant.unread + known_participant.unread,
+                    )
+                    if known_participant
+                    else participant
                 )
-        return sorted(found.values(), key=lambda one: -one.wrote)
+        return sorted(fields.values(), key=lambda one: -one.wrote)
 
     def messages(self, *, limit: int, after: int = 0) -> list[Message]:
         """Return the thread's messages in order, starting after the message `after`."""
         for _ in range(_LOOKS):
             windows = [
-                self._reads.thread(one.id, self._thread_id, limit=limit, after=after)
-                for one in (self._project, *self._others)
+                self._reads.thread(project.id, self._thread_id, limit=limit, after=after)
+                for project in (self._project, *self._others)
             ]
             # A full window may end before its project's last message, so return nothing beyond that end.
-            known_to = min((found[-1].id for found in windows if len(found) == limit), default=None)
-            found = [one for window in windows for one in window if known_to is None or one.id <= known_to]
-            seen = self._here(found)
+            known_to = min((window[-1].id for window in windows if len(window) == limit), default=None)
+            messages = [
+                message
+                for window in windows
+                for message in window
+                if known_to is None or message.id <= known_to
+            ]
+            seen = self._here(messages)
             if seen or known_to is None:
                 return seen[:limit]
             after = known_to
@@ -103,9 +112,11 @@ class Conversation:
 
     def newest(self, *, limit: int) -> list[Message]:
         """Return the thread's newest messages, in order."""
-        windows = [self._tail_of(one, limit) for one in (self._project, *self._others)]
-        known_from = max((found[0].id for found in windows if len(found) == limit), default=0)
-        return self._here([one for window in windows for one in window if one.id >= known_from])[-limit:]
+        windows = [self._tail_of(project, limit) for project in (self._project, *self._others)]
+        known_from = max((window[0].id for window in windows if len(window) == limit), default=0)
+        return self._here([message for window in windows for message in window if message.id >= known_from])[
+            -limit:
+        ]
 
     def _tail_of(self, project: Project, limit: int) -> list[Message]:
         return self._reads.thread_tail(project.id, self._thread_id, limit=limit)
@@ -120,13 +131,13 @@ def _others(reads: RecordReads, projects: ProjectReads, project: Project, thread
     These are the project to which people belong, and the projects of the recipients.
     """
     people = projects.project(PEOPLE_KEY)
-    found = {} if people is None else {people.id: people}
+    fields = {} if people is None else {people.id: people}
     own = reads.thread_tail(project.id, thread_id, limit=FEW)
-    readers = reads.recipients([one.id for one in own]) if own else {}
-    slugs = {one.project_slug for several in readers.values() for one in several} - {project.slug}
+    readers = reads.recipients([message.id for message in own]) if own else {}
+    slugs = {recipient.project_slug for several in readers.values() for recipient in several} - {project.slug}
     for slug in sorted(slugs)[:FEW]:
         other = projects.project(slug)
         if other is not None:
-            found[other.id] = other
-    found.pop(project.id, None)
-    return list(found.values())
+            fields[other.id] = other
+    fields.pop(project.id, None)
+    return list(fields.values())

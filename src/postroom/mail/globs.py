@@ -199,7 +199,7 @@ def _share(a: _Ranges, b: _Ranges) -> bool:
 
 def _items(written: str) -> list[tuple[str, str]]:
     body = written[2:-1] if written[1:2] in ("!", "^") else written[1:-1]
-    return [(low or one, high or one) for low, high, one in _SET_ITEM.findall(body)]
+    return [(low or item, high or item) for low, high, item in _SET_ITEM.findall(body)]
 
 
 def _merged(ranges: Iterable[tuple[int, int]]) -> _Ranges:
@@ -334,22 +334,22 @@ def spelled(raw: str) -> list[str]:
     while quoted := _QUOTED.fullmatch(text):
         text = quoted["text"].strip()
     _refuse_written_lists(raw, text)
-    found = list(islice(_alternatives(text), MAX_ALTERNATIVES + 1))
-    if len(found) > MAX_ALTERNATIVES:
+    results = list(islice(_alternatives(text), MAX_ALTERNATIVES + 1))
+    if len(results) > MAX_ALTERNATIVES:
         raise InvalidPattern(
             f"the pattern {raw[:200]!r} expands to more than {MAX_ALTERNATIVES} patterns",
             value=raw,
             remedy="use a wildcard, such as src/**",
         )
-    if text.startswith("!") or (len(found) > 1 and _EXCLUDES.search(text)):
+    if text.startswith("!") or (len(results) > 1 and _EXCLUDES.search(text)):
         raise InvalidPattern(
             f"the pattern {raw[:200]!r} begins a name with '!', but patterns cannot exclude files",
             value=raw,
             remedy="reserve the files that you edit; write './!name' for a file with this name",
         )
-    for one in found:
-        _refuse_lines_and_lists(raw, one)
-    return found
+    for value in results:
+        _refuse_lines_and_lists(raw, value)
+    return results
 
 
 def _refuse_lines_and_lists(raw: str, text: str) -> None:
@@ -427,13 +427,13 @@ def _alternatives(text: str) -> Iterator[str]:
     """
     open_groups: list[list[int]] = []
     groups: list[list[int]] = []
-    for found in re.finditer(r"[{},]", text):
-        if found[0] == "{":
-            open_groups.append([found.start()])
+    for match in re.finditer(r"[{},]", text):
+        if match[0] == "{":
+            open_groups.append([match.start()])
         elif open_groups:
-            open_groups[-1].append(found.start())
+            open_groups[-1].append(match.start())
             if (
-                found[0] == "}"
+                match[0] == "}"
                 and len(group := open_groups.pop()) > 2
                 and text[group[0] - 1 : group[0]] != "["
             ):
@@ -562,10 +562,10 @@ def _glob_takes(glob: Glob, name: str) -> bool:
         return _chains_meet(glob.pieces, (name,), characters_meet)
     first, room = len(glob.start), len(name) - len(glob.end)
     for piece in glob.pieces[1:-1]:
-        found = name.find(str(piece), first)
-        if found < 0:
+        number = name.find(str(piece), first)
+        if number < 0:
             return False
-        first = found + len(piece)
+        first = number + len(piece)
     return first <= room
 
 

@@ -91,13 +91,15 @@ def find_person(tx: RecordReads, projects: ProjectReads, address: str) -> tuple[
     if address.startswith(CHAT):
         platform, _, chat_id = address.removeprefix(CHAT).partition("/")
         reached = set(tx.reached_at(ChatAddress(platform=platform, chat_id=chat_id)))
-        found = next((person for person in everybody if person.id in reached), None)
+        agent = next((person for person in everybody if person.id in reached), None)
     else:
         name = address.removeprefix(HUMAN).casefold()
-        found = next((one for one in everybody if one.name.casefold() == name), None)
-    if project is not None and found is not None:
-        return project, found
-    close = [f"{HUMAN}{one}" for one in nearest(address.partition(":")[2], (one.name for one in everybody))]
+        agent = next((item for item in everybody if item.name.casefold() == name), None)
+    if project is not None and agent is not None:
+        return project, agent
+    close = [
+        f"{HUMAN}{name}" for name in nearest(address.partition(":")[2], (item.name for item in everybody))
+    ]
     raise UnknownAgent(
         f"there is no person {shown(address)}" + (f"; similar names: {', '.join(close)}" if close else ""),
         value=address,
@@ -229,7 +231,7 @@ def visible_message(
     message = context.tx.message(message_id)
     recipients = context.tx.recipients([message_id])[message_id]
     if message is not None:
-        received = any(one.agent_id == agent.id for one in recipients)
+        received = any(recipient.agent_id == agent.id for recipient in recipients)
         if message.project_id == project.id or received or at_pages:
             return message, recipients
     newest = [str(entry.message.id) for entry in context.tx.inbox(agent.id, limit=3)]

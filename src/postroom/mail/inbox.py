@@ -154,8 +154,8 @@ def shown_messages(
     ]
     if viewer is not None:
         for message, view in zip(messages, views, strict=True):
-            for shown, one in zip(view["attachments"], attachments[message.id], strict=True):
-                shown["resource"] = attachment_resource(project.slug, viewer, message.id, one)
+            for shown, attachment in zip(view["attachments"], attachments[message.id], strict=True):
+                shown["resource"] = attachment_resource(project.slug, viewer, message.id, attachment)
     return views
 
 
@@ -163,8 +163,8 @@ def _slugs(tx: RecordReads, home: Project, messages: Iterable[Message]) -> dict[
     slugs = {home.id: home.slug}
     for message in messages:
         if message.project_id not in slugs:
-            found = tx.project_by_id(message.project_id)
-            slugs[message.project_id] = found.slug if found else "?"
+            project = tx.project_by_id(message.project_id)
+            slugs[message.project_id] = project.slug if project else "?"
     return slugs
 
 
@@ -180,7 +180,7 @@ def fetch_inbox(context: ReadContext, asked: FetchInbox) -> list[InboxView]:
     project, reader = acting(context, asked.project_key, asked.agent_name)
     if asked.message_id is not None:
         message, recipients = visible_message(context, project, reader, asked.message_id)
-        received = next((one for one in recipients if one.agent_id == reader.id), None)
+        received = next((recipient for recipient in recipients if recipient.agent_id == reader.id), None)
         if received is None:
             raise _not_received(reader, message.id)
         views = shown_messages(context, project, [message], viewer=reader)
@@ -306,24 +306,26 @@ def _attachment(message_id: int, attachments: Sequence[Attachment], asked: GetAt
         UnknownMessage: No attachment matches.
     """
     fitting = [
-        one
-        for one in attachments
-        if asked.sha256 in (None, one.sha256, one.preview_sha256) and asked.name in (None, one.name)
+        attachment
+        for attachment in attachments
+        if asked.sha256 in (None, attachment.sha256, attachment.preview_sha256)
+        and asked.name in (None, attachment.name)
     ]
-    if fitting and (asked.sha256 or len({one.sha256 for one in fitting}) == 1):
+    if fitting and (asked.sha256 or len({attachment.sha256 for attachment in fitting}) == 1):
         return fitting[0]
     value = asked.sha256 or asked.name
     if fitting:
+        digests = "; ".join(f"{attachment.name}: {attachment.sha256}" for attachment in fitting[:10])
         raise InvalidArgument(
             f"{len(fitting)} files of message {message_id} fit",
             value=value,
-            remedy=f"give `sha256`: {'; '.join(f'{one.name}: {one.sha256}' for one in fitting[:10])}",
+            remedy=f"give `sha256`: {digests}",
         )
-    known = ", ".join(f"{one.name!r}" for one in attachments[:10])
+    known_value = ", ".join(f"{attachment.name!r}" for attachment in attachments[:10])
     raise UnknownMessage(
         f"message {message_id} has no such file" if attachments else f"message {message_id} has no files",
         value=value,
-        remedy=f"give the `name` of one of its files: {known}" if attachments else None,
+        remedy=f"give the `name` of one of its files: {known_value}" if attachments else None,
     )
 
 
@@ -368,13 +370,13 @@ def acknowledge_message(context: WriteContext, asked: AcknowledgeMessage) -> Ack
         )
     if asked.message_ids:
         return {"messages": done}
-    [one] = done
+    [item] = done
     return {
-        "message_id": one["message_id"],
-        "acknowledged": one["acknowledged"],
-        "acknowledged_at": one["acknowledged_at"],
-        "read": one["read"],
-        "read_at": one["read_at"],
+        "message_id": item["message_id"],
+        "acknowledged": item["acknowledged"],
+        "acknowledged_at": item["acknowledged_at"],
+        "read": item["read"],
+        "read_at": item["read_at"],
     }
 
 
@@ -386,13 +388,19 @@ def delivery_status(context: ReadContext, asked: DeliveryStatus) -> DeliveryView
     """Return the delivery state of a message at each recipient."""
     project, agent = acting(context, asked.project_key, asked.agent_name)
     message, recipients = visible_message(context, project, agent, asked.message_id)
-    hidden = {one.agent_id for one in visible_hidden(message, recipients, agent)}
-    shown = [one for one in recipients if one.kind != "bcc" or one.agent_id in hidden]
+    hidden = {recipient.agent_id for recipient in visible_hidden(message, recipients, agent)}
+    shown = [recipient for recipient in recipients if recipient.kind != "bcc" or recipient.agent_id in hidden]
     message_runs = context.tx.message_runs([message.id])[message.id]
-    untouched = [one for one in shown if one.read_at is None and one.agent_id not in message_runs]
-    woken = context.tx.with_runner([one.agent_id for one in untouched]) if untouched else {}
-    is_held = [one for one in untouched if one.agent_id in woken and message.recalled_at is None]
-    agents = context.tx.agents_by_id([one.agent_id for one in is_held]) if is_held else {}
+    untouched = [
+        recipient
+        for recipient in shown
+        if recipient.read_at is None and recipient.agent_id not in message_runs
+    ]
+    woken = context.tx.with_runner([recipient.agent_id for recipient in untouched]) if untouched else {}
+    is_held = [
+        recipient for recipient in untouched if recipient.agent_id in woken and message.recalled_at is None
+    ]
+    agents = context.tx.agents_by_id([recipient.agent_id for recipient in is_held]) if is_held else {}
     held = open_questions.held(context.tx, message, is_held, agents) | _on_its_way(
         context, message, untouched
     )
@@ -402,24 +410,28 @@ def delivery_status(context: ReadContext, asked: DeliveryStatus) -> DeliveryView
         "recalled_at": maybe_iso(message.recalled_at),
         "recipients": [
             _status(
-                one,
-                message_runs.get(one.agent_id),
+                recipient,
+                message_runs.get(recipient.agent_id),
                 project,
                 recalled=message.recalled_at is not None,
-                waits=held.get(one.agent_id),
+                waits=held.get(recipient.agent_id),
             )
-            for one in shown
+            for recipient in shown
         ],
     }
 
 
 def _on_its_way(context: ReadContext, message: Message, readers: Sequence[Recipient]) -> dict[int, str]:
     """Return, by person, why a chat does not show the message yet: quiet hours, or the last error."""
-    people = [one for one in readers if one.project_slug == PEOPLE_SLUG and one.announced_at is None]
-    keys = {wake_key(message.id, one.agent_id): one.agent_id for one in people}
+    people = [
+        recipient
+        for recipient in readers
+        if recipient.project_slug == PEOPLE_SLUG and recipient.announced_at is None
+    ]
+    keys = {wake_key(message.id, person.agent_id): person.agent_id for person in people}
     rows = context.tx.outbox.open(CHAT_KIND, limit=_MAX_ON_THEIR_WAY) if keys else ()
-    found = ((keys.get(str(row.payload.get("mail_key"))), row.last_error) for row in rows)
-    return {agent_id: why for agent_id, why in found if agent_id is not None and why is not None}
+    value = ((keys.get(str(row.payload.get("mail_key"))), row.last_error) for row in rows)
+    return {agent_id: why for agent_id, why in value if agent_id is not None and why is not None}
 
 
 def _state(one: Recipient, message_run: MessageRun | None, *, recalled: bool) -> str:

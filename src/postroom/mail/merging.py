@@ -72,7 +72,7 @@ def plan_of(
             remedy="give two different projects",
         )
     asked, refusals = dict(renames or {}), list(_refusals(tx, source, target))
-    equal = [one for one in tx.shared_agents(source.id, target.id) if _named(asked, one) is None]
+    equal = [value for value in tx.shared_agents(source.id, target.id) if _named(asked, value) is None]
     if rename_equal:
         taken = {name.casefold() for name in asked.values()}
         for name in equal:
@@ -108,9 +108,9 @@ def _named(names: Mapping[str, str], name: str) -> str | None:
 def _free_name(tx: MailReads, source: Project, target: Project, name: str, taken: Set[str]) -> str:
     tried = (f"{name[: MAX_NAME_LENGTH - 8]}-{number}" for number in count(2))
     return next(
-        one
-        for one in tried
-        if one.casefold() not in taken and not any(tx.agent(home.id, one) for home in (source, target))
+        value
+        for value in tried
+        if value.casefold() not in taken and not any(tx.agent(home.id, value) for home in (source, target))
     )
 
 
@@ -135,7 +135,7 @@ def _no_rename(tx: MailReads, homes: Sequence[Project], agent: Agent | None, old
         return f"{homes[0].slug} has no agent {shown(old)} to rename"
     check_new_name(new)
     holders = [(home, tx.agent(home.id, new)) for home in homes]
-    holder = next((home for home, one in holders if one is not None and one.id != agent.id), None)
+    holder = next((home for home, item in holders if item is not None and item.id != agent.id), None)
     return (
         f"{shown(old)} cannot be renamed to {shown(new)}: {holder.slug} has an agent of that name"
         if holder
@@ -145,9 +145,13 @@ def _no_rename(tx: MailReads, homes: Sequence[Project], agent: Agent | None, old
 
 def _conflicts(tx: MailReads, source: Project, target: Project) -> tuple[Overlap, ...]:
     live = [
-        one for home in (source, target) for one in tx.live_reservations(home.id, now=tx.now(), limit=_LIVE)
+        reservation
+        for home in (source, target)
+        for reservation in tx.live_reservations(home.id, now=tx.now(), limit=_LIVE)
     ]
-    return tuple(one for one in conflicts(live) if one.first.project_id != one.second.project_id)
+    return tuple(
+        overlap for overlap in conflicts(live) if overlap.first.project_id != overlap.second.project_id
+    )
 
 
 def merge(

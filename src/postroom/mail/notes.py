@@ -101,12 +101,12 @@ def add_note(context: WriteContext, asked: AddNote) -> NoteView:
         ends_at=context.now + days,
     )
     active = context.tx.active_notes(project.id, now=context.now)
-    _refuse_ended(context, project, note, {one.id for one in active})
+    _refuse_ended(context, project, note, {note.id for note in active})
     rivals = [
-        one for one in active if one.id not in note.replaces and _same_subject(context.rules, one, note)
+        item for item in active if item.id not in note.replaces and _same_subject(context.rules, item, note)
     ]
-    equal = next((one for one in rivals if (one.text, one.paths) == (note.text, note.paths)), None)
-    if others := [one for one in rivals if one.text != note.text]:
+    equal = next((rival for rival in rivals if (rival.text, rival.paths) == (note.text, note.paths)), None)
+    if others := [rival for rival in rivals if rival.text != note.text]:
         raise _contradiction(context, note, others)
     if equal is not None and not note.replaces:
         note = replace(equal, ends_at=max(equal.ends_at, note.ends_at))
@@ -134,22 +134,22 @@ def find_notes(context: ReadContext, asked: FindNotes) -> NotesView:
     if asked.note_id is not None:
         return {"notes": note_views(context.tx, [_known(context, project, asked.note_id)]), "more": 0}
     paths = normal_paths(context, project, asked.paths)
-    found = [
-        one
-        for one in notes_with(context.tx.active_notes(project.id, now=context.now), asked.query)
-        if not paths or _meet(context.rules, one.paths, paths)
+    notes = [
+        note
+        for note in notes_with(context.tx.active_notes(project.id, now=context.now), asked.query)
+        if not paths or _meet(context.rules, note.paths, paths)
     ]
-    shown = found[: asked.limit]
-    return {"notes": note_views(context.tx, shown), "more": len(found) - len(shown)}
+    shown = notes[: asked.limit]
+    return {"notes": note_views(context.tx, shown), "more": len(notes) - len(shown)}
 
 
 def notes_with(notes: Iterable[Note], query: str) -> list[Note]:
     """Return the notes whose subject, text or paths contain each word of a query, whatever its case."""
     words = _plain(query).split()
     return [
-        one
-        for one in notes
-        if all(word in _plain(" ".join((one.subject, one.text, *one.paths))) for word in words)
+        note
+        for note in notes
+        if all(word in _plain(" ".join((note.subject, note.text, *note.paths))) for word in words)
     ]
 
 
@@ -172,22 +172,22 @@ def note_views(tx: RecordReads, notes: Sequence[Note]) -> list[NoteView]:
     """Return notes as callers see them."""
     names = _authors(tx, notes)
     views = list[NoteView]()
-    for one in notes:
+    for note in notes:
         view: NoteView = {
-            "id": one.id,
-            "subject": one.subject,
-            "text": one.text,
-            "paths": list(one.paths),
-            "task_id": one.task_id,
-            "author": names.get(one.author_id, "?"),
-            "run_id": one.run_id or None,
-            "commit": one.commit,
-            "replaces": list(one.replaces),
-            "created_ts": iso(one.created_at),
-            "expires_ts": iso(one.ends_at),
+            "id": note.id,
+            "subject": note.subject,
+            "text": note.text,
+            "paths": list(note.paths),
+            "task_id": note.task_id,
+            "author": names.get(note.author_id, "?"),
+            "run_id": note.run_id or None,
+            "commit": note.commit,
+            "replaces": list(note.replaces),
+            "created_ts": iso(note.created_at),
+            "expires_ts": iso(note.ends_at),
         }
-        if one.replaced_by is not None:
-            view["replaced_by"] = one.replaced_by
+        if note.replaced_by is not None:
+            view["replaced_by"] = note.replaced_by
         views.append(view)
     return views
 
@@ -227,9 +227,9 @@ def notes_to_give(  # noqa: PLR0913 - whose notes, and which of them, by name
     """
     notes = tx.active_notes(project.id, now=tx.now())
     if notes and not again:
-        given = tx.given_notes(place)
-        notes = [one for one in notes if one.id not in given]
-    notes = [one for one in notes if with_own or one.author_id != agent.id]
+        given_ids = tx.given_notes(place)
+        notes = [note for note in notes if note.id not in given_ids]
+    notes = [note for note in notes if with_own or note.author_id != agent.id]
     if not notes:
         return None
     tasks = tx.tasks_held(agent.id)
@@ -238,17 +238,20 @@ def notes_to_give(  # noqa: PLR0913 - whose notes, and which of them, by name
         tasks, reserved = [] if task is None or task.project_id != project.id else [task], []
     else:
         reserved = tx.live_reservations(project.id, now=tx.now(), agent_id=agent.id)
-    files = [*(path for task in tasks for path in task.paths), *(one.pattern for one in reserved)]
+    files = [
+        *(path for task in tasks for path in task.paths),
+        *(reservation.pattern for reservation in reserved),
+    ]
     task_ids = {task.id for task in tasks}
     ranked = list[tuple[int, Note]]()
-    for one in notes:
-        if one.task_id in task_ids:
-            ranked.append((0, one))
-        elif one.paths and _meet(rules, one.paths, files):
-            ranked.append((1, one))
-        elif not one.paths and one.task_id is None:
-            ranked.append((2, one))
-    chosen = [one for _, one in sorted(ranked, key=lambda pair: (pair[0], -pair[1].id))]
+    for note in notes:
+        if note.task_id in task_ids:
+            ranked.append((0, note))
+        elif note.paths and _meet(rules, note.paths, files):
+            ranked.append((1, note))
+        elif not note.paths and note.task_id is None:
+            ranked.append((2, note))
+    chosen = [note for _, note in sorted(ranked, key=lambda pair: (pair[0], -pair[1].id))]
     return _within_budget(tx, chosen, rules.note_tokens, place) if chosen else None
 
 
@@ -257,13 +260,13 @@ def _within_budget(tx: RecordReads, notes: Sequence[Note], tokens: int, place: s
     names = _authors(tx, notes)
     left = tokens * _BYTES_OF_TOKEN - len(_HEAD) - len(_MORE) - 10
     lines, ids = [_HEAD], list[int]()
-    for one in notes:
-        line = _line(one, names.get(one.author_id, "?"))
+    for note in notes:
+        line = _line(note, names.get(note.author_id, "?"))
         left -= len(line.encode()) + 1
         if left < 0:
             break
         lines.append(line)
-        ids.append(one.id)
+        ids.append(note.id)
     if not ids:
         return None
     if len(ids) < len(notes):
@@ -284,8 +287,8 @@ def _line(note: Note, author: str) -> str:
 
 
 def _authors(tx: RecordReads, notes: Sequence[Note]) -> dict[int, str]:
-    agents = tx.agents_by_id(sorted({one.author_id for one in notes})) if notes else {}
-    return {one.id: one.name for one in agents.values()}
+    agents = tx.agents_by_id(sorted({note.author_id for note in notes})) if notes else {}
+    return {agent.id: agent.name for agent in agents.values()}
 
 
 def _known(context: ReadContext, project: Project, note_id: int) -> Note:
@@ -303,7 +306,7 @@ def _refuse_ended(context: WriteContext, project: Project, note: Note, active: s
         old = _known(context, project, number)
         newer = None if old.replaced_by is None else context.tx.note(old.replaced_by)
         if newer is not None and newer.ends_at > context.now:
-            still_active = tuple(one for one in note.replaces if one in active)
+            still_active = tuple(number for number in note.replaces if number in active)
             raise _contradiction(context, replace(note, replaces=still_active), [newer])
         raise UnknownNote(
             f"note {number} has ended at {iso(old.ends_at)}",
@@ -315,21 +318,21 @@ def _refuse_ended(context: WriteContext, project: Project, note: Note, active: s
 def _contradiction(context: WriteContext, note: Note, others: Sequence[Note]) -> NoteContradicts:
     """Return the error that shows the text of the other notes, and how to decide between them."""
     names = _authors(context.tx, others)
-    said = "; ".join(
-        f"note {one.id} of {names.get(one.author_id, '?')} ({iso(one.created_at)[:10]}) says "
-        f"{quoted(one.text, longest=200)}"
-        for one in others[:3]
+    text = "; ".join(
+        f"note {note.id} of {names.get(note.author_id, '?')} ({iso(note.created_at)[:10]}) says "
+        f"{quoted(note.text, longest=200)}"
+        for note in others[:3]
     )
-    numbers = [one.id for one in others]
-    asked = ", ".join(map(str, (*(one for one in note.replaces if one not in numbers), *numbers)))
+    numbers = [note.id for note in others]
+    asked = ", ".join(map(str, (*(number for number in note.replaces if number not in numbers), *numbers)))
     return NoteContradicts(
-        f"{said}; your note was not stored",
+        f"{text}; your note was not stored",
         value=note.subject,
         remedy=(
             f"find out which is true. If your note is, repeat the call with {asked} in `replaces`; if both "
             "are, use a more exact subject"
         ),
-        details={"notes": [dict(one) for one in note_views(context.tx, others[:10])]},
+        details={"notes": [dict(note) for note in note_views(context.tx, others[:10])]},
     )
 
 
@@ -354,5 +357,5 @@ def _plain(text: str) -> str:
 def _meet(rules: Rules, some: Sequence[str], others: Sequence[str]) -> bool:
     """Return whether any pattern of one list overlaps any pattern of the other."""
     sensitive = rules.case_sensitive_paths
-    read = [parse_pattern(one, case_sensitive=sensitive) for one in others]
-    return any(overlapping(parse_pattern(one, case_sensitive=sensitive), read) for one in some)
+    read = [parse_pattern(other, case_sensitive=sensitive) for other in others]
+    return any(overlapping(parse_pattern(value, case_sensitive=sensitive), read) for value in some)

@@ -56,12 +56,15 @@ def deletion_to_archive(
 ) -> None:
     """Queue the removal of the archive files of a project's deleted messages."""
     hashes = {
-        hash_ for some in attached.values() for one in some for hash_ in (one.sha256, one.preview_sha256)
+        hash_
+        for some in attached.values()
+        for attachment in some
+        for hash_ in (attachment.sha256, attachment.preview_sha256)
     }
     payload: dict[str, Json] = {
         "record": DELETION,
-        "messages": [[one.id, one.created_at] for one in messages],
-        "threads": sorted({one.thread_id for one in messages}),
+        "messages": [[message.id, message.created_at] for message in messages],
+        "threads": sorted({message.thread_id for message in messages}),
         "contents": sorted(filter(None, hashes)),
     }
     target = str(messages[0].project_id)

@@ -59,14 +59,14 @@ def visitor_of(chat: ChatAddress) -> str:
 def is_named(tx: MailReads, name: str) -> bool:
     """Return whether the operator has added this person and has not removed them since."""
     project = tx.project(PEOPLE_KEY)
-    known = None if project is None else tx.agent(project.id, name)
-    return known is not None and known.retired_at is None and known.program != VISITOR
+    known_agent = None if project is None else tx.agent(project.id, name)
+    return known_agent is not None and known_agent.retired_at is None and known_agent.program != VISITOR
 
 
 def _is_retired(tx: MailReads, name: str) -> bool:
     project = tx.project(PEOPLE_KEY)
-    known = None if project is None else tx.agent(project.id, name)
-    return known is not None and known.retired_at is not None
+    known_agent = None if project is None else tx.agent(project.id, name)
+    return known_agent is not None and known_agent.retired_at is not None
 
 
 _SERVER = Caller(postroom=True)
@@ -105,7 +105,7 @@ class StoredChatDelivery:
         def change(tx: MailWrites) -> None:
             person = tx.agents_by_id([agent_id]).get(agent_id)
             if person is not None:
-                told = RunCompletion(
+                completion = RunCompletion(
                     run_id=f"chat/{key}",
                     slug=PEOPLE_SLUG,
                     name=person.name,
@@ -113,7 +113,7 @@ class StoredChatDelivery:
                     text="",
                     failed=why,
                 )
-                told.told(self._mail.context(tx, Caller()))
+                completion.told(self._mail.context(tx, Caller()))
 
         await self._mail.store.write(change)
 
@@ -134,8 +134,10 @@ class StoredChatDelivery:
             reached = {agent_id for address in chats for agent_id in tx.reached_at(address)}
             people = list(tx.agents_by_id(sorted(reached)).values())
             if len(people) != 1:
-                found = "several people are" if people else "no person is"
-                raise UnknownAgent(f"{found} reached in these chats", value=[one.name for one in chats])
+                value = "several people are" if people else "no person is"
+                raise UnknownAgent(
+                    f"{value} reached in these chats", value=[address.name for address in chats]
+                )
             if tx.chat_address(people[0].id) != chats[0]:
                 tx.put_chat_address(people[0].id, chats[0], now=tx.now())
             return f"{HUMAN}{people[0].name}"
@@ -150,19 +152,23 @@ class StoredChatDelivery:
         """
 
         def look(tx: MailReads) -> tuple[str, str, int]:
-            found = [] if project else [one for one in tx.projects(limit=3) if one.slug != PEOPLE_SLUG]
-            if not project and len(found) != 1:
+            projects = (
+                []
+                if project
+                else [project for project in tx.projects(limit=3) if project.slug != PEOPLE_SLUG]
+            )
+            if not project and len(projects) != 1:
                 raise UnknownProject(
-                    f"there are {'several' if found else 'no'} projects", remedy="name one of them"
+                    f"there are {'several' if projects else 'no'} projects", remedy="name one of them"
                 )
             context: ReadContext = self._mail.context(tx, Caller(postroom=True))
-            one = found[0] if found else find_project(context.projects, project)
+            item = projects[0] if projects else find_project(context.projects, project)
             begin = tx.now() - 24 * 3_600_000
             try:
-                told = summary(context, one, after=after.get(one.slug), begin=begin)
+                told = summary(context, item, after=after.get(item.slug), begin=begin)
             except (CursorAhead, CursorExpired):  # the log was cut, or the database was replaced
-                told = summary(context, one, after=None, begin=begin)
-            return one.slug, "\n".join(summary_lines(told, mark="- ")), told["next"]
+                told = summary(context, item, after=None, begin=begin)
+            return item.slug, "\n".join(summary_lines(told, mark="- ")), told["next"]
 
         return await self._mail.store.read(look)
 
@@ -183,8 +189,8 @@ class StoredChatDelivery:
                 remedy="take the number from the first line of the message",
             )
         me = {"project_key": PEOPLE_SLUG, "message_id": message}
-        asked = {**me, "sender_name": person, "body_md": text, "idempotency_key": key}
-        sent = await self._mail.call("reply_message", asked, caller=_SERVER)
+        arguments = {**me, "sender_name": person, "body_md": text, "idempotency_key": key}
+        sent = await self._mail.call("reply_message", arguments, caller=_SERVER)
         await self._mail.call("acknowledge_message", {**me, "agent_name": person}, caller=_SERVER)
         return ", ".join(sent["deliveries"][0]["payload"]["to"])
 
@@ -207,7 +213,7 @@ class StoredChatDelivery:
                 value=said.chat.name,
                 remedy="answer here, or name another person",
             )
-        asked = {
+        arguments = {
             "project_key": PEOPLE_SLUG,
             "sender_name": sender,
             "to": [said.person],
@@ -216,17 +222,19 @@ class StoredChatDelivery:
             "thread_id": said.thread_id,
             "idempotency_key": said.key,
         }
-        await self._mail.call("send_message", asked, caller=_SERVER)
+        await self._mail.call("send_message", arguments, caller=_SERVER)
 
 
 def _reached_at(tx: MailReads, chat: ChatAddress) -> str | None:
     """Return the person whose address is this chat; if there are several, the one that was added first."""
     people = tx.agents_by_id(sorted(tx.reached_at(chat)))
-    return next((people[one].name for one in sorted(people)), None)
+    return next((people[person].name for person in sorted(people)), None)
 
 
 def _reader_at(tx: MailReads, chats: Sequence[ChatAddress], message: int) -> str | None:
     """Return the person who received a message and whose address is one of these chats."""
-    readers = [one for one in tx.recipients([message])[message] if one.project_slug == PEOPLE_SLUG]
-    people = tx.agents_by_id([one.agent_id for one in readers])
-    return next((one.name for one in people.values() if tx.chat_address(one.id) in chats), None)
+    readers = [
+        recipient for recipient in tx.recipients([message])[message] if recipient.project_slug == PEOPLE_SLUG
+    ]
+    people = tx.agents_by_id([reader.agent_id for reader in readers])
+    return next((person.name for person in people.values() if tx.chat_address(person.id) in chats), None)

@@ -103,8 +103,8 @@ def free_slug(projects: ProjectReads, path: str) -> str:
     slug = slug_of(path)
     hashed = f"{slug}-{hashlib.sha256(path.encode()).hexdigest()[:8]}"
     tried = chain((slug, hashed), (f"{hashed}-{number}" for number in count(2)))
-    kept = set() if path == PEOPLE_KEY else {PEOPLE_SLUG}
-    return next(free for free in tried if free not in kept and projects.project(free) is None)
+    kept_values = set() if path == PEOPLE_KEY else {PEOPLE_SLUG}
+    return next(free for free in tried if free not in kept_values and projects.project(free) is None)
 
 
 def find_project(projects: ProjectReads, key: str) -> Project:
@@ -120,8 +120,8 @@ def find_project(projects: ProjectReads, key: str) -> Project:
         path = checked_path(key)
         if project := projects.project(path):
             return project
-    known = projects.projects(limit=1_000)
-    names = [name for project in known for name in (project.slug, project.human_key)]
+    known_projects = projects.projects(limit=1_000)
+    names = [name for project in known_projects for name in (project.slug, project.human_key)]
     close = nearest(key, names)
     raise UnknownProject(
         f"no project is named {shown(key)}" + (f"; similar names: {', '.join(close)}" if close else ""),
@@ -151,22 +151,22 @@ class OneProject(ProjectWrites):
 
     @override
     def project(self, key: str) -> Project | None:
-        found = self._all.project(key)
-        return found if found is not None and found.id == self._project_id else None
+        project = self._all.project(key)
+        return project if project is not None and project.id == self._project_id else None
 
     @override
     def projects(self, *, limit: int, after: int = 0) -> list[Project]:
-        found = self._all.project_by_id(self._project_id)
-        return [found] if limit and found is not None and after < self._project_id else []
+        project = self._all.project_by_id(self._project_id)
+        return [project] if limit and project is not None and after < self._project_id else []
 
     @override
     def projects_spelled(self, spelling: str) -> list[Project]:
-        return [one for one in self._all.projects_spelled(spelling) if one.id == self._project_id]
+        return [project for project in self._all.projects_spelled(spelling) if project.id == self._project_id]
 
     @override
     def projects_of_repository(self, identity: str, *, remote: str = "", root: str = "") -> list[Project]:
-        found = self._all.projects_of_repository(identity, remote=remote, root=root)
-        return [one for one in found if one.id == self._project_id]
+        projects = self._all.projects_of_repository(identity, remote=remote, root=root)
+        return [project for project in projects if project.id == self._project_id]
 
     @override
     def projects_unidentified(self, *, limit: int) -> list[Project]:

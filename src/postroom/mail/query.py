@@ -35,9 +35,9 @@ def parse_query(text: str) -> Query | None:
 
 
 def _tokens(text: str) -> list[tuple[str, str]]:
-    found: list[tuple[str, str]] = []
+    results: list[tuple[str, str]] = []
     position = 0
-    while len(found) < MAX_PARTS and (match := _TOKEN.match(text, position)):
+    while len(results) < MAX_PARTS and (match := _TOKEN.match(text, position)):
         kind = match.lastgroup or "word"
         value = match[kind]
         if kind == "field" and value.casefold() not in _ALIASES:
@@ -45,8 +45,8 @@ def _tokens(text: str) -> list[tuple[str, str]]:
             position = match.start("field") + len(value)
         else:
             position = match.end()
-        found.append((kind, value))
-    return found
+        results.append((kind, value))
+    return results
 
 
 def _rest_of_word(text: str, start: int) -> str:
@@ -95,10 +95,10 @@ class _Reader:
         parts = [self._all(depth)]
         while self._operator("OR"):
             parts.append(self._all(depth))
-        known = tuple(part for part in parts if part is not None)
-        if not known:
+        known_parts = tuple(part for part in parts if part is not None)
+        if not known_parts:
             return None
-        return known[0] if len(known) == 1 else AnyOf(known)
+        return known_parts[0] if len(known_parts) == 1 else AnyOf(known_parts)
 
     def _all(self, depth: int) -> Query | None:
         parts: list[Query] = []
@@ -114,10 +114,10 @@ class _Reader:
                 self._operator("AND")
             if part := self._one(depth):
                 parts.append(part)
-        found = _joined(parts)
-        if found is None or not without:
-            return found
-        return Not(found, without[0] if len(without) == 1 else AnyOf(tuple(without)))
+        result = _joined(parts)
+        if result is None or not without:
+            return result
+        return Not(result, without[0] if len(without) == 1 else AnyOf(tuple(without)))
 
     def _one(self, depth: int) -> Query | None:
         token = self._peek()

@@ -45,12 +45,12 @@ def locations_of(path: str, base: str) -> tuple[Location, ...]:
     if not os.path.isabs(written):  # noqa: PTH117 - as above
         return ()
     locations: dict[Location, None] = {}
-    for one in dict.fromkeys((written, os.path.realpath(written))):
-        worktree, main = _worktree_of(Path(one))
-        top = worktree or _top_of(Path(one))
-        locations[Location(path=one, floor=worktree, top=top)] = None
+    for item in dict.fromkeys((written, os.path.realpath(written))):
+        worktree, main = _worktree_of(Path(item))
+        top = worktree or _top_of(Path(item))
+        locations[Location(path=item, floor=worktree, top=top)] = None
         if worktree:
-            locations[Location(path=main + one[len(worktree) :], top=main)] = None
+            locations[Location(path=main + item[len(worktree) :], top=main)] = None
     return tuple(locations)
 
 
@@ -96,7 +96,7 @@ def _worktree_of(path: Path) -> tuple[str, str]:
 
 
 def _top_of(path: Path) -> str:
-    return next((str(one) for one in (path, *path.parents) if os.path.lexists(one / ".git")), "")
+    return next((str(path) for path in (path, *path.parents) if os.path.lexists(path / ".git")), "")
 
 
 def _pointed_at(file: Path, lead: str, base: Path) -> str | None:
@@ -134,28 +134,28 @@ class Repositories:
 
         With `may_move`, a project whose own folder no longer exists is moved to this folder.
         """
-        path, known, unread = await self._store.read(lambda tx: self._look(tx, key))
-        if known is not None and is_of_git(known.git_identity):
-            is_homeless = may_move and await self._is_homeless(known, path)
+        path, known_project, unread = await self._store.read(lambda tx: self._look(tx, key))
+        if known_project is not None and is_of_git(known_project.git_identity):
+            is_homeless = may_move and await self._is_homeless(known_project, path)
             if not is_homeless:
                 return None
         async with self._reading:
-            self._read.update(one.id for one in unread)
+            self._read.update(project.id for project in unread)
             read = await asyncio.to_thread(recognise, path, unread)
         if may_move:
-            await self._moved(known, read)
+            await self._moved(known_project, read)
         return read
 
     def _look(self, tx: MailReads, key: str) -> tuple[str, Project | None, list[Project]]:
         """Return the folder to read, its project if it has one, and the other projects it may belong to."""
-        known = tx.project(key)
-        path = checked_path(key) if known is None else key
-        known = known or tx.project(path)
-        if known is not None:
-            is_read = is_of_git(known.git_identity) and key != known.slug
-            return (path if is_read else known.human_key), known, []
+        known_project = tx.project(key)
+        path = checked_path(key) if known_project is None else key
+        known_project = known_project or tx.project(path)
+        if known_project is not None:
+            is_read = is_of_git(known_project.git_identity) and key != known_project.slug
+            return (path if is_read else known_project.human_key), known_project, []
         unread = tx.projects_unidentified(limit=_UNREAD + len(self._read))
-        return path, None, [one for one in unread if one.id not in self._read][:_UNREAD]
+        return path, None, [project for project in unread if project.id not in self._read][:_UNREAD]
 
     @staticmethod
     async def _is_homeless(known: Project, path: str) -> bool:
@@ -164,13 +164,13 @@ class Repositories:
     async def _moved(self, known: Project | None, read: Recognition) -> None:
         """Move a project whose folder no longer exists to this folder."""
         folder, home = read.folder, read.folder.lasting
-        kept = known or await self._store.read(lambda tx: project_of(tx, folder, folder.identity))
-        if kept is None or not await self._is_homeless(kept, home):
+        kept_project = known or await self._store.read(lambda tx: project_of(tx, folder, folder.identity))
+        if kept_project is None or not await self._is_homeless(kept_project, home):
             return
         if not await asyncio.to_thread(is_folder, home):
             return
-        if await self._store.write(lambda tx: move_project(tx, kept, home)):
-            _LOG.info("project.moved", project=kept.slug, gone=kept.human_key, folder=home)
+        if await self._store.write(lambda tx: move_project(tx, kept_project, home)):
+            _LOG.info("project.moved", project=kept_project.slug, gone=kept_project.human_key, folder=home)
 
 
 def project_of(
@@ -187,8 +187,8 @@ def project_of(
     if by_folder is not None or not identity:
         return by_folder
     remote, root = ("", "") if is_said else parts_of(identity)
-    found = projects.projects_of_repository(identity, remote=remote, root=root)
-    same = same_repository(identity, [(one, one.git_identity) for one in found])
+    items = projects.projects_of_repository(identity, remote=remote, root=root)
+    same = same_repository(identity, [(project, project.git_identity) for project in items])
     return same if same is None or not is_said or same.git_identity == identity else None
 
 
@@ -205,17 +205,17 @@ def move_project(tx: MailWrites, known: Project, home: str) -> bool:
     after = 0
     while agents := tx.agents(known.id, include_retired=True, limit=_PAGE, after=after):
         after = agents[-1].id
-        for agent_id in tx.with_runner([one.id for one in agents]):
+        for agent_id in tx.with_runner([agent.id for agent in agents]):
             _move_runner(tx, agent_id, known.human_key, home)
     return True
 
 
 def _move_runner(tx: MailWrites, agent_id: int, former: str, home: str) -> None:
-    kept = tx.runner(agent_id)
-    runner = None if kept is None else read_runner(kept.runner)
-    if kept is None or not isinstance(runner, Runner):
+    kept_kept_runner = tx.runner(agent_id)
+    runner = None if kept_kept_runner is None else read_runner(kept_kept_runner.runner)
+    if kept_kept_runner is None or not isinstance(runner, Runner):
         return
     within = runner.cwd.removeprefix(former)
     if within != runner.cwd and within[:1] in ("", "/", "\\"):
         moved = written_runner(replace(runner, cwd=home + within))
-        tx.put_runner(agent_id, moved, declared_by=kept.declared_by, now=tx.now())
+        tx.put_runner(agent_id, moved, declared_by=kept_kept_runner.declared_by, now=tx.now())

@@ -59,25 +59,25 @@ def together(pairs: Iterable[tuple[N, N]]) -> list[list[N]]:
     """Group the records that pairs link directly or indirectly, and return the groups, oldest first."""
     groups: dict[int, list[N]] = {}
     for first, second in pairs:
-        one, other = groups.get(first.id, [first]), groups.get(second.id, [second])
-        joined = one if one is other else [*one, *other]
+        ns, other = groups.get(first.id, [first]), groups.get(second.id, [second])
+        joined = ns if ns is other else [*ns, *other]
         groups |= dict.fromkeys((each.id for each in joined), joined)
-    found = {id(group): sorted(group, key=lambda each: each.id) for group in groups.values()}
-    return sorted(found.values(), key=lambda group: group[0].id)
+    fields = {id(group): sorted(group, key=lambda each: each.id) for group in groups.values()}
+    return sorted(fields.values(), key=lambda group: group[0].id)
 
 
 def conflicts(live: Sequence[Reservation]) -> list[Overlap]:
     """Return each pair of conflicting active reservations once, oldest first."""
     ordered = sorted(live, key=lambda one: one.id)
-    patterns = [parse_pattern(one.pattern) for one in ordered]
-    found = []
-    for number, one in enumerate(ordered):
+    patterns = [parse_pattern(reservation.pattern) for reservation in ordered]
+    results = []
+    for number, reservation in enumerate(ordered):
         later = ordered[number + 1 :]
         for position in overlapping(patterns[number], patterns[number + 1 :]):
             other = later[position]
-            if other.agent_id != one.agent_id and (one.exclusive or other.exclusive):
-                found.append(Overlap(one, other))
-    return found
+            if other.agent_id != reservation.agent_id and (reservation.exclusive or other.exclusive):
+                results.append(Overlap(reservation, other))
+    return results
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,8 +107,11 @@ def held_by_others(context: ReadContext, project: Project, agent: Agent, paths: 
     covering = {
         path: number for path in wanted for number in _covering(composed[path], wanted[path], by_prefix)
     }
-    found = {one.id: one for one in context.tx.reservations_by_id(sorted(set(covering.values())))}
-    return [Held(path=path, reservation=found[number]) for path, number in covering.items()]
+    by_id = {
+        reservation.id: reservation
+        for reservation in context.tx.reservations_by_id(sorted(set(covering.values())))
+    }
+    return [Held(path=path, reservation=by_id[number]) for path, number in covering.items()]
 
 
 def _covering(path: str, compared: str, by_prefix: dict[str, list[tuple[int, Pattern]]]) -> Iterator[int]:
@@ -224,20 +227,24 @@ def reserve_all(  # noqa: PLR0913 - the terms of a reservation
     for over in context.tx.expire_reservations(project.id, context.now):
         to_archive(context, "reservation", over.id, project.id)
     own = {
-        one.pattern: one
-        for one in context.tx.live_reservations(project.id, now=context.now, agent_id=agent.id)
+        reservation.pattern: reservation
+        for reservation in context.tx.live_reservations(project.id, now=context.now, agent_id=agent.id)
     }
     holders = {
         pattern.text: _holders(context, project, agent, pattern, exclusive=exclusive) for pattern in patterns
     }
     answer: ReservationAnswer = {
         "granted": [],
-        "conflicts": [_conflict(path, found) for path, found in holders.items() if found],
+        "conflicts": [
+            _conflict(path, reservations) for path, reservations in holders.items() if reservations
+        ],
         "enforced_by": list(context.rules.enforced_by),
     }
     older = {
-        path: [one for one in found if path not in own or one.id < own[path].id]
-        for path, found in holders.items()
+        path: [
+            reservation for reservation in reservations if path not in own or reservation.id < own[path].id
+        ]
+        for path, reservations in holders.items()
     }
     if refuses and (path := next(filter(older.get, older), None)):
         first = older[path][0]
@@ -284,20 +291,20 @@ def in_run(run_id: str) -> str:
 
 def release_reserved_in(context: WriteContext, place: str, *, reason: str) -> None:
     """Release only the reservations that were made for this run, session or task."""
-    for one in context.tx.reserved_in(place, now=context.now):
-        context.tx.release_reservation(one.id, now=context.now, by=one.holder, reason=reason)
-        to_archive(context, "reservation", one.id, one.project_id)
+    for reservation in context.tx.reserved_in(place, now=context.now):
+        context.tx.release_reservation(reservation.id, now=context.now, by=reservation.holder, reason=reason)
+        to_archive(context, "reservation", reservation.id, reservation.project_id)
 
 
 def check_file_reservations(context: ReadContext, asked: CheckReservations) -> CheckAnswer:
     """Return the conflicts that would arise if these paths were reserved."""
     project, agent = acting(context, asked.project_key, asked.agent_name)
-    found = [
+    conflicts = [
         _conflict(pattern.text, holders)
         for pattern in _parsed(context, project, asked.paths)
         if (holders := _holders(context, project, agent, pattern, exclusive=asked.exclusive))
     ]
-    return {"conflicts": found, "enforced_by": list(context.rules.enforced_by)}
+    return {"conflicts": conflicts, "enforced_by": list(context.rules.enforced_by)}
 
 
 def holder_of(
@@ -313,8 +320,8 @@ def holder_of(
     for pattern in _parsed(context, project, paths):
         if overlapping(pattern, taken):
             return agent.name
-        if found := _holders(context, project, agent, pattern, exclusive=True):
-            return found[0].holder
+        if reservations := _holders(context, project, agent, pattern, exclusive=True):
+            return reservations[0].holder
     return ""
 
 
@@ -356,7 +363,7 @@ def _holders(
 
 
 def _conflict(path: str, holders: Sequence[Reservation]) -> Conflict:
-    return {"path": path, "holders": [reservation_view(one) for one in holders]}
+    return {"path": path, "holders": [reservation_view(reservation) for reservation in holders]}
 
 
 def checked_ttl(context: WriteContext, seconds: int | None) -> int:
@@ -378,12 +385,12 @@ def release_file_reservations(context: WriteContext, asked: ReleaseReservations)
     project, agent = acting_active(context, asked.project_key, asked.agent_name)
     chosen, missing = _own(context, project, agent, asked.paths, asked.ids)
     released = [
-        context.tx.release_reservation(one.id, now=context.now, by=agent.name, reason="released")
-        for one in chosen
+        context.tx.release_reservation(reservation.id, now=context.now, by=agent.name, reason="released")
+        for reservation in chosen
     ]
-    for one in released:
-        to_archive(context, "reservation", one.id, project.id)
-    return {"released": [reservation_view(one) for one in released], "not_found": missing}
+    for reservation in released:
+        to_archive(context, "reservation", reservation.id, project.id)
+    return {"released": [reservation_view(reservation) for reservation in released], "not_found": missing}
 
 
 def renew_file_reservations(context: WriteContext, asked: RenewReservations) -> RenewAnswer:
@@ -393,18 +400,18 @@ def renew_file_reservations(context: WriteContext, asked: RenewReservations) -> 
     chosen, missing = _own(context, project, agent, asked.paths, asked.ids)
     renewed = [
         context.tx.extend_reservation(
-            one.id,
-            expires_at=max(one.expires_at, context.now + ttl),
+            reservation.id,
+            expires_at=max(reservation.expires_at, context.now + ttl),
             ttl=ttl,
-            exclusive=one.exclusive,
-            reason=one.reason,
+            exclusive=reservation.exclusive,
+            reason=reservation.reason,
             now=context.now,
         )
-        for one in chosen
+        for reservation in chosen
     ]
-    for one in renewed:
-        to_archive(context, "reservation", one.id, project.id)
-    return {"renewed": [reservation_view(one) for one in renewed], "not_found": missing}
+    for reservation in renewed:
+        to_archive(context, "reservation", reservation.id, project.id)
+    return {"renewed": [reservation_view(reservation) for reservation in renewed], "not_found": missing}
 
 
 def _own(
@@ -423,28 +430,36 @@ def _own(
         UnknownReservation, NotHolder: An id names no reservation of the project, or another agent's.
     """
     for reservation_id in ids or ():
-        known = context.tx.reservation(reservation_id)
-        if known is None or known.project_id != project.id:
+        known_reservation = context.tx.reservation(reservation_id)
+        if known_reservation is None or known_reservation.project_id != project.id:
             raise UnknownReservation(
                 f"project {project.slug} has no reservation {reservation_id}", value=reservation_id
             )
-        if known.agent_id != agent.id:
-            raise NotHolder(f"reservation {reservation_id} belongs to {known.holder}", value=reservation_id)
+        if known_reservation.agent_id != agent.id:
+            raise NotHolder(
+                f"reservation {reservation_id} belongs to {known_reservation.holder}", value=reservation_id
+            )
     live = context.tx.live_reservations(project.id, now=context.now, agent_id=agent.id)
     if paths is None and ids is None:
         return live, []
     sensitive, chosen, missing = context.rules.case_sensitive_paths, set[int](), list[str | int]()
-    held = [(one, parse_pattern(one.pattern, case_sensitive=sensitive)) for one in live if paths]
+    held = [
+        (reservation, parse_pattern(reservation.pattern, case_sensitive=sensitive))
+        for reservation in live
+        if paths
+    ]
     for path in paths or ():
-        named = {one.id for one in live if one.pattern == path}
-        asked = [] if named else _parsed(context, project, [path])
-        named |= {one.id for one, pattern in held if any(covers(given, pattern) for given in asked)}
+        named = {reservation.id for reservation in live if reservation.pattern == path}
+        patterns = [] if named else _parsed(context, project, [path])
+        named |= {
+            reservation.id for reservation, pattern in held if any(covers(item, pattern) for item in patterns)
+        }
         chosen |= named
         missing += [] if named else [path]
-    own = {one.id for one in live}
-    missing += [one for one in ids or () if one not in own]
+    own = {reservation.id for reservation in live}
+    missing += [number for number in ids or () if number not in own]
     chosen |= own & set(ids or ())
-    return [one for one in live if one.id in chosen], missing
+    return [reservation for reservation in live if reservation.id in chosen], missing
 
 
 def force_release_file_reservation(context: WriteContext, asked: ForceReleaseReservation) -> ReservationView:
@@ -467,10 +482,10 @@ def end_reservation(
     Raises:
         UnknownReservation, StateError: The project has no such reservation, or it has ended.
     """
-    known = live_reservation(context, project, reservation_id)
-    ended = context.tx.release_reservation(known.id, now=context.now, by=by.name, reason=reason)
-    to_archive(context, "reservation", known.id, project.id)
-    _tell_holder(context, project, known, reason, home=home, by=by)
+    known_reservation = live_reservation(context, project, reservation_id)
+    ended = context.tx.release_reservation(known_reservation.id, now=context.now, by=by.name, reason=reason)
+    to_archive(context, "reservation", known_reservation.id, project.id)
+    _tell_holder(context, project, known_reservation, reason, home=home, by=by)
     return ended
 
 
@@ -480,16 +495,16 @@ def share_reservation(context: WriteContext, project: Project, reservation_id: i
     Raises:
         UnknownReservation, StateError: The project has no such reservation, or it has ended.
     """
-    known = live_reservation(context, project, reservation_id)
+    known_reservation = live_reservation(context, project, reservation_id)
     context.tx.extend_reservation(
-        known.id,
-        expires_at=known.expires_at,
-        ttl=known.ttl,
+        known_reservation.id,
+        expires_at=known_reservation.expires_at,
+        ttl=known_reservation.ttl,
         exclusive=False,
-        reason=known.reason,
+        reason=known_reservation.reason,
         now=context.now,
     )
-    to_archive(context, "reservation", known.id, project.id)
+    to_archive(context, "reservation", known_reservation.id, project.id)
 
 
 def live_reservation(context: WriteContext, project: Project, reservation_id: int) -> Reservation:
@@ -498,18 +513,18 @@ def live_reservation(context: WriteContext, project: Project, reservation_id: in
     Raises:
         UnknownReservation, StateError: The project has no such reservation, or it has ended.
     """
-    known = context.tx.reservation(reservation_id)
-    if known is None or known.project_id != project.id:
+    known_reservation = context.tx.reservation(reservation_id)
+    if known_reservation is None or known_reservation.project_id != project.id:
         raise UnknownReservation(
             f"project {project.slug} has no reservation {reservation_id}", value=reservation_id
         )
-    if known.released_at is not None or known.expires_at <= context.now:
+    if known_reservation.released_at is not None or known_reservation.expires_at <= context.now:
         raise StateError(
-            f"reservation {known.id} has ended",
-            value=known.id,
+            f"reservation {known_reservation.id} has ended",
+            value=known_reservation.id,
             remedy="reserve the path now; no agent holds it",
         )
-    return known
+    return known_reservation
 
 
 def _tell_holder(
@@ -537,9 +552,11 @@ def list_file_reservations(context: ReadContext, asked: ListReservations) -> Res
     """List the active reservations of a project, or of one of its agents."""
     project = find_project(context.projects, asked.project_key)
     agent_id = None if asked.agent_name is None else find_agent(context.tx, project, asked.agent_name).id
-    found = context.tx.live_reservations(project.id, now=context.now, agent_id=agent_id, limit=asked.limit)
+    reservations = context.tx.live_reservations(
+        project.id, now=context.now, agent_id=agent_id, limit=asked.limit
+    )
     return {
-        "reservations": [reservation_view(one) for one in found],
-        "conflicts": [[pair.first.id, pair.second.id] for pair in conflicts(found)],
+        "reservations": [reservation_view(reservation) for reservation in reservations],
+        "conflicts": [[pair.first.id, pair.second.id] for pair in conflicts(reservations)],
         "enforced_by": list(context.rules.enforced_by),
     }

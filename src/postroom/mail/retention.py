@@ -102,8 +102,8 @@ def going_of(
     sought = rules.sought(tx.now())
     if sought is None:
         return [], None
-    found, end = tx.old_messages(project_id, sought, after=after, limit=limit)
-    return _going(tx, project_id, found, rules) if found else [], end
+    numbers, end = tx.old_messages(project_id, sought, after=after, limit=limit)
+    return _going(tx, project_id, numbers, rules) if numbers else [], end
 
 
 def verdicts_of(
@@ -112,12 +112,16 @@ def verdicts_of(
     """Return the decision on each message of a page, and where the next page starts."""
     now = tx.now()
     page = tx.aged_messages(project_id, after=after, limit=limit)
-    return [rules.verdict(one, now) for one in page], page[-1].id if len(page) == limit else None
+    return [rules.verdict(message, now) for message in page], page[-1].id if len(page) == limit else None
 
 
 def _going(tx: MailReads, project_id: int, ids: Sequence[int], rules: ProjectRules) -> list[int]:
     now = tx.now()
-    return [one.id for one in tx.aged_messages_of(project_id, ids) if rules.verdict(one, now) == "goes"]
+    return [
+        message.id
+        for message in tx.aged_messages_of(project_id, ids)
+        if rules.verdict(message, now) == "goes"
+    ]
 
 
 def _fits(rule: KeepRule, message: AgedMessage) -> bool:
@@ -128,12 +132,12 @@ def _project_of(projects: ProjectReads, rule: KeepRule) -> int | None:
     """Return the id of the project that a rule names; 0 for all projects, None if it does not exist."""
     if rule.project is None:
         return 0
-    found = projects.project(rule.project)
-    if found is None and rule.holds:
+    project = projects.project(rule.project)
+    if project is None and rule.holds:
         raise UnknownProject(
             f"[[keep]] names {rule.project!r}, which is not a project: nothing is deleted until this "
             "is corrected",
             value=rule.project,
             remedy="use the project's path or slug from `postroom projects list`",
         )
-    return None if found is None else found.id
+    return None if project is None else project.id

@@ -140,7 +140,7 @@ def show_project(context: ReadContext, asked: ShowProject) -> ProjectOverview:
     return {
         **project_view(project),
         "agents": [
-            agent_view(one) for one in context.tx.agents(project.id, include_retired=False, limit=100)
+            agent_view(agent) for agent in context.tx.agents(project.id, include_retired=False, limit=100)
         ],
         "threads": [
             {
@@ -153,8 +153,8 @@ def show_project(context: ReadContext, asked: ShowProject) -> ProjectOverview:
             for head in heads
         ],
         "reservations": [
-            reservation_view(one)
-            for one in context.tx.live_reservations(project.id, now=context.now, limit=100)
+            reservation_view(reservation)
+            for reservation in context.tx.live_reservations(project.id, now=context.now, limit=100)
         ],
     }
 
@@ -169,7 +169,7 @@ def search_messages(context: ReadContext, asked: SearchMessages) -> SearchView:
     following = None
     if len(hits) == asked.limit:
         following = hits[-1].message.id if asked.order == "newest" else asked.cursor + len(hits)
-    found: SearchView = {
+    view: SearchView = {
         "hits": [
             {
                 "id": hit.message.id,
@@ -187,8 +187,8 @@ def search_messages(context: ReadContext, asked: SearchMessages) -> SearchView:
         "query": asked.query,
     }
     if partly := context.tx.partly_searched(project.id, query, limit=_PARTLY_SEARCHED):
-        found["partly_searched"] = partly
-    return found
+        view["partly_searched"] = partly
+    return view
 
 
 def fetch_thread(context: ReadContext, asked: FetchThread) -> ThreadMessages:
@@ -199,14 +199,14 @@ def fetch_thread(context: ReadContext, asked: FetchThread) -> ThreadMessages:
     """
     project = find_project(context.projects, asked.project_key)
     talk = Conversation(context.tx, context.projects, project, asked.thread_id)
-    found = talk.messages(limit=asked.limit + 1, after=asked.after)
-    if not found and not talk.messages(limit=1):
+    items = talk.messages(limit=asked.limit + 1, after=asked.after)
+    if not items and not talk.messages(limit=1):
         raise _unknown(project, asked.thread_id)
-    messages = fit(shown_messages(context, project, found[: asked.limit]))
+    messages = fit(shown_messages(context, project, items[: asked.limit]))
     return {
         "thread_id": asked.thread_id,
         "messages": messages,
-        "next": messages[-1]["id"] if len(found) > len(messages) else None,
+        "next": messages[-1]["id"] if len(items) > len(messages) else None,
     }
 
 
@@ -225,8 +225,8 @@ def summarize_thread(context: ReadContext, asked: SummarizeThread) -> SummaryVie
     if not size:
         raise _unknown(project, asked.thread_id)
     messages = context.tx.thread_tail(project.id, asked.thread_id, limit=SUMMARY_MESSAGES)
-    recipients = context.tx.recipients([one.id for one in messages if one.ack_required])
-    writers = {one.sender_id for one in messages}
+    recipients = context.tx.recipients([message.id for message in messages if message.ack_required])
+    writers = {message.sender_id for message in messages}
     held = context.tx.live_reservations(project.id, now=context.now)
     return {
         "thread_id": asked.thread_id,
@@ -238,43 +238,45 @@ def summarize_thread(context: ReadContext, asked: SummarizeThread) -> SummaryVie
         "participants": _participants(messages),
         "open_questions": _open_questions(messages),
         "unacknowledged": _unacknowledged(messages, recipients),
-        "reservations": [reservation_view(one) for one in held if one.agent_id in writers],
+        "reservations": [
+            reservation_view(reservation) for reservation in held if reservation.agent_id in writers
+        ],
     }
 
 
 def _participants(messages: Sequence[Message]) -> list[ParticipantView]:
     counts: dict[str, int] = {}
-    for one in messages:
-        counts[one.sender_name] = counts.get(one.sender_name, 0) + 1
+    for message in messages:
+        counts[message.sender_name] = counts.get(message.sender_name, 0) + 1
     return [{"name": name, "messages": count} for name, count in counts.items()]
 
 
 def _open_questions(messages: Sequence[Message]) -> list[QuestionView]:
     """Return the questions to which nobody except their author has replied."""
     last = messages[-1]
-    before = next((one.id for one in reversed(messages) if one.sender_id != last.sender_id), 0)
-    found: list[QuestionView] = []
-    for one in messages:
-        last_other = before if one.sender_id == last.sender_id else last.id
-        if one.id > last_other:
-            found.extend(
-                {"message_id": one.id, "asked_by": one.sender_name, "text": text}
-                for text in _questions(one.body_md)
+    before = next((message.id for message in reversed(messages) if message.sender_id != last.sender_id), 0)
+    questions: list[QuestionView] = []
+    for message in messages:
+        last_other = before if message.sender_id == last.sender_id else last.id
+        if message.id > last_other:
+            questions.extend(
+                {"message_id": message.id, "asked_by": message.sender_name, "text": text}
+                for text in _questions(message.body_md)
             )
-    return found[:MAX_QUESTIONS]
+    return questions[:MAX_QUESTIONS]
 
 
 def _questions(body: str) -> list[str]:
     """Return the questions in a text, in their original wording, including any code in them."""
     prose = _CODE.sub(_blanked, body)
-    found, begin = [], 0
+    results, begin = [], 0
     for end in (*_SENTENCE_END.finditer(prose), None):
         stop = end.start() if end else len(prose)
         sentence, text = prose[begin:stop].rstrip(_AROUND), body[begin:stop].strip(_AROUND)
         if len(text) > 2 and _QUESTION_END.search(sentence[-20:]):
-            found.append(text[:MAX_QUESTION_CHARS])
+            results.append(text[:MAX_QUESTION_CHARS])
         begin = end.end() if end else stop
-    return found
+    return results
 
 
 def _blanked(code: re.Match[str]) -> str:
@@ -283,13 +285,15 @@ def _blanked(code: re.Match[str]) -> str:
 
 
 def _unacknowledged(messages: Sequence[Message], recipients: dict[int, list[Recipient]]) -> list[UnackedView]:
-    found: list[UnackedView] = []
-    for one in messages:
+    unacked_views: list[UnackedView] = []
+    for message in messages:
         waiting = [
             other.name
-            for other in recipients.get(one.id, [])
+            for other in recipients.get(message.id, [])
             if other.acked_at is None and other.kind != "bcc"
         ]
-        if one.ack_required and one.recalled_at is None and waiting:
-            found.append({"message_id": one.id, "subject": one.subject, "waiting_for": waiting})
-    return found
+        if message.ack_required and message.recalled_at is None and waiting:
+            unacked_views.append(
+                {"message_id": message.id, "subject": message.subject, "waiting_for": waiting}
+            )
+    return unacked_views

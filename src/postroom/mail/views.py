@@ -180,9 +180,9 @@ def message_view(  # noqa: PLR0913 - what is shown, to whom, and how
     Names of agents outside the project `home_slug` are shown as `name@slug`.
     """
     named: dict[str, list[str]] = {"to": [], "cc": [], "bcc": []}
-    for one in recipients:
-        if one.kind != "bcc" or _may_know(message, one, viewer):
-            named[one.kind].append(address_of(one.name, one.project_slug, home_slug))
+    for recipient in recipients:
+        if recipient.kind != "bcc" or _may_know(message, recipient, viewer):
+            named[recipient.kind].append(address_of(recipient.name, recipient.project_slug, home_slug))
     view: MessageView = {
         "id": message.id,
         "thread_id": message.thread_id,
@@ -345,7 +345,11 @@ def _json_bytes(text: str) -> int:
 
 def visible_hidden(message: Message, recipients: Sequence[Recipient], viewer: Agent) -> list[Recipient]:
     """Return the blind-copy recipients that `viewer` may see: all for the sender, itself for a recipient."""
-    return [one for one in recipients if one.kind == "bcc" and _may_know(message, one, viewer)]
+    return [
+        recipient
+        for recipient in recipients
+        if recipient.kind == "bcc" and _may_know(message, recipient, viewer)
+    ]
 
 
 def _may_know(message: Message, hidden: Recipient, viewer: Agent | None) -> bool:

@@ -60,18 +60,18 @@ async def answer_call(
     """
     try:
         answer = await calls.perform(name, arguments, caller=caller, follows=follows)
-        told = ToolAnswer(as_json(answer), answer if isinstance(answer, dict) else {"result": answer})
+        tool_answer = ToolAnswer(as_json(answer), answer if isinstance(answer, dict) else {"result": answer})
     except PostroomError as error:
-        told = refused(error.as_dict())
+        tool_answer = refused(error.as_dict())
     except Exception:  # the edge around one call: logged with its traceback, which stays here
-        told = refused(crash(name))
+        tool_answer = refused(crash(name))
     if untold is None or caller.run_id is None:
-        return told
+        return tool_answer
     try:
-        return replace(told, came=await untold(caller.run_id))
+        return replace(tool_answer, came=await untold(caller.run_id))
     except PostroomError as error:  # the messages keep waiting, and the next call looks again
         _LOG.warning("mcp.run_not_told", run_id=caller.run_id, reason=error.describe())
-        return told
+        return tool_answer
 
 
 def as_json(value: Any) -> str:

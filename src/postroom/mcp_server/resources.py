@@ -102,7 +102,7 @@ async def suggested(
         InvalidArgument: No kind of resource has this template, or the template has no such part.
         PostroomError: As the operation that lists them.
     """
-    kind = next((one for one in RESOURCES if one.template == template), None)
+    kind = next((mail_resource for mail_resource in RESOURCES if mail_resource.template == template), None)
     if kind is None or f"{{{argument}}}" not in kind.template:
         raise InvalidArgument(
             f"no resource template {template[:200]!r} has a part {argument[:64]!r}",
@@ -110,17 +110,19 @@ async def suggested(
             remedy="the templates are: " + ", ".join(kind.template for kind in RESOURCES),
         )
     OPERATIONS[kind.operation].check(caller.grant)
-    found: Iterable[str] = ()
+    value: Iterable[str] = ()
     if argument == "project":
-        found = await mail.slugs(caller, limit=_LISTED)
+        value = await mail.slugs(caller, limit=_LISTED)
     elif argument == "agent" and "project" in known:
-        asked = {"project_key": known["project"], "limit": _LISTED}
-        found = [one["name"] for one in (await mail.call("list_agents", asked, caller=caller))["agents"]]
+        arguments = {"project_key": known["project"], "limit": _LISTED}
+        value = [
+            agent["name"] for agent in (await mail.call("list_agents", arguments, caller=caller))["agents"]
+        ]
     elif argument == "thread" and "project" in known:
-        asked = {"project_key": known["project"]}
-        shown = await mail.call("show_project", asked, caller=caller)
-        found = [one["thread_id"] for one in shown["threads"]]
-    return [one for one in found if one.casefold().startswith(begin.casefold())]
+        arguments = {"project_key": known["project"]}
+        shown = await mail.call("show_project", arguments, caller=caller)
+        value = [thread["thread_id"] for thread in shown["threads"]]
+    return [item for item in value if item.casefold().startswith(begin.casefold())]
 
 
 async def read(mail: Mail, uri: str, caller: Caller) -> Any:
@@ -130,8 +132,8 @@ async def read(mail: Mail, uri: str, caller: Caller) -> Any:
         InvalidArgument: No kind of resource has such an address.
         PostroomError: As for the operation of the resource.
     """
-    if (found := kind_of(uri)) is not None:
-        kind, parts = found
+    if (value := kind_of(uri)) is not None:
+        kind, parts = value
         operation = WHOLE_ATTACHMENT if kind.name == "attachment" else OPERATIONS[kind.operation]
         command = read_command(operation.command, kind.arguments(parts))
         return await mail.perform(operation, command, caller=caller)

@@ -144,9 +144,9 @@ class BackgroundTasks:
 
     def cancel(self, task_id: str) -> bool:
         """Cancel a task and notify its run; return False if it is not running."""
-        if (found := self._running.get(task_id)) is None:
+        if (value := self._running.get(task_id)) is None:
             return False
-        return found[1].cancel()
+        return value[1].cancel()
 
     def running(
         self, *, thread_id: str | None = None, run_id: str | None = None

@@ -48,25 +48,25 @@ def without_former_output(messages: Sequence[Message], run_id: str, until: str |
     if until is None or until not in ids:
         return tuple(messages)
     end = ids.index(until) + 1
-    kept = (message for message in messages[:end] if not is_output_of(message, run_id))
-    return (*kept, *messages[end:])
+    kept_messages = (message for message in messages[:end] if not is_output_of(message, run_id))
+    return (*kept_messages, *messages[end:])
 
 
 def as_seen_by_model(messages: Sequence[Message]) -> tuple[Message, ...]:
     """Return the conversation with each tool answer directly after its call; omit calls without an answer."""
     turns: list[_Turn] = []
-    asked: dict[str, _Turn] = {}
+    arguments: dict[str, _Turn] = {}
     for message in messages:
         if message.asks_to_compact:
             continue
         if message.role is Role.TOOL:
-            turn = asked.get(message.tool_call_id or "")
+            turn = arguments.get(message.tool_call_id or "")
             if turn is not None:
                 turn.answers.setdefault(message.tool_call_id or "", message)
             continue
         turn = _Turn(message)
         turns.append(turn)
-        asked.update({call.id: turn for call in message.tool_calls})
+        arguments.update({call.id: turn for call in message.tool_calls})
     return tuple(message for turn in turns for message in _shown(turn))
 
 
@@ -92,9 +92,11 @@ def foreign_result(messages: Sequence[Message]) -> str | None:
             last_call_ids = {call.id for call in message.tool_calls}
         elif message.role is Role.USER and message.visibility is Visibility.ALL:
             newest, brought = last_call_ids, CallerRequest.of(message).context
-    if any(one.role is not Role.TOOL for one in brought):
+    if any(message.role is not Role.TOOL for message in brought):
         return None  # the caller sent the conversation, which was checked on arrival
-    return next((one.tool_call_id or "" for one in brought if one.tool_call_id not in newest), None)
+    return next(
+        (message.tool_call_id or "" for message in brought if message.tool_call_id not in newest), None
+    )
 
 
 def has_input_after(messages: Sequence[Message], call_id: str) -> bool:
@@ -128,16 +130,16 @@ def own_answer(messages: Sequence[Message], run_id: str) -> Message | None:
 
 def earlier_answers(messages: Sequence[Message], run_id: str) -> tuple[str, ...]:
     """Return the run's earlier answers: those after which new input made the run continue."""
-    told: list[str] = []
+    lines: list[str] = []
     answer = ""
     for message in messages:
         if is_output_of(message, run_id):
             is_answer = message.role is Role.ASSISTANT and not message.tool_calls
             answer = message.text() if is_answer else ""
         elif answer and message.role is Role.USER and message.visibility is Visibility.ALL:
-            told.append(answer)
+            lines.append(answer)
             answer = ""
-    return tuple(told)
+    return tuple(lines)
 
 
 KEY = "postroom.runtime"
@@ -173,8 +175,12 @@ def state_of(record: RunRecord) -> RuntimeState:
 
     For a waiting run, the questions come from its record, regardless of which executor wrote the record.
     """
-    kept = _read(record.state) if record.state else None
-    state = kept if kept is not None and kept.run_id == record.run_id else RuntimeState(run_id=record.run_id)
+    kept_state = _read(record.state) if record.state else None
+    state = (
+        kept_state
+        if kept_state is not None and kept_state.run_id == record.run_id
+        else RuntimeState(run_id=record.run_id)
+    )
     return replace(state, tickets=record.waiting.tickets) if record.waiting else state
 
 
@@ -270,17 +276,20 @@ class RunLog:
         self.record = await self.stored()
         self.state = state_of(self.record)
         self._seen = await self._thread()
-        shows, asked = self._control.shows, self.record.input
+        shows, run_message_input = self._control.shows, self.record.input
         committed = tuple(message for message in self._seen.messages if shows(message))
         hidden = (message.id or "" for message in self._seen.messages if not shows(message))
         self._hidden = (*self._seen.hidden, *hidden)
         self.summary = self._seen.summary
-        ids = (*(asked.trigger_message_ids if asked is not None else ()), *(message.id for message in given))
+        ids = (
+            *(run_message_input.trigger_message_ids if run_message_input is not None else ()),
+            *(message.id for message in given),
+        )
         self.asked = frozenset(id for id in ids if id)
         if restart:
-            said = [message.id for message in committed if is_output_of(message, self.run_id)]
+            lines = [message.id for message in committed if is_output_of(message, self.run_id)]
             self.state = replace(
-                self.state, tickets=(), hidden_until=said[-1] if said else self.state.hidden_until
+                self.state, tickets=(), hidden_until=lines[-1] if lines else self.state.hidden_until
             )
         self.messages = without_former_output(committed, self.run_id, self.state.hidden_until)
         self.keep(given)
@@ -295,8 +304,8 @@ class RunLog:
                 hidden_message_ids=control.hidden_message_ids,
             )
         ids = (*control.only, *self.record.output_message_ids)
-        found = await control.threads.load_message_records(thread_id, ids)
-        return Conversation(messages=tuple(one.message for one in found))
+        records = await control.threads.load_message_records(thread_id, ids)
+        return Conversation(messages=tuple(record.message for record in records))
 
     def extend(self, committed: Sequence[Message]) -> None:
         """Add messages that another writer has committed."""
@@ -312,17 +321,17 @@ class RunLog:
             StaleClaim, StoreError: As for `write`; the messages are not replaced.
         """
         gone = frozenset(message.id or "" for message in older)
-        kept = tuple(message for message in self.messages if (message.id or "") not in gone)
+        kept_messages = tuple(message for message in self.messages if (message.id or "") not in gone)
         if self._control.only is None:
-            since = self._seen.since(frozenset(message.id or "" for message in kept), self.run_id)
+            since = self._seen.since(frozenset(message.id or "" for message in kept_messages), self.run_id)
             summary = replace(summary, since=since)
             await self.write(running, SummaryDraft(summary=summary, covers=tuple(gone), hides=self._hidden))
-        self.summary, self.messages = summary, kept
+        self.summary, self.messages = summary, kept_messages
 
     def keep(self, messages: Sequence[Message], *, as_output: bool = False) -> None:
         """Add messages for the next checkpoint. Messages with known ids are ignored."""
-        known = {message.id for message in self.messages}
-        new = tuple(message for message in messages if message.id not in known)
+        known_ids = {message.id for message in self.messages}
+        new = tuple(message for message in messages if message.id not in known_ids)
         self.messages += new
         self._unsent.extend(new)
         if as_output:

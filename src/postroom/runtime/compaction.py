@@ -170,8 +170,8 @@ class Compaction:
                     text, done = said, done + count
                 break
             except ContextOverflow as error:
-                told = error.details.get("window")
-                window = min(window // 2, told) if isinstance(told, int) else window // 2
+                detail = error.details.get("window")
+                window = min(window // 2, detail) if isinstance(detail, int) else window // 2
                 if attempt == 2:
                     break
             except (RequestRefused, ContentFiltered):

@@ -247,8 +247,8 @@ class Execution:
         theirs = {tool.name for tool in self._caller_tools()}
         ours = [call for call in calls if call.name not in theirs]
         await self._make(ours, [CallRequest(call=call) for call in ours], Answers())
-        if not self._tickets and (asked := [call for call in calls if call.name in theirs]):
-            detail = msgspec.json.encode(asked).decode()
+        if not self._tickets and (tool_calls := [call for call in calls if call.name in theirs]):
+            detail = msgspec.json.encode(tool_calls).decode()
             raise Interrupted(
                 TerminationReason(type=TerminationKind.BEHAVIOR_REQUESTED, value=CALLER_TOOLS, detail=detail)
             )
@@ -275,36 +275,36 @@ class Execution:
 
     def _caller_tools(self) -> tuple[ToolDescriptor, ...]:
         """Return the caller's tools, except those with the same name as a tool of postroom."""
-        asked = CallerRequest.newest(self._log.messages)
-        return tuple(tool for tool in asked.tools if tool.name not in self._with.calls.tools)
+        caller_request = CallerRequest.newest(self._log.messages)
+        return tuple(tool for tool in caller_request.tools if tool.name not in self._with.calls.tools)
 
     def _request(self) -> InferenceRequest:
-        spec, asked = self._with.agent.spec, CallerRequest.newest(self._log.messages)
+        spec, caller_request = self._with.agent.spec, CallerRequest.newest(self._log.messages)
         if (call_id := foreign_result(self._log.messages)) is not None:
             raise RequestRefused(f"{MISPLACED_RESULT} {call_id[:100]!r}: send it directly after its call")
         own = merged(spec.overrides, self._with.activation.options.overrides)
         return InferenceRequest(
             model=spec.model,
             messages=(*shown(self._log.summary), *as_seen_by_model(with_context(self._log.messages))),
-            system="\n\n".join(filter(None, (spec.system_prompt, asked.instructions))),
+            system="\n\n".join(filter(None, (spec.system_prompt, caller_request.instructions))),
             tools=(*self._with.calls.descriptors(), *self._caller_tools()),
-            overrides=merged(own, asked.overrides),
+            overrides=merged(own, caller_request.overrides),
         )
 
     async def _asked_model(self, sink: EventSink) -> InferenceResult:
         request, control = self._request(), self._with.activation.control
         files = control.files if isinstance(control, RunControl) else None
-        asked, sent = request, tuple[ChatFile, ...]()
+        inference_request, sent = request, tuple[ChatFile, ...]()
         if files is not None:
             messages, sent = await with_files(request.messages, files, most_words=self._most_words())
-            asked = replace(request, messages=messages)
+            inference_request = replace(request, messages=messages)
         try:
-            result = await ask(self._with.agent.model, asked, sink, self._with.clock)
+            result = await ask(self._with.agent.model, inference_request, sink, self._with.clock)
         except RequestRefused as error:
             if files is None or not sent:
                 raise
             result = await self._asked_without(request, files, sent, error, sink)
-        if asked.messages == request.messages:  # the size of files cannot be estimated
+        if inference_request.messages == request.messages:  # the size of files cannot be estimated
             self._with.windows.count(self._with.agent.spec, request, result.usage)
         priced = self._with.agent.spec.priced(result.usage or Usage(), request.overrides)
         result = replace(result, usage=priced)
@@ -423,8 +423,8 @@ class Execution:
 
     async def _wait_for_answers(self) -> None:
         waiting = self._log.record.waiting
-        asked = waiting.tickets if waiting else ()
-        if asked != tuple(self._tickets.values()) or self._log.has_new:
+        tickets = waiting.tickets if waiting else ()
+        if tickets != tuple(self._tickets.values()) or self._log.has_new:
             await self._checkpoint(self._waiting_on_tickets())
 
     def _waiting_on_tickets(self) -> Change:

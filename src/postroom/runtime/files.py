@@ -54,20 +54,27 @@ async def with_files(
 
 
 async def _shown(message: Message, files: RunFiles, room: _Room) -> Message:
-    found = await files.of(message)
-    if not found:
+    chat_files = await files.of(message)
+    if not chat_files:
         return message
     blocks: list[ContentBlock] = []
     seen: dict[str, ChatFile] = {}
-    for file in found:
+    for file in chat_files:
         before = file if file.sha256 is None else seen.setdefault(file.sha256, file)
         same = f"[The file {file.name} is the same as {before.name}]"
         blocks.append(await _block(file, files, room) if before is file else ContentBlock(text=same))
     words = [block.text for block in blocks if block.type == "text"]
     space = "\n\n" if message.text().strip() and words else ""
     text = (ContentBlock(text=space + "\n\n".join(words)),) if words else ()
-    said = (block for block in message.content if "ref" not in block.data)
-    return replace(message, content=(*said, *text, *(one for one in blocks if one.type != "text")))
+    content_blocks = (block for block in message.content if "ref" not in block.data)
+    return replace(
+        message,
+        content=(
+            *content_blocks,
+            *text,
+            *(content_block for content_block in blocks if content_block.type != "text"),
+        ),
+    )
 
 
 async def _block(file: ChatFile, files: RunFiles, room: _Room) -> ContentBlock:

@@ -110,10 +110,10 @@ def failure_of(
 
 def _counted(error: dict[str, Any]) -> dict[str, int]:
     """Return the model's window and the request's tokens, if a refusal reports them."""
-    found = {"window": _WINDOW.search(_text(error)), "asked": _ASKED.search(_text(error))}
-    told = {name: int(next(filter(None, match.groups()))) for name, match in found.items() if match}
+    fields = {"window": _WINDOW.search(_text(error)), "asked": _ASKED.search(_text(error))}
+    by_name = {name: int(next(filter(None, match.groups()))) for name, match in fields.items() if match}
     own = {"window": error.get("n_ctx"), "asked": error.get("n_prompt_tokens")}
-    return told | {name: count for name, count in own.items() if isinstance(count, int)}
+    return by_name | {name: count for name, count in own.items() if isinstance(count, int)}
 
 
 def failure_in_stream(said: object) -> InferenceError:
@@ -253,10 +253,10 @@ class Endpoint:
             InferenceError: The endpoint refused, could not be reached, or sent an invalid answer.
         """
         with self._failures("the transcription endpoint", now=now):
-            told = await self._client.with_options(max_retries=2).audio.transcriptions.create(
+            transcription = await self._client.with_options(max_retries=2).audio.transcriptions.create(
                 model=model, file=(name, sound, media_type), extra_headers=self._headers
             )
-        text = getattr(told, "text", None)
+        text = getattr(transcription, "text", None)
         if not isinstance(text, str):
             raise ProviderFailed("the transcription endpoint sent no valid answer")
         return text
@@ -315,17 +315,17 @@ def _completion(body: bytes, kind: str) -> ChatCompletionChunk:
         InferenceError: The body is an error of the provider, or not a chat completion.
     """
     try:
-        said = json.loads(body)
+        document = json.loads(body)
     except (ValueError, RecursionError):
-        said = None
-    said = said if isinstance(said, dict) else {}
-    if isinstance(said.get("error"), dict):
-        raise failure_in_stream(said)
-    match said.get("choices"):
+        document = None
+    document = document if isinstance(document, dict) else {}
+    if isinstance(document.get("error"), dict):
+        raise failure_in_stream(document)
+    match document.get("choices"):
         case [{"message": {} as message} as choice, *_]:
             ended = choice.get("finish_reason") or ("tool_calls" if message.get("tool_calls") else "stop")
             whole = {"index": 0, "delta": message, "finish_reason": ended}
-            return ChatCompletionChunk.construct(**{**said, "choices": [whole]})
+            return ChatCompletionChunk.construct(**{**document, "choices": [whole]})
     text = body.decode(errors="replace")[:MAX_EXCERPT_LENGTH]
     sent = "with a web page" if kind.startswith("text/html") else "without a stream or a chat completion"
     raise NoModelEndpoint(f"the model's endpoint answered 200 {sent}; check base_url: {text}")

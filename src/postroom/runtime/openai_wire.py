@@ -54,13 +54,13 @@ def request_body(request: InferenceRequest, *, token_limit_field: str) -> dict[s
             for tool in request.tools
         ]
     if wishes:
-        asked = {
+        arguments = {
             "temperature": wishes.temperature,
             "top_p": wishes.top_p,
             "reasoning_effort": wishes.reasoning_effort,
             token_limit_field: wishes.max_tokens,
         }
-        body |= {name: value for name, value in asked.items() if value is not None}
+        body |= {name: value for name, value in arguments.items() if value is not None}
         body |= wishes.more
     return body
 
@@ -99,7 +99,9 @@ def _joined(before: Json, content: Json) -> Json:
     """
     if not isinstance(before, list) and not isinstance(content, list):
         return "\n\n".join(str(text) for text in (before, content) if text)
-    sides = (one if isinstance(one, list) else [{"type": "text", "text": one}] for one in (before, content))
+    sides = (
+        item if isinstance(item, list) else [{"type": "text", "text": item}] for item in (before, content)
+    )
     return [part for side in sides for part in side]
 
 
@@ -116,9 +118,9 @@ def _assistant(message: Message) -> dict[str, Json] | None:
     text = _text(message)
     if not text and not message.tool_calls:
         return None
-    said: dict[str, Json] = {"role": "assistant", "content": text or None}
+    result: dict[str, Json] = {"role": "assistant", "content": text or None}
     if message.tool_calls:
-        said["tool_calls"] = [
+        result["tool_calls"] = [
             {
                 "id": call.id,
                 "type": "function",
@@ -126,7 +128,7 @@ def _assistant(message: Message) -> dict[str, Json] | None:
             }
             for call in message.tool_calls
         ]
-    return said
+    return result
 
 
 def _content(message: Message) -> Json:
@@ -224,19 +226,19 @@ class _Thoughts:
         if _END_OF_THOUGHT in self._held:
             thought, _, text = self._held.partition(_END_OF_THOUGHT)
             return self._ended(thought, text)
-        kept = next(
+        kept_count = next(
             (n for n in range(len(_END_OF_THOUGHT) - 1, 0, -1) if self._held.endswith(_END_OF_THOUGHT[:n])), 0
         )
-        split = len(self._held) - kept
+        split = len(self._held) - kept_count
         thought, self._held = self._held[:split], self._held[split:]
         return thought, ""
 
     def _lone_end(self) -> tuple[str, str]:
         """Split the held text at a line `</think>`. Until that line arrives, hold the text back."""
         while (at := self._held.find(_END_OF_THOUGHT, self._looked)) >= 0:
-            if (found := _LONE_END.match(self._held, at)) is not None:
+            if (match := _LONE_END.match(self._held, at)) is not None:
                 self.ended_alone = True
-                return self._ended(self._held[:at].strip(), self._held[found.end() :])
+                return self._ended(self._held[:at].strip(), self._held[match.end() :])
             if not self._held[at + len(_END_OF_THOUGHT) :].strip():
                 return "", ""  # the rest of the line may still arrive
             self._looked = at + 1
@@ -354,11 +356,11 @@ class Assembly:
         if isinstance(thought, str) and (shown := self._reasoning.add(thought)):
             yield InferenceReasoningDelta(delta=shown)
             begun = self._thoughts.release()
-        thought, said = self._thoughts.add(delta.content or delta.refusal or "")
-        said = begun + said
+        thought, text = self._thoughts.add(delta.content or delta.refusal or "")
+        text = begun + text
         if thought and (shown := self._reasoning.add(thought)):
             yield InferenceReasoningDelta(delta=shown)
-        if said and (shown := self._text.add(said)):
+        if text and (shown := self._text.add(text)):
             yield InferenceTextDelta(delta=shown)
         for fragment in delta.tool_calls or ():
             yield from self._fragment(fragment)
@@ -382,12 +384,12 @@ class Assembly:
         continues the last call. Some endpoints number every call 0, so a different id starts a new call.
         """
         if index is not None:
-            known = self._places.get(index)
+            known_call = self._places.get(index)
         else:
-            known = next((call for call in self._calls if call.id == id), None) if id else None
-            if known is None and not id and not name and self._calls:
-                known = self._calls[-1]
-        return None if known is not None and id and known.id != id else known
+            known_call = next((call for call in self._calls if call.id == id), None) if id else None
+            if known_call is None and not id and not name and self._calls:
+                known_call = self._calls[-1]
+        return None if known_call is not None and id and known_call.id != id else known_call
 
     def end(self) -> None:
         """End the answer at `[DONE]`.

@@ -41,6 +41,6 @@ class ScriptedModel:
 
 def _pieces(result: InferenceResult) -> list[InferencePiece]:
     text = "".join(block.text for block in result.content if block.type == "text")
-    said: list[InferencePiece] = [InferenceTextDelta(delta=text)] if text else []
+    inference_pieces: list[InferencePiece] = [InferenceTextDelta(delta=text)] if text else []
     calls = [InferenceToolCallStart(id=call.id, name=call.name) for call in result.tool_calls]
-    return [*said, *calls, InferenceStop(result=result)]
+    return [*inference_pieces, *calls, InferenceStop(result=result)]

@@ -62,8 +62,8 @@ class ActiveRun:
         except InvalidRecord:
             return False
         if self._open:
-            known = {message.id for message in self._inbox}
-            self._inbox.extend(message for message in named if message.id not in known)
+            known_ids = {message.id for message in self._inbox}
+            self._inbox.extend(message for message in named if message.id not in known_ids)
             self._stirred.set()
         return self._open
 
@@ -79,7 +79,7 @@ class ActiveRun:
     def expect(self, ids: Iterable[str]) -> None:
         """Accept only decisions about these calls or tickets from now on; drop earlier ones about others."""
         self._open_calls = frozenset(ids)
-        self._decisions = {id: one for id, one in self._decisions.items() if id in self._open_calls}
+        self._decisions = {id: resume for id, resume in self._decisions.items() if id in self._open_calls}
 
     def wake(self) -> bool:
         """Accept the notification that messages are pending.
@@ -172,8 +172,8 @@ class ActiveRuns:
 
     def find(self, id: str) -> ActiveRun | None:
         """Return the run with this run, thread or dispatch id; None if two different runs have it."""
-        found = [active for active in self._by_thread.values() if id in active.ids]
-        return found[0] if len(found) == 1 else None
+        active_runs = [active for active in self._by_thread.values() if id in active.ids]
+        return active_runs[0] if len(active_runs) == 1 else None
 
 
 _LOG = get_logger(__name__)

@@ -38,10 +38,10 @@ class Windows:
 
     def of(self, spec: AgentSpec, summary: Summary | None) -> int | None:
         """Return the model's context in tokens: the configured size, or the endpoint's if it is smaller."""
-        kept = summary.window if summary is not None and summary.model == spec.model else None
-        said = self._said.get(_key(spec), kept)
-        known = [one for one in (spec.context_window, said) if one is not None]
-        return min(known, default=None)
+        kept_window = summary.window if summary is not None and summary.model == spec.model else None
+        number = self._said.get(_key(spec), kept_window)
+        known_ids = [item for item in (spec.context_window, number) if item is not None]
+        return min(known_ids, default=None)
 
     def tokens(self, spec: AgentSpec, estimated: int) -> int:
         """Convert a number of estimated tokens to the number that the endpoint would count."""
@@ -149,14 +149,14 @@ def to_sum_up(
 
 def _units(messages: Sequence[Message]) -> Iterator[list[Message]]:
     units: list[list[Message]] = []
-    asked: dict[str, list[Message]] = {}
+    arguments: dict[str, list[Message]] = {}
     for message in messages:
-        unit = asked.get(message.tool_call_id or "") if message.role is Role.TOOL else None
+        unit = arguments.get(message.tool_call_id or "") if message.role is Role.TOOL else None
         if unit is None:
             unit = []
             units.append(unit)
         unit.append(message)
-        asked.update({call.id: unit for call in message.tool_calls})
+        arguments.update({call.id: unit for call in message.tool_calls})
     yield from units
 
 
@@ -192,10 +192,12 @@ def pieces(messages: Sequence[Message], most: int) -> Iterator[tuple[int, str]]:
 
 def _told(message: Message, most_bytes: int) -> str:
     files = [f"[{block.type}]" for block in message.content if block.type not in ("text", "thinking")]
-    calls = [f"[calls {one.name} with {json.dumps(one.arguments)}]" for one in message.tool_calls]
+    calls = [
+        f"[calls {tool_call.name} with {json.dumps(tool_call.arguments)}]" for tool_call in message.tool_calls
+    ]
     text = f"{message.role}: " + "\n".join([message.for_model().text(), *files, *calls]).strip()
-    said = text.encode(errors="replace")
-    if len(said) <= most_bytes:
+    data = text.encode(errors="replace")
+    if len(data) <= most_bytes:
         return text
     half = max(most_bytes // 2 - 8, 8)
-    return f"{said[:half].decode(errors='ignore')}\n[...]\n{said[-half:].decode(errors='ignore')}"
+    return f"{data[:half].decode(errors='ignore')}\n[...]\n{data[-half:].decode(errors='ignore')}"

@@ -111,15 +111,17 @@ def new_schedule(  # noqa: PLR0913 - what can be chosen, by name
         InvalidArgument: `every` or `jitter` is not a duration.
     """
     zone = zone.key if isinstance(zone, ZoneInfo) else zone
-    for what, given, wanted, allowed in (
+    for what, given_text, wanted, allowed in (
         ("the name", name, str, "text"),
         ("cron", cron, str | None, "text such as '0 9 * * MON'"),
         ("zone", zone, str, "text such as 'Europe/Berlin'"),
     ):
-        if not isinstance(given, wanted) or (isinstance(given, str) and storable(given) != given):
+        if not isinstance(given_text, wanted) or (
+            isinstance(given_text, str) and storable(given_text) != given_text
+        ):
             raise InvalidSchedule(
-                f"{what} of a schedule is invalid: {given!r:.80}",
-                value=repr(given)[:80],
+                f"{what} of a schedule is invalid: {given_text!r:.80}",
+                value=repr(given_text)[:80],
                 remedy=f"pass {allowed}",
             )
     return Schedule(
@@ -166,23 +168,26 @@ class Schedules:
 
         def change(tx: Transaction) -> Schedule:
             tx.lock(made.lock)
-            known = tx.schedules.named(made.kind, made.name)
-            if known is not None and _says(known) == _says(made):
-                return known
-            if known is not None and not replaces:
+            known_schedule = tx.schedules.named(made.kind, made.name)
+            if known_schedule is not None and _says(known_schedule) == _says(made):
+                return known_schedule
+            if known_schedule is not None and not replaces:
                 raise DuplicateRecord(
                     f"a schedule named {made.name!r} exists already",
                     value=made.name,
                     remedy="use another name, remove that schedule, or replace it",
                 )
             new = replace(made, created_at=tx.now(), starts_at=tx.now())
-            if known is None:
+            if known_schedule is None:
                 tx.schedules.insert(moved := _at(new, next_tick(new, tx.now())))
                 return moved
-            kept = {name: getattr(new, name) for name in (*_SAID, "starts_at")}
-            tick = next_tick(new, max(tx.now(), known.last_at or 0))
+            kept_fields = {name: getattr(new, name) for name in (*_SAID, "starts_at")}
+            tick = next_tick(new, max(tx.now(), known_schedule.last_at or 0))
             start, tick = after_set_back(replace(new, tick_at=tick), tx.now(), 0)
-            moved = replace(_at(replace(known, **kept), tick, paused=known.is_paused), starts_at=start)
+            moved = replace(
+                _at(replace(known_schedule, **kept_fields), tick, paused=known_schedule.is_paused),
+                starts_at=start,
+            )
             _put(tx, moved)
             return moved
 
@@ -233,10 +238,10 @@ class Schedules:
 
         def change(tx: Transaction) -> bool:
             tx.lock(schedule_lock(kind, name))
-            known = tx.schedules.named(kind, name)
-            if known is not None:
-                tx.schedules.remove(known.schedule_id)
-            return known is not None
+            known_schedule = tx.schedules.named(kind, name)
+            if known_schedule is not None:
+                tx.schedules.remove(known_schedule.schedule_id)
+            return known_schedule is not None
 
         return await self._store.write(change, key=schedule_lock(kind, name))
 
@@ -247,14 +252,14 @@ class Schedules:
             UnknownSchedule: No schedule has this name.
             PostroomError: The work was rejected; nothing was submitted.
         """
-        known = await self.named(kind, name)
+        known_schedule = await self.named(kind, name)
 
         def done(tx: Transaction, made: str) -> None:
             row = _known(tx, kind, name)
             tx.schedules.put(_submitted(tx, row, made))
 
-        key = f"schedule-{known.schedule_id}-{uuid4().hex}"
-        firing = Firing(schedule=known, key=key, lock=known.lock, begin=_nothing, done=done)
+        key = f"schedule-{known_schedule.schedule_id}-{uuid4().hex}"
+        firing = Firing(schedule=known_schedule, key=key, lock=known_schedule.lock, begin=_nothing, done=done)
         return await self._targets[kind].submit(firing)
 
     async def serve(self) -> None:
@@ -278,14 +283,16 @@ class Schedules:
         kinds = tuple(self._targets)
 
         def look(tx: Transaction) -> tuple[int, list[Schedule]]:
-            return tx.now(), [one for kind in kinds for one in tx.schedules.due(kind, limit=AT_ONCE)]
+            return tx.now(), [
+                schedule for kind in kinds for schedule in tx.schedules.due(kind, limit=AT_ONCE)
+            ]
 
         now, due = await self._store.read(look)
         back_ms = self._clock.set_back_ms(now)
         if back_ms is None or back_ms:  # the clock may have been set back even before the first check
             await self._follow_clock(back_ms or 0)
         self._clock.remember(now)
-        plans = await asyncio.to_thread(lambda: [_planned(one, now) for one in due])
+        plans = await asyncio.to_thread(lambda: [_planned(schedule, now) for schedule in due])
         moved, put_off = list[bool](), list[PostroomError]()
 
         async def move(one: Schedule, plan: Plan | InvalidSchedule) -> None:
@@ -297,8 +304,8 @@ class Schedules:
         planned = sorted(zip(due, plans, strict=True), key=lambda one: one[0].next_at or 0)
         for _, at_once in groupby(planned, key=lambda one: one[0].next_at):  # submits the earliest first
             async with asyncio.TaskGroup() as group:
-                for one, plan in at_once:
-                    group.create_task(move(one, plan), name=f"schedule {one.name}")
+                for schedule, plan in at_once:
+                    group.create_task(move(schedule, plan), name=f"schedule {schedule.name}")
         if put_off:
             raise put_off[0]
         return sum(moved)
@@ -321,7 +328,9 @@ class Schedules:
             page = await self.listed(kind)
             while page:
                 now = self._store.clock.now()  # read after the list, so that nothing in the list is newer
-                due_later = [one for one in page if one.next_at is not None and one.next_at > now]
+                due_later = [
+                    schedule for schedule in page if schedule.next_at is not None and schedule.next_at > now
+                ]
                 for schedule, start, tick in await asyncio.to_thread(moved, due_later, now):
                     move = partial(_started, start=start, tick=tick)
                     if await self._written(schedule, move):
@@ -451,10 +460,10 @@ def _failed(schedule: Schedule, reason: str) -> Schedule:
 
 
 def _known(tx: Transaction, kind: str, name: str) -> Schedule:
-    known = tx.schedules.named(kind, name)
-    if known is None:
+    known_schedule = tx.schedules.named(kind, name)
+    if known_schedule is None:
         raise UnknownSchedule(f"there is no schedule named {name[:80]!r}", value=name[:80])
-    return known
+    return known_schedule
 
 
 def _still_due(tx: Transaction, due: Schedule) -> Schedule:

@@ -104,8 +104,8 @@ def after_set_back(schedule: Schedule, now: int, back_ms: int) -> tuple[int, int
         too_far = tick - now - schedule.every_ms
         shift = max(back_ms, too_far) if too_far > ignored else 0
         return start - shift, tick - shift
-    kept = ignored if _is_elapsed(schedule) else milliseconds(KEPT_SILENT)
-    if tick <= now + kept or next_tick(schedule, now + kept) >= tick:
+    kept_count = ignored if _is_elapsed(schedule) else milliseconds(KEPT_SILENT)
+    if tick <= now + kept_count or next_tick(schedule, now + kept_count) >= tick:
         return start, tick
     return start, next_tick(schedule, now)
 
@@ -211,19 +211,19 @@ def _by_offset(line: str, zone: ZoneInfo, start: int, reverse: bool) -> Iterator
 
     The time zone support of the cron library is not used, because some clock changes made it loop endlessly.
     """
-    begin, known, offset = start, start, _offset(zone, start)
+    begin, known_number, offset = start, start, _offset(zone, start)
     while True:
         for tick in _local_ticks(line, begin + offset, reverse):
-            found = int((tick - _EPOCH).total_seconds()) - offset
-            if _offset(zone, found) != offset:
+            number = int((tick - _EPOCH).total_seconds()) - offset
+            if _offset(zone, number) != offset:
                 break
-            yield found
-            known = found
+            yield number
+            known_number = number
         else:
             return
-        change = _change(zone, *sorted((known, found)))
-        known, begin = (change - 1, change) if reverse else (change, change - 1)
-        offset = _offset(zone, known)
+        change = _change(zone, *sorted((known_number, number)))
+        known_number, begin = (change - 1, change) if reverse else (change, change - 1)
+        offset = _offset(zone, known_number)
 
 
 def _local_ticks(line: str, start: int, reverse: bool) -> Iterator[datetime]:

@@ -200,14 +200,14 @@ class Calls:
             PostroomError: The operation failed, or it does not exist here; nothing was changed.
         """
         began = time.perf_counter()
-        known, outcome = "unknown", "internal_error"
+        known_value, outcome = "unknown", "internal_error"
         try:
             operation = self._operation(name)
-            known = operation.name
+            known_value = operation.name
             if is_file_taken and operation.name == WHOLE_ATTACHMENT.name:
                 operation = WHOLE_ATTACHMENT
             answers = await self._answered_trace(operation, arguments)
-            with self._mail.tracing.executing(known, follows=follows, answers=answers) as span:
+            with self._mail.tracing.executing(known_value, follows=follows, answers=answers) as span:
                 caller = replace(caller, trace=span.traceparent)
                 answer = await self._performed(operation, arguments, caller)
             outcome = "ok"
@@ -215,7 +215,7 @@ class Calls:
             outcome = error.code
             raise
         finally:
-            self._observe(known, outcome, time.perf_counter() - began)
+            self._observe(known_value, outcome, time.perf_counter() - began)
         return answer
 
     async def _performed(self, operation: Operation, arguments: dict[str, Any], caller: Caller) -> Any:

@@ -65,7 +65,7 @@ def changes_since(folder: str, at: int) -> Changes | None:
         return None
     # Disables programs that Git would run on file contents according to the repository's configuration.
     named, _ = _ask(git, folder, {}, "config", "--name-only", "-z", "--get-regexp", _FILTERS)
-    off = {one: "false" if one.endswith("required") else "" for one in named.split("\0") if one}
+    off = {part: "false" if part.endswith("required") else "" for part in named.split("\0") if part}
     short = ("rev-parse", "--verify", "--quiet", "--short")
     for moment in (f"HEAD@{{{iso(at)}}}", "HEAD"):
         since, _ = _ask(git, folder, off, *short, f"{moment}^{{commit}}")
@@ -75,11 +75,11 @@ def changes_since(folder: str, at: int) -> Changes | None:
         return None
     text, is_cut = _ask(git, folder, off, *_DIFF, since, "--", ".")
     others, _ = _ask(git, folder, off, "ls-files", "--others", "--exclude-standard", "-z")
-    parts = ["diff --git " + one for one in ("\n" + text).split("\ndiff --git ")[1:]]
-    new_files = [one for one in others.split("\0") if one]
+    parts = ["diff --git " + part for part in ("\n" + text).split("\ndiff --git ")[1:]]
+    new_files = [part for part in others.split("\0") if part]
     return Changes(
         since=since,
-        files=[_file(one) for one in parts[:FILES]],
+        files=[_file(part) for part in parts[:FILES]],
         new_files=new_files[:FILES],
         is_cut=is_cut or len(parts) > FILES or len(new_files) > FILES,
     )
@@ -112,14 +112,14 @@ def _ask(git: str, folder: str, off: dict[str, str], *words: str) -> tuple[str, 
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             env=environment,
-        ) as asked:
-            end = Timer(SECONDS, asked.kill)
+        ) as process:
+            end = Timer(SECONDS, process.kill)
             end.start()
-            found = b"" if asked.stdout is None else asked.stdout.read(MAX_DIFF_BYTES + 1)
+            data = b"" if process.stdout is None else process.stdout.read(MAX_DIFF_BYTES + 1)
             end.cancel()
-            is_cut = len(found) > MAX_DIFF_BYTES or asked.poll() == -SIGKILL
-            asked.kill()
+            is_cut = len(data) > MAX_DIFF_BYTES or process.poll() == -SIGKILL
+            process.kill()
     except (OSError, ValueError) as error:
         _LOG.warning("run.git_not_asked", path=folder, words=words[0], error=type(error).__name__)
         return "", False
-    return found[:MAX_DIFF_BYTES].decode("utf-8", "replace"), is_cut
+    return data[:MAX_DIFF_BYTES].decode("utf-8", "replace"), is_cut

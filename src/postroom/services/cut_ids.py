@@ -14,13 +14,13 @@ def whole_id(given: str, ids: Iterable[str], *, what: str, remedy: str) -> str |
     Raises:
         InvalidArgument: Several ids (of `what`) have this prefix; `remedy` tells where the ids are listed.
     """
-    found = {one for one in ids if given and one.startswith(given)}
-    if given in found:
+    fields = {value for value in ids if given and value.startswith(given)}
+    if given in fields:
         return given
-    if len(found) > 1:
+    if len(fields) > 1:
         raise InvalidArgument(
-            f"several {what} begin with {given!r}: {', '.join(sorted(found)[:_SHOWN])}",
+            f"several {what} begin with {given!r}: {', '.join(sorted(fields)[:_SHOWN])}",
             value=given,
             remedy=f"give more of the id: {remedy}",
         )
-    return next(iter(found), None)
+    return next(iter(fields), None)

@@ -52,7 +52,7 @@ _MAX_AGENTS: Final = 200
 _MAX_STRETCHES: Final = 250
 _MAX_CHAINS: Final = 12
 _CHAINS: Final[tuple[WorkState, ...]] = ("asks", "failed", "queued", "at work", "cancelled", "done")
-_OF_HELD: Final = tuple(one.name for one in fields(Held))
+_OF_HELD: Final = tuple(field.name for field in fields(Held))
 _ORDER: Final[tuple[WorkState, ...]] = ("at work", "asks", "queued")
 
 
@@ -65,8 +65,8 @@ def floor_of(tx: Transaction, slug: str, health: Sequence[HealthFact] = ()) -> F
         for status in (RunDispatchStatus.CLAIMED, RunDispatchStatus.QUEUED)
         for row in islice(dispatches_of(tx, status, prefix), _MAX_RUNS)
     }
-    why, asked = _Why(runs, rows, now), asked_in(runs)
-    snoozed = tx.mail.snoozed([run.run_id for run, _ in asked], now) if asked else {}
+    why, requested_items = _Why(runs, rows, now), asked_in(runs)
+    snoozed = tx.mail.snoozed([run.run_id for run, _ in requested_items], now) if requested_items else {}
     works = [work_of(run, rows.get(run.run_id) or dispatch_of(tx, run), why) for run in runs]
     works.sort(key=lambda one: (_ORDER.index(one.state), one.created_at))
     dead = list(islice(dispatches_of(tx, RunDispatchStatus.DEAD_LETTER, prefix), _MAX_RUNS))
@@ -76,13 +76,16 @@ def floor_of(tx: Transaction, slug: str, health: Sequence[HealthFact] = ()) -> F
         if (run := tx.runs.threads.load_run(row.run_id)) is not None
     ]
     project = tx.mail.project(slug)
-    last = {one.run_id: last_lines(tx, one.run_id) for one in (*works, *given_up)[:MAX_LINES]}
+    last = {work.run_id: last_lines(tx, work.run_id) for work in (*works, *given_up)[:MAX_LINES]}
     return Floor(
         **({} if project is None else _of_mail(tx.mail, project, now)),
         waits=_waits(tx.mail, works, given_up) if works or given_up else (),
         works=works,
         open_in_all=len(runs) if len(runs) < _MAX_RUNS else tx.runs.threads.count_open(prefix),
-        questions=[open_question(run, one, tx, snoozed.get((run.run_id, one.call_id))) for run, one in asked],
+        questions=[
+            open_question(run, question, tx, snoozed.get((run.run_id, question.call_id)))
+            for run, question in requested_items
+        ],
         given_up=given_up,
         given_up_in_all=min(len(dead), MAX_DEAD),
         waiting=waiting_messages(tx, slug, MAX_WAITING),
@@ -152,22 +155,24 @@ def _of_mail(reads: MailReads, project: Project, now: int) -> dict[str, Any]:
     """Return the facts from a project's mail: reservations, unread messages, and the last hour."""
     live = reads.live_reservations(project.id, now=now, limit=LEASES)
     holds: dict[str, list[Held]] = {}
-    for one in live:
-        holds.setdefault(one.holder.casefold(), []).append(_held(one))
-    agents = {one.id: one.name for one in reads.agents(project.id, include_retired=False, limit=_MAX_AGENTS)}
+    for reservation in live:
+        holds.setdefault(reservation.holder.casefold(), []).append(_held(reservation))
+    agents = {
+        agent.id: agent.name for agent in reads.agents(project.id, include_retired=False, limit=_MAX_AGENTS)
+    }
     span = Span(begin=now - HOUR, end=now + 1)
     tried_alone = reads.attempts_alone(list(agents), span, limit=_MAX_STRETCHES)
     tried_together = [  # consecutive attempts with only short gaps, and no failure or question, count as one
         Attempt(
-            id=one.first_id,
-            run_id=one.run_id,
-            agent_id=one.agent_id,
-            queued_at=one.queued_at,
-            began_at=one.began_at,
-            ended_at=one.ended_at,
-            outcome="cancelled" if one.is_cancelled else "done",
+            id=group.first_id,
+            run_id=group.run_id,
+            agent_id=group.agent_id,
+            queued_at=group.queued_at,
+            began_at=group.began_at,
+            ended_at=group.ended_at,
+            outcome="cancelled" if group.is_cancelled else "done",
         )
-        for one in reads.attempt_groups(list(agents), span, step=HOUR // 60)
+        for group in reads.attempt_groups(list(agents), span, step=HOUR // 60)
     ]
     hour: dict[str, list[Stretch]] = {}
     for tried in sorted([*tried_alone, *tried_together], key=lambda one: one.began_at):
@@ -197,26 +202,26 @@ def _held(one: Reservation) -> Held:
 
 
 def _owed(reads: MailReads, lately: Iterable[Message]) -> list[OwedMessage]:
-    messages = [one for one in lately if one.recalled_at is None][::-1]
-    readers = reads.recipients([one.id for one in messages]) if messages else {}
-    found = []
-    for one in messages:
-        seen = [reader for reader in readers.get(one.id, []) if reader.kind != "bcc"]
+    messages = [message for message in lately if message.recalled_at is None][::-1]
+    readers = reads.recipients([message.id for message in messages]) if messages else {}
+    results = []
+    for message in messages:
+        seen = [reader for reader in readers.get(message.id, []) if reader.kind != "bcc"]
         missing = [
-            reader for reader in seen if (reader.acked_at if one.ack_required else reader.read_at) is None
+            reader for reader in seen if (reader.acked_at if message.ack_required else reader.read_at) is None
         ]
         if missing:
             owed = OwedMessage(
-                id=one.id,
-                subject=one.subject,
-                sender=one.sender_name,
-                ack_required=one.ack_required,
-                created_at=one.created_at,
+                id=message.id,
+                subject=message.subject,
+                sender=message.sender_name,
+                ack_required=message.ack_required,
+                created_at=message.created_at,
                 missing=tuple(reader.name for reader in missing),
                 readers=len(seen),
             )
-            found.append(owed)
-    return found
+            results.append(owed)
+    return results
 
 
 def _waits(reads: MailReads, works: Sequence[Work], given_up: Sequence[Work]) -> list[Waits]:
@@ -225,26 +230,26 @@ def _waits(reads: MailReads, works: Sequence[Work], given_up: Sequence[Work]) ->
     A chain starts with the agent that wrote first. An agent for which others wait is normally in the middle
     of their chains; a chain ends with it only if it waits for a person.
     """
-    ends = [one for one in (*works, *given_up) if one.messages]
+    ends = [work for work in (*works, *given_up) if work.messages]
     if not ends:
         return []
-    first = reads.messages(sorted({one.messages[0] for one in ends}))
-    writers = {one.run_id: first[one.messages[0]].sender_name for one in ends if one.messages[0] in first}
-    at = {one.agent.casefold(): one for one in reversed(works)}
-    waited_for = {writers[one.run_id].casefold() for one in ends if one.run_id in writers}
+    first = reads.messages(sorted({end.messages[0] for end in ends}))
+    writers = {end.run_id: first[end.messages[0]].sender_name for end in ends if end.messages[0] in first}
+    at = {work.agent.casefold(): work for work in reversed(works)}
+    waited_for = {writers[end.run_id].casefold() for end in ends if end.run_id in writers}
     chains = []
     for end in ends:
         is_in_the_middle = end.agent.casefold() in waited_for and end.state != "asks"
         if end.run_id not in writers or is_in_the_middle:
             continue
-        names, messages, one = [end.agent], list[int](), end
-        while (writer := writers.get(one.run_id)) is not None and writer not in names:
+        names, messages, work = [end.agent], list[int](), end
+        while (writer := writers.get(work.run_id)) is not None and writer not in names:
             names.insert(0, writer)
-            messages.insert(0, one.messages[0])
+            messages.insert(0, work.messages[0])
             before = at.get(writer.casefold())
             if before is None:
                 break
-            one = before
+            work = before
         chains.append(Waits(names=tuple(names), run_id=end.run_id, state=end.state, messages=tuple(messages)))
     return sorted(chains, key=lambda one: _CHAINS.index(one.state))[:_MAX_CHAINS]
 
@@ -254,7 +259,7 @@ class _Why:
 
     def __init__(self, runs: Sequence[RunRecord], rows: Mapping[str, RunDispatch], now: int) -> None:
         self._now = now
-        self._at_work = {one.thread_id for one in rows.values() if one.status is RunDispatchStatus.CLAIMED}
+        self._at_work = {row.thread_id for row in rows.values() if row.status is RunDispatchStatus.CLAIMED}
         self._asking = {run.thread_id: run for run in runs if run.holds_others}
 
     def of_queued(self, row: RunDispatch) -> tuple[str, int | None]:
@@ -290,7 +295,7 @@ def waiting_messages(tx: Transaction, slug: str, most_threads: int | None = None
 
     The longest waiting message comes first. With `most_threads` only the first threads by id are read.
     """
-    found = list[Waiting]()
+    items = list[Waiting]()
     for thread_id in islice(_threads_waiting(tx, project_threads(slug)), most_threads):
         project, name = whose(thread_id)
         claimed = tx.runs.dispatches.claimed(thread_id)
@@ -300,19 +305,19 @@ def waiting_messages(tx: Transaction, slug: str, most_threads: int | None = None
             why, behind = "it is active, and reads this message afterwards", claimed.run_id
         elif latest and latest[0].status is RunStatus.WAITING:
             why, behind = why_held(name, latest[0]), latest[0].run_id
-        found += [
+        items += [
             Waiting(
                 message=number,
                 project=project,
                 agent=name,
-                since_at=one.created_at,
+                since_at=pending.created_at,
                 why=why,
                 behind_run_id=behind,
             )
-            for one in tx.runs.messages.waiting(thread_id)
-            for number in messages_named([one.message.id or ""])
+            for pending in tx.runs.messages.waiting(thread_id)
+            for number in messages_named([pending.message.id or ""])
         ]
-    return sorted(found, key=lambda one: one.since_at)
+    return sorted(items, key=lambda one: one.since_at)
 
 
 def _threads_waiting(tx: Transaction, prefix: str) -> Iterator[str]:

@@ -61,15 +61,15 @@ class Following:
             InvalidArgument, UnknownProject, UnknownAgent, CursorExpired, CursorAhead: The inbox cannot be
                 followed.
         """
-        asked = read_command(AwaitMessages, dict(body))
+        command = read_command(AwaitMessages, dict(body))
         caller = Caller(agent_token=agent_token, operator=True)
-        if asked.shown:
-            await self._mark(asked, caller)
-        if asked.after is None:
-            return await self._mail.store.read(lambda tx: self._newest(tx, asked, caller))
-        until = asyncio.get_running_loop().time() + asked.wait_seconds
+        if command.shown:
+            await self._mark(command, caller)
+        if command.after is None:
+            return await self._mail.store.read(lambda tx: self._newest(tx, command, caller))
+        until = asyncio.get_running_loop().time() + command.wait_seconds
         return await self._mail.changes.awaited(
-            lambda: self._mail.store.read(lambda tx: self._after(tx, asked, caller)),
+            lambda: self._mail.store.read(lambda tx: self._after(tx, command, caller)),
             lambda found: bool(found["events"]),
             until=until,
         )
@@ -131,11 +131,11 @@ class EventFollowing:
 
         async def look() -> EventsView:
             nonlocal after
-            found = await self._look(asked, after, caller, asked.limit)
-            while not found["events"] and found["next"] < found["newest"]:  # it may not see the page
-                found = _first(await self._look(asked, found["next"], caller, STRIDE), asked.limit)
-            after = found["next"]
-            return found
+            result = await self._look(asked, after, caller, asked.limit)
+            while not result["events"] and result["next"] < result["newest"]:  # it may not see the page
+                result = _first(await self._look(asked, result["next"], caller, STRIDE), asked.limit)
+            after = result["next"]
+            return result
 
         return await self._mail.changes.awaited(look, lambda found: bool(found["events"]), until=until)
 
@@ -163,5 +163,5 @@ def _first(found: EventsView, most: int) -> EventsView:
     """Return at most `most` entries, with the cursor after the last one."""
     if len(found["events"]) <= most:
         return found
-    kept = found["events"][:most]
-    return {**found, "events": kept, "next": kept[-1]["seq"]}
+    kept_events = found["events"][:most]
+    return {**found, "events": kept_events, "next": kept_events[-1]["seq"]}

@@ -44,10 +44,10 @@ class Idling:
 
     def take_over(self, session: str, since: int) -> bool:
         """Replace all earlier waits by the wait with this start time; return False if a later wait exists."""
-        known = self._of(session)
-        if known.waiting_since >= since:
+        known_session = self._of(session)
+        if known_session.waiting_since >= since:
             return False
-        known.waiting_since = since
+        known_session.waiting_since = since
         return True
 
     def waits(self, session: str, since: int) -> bool:
@@ -63,7 +63,7 @@ class Idling:
         return self._of(session).at_work_until > time.monotonic()
 
     def _of(self, session: str) -> _Session:
-        found = self._sessions[session] = self._sessions.pop(session, _Session())
+        result = self._sessions[session] = self._sessions.pop(session, _Session())
         if len(self._sessions) > KEPT:
             del self._sessions[next(iter(self._sessions))]
-        return found
+        return result

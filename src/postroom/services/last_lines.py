@@ -43,7 +43,7 @@ def last_lines(tx: Transaction, run_id: str) -> tuple[str, int | None]:
     Without lines, the text is empty. Without events, the time is None.
     """
     events, _, is_cut = newest_events(tx, run_id, EVENTS)
-    at = max((one.created_at for one in events), default=None)
+    at = max((event.created_at for event in events), default=None)
     return for_people("".join(map(said, events)), is_cut=is_cut), at
 
 
@@ -54,14 +54,14 @@ def for_people(text: str, *, is_cut: bool) -> str:
     whole output.
     """
     whole = end_of(text, len(text), begins_within=is_cut)
-    lines = [one for one in without_escapes(without_unfinished(whole)).splitlines() if one.strip()]
-    found: list[str] = []
+    lines = [line for line in without_escapes(without_unfinished(whole)).splitlines() if line.strip()]
+    texts: list[str] = []
     for line in reversed(lines):
-        if len(found) == LINES:
+        if len(texts) == LINES:
             break
         if not _is_object(line):
-            found.insert(0, line[:_LINE])
-    return "\n".join(found)
+            texts.insert(0, line[:_LINE])
+    return "\n".join(texts)
 
 
 def _is_object(line: str) -> bool:

@@ -51,21 +51,21 @@ class PeopleService:
         `removed` is false if there was no such person. `answers` is true if a rule still routes chats to
         them. In these chats, people then get a notice that nobody answers.
         """
-        known = await self._mail.store.read(lambda tx: _active(tx, name))
-        if known is None:
+        known_value = await self._mail.store.read(lambda tx: _active(tx, name))
+        if known_value is None:
             return {"removed": False, "answers": False}
-        await self._mail.set_chat_address(PEOPLE_SLUG, known, None)
+        await self._mail.set_chat_address(PEOPLE_SLUG, known_value, None)
         await self._mail.call(
-            "retire_agent", {"project_key": PEOPLE_SLUG, "agent_name": known}, caller=_POSTROOM
+            "retire_agent", {"project_key": PEOPLE_SLUG, "agent_name": known_value}, caller=_POSTROOM
         )
-        return {"removed": True, "answers": self._answers(f"{HUMAN}{known}")}
+        return {"removed": True, "answers": self._answers(f"{HUMAN}{known_value}")}
 
     async def everybody(self) -> Sequence[PersonView]:
         """Return all people, in the order in which they were added."""
-        found = await self._mail.store.read(_everybody)
+        items = await self._mail.store.read(_everybody)
         return [
             {**self._shown(name, address), "unread": unread, "visitor": is_visitor}
-            for name, address, unread, is_visitor in found
+            for name, address, unread, is_visitor in items
         ]
 
     def _shown(self, name: str, address: ChatAddress | None) -> NamedPerson:
@@ -83,14 +83,15 @@ def _everybody(tx: MailReads) -> list[tuple[str, ChatAddress | None, int, bool]]
         return []
     people = tx.agents(project.id, include_retired=False, limit=_MAX_PEOPLE)
     return [
-        (one.name, tx.chat_address(one.id), tx.unread_count(one.id), one.program == VISITOR) for one in people
+        (person.name, tx.chat_address(person.id), tx.unread_count(person.id), person.program == VISITOR)
+        for person in people
     ]
 
 
 def _active(tx: MailReads, name: str) -> str | None:
     project = tx.project(PEOPLE_KEY)
-    known = None if project is None else tx.agent(project.id, name)
-    return None if known is None or known.retired_at is not None else known.name
+    known_agent = None if project is None else tx.agent(project.id, name)
+    return None if known_agent is None or known_agent.retired_at is not None else known_agent.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +168,7 @@ class MessageService:
         """Return the names of the people who may write on the pages, in the order they were added."""
         home = tx.project(PEOPLE_KEY)
         named = [] if home is None else tx.agents(home.id, include_retired=False, limit=_MAX_PEOPLE)
-        return [one.name for one in named if one.program != VISITOR]
+        return [agent.name for agent in named if agent.program != VISITOR]
 
     async def name(self, name: str) -> str:
         """Add a person, and return the stored name; an existing person stays unchanged.
@@ -175,9 +176,9 @@ class MessageService:
         Raises:
             InvalidName, NameTaken: The name is invalid or already used.
         """
-        known = {one.casefold(): one for one in await self._mail.store.read(self.people)}
-        if name.casefold() in known:
-            return known[name.casefold()]  # adding them again would remove their chat
+        known_values = {value.casefold(): value for value in await self._mail.store.read(self.people)}
+        if name.casefold() in known_values:
+            return known_values[name.casefold()]  # adding them again would remove their chat
         return str((await self._people.add(name, None))["name"])
 
     async def send(self, slug: str, draft: Draft) -> Posted:
@@ -240,15 +241,15 @@ class MessageService:
         def change(tx: MailWrites) -> None:
             project = find_project(tx, slug)
             tx.lock_projects([project.id])
-            for one in reservations:
-                share_reservation(self._mail.context(tx, _POSTROOM), project, one)
+            for reservation in reservations:
+                share_reservation(self._mail.context(tx, _POSTROOM), project, reservation)
 
         await self._mail.store.write(change)
 
     async def _acknowledge(self, person: str, message: int) -> None:
         """Mark the answered message as acknowledged by the person, if the person is one of its recipients."""
         readers = (await self._mail.store.read(lambda tx: tx.recipients([message])))[message]
-        if any((one.name, one.project_slug) == (person, PEOPLE_SLUG) for one in readers):
+        if any((reader.name, reader.project_slug) == (person, PEOPLE_SLUG) for reader in readers):
             await self.mark(person, message, acknowledge=True)
 
 
@@ -259,18 +260,21 @@ def _asked(tx: MailReads, slug: str, draft: Draft) -> tuple[str, dict[str, Any]]
         UnknownAgent: No person has the sender's name.
     """
     _, person = find_person(tx, tx, f"{HUMAN}{draft.name}")
-    asked: dict[str, Any] = {"sender_name": person.name}
+    arguments: dict[str, Any] = {"sender_name": person.name}
     if draft.answers is None:
-        return "send_message", asked | {
-            "to": [addressed(one, slug) for one in draft.to],
+        return "send_message", arguments | {
+            "to": [addressed(value, slug) for value in draft.to],
             "subject": draft.subject,
         }
-    return "reply_message", asked | {"message_id": draft.answers, "reply_all": draft.to_all}
+    return "reply_message", arguments | {"message_id": draft.answers, "reply_all": draft.to_all}
 
 
 def _attached(files: Sequence[DraftFile]) -> list[dict[str, str]]:
     """Return files in the form that operations accept."""
-    return [{"name": one.name, "content_base64": b64encode(one.content).decode()} for one in files]
+    return [
+        {"name": draft_file.name, "content_base64": b64encode(draft_file.content).decode()}
+        for draft_file in files
+    ]
 
 
 def addressed(written: str, slug: str) -> str:

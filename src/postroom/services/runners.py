@@ -70,34 +70,39 @@ class DeclaredRunner:
 
 def declared_runners(tx: MailReads) -> list[DeclaredRunner]:
     """Return the runners of every agent, by agent id."""
-    found: list[DeclaredRunner] = []
+    runners: list[DeclaredRunner] = []
     after = 0
     while page := tx.runners(limit=_PAGE, after=after):
         after = page[-1].agent_id
-        agents = tx.agents_by_id([one.agent_id for one in page])
-        homes = {number: tx.project_by_id(number) for number in {one.project_id for one in agents.values()}}
-        for kept in page:
-            agent = agents[kept.agent_id]
+        agents = tx.agents_by_id([item.agent_id for item in page])
+        homes = {
+            number: tx.project_by_id(number) for number in {agent.project_id for agent in agents.values()}
+        }
+        for kept_runner in page:
+            agent = agents[kept_runner.agent_id]
             if (home := homes[agent.project_id]) is not None:
-                found.append(
+                runners.append(
                     DeclaredRunner(
-                        project=home, agent=agent, runner=kept.runner, declared_by=kept.declared_by
+                        project=home,
+                        agent=agent,
+                        runner=kept_runner.runner,
+                        declared_by=kept_runner.declared_by,
                     )
                 )
-    return found
+    return runners
 
 
 def _shown_all(tx: MailReads, project: str | None) -> list[RunnerView]:
     only = None if project is None else find_project(tx, project).id
     return [
         {
-            "agent": one.agent.name,
-            "project": one.project.slug,
-            "declared_by": one.declared_by,
-            "runner": _read(one.runner),
+            "agent": runner.agent.name,
+            "project": runner.project.slug,
+            "declared_by": runner.declared_by,
+            "runner": _read(runner.runner),
         }
-        for one in declared_runners(tx)
-        if only in (None, one.project.id)
+        for runner in declared_runners(tx)
+        if only in (None, runner.project.id)
     ]
 
 

@@ -50,16 +50,16 @@ class ScheduledMessage(msgspec.Struct, frozen=True, kw_only=True):
 
     def command(self) -> SendMessage:
         """Return the operation that sends the message."""
-        asked = {
+        arguments = {
             "project_key": PEOPLE_SLUG,
             "sender_name": self.sender,
-            "to": [addressed(one, self.project) for one in self.to],
+            "to": [addressed(value, self.project) for value in self.to],
             "subject": self.subject,
             "body_md": self.body,
             "importance": self.importance,
             "ack_required": self.ack_required,
         }
-        return read_command(SendMessage, asked)
+        return read_command(SendMessage, arguments)
 
 
 class _Rehearsed(Exception):
@@ -104,7 +104,7 @@ class MessageTarget(Target):
         message = tx.mail.message(int(made))
         if message is None or message.recalled_at is not None:
             return False
-        return any(one.read_at is None for one in tx.mail.recipients([message.id])[message.id])
+        return any(recipient.read_at is None for recipient in tx.mail.recipients([message.id])[message.id])
 
 
 class MailSchedules:
@@ -157,14 +157,16 @@ class MailSchedules:
 
     async def listed(self, slug: str = "") -> Sequence[ScheduleView]:
         """Return the schedules of a project, or all schedules, ordered by name, in the form for responses."""
-        return [shown(one) for one in await self._store.read(lambda tx: self.of_project(tx, slug))]
+        return [shown(schedule) for schedule in await self._store.read(lambda tx: self.of_project(tx, slug))]
 
     def of_project(self, tx: Transaction, slug: str) -> Sequence[Schedule]:
         """Return the schedules of a project, ordered by name; without a slug, those of all projects."""
-        found = list[Schedule]()
-        while page := tx.schedules.listed(MAIL, after=found[-1].name if found else "", limit=MAX_LISTED):
-            found += page
-        return [one for one in found if slug in ("", one.payload["project"])]
+        schedules = list[Schedule]()
+        while page := tx.schedules.listed(
+            MAIL, after=schedules[-1].name if schedules else "", limit=MAX_LISTED
+        ):
+            schedules += page
+        return [schedule for schedule in schedules if slug in ("", schedule.payload["project"])]
 
     async def slug(self, project: str) -> str:
         """Return the slug of the project that a key names."""
@@ -176,10 +178,10 @@ class MailSchedules:
         Raises:
             UnknownSchedule: No such schedule exists.
         """
-        found = await self.kept.named(MAIL, name)
-        if slug not in ("", found.payload["project"]):
+        schedule = await self.kept.named(MAIL, name)
+        if slug not in ("", schedule.payload["project"]):
             raise UnknownSchedule(f"{slug} has no schedule named {name[:80]!r}", value=name[:80])
-        return shown(found)
+        return shown(schedule)
 
     async def pause(self, name: str) -> ScheduleView:
         """Pause a schedule, so that it sends nothing until `resume`."""
@@ -216,10 +218,10 @@ def _summary(context: WriteContext, project_key: str, last_id: str | None) -> st
     last = None if last_id is None else context.tx.message(int(last_id))
     begin = context.now - _DAY if last is None else last.created_at
     caller = Caller(postroom=True)  # readers of the pages may see everything that this caller sees
-    found = summary(
+    value = summary(
         replace(context, caller=caller), find_project(context.projects, project_key), after=None, begin=begin
     )
-    return "\n".join(summary_lines(found, mark="- "))
+    return "\n".join(summary_lines(value, mark="- "))
 
 
 def _person(tx: MailReads, name: str) -> str:

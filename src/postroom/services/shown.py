@@ -1,4 +1,4 @@
-"""Where people were shown a question: by mail, in a chat, on the pages, in the window of a client.
+"""Where people saw a question: by mail, in a chat, on the pages, in a notification, in a client's window.
 
 Mail and chats keep their own records: the message that asks, and the card with the buttons. For all other
 places, one event is stored when a question is shown there for the first time. Its key prevents a second one,
@@ -26,10 +26,12 @@ KIND: Final = "question_shown"
 PAGES: Final = "page"
 COMMAND_LINE: Final = "operator"
 OVER_HTTP: Final = "http"
+NOTIFICATION: Final = "notification"
 _SURFACES: Final = {
     PAGES: "on the pages",
     COMMAND_LINE: "at the command line",
     OVER_HTTP: "over HTTP",
+    NOTIFICATION: "in a notification",
     "chat": "in a chat",
     BY_MAIL: "by mail",
     IN_WINDOW: "in the window of the client",

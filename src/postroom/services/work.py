@@ -103,16 +103,16 @@ class WorkService:
 
         def look(tx: MailReads) -> list[OpenTaskView]:
             projects = tx.projects(limit=MAX_PAGE) if project is None else [find_project(tx, project)]
-            found = list[OpenTaskView]()
-            for one in projects:
+            results = list[OpenTaskView]()
+            for item in projects:
                 tasks = [
                     task
                     for state in ("claimed", "review", "blocked", "ready")
-                    for task in tx.tasks_in(one.id, state, after=(-1, 0), limit=FOUND)
+                    for task in tx.tasks_in(item.id, state, after=(-1, 0), limit=FOUND)
                 ]
-                shown = task_views(tx, one, tasks[:FOUND], now=tx.now())
-                found += [{**task, "project": one.slug} for task in shown]
-            return found
+                shown = task_views(tx, item, tasks[:FOUND], now=tx.now())
+                results += [{**task, "project": item.slug} for task in shown]
+            return results
 
         return await self._mail.store.read(look)
 
@@ -138,19 +138,19 @@ class WorkService:
 
     async def dead(self) -> Sequence[DeadLetterView]:
         """Return up to 500 dead letters, including those of chats, oldest first."""
-        return [_shown(one) for one in await self.store.read(lambda tx: _dead(tx, ""))]
+        return [_shown(dispatch) for dispatch in await self.store.read(lambda tx: _dead(tx, ""))]
 
     def dead_in_chats(self, tx: Transaction) -> Sequence[ChatWork]:
         """Return the failed runs of chats, newest first."""
-        found = list[ChatWork]()
+        works = list[ChatWork]()
         for row in reversed(_dead(tx, CHAT_THREAD)):
             run = tx.runs.threads.load_run(row.run_id)
             if run is not None:
                 ids = tuple(run.input.trigger_message_ids) if run.input else ()
                 records = tx.runs.messages.named(run.thread_id, ids)
-                asked = " · ".join(one.message.text() for one in records)
-                found.append(ChatWork(work_of(run, row), asked, *place_of(tx, run)))
-        return found
+                asked = " · ".join(record.message.text() for record in records)
+                works.append(ChatWork(work_of(run, row), asked, *place_of(tx, run)))
+        return works
 
     def failed(self, tx: Transaction) -> Sequence[FailedRuns]:
         """Return all dead letters, including those of chats, grouped by error, newest group first."""
@@ -163,7 +163,7 @@ class WorkService:
                 project=project,
                 chat=chat,
                 why=why,
-                run_ids=[one.run_id for one in rows],
+                run_ids=[row.run_id for row in rows],
                 newest_at=rows[0].updated_at,
                 can_replay=not has_waiting_caller(chat),
             )
@@ -177,11 +177,11 @@ class WorkService:
     def active(self, tx: Transaction, most: int) -> tuple[Sequence[RunAtWork], int]:
         """Return up to `most` active runs of all projects, in order of their start, and their number."""
         rows = list(dispatches_of(tx, RunDispatchStatus.CLAIMED, project_threads("")))
-        found = list[RunAtWork]()
+        items = list[RunAtWork]()
         for row in rows[:most]:
             project, agent = whose(row.thread_id)
             text, heard_at = last_lines(tx, row.run_id)
-            found.append(
+            items.append(
                 RunAtWork(
                     run_id=row.run_id,
                     project=project,
@@ -191,7 +191,7 @@ class WorkService:
                     last_line=(text.splitlines() or [""])[-1],
                 )
             )
-        return found, len(rows)
+        return items, len(rows)
 
     async def works(self, slug: str) -> Sequence[Work]:
         """Return the runs of a project's agents; "" means all agents and chats.
@@ -200,9 +200,12 @@ class WorkService:
         """
 
         def look(tx: Transaction) -> list[Work]:
-            known, ended = self.unsettled(tx, slug), self.found(tx, slug, RunSearch(state="ended")).works
-            ids = {work.run_id for work in known}
-            return [*known, *(one for one in ended if one.run_id not in ids)]
+            known_works, ended = (
+                self.unsettled(tx, slug),
+                self.found(tx, slug, RunSearch(state="ended")).works,
+            )
+            ids = {work.run_id for work in known_works}
+            return [*known_works, *(work for work in ended if work.run_id not in ids)]
 
         return await self.explained(await self.store.read(look))
 
@@ -212,13 +215,13 @@ class WorkService:
         `explained` adds why queued runs wait.
         """
         threads = project_threads(slug) if slug else ""
-        dead = [tx.runs.threads.load_run(one.run_id) for one in _dead(tx, threads)]
+        dead = [tx.runs.threads.load_run(dispatch.run_id) for dispatch in _dead(tx, threads)]
         runs = [*open_runs(tx, threads), *(run for run in dead if run is not None)]
-        found = [work_of(run, dispatch_of(tx, run)) for run in {run.run_id: run for run in runs}.values()]
-        going = [one for one in found if one.state in _OPEN]
+        works = [work_of(run, dispatch_of(tx, run)) for run in {run.run_id: run for run in runs}.values()]
+        going = [work for work in works if work.state in _OPEN]
         return [
             *sorted(going, key=lambda one: (_ORDER.index(one.state), one.created_at)),
-            *(one for one in found if one.state not in _OPEN),
+            *(work for work in works if work.state not in _OPEN),
         ]
 
     def found(self, tx: Transaction, slug: str, wanted: RunSearch) -> FoundRuns:
@@ -231,7 +234,7 @@ class WorkService:
 
     async def explained(self, works: Sequence[Work]) -> list[Work]:
         """Return the runs, each queued run with the reason why it does not execute yet."""
-        return [await self._explained(one) if one.state == "queued" else one for one in works]
+        return [await self._explained(work) if work.state == "queued" else work for work in works]
 
     async def _explained(self, work: Work) -> Work:
         if work.why or work.dispatch_id is None:
@@ -256,9 +259,9 @@ class WorkService:
 
     def for_people(self, tx: Transaction, slugs: Sequence[str]) -> dict[str, int]:
         """Return, for each project, how many questions and failed runs need a person."""
-        found = _count_due(tx, project_threads(""))
-        dead = {one: tx.runs.dispatches.count_dead(project_threads(one), MAX_DEAD) for one in slugs}
-        return {one: found[one] + dead[one] for one in slugs}
+        due = _count_due(tx, project_threads(""))
+        dead = {slug: tx.runs.dispatches.count_dead(project_threads(slug), MAX_DEAD) for slug in slugs}
+        return {slug: due[slug] + dead[slug] for slug in slugs}
 
     async def health(self) -> Sequence[HealthFact]:
         """Return the state of the server; empty without a `health` function."""
@@ -276,11 +279,11 @@ class WorkService:
         """
         if (run := tx.runs.threads.load_run(named)) is None:
             begun_so = tx.runs.threads.list_runs(RunQuery(id_prefix=named), _TWO)
-            runs = {one.run_id: one.run_id for one in begun_so}
+            runs = {run.run_id: run.run_id for run in begun_so}
             dispatches = tx.runs.dispatches.begun_with(named, _TWO)
-            known = dispatches if named in dispatches else runs or dispatches
-            meant = whole_id(named, known, what="runs", remedy="list the runs: `postroom runs list`")
-            run = None if meant is None else tx.runs.threads.load_run(known[meant])
+            known_values = dispatches if named in dispatches else runs or dispatches
+            meant = whole_id(named, known_values, what="runs", remedy="list the runs: `postroom runs list`")
+            run = None if meant is None else tx.runs.threads.load_run(known_values[meant])
         if run is None:
             raise UnknownRun(f"there is no run {named!r}", value=named)
         return work_of(run, dispatch_of(tx, run))
@@ -327,7 +330,9 @@ class WorkService:
             QueuedRun(run_id=row.run_id, agent=whose(row.thread_id)[1], since=row.updated_at)
             for row in dispatches_of(tx, RunDispatchStatus.QUEUED, prefix)
         ]
-        return QueueState(queued=tuple(queued), given_up=frozenset(one.run_id for one in _dead(tx, prefix)))
+        return QueueState(
+            queued=tuple(queued), given_up=frozenset(dispatch.run_id for dispatch in _dead(tx, prefix))
+        )
 
     def at_work(self, tx: Transaction, slug: str) -> Mapping[str, int]:
         """Return when the active run of each agent of a project started, by lower-case name of the agent."""
@@ -357,8 +362,8 @@ class WorkService:
         """
         work = await self.named(run)
         named = work.run_id if work.state == "asks" else work.dispatch_id or run
-        asked = work.can_cancel and await self._runs.mailbox.cancel(named)
-        if not asked:
+        can_cancel = work.can_cancel and await self._runs.mailbox.cancel(named)
+        if not can_cancel:
             raise IllegalTransition(
                 f"run {work.run_id} is {(await self.named(work.run_id)).state} and cannot be cancelled",
                 value=run,
@@ -452,25 +457,27 @@ def _found(slug: str, wanted: RunSearch, tx: Transaction) -> tuple[list[RunRecor
     """Return the runs of a search, and the position of its next page, as in `FoundRuns`."""
     words = wanted.text.casefold().split()
     project = tx.mail.project(slug) if slug else None
-    runs, found, looked, place = _newest(tx, slug, wanted), list[RunRecord](), 0, wanted.before
+    runs, run_records, looked, place = _newest(tx, slug, wanted), list[RunRecord](), 0, wanted.before
     while batch := list(islice(runs, FOUND)):
         ids = {
             run.run_id: messages_named(run.input.trigger_message_ids if run.input else ()) for run in batch
         }
-        began = tx.mail.messages(sorted({one for each in ids.values() for one in each})) if words else {}
+        began = (
+            tx.mail.messages(sorted({number for each in ids.values() for number in each})) if words else {}
+        )
         shown = list(began.values()) if project is None else here(tx.mail, project, list(began.values()))
-        subjects = {one.id: one.subject for one in shown if one.recalled_at is None}
+        subjects = {message.id: message.subject for message in shown if message.recalled_at is None}
         for run in batch:
-            if len(found) == FOUND or looked == AMONG:
-                return found, place, len(found) == FOUND
+            if len(run_records) == FOUND or looked == AMONG:
+                return run_records, place, len(run_records) == FOUND
             if run.updated_at < wanted.since:  # all others changed before this run
-                return found, None, True
+                return run_records, None, True
             looked, place = looked + 1, _place(run)
             texts = (whose(run.thread_id)[1], run.run_id, run.final_output or "", run.error or "")
-            said = "\n".join([*texts, *(subjects.get(one, "") for one in ids[run.run_id])]).casefold()
-            if all(word in said for word in words) and _is_in(tx, run, wanted.state):
-                found.append(run)
-    return found, None, True
+            text = "\n".join([*texts, *(subjects.get(number, "") for number in ids[run.run_id])]).casefold()
+            if all(word in text for word in words) and _is_in(tx, run, wanted.state):
+                run_records.append(run)
+    return run_records, None, True
 
 
 def _newest(tx: Transaction, slug: str, wanted: RunSearch) -> Iterator[RunRecord]:
@@ -487,7 +494,7 @@ def _newest(tx: Transaction, slug: str, wanted: RunSearch) -> Iterator[RunRecord
     threads, after = list[str](), ""
     while page := tx.runs.threads.list(ThreadQuery(id_prefix=project_threads(slug), after=after), MAX_PAGE):
         after = page[-1].id
-        threads += [one.id for one in page if is_of_agent(one.id)]
+        threads += [thread.id for thread in page if is_of_agent(thread.id)]
     yield from tx.runs.threads.newest_runs(threads, wanted.before)
 
 

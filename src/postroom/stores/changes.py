@@ -110,11 +110,11 @@ class ChangeNotifier:
         """Wake the listeners of these topics."""
         if not self._listeners:
             return
-        told = list[TopicListener]()
+        topic_listeners = list[TopicListener]()
         with self._lock:
             for topic in topics:
-                told += self._listeners.get(short_topic(topic), ())
-        for listener in told:
+                topic_listeners += self._listeners.get(short_topic(topic), ())
+        for listener in topic_listeners:
             listener.come()
 
     def tell_all(self) -> None:

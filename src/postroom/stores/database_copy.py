@@ -55,8 +55,8 @@ def checked(source: Place, target: Place, *, now: int, is_gone: IsGone) -> dict[
         for done, table in enumerate(tables):
             progress.tell(f"counting {table.name}: tables", done, len(tables))
             rows[table.name] = origin.count(table)
-        told = "would continue the interrupted copy" if goes_on else "the target is empty"
-        return {"from": origin.name, "to": place.name, "rows": rows, "target": told, "done": False}
+        text = "would continue the interrupted copy" if goes_on else "the target is empty"
+        return {"from": origin.name, "to": place.name, "rows": rows, "target": text, "done": False}
 
 
 @contextmanager

@@ -29,9 +29,9 @@ class LeaseTables(Tables):
 
     def holds(self, name: str, holder: str, fence: int) -> bool:
         """Return whether `holder` has the lease with this fence; lock it until this transaction ends."""
-        asked = {"name": name, "holder": holder, "fence": fence, "now": self._now()}
+        parameters = {"name": name, "holder": holder, "fence": fence, "now": self._now()}
         # the row is written, so that no other transaction can write it
-        return self._sql.changed("leases.hold", asked) > 0
+        return self._sql.changed("leases.hold", parameters) > 0
 
 
 def _lease(row: Row) -> Lease:

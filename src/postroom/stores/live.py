@@ -44,7 +44,7 @@ class Subscription:
 
     def put(self, entry: LiveCommandEntry) -> None:
         """Pass a command to the listener."""
-        self._open_receipts = [one for one in self._open_receipts if not one.settled]
+        self._open_receipts = [receipt for receipt in self._open_receipts if not receipt.settled]
         self._open_receipts.append(entry.receipt)
         self._queue.append(entry)
         self._changed.set()
@@ -78,7 +78,7 @@ class LocalLiveChannels:
         """Pass a command to all listeners of its target; it counts as delivered if one of them accepts it."""
         await asyncio.sleep(0)
         there = self._listening.get(target.thread_id, {})
-        listeners = [one for listener, one in there.items() if target.matches(listener)]
+        listeners = [subscription for listener, subscription in there.items() if target.matches(listener)]
         if not listeners:
             return LiveDeliveryOutcome.NO_SUBSCRIBER
         verdict = _Verdict(len(listeners))

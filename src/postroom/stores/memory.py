@@ -9,7 +9,7 @@ class MemoryRunStores(RunStores):
     """The ports of runs over a new store in memory."""
 
     def __init__(self, clock: Clock | None = None) -> None:
-        kept = SqliteStore.in_memory(clock)
-        super().__init__(kept.store)
-        self.chat = kept.chat
+        kept_sqlite_store = SqliteStore.in_memory(clock)
+        super().__init__(kept_sqlite_store.store)
+        self.chat = kept_sqlite_store.chat
         """The chat gateway's stores, in the same database."""

@@ -50,19 +50,19 @@ class Migration:
     @property
     def after(self) -> int:
         """The step that a server must know to use the database after this step; 0 if any server may."""
-        found = _AFTER.search(self.sql)
-        return int(found[1]) if found else 0
+        match = _AFTER.search(self.sql)
+        return int(match[1]) if match else 0
 
 
 @cache
 def shipped_migrations(engine: str) -> tuple[Migration, ...]:
     """Return the steps of this release for `sqlite` or `postgres`, in order."""
-    found = []
+    items = []
     for entry in resources.files(f"postroom.stores.{engine}").joinpath("migrations").iterdir():
         if match := _FILE.match(entry.name):
             sql = entry.read_text(encoding="utf-8")
-            found.append(Migration(version=int(match[1]), name=match[2], sql=sql))
-    return tuple(sorted(found, key=lambda step: step.version))
+            items.append(Migration(version=int(match[1]), name=match[2], sql=sql))
+    return tuple(sorted(items, key=lambda step: step.version))
 
 
 @cache

@@ -119,7 +119,7 @@ def copy(source: Side, target: Side, tables: Sequence[Table]) -> Copied:
     """
     went_on = is_continued(source, target, tables)
     if not went_on:
-        target.mark(source.store_id(), [one for one in tables if one.name in _ALWAYS_THERE])
+        target.mark(source.store_id(), [table for table in tables if table.name in _ALWAYS_THERE])
     there = {table.name: source.count(table) for table in tables}
     total, copied = sum(there.values()), sum(target.count(table) for table in tables)
     for table in tables:
@@ -156,7 +156,7 @@ def is_continued(source: Side, target: Side, tables: Sequence[Table]) -> bool:
             value=unfinished,
             remedy="complete that copy, or use an empty database",
         )
-    filled = [one.name for one in tables if one.name not in _ALWAYS_THERE and target.count(one)]
+    filled = [table.name for table in tables if table.name not in _ALWAYS_THERE and target.count(table)]
     if filled and target.store_id() == store_id:
         raise StateError(
             f"{target.name} already contains this store, and that copy is complete",
@@ -191,7 +191,7 @@ def _compared(source: Side, target: Side, table: Table) -> Iterator[int]:
     while True:
         ours, theirs = (side.rows(table, after, table.at_once) for side in (source, target))
         if ours != theirs:
-            at = next(one or other for one, other in zip_longest(ours, theirs) if one != other)
+            at = next(item or other for item, other in zip_longest(ours, theirs) if item != other)
             raise StoreCorrupt(
                 f"a row of {table.name} differs between {source.name} and {target.name}",
                 value=[str(part)[:80] for part in table.key_of(at)],

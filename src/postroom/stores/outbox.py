@@ -150,9 +150,9 @@ class OutboxTables(Tables):
 
     def _due(self, kind: str, target: str, now: int, *, limit: int) -> list[Row]:
         """Return due effects among a target's oldest effects or, if none of these is due, among all."""
-        asked = {"kind": kind, "target": target, "now": now, "limit": limit}
-        among_first = self._sql.all("outbox.due", {**asked, "window": max(_WINDOW, 2 * limit)})
-        return among_first or self._sql.all("outbox.due_far_behind", asked)
+        parameters = {"kind": kind, "target": target, "now": now, "limit": limit}
+        among_first = self._sql.all("outbox.due", {**parameters, "window": max(_WINDOW, 2 * limit)})
+        return among_first or self._sql.all("outbox.due_far_behind", parameters)
 
     def claim(self, kind: str, target: str, *, lease_ms: int, limit: int) -> tuple[OutboxMessage, ...]:
         """Claim due effects, oldest first.
@@ -167,14 +167,22 @@ class OutboxTables(Tables):
         taken: list[OutboxMessage] = []
         while (left := limit - len(taken)) > 0:
             due = [_effect(row) for row in self._due(kind, target, now, limit=left)]
-            fresh = [one for one in due if one.attempt_count < one.max_attempts]
-            if used_up := [one.outbox_id for one in due if one.attempt_count >= one.max_attempts]:
+            fresh = [
+                outbox_message
+                for outbox_message in due
+                if outbox_message.attempt_count < outbox_message.max_attempts
+            ]
+            if used_up := [
+                outbox_message.outbox_id
+                for outbox_message in due
+                if outbox_message.attempt_count >= outbox_message.max_attempts
+            ]:
                 self._sql.run("outbox.bury", {"ids": used_up})
             if fresh:
-                ids = [one.outbox_id for one in fresh]
+                ids = [outbox_message.outbox_id for outbox_message in fresh]
                 values = {"ids": ids, "token": token, "lease_until": now + lease_ms}
                 self._sql.run("outbox.take", values)
-            taken += [_claimed(one, token, now + lease_ms) for one in fresh]
+            taken += [_claimed(outbox_message, token, now + lease_ms) for outbox_message in fresh]
             if len(due) < left:
                 break
         return tuple(taken)
@@ -202,9 +210,15 @@ class OutboxTables(Tables):
 
     def call_next(self, performed: Sequence[OutboxMessage]) -> None:
         """Notify the performers if another effect with the same order key as one of these is waiting."""
-        lines = sorted({(one.kind, one.target, one.order_key) for one in performed if one.order_key})
+        lines = sorted(
+            {
+                (outbox_message.kind, outbox_message.target, outbox_message.order_key)
+                for outbox_message in performed
+                if outbox_message.order_key
+            }
+        )
         named = [dict(zip(_LINE, line, strict=True)) for line in lines]
-        if any(self._sql.ask(*(("outbox.next_in_line", one) for one in named))):
+        if any(self._sql.ask(*(("outbox.next_in_line", item) for item in named))):
             self._tell(OUTBOX)
 
     def nack(  # noqa: PLR0913 - the outcome, by name
@@ -256,8 +270,8 @@ class OutboxTables(Tables):
 
         `kind` restricts the result.
         """
-        found = self._sql.all("outbox.dead_letters", {"kind": kind, "after": after, "limit": limit})
-        return tuple(map(_effect, found))
+        rows = self._sql.all("outbox.dead_letters", {"kind": kind, "after": after, "limit": limit})
+        return tuple(map(_effect, rows))
 
     def revive(self, outbox_id: str) -> OutboxMessage | None:
         """Make a dead letter pending and due now; reset its count of attempts, but keep its last error.

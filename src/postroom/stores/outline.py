@@ -28,16 +28,16 @@ class StoreIdentity(NamedTuple):
 
 def identity_of(sql: SqlTransaction, slugs: Sequence[str]) -> StoreIdentity:
     """Read the identity of the store."""
-    asked = {"slugs": slugs}
+    parameters = {"slugs": slugs}
     [[row], logs, merged] = sql.ask(
-        ("store.identity", {}), ("store.newest_entries", asked), ("store.merged", asked)
+        ("store.identity", {}), ("store.newest_entries", parameters), ("store.merged", parameters)
     )
     return StoreIdentity(
         row[0],
         bool(row[1]),
-        {one[0]: one[1] for one in logs},
-        {one[0]: one[2] for one in logs},
-        {one[0] for one in merged},
+        {log[0]: log[1] for log in logs},
+        {log[0]: log[2] for log in logs},
+        {item[0] for item in merged},
     )
 
 

@@ -55,6 +55,14 @@ class PushTables(Tables):
             "push.close_notice", {"subscription_id": subscription_id, "item": item, "now": self._now()}
         )
 
+    def has_notice(self, subscription_id: str, item: str) -> bool:
+        """Return whether a browser was, or will be, notified of a question or failure."""
+        return self._sql.one("push.notice", {"subscription_id": subscription_id, "item": item}) is not None
+
+    def drop_notice(self, subscription_id: str, item: str) -> None:
+        """Forget that a browser was to be notified, because it was not."""
+        self._sql.run("push.drop_notice", {"subscription_id": subscription_id, "item": item})
+
     def purge_notices(self, before: int) -> None:
         """Delete notices that were closed before a time, and those of subscriptions that were removed."""
         self._sql.run("push.purge_notices", {"before": before})

@@ -19,8 +19,8 @@ class MemoryRegistryStore:
             InvalidRecord: The scope is not a valid name.
         """
         await asyncio.sleep(0)
-        found = self._publications.get(checked_scope(scope), [])
-        return deepcopy(found[number - 1]) if 1 <= number <= len(found) else None
+        publication = self._publications.get(checked_scope(scope), [])
+        return deepcopy(publication[number - 1]) if 1 <= number <= len(publication) else None
 
     async def publish(self, scope: str, entries: tuple[PinnedEntry, ...]) -> PinnedRegistryManifest:
         """Store a publication under the next number, which counts from 1 in each scope.

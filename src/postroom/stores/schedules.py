@@ -21,18 +21,18 @@ class ScheduleTables(Tables):
 
     def listed(self, kind: str, *, after: str, limit: int) -> list[Schedule]:
         """Return schedules in order of name, starting after the name `after`."""
-        found = self._sql.all("schedules.listed", {"kind": kind, "after": after, "limit": limit})
-        return list(map(_schedule, found))
+        rows = self._sql.all("schedules.listed", {"kind": kind, "after": after, "limit": limit})
+        return list(map(_schedule, rows))
 
     def due(self, kind: str, *, limit: int) -> list[Schedule]:
         """Return the due schedules, longest overdue first."""
-        found = self._sql.all("schedules.due", {"kind": kind, "now": self._now(), "limit": limit})
-        return list(map(_schedule, found))
+        rows = self._sql.all("schedules.due", {"kind": kind, "now": self._now(), "limit": limit})
+        return list(map(_schedule, rows))
 
     def next_at(self, kinds: Sequence[str]) -> int | None:
         """Return when the first schedule of these kinds is due; None if none will ever be."""
-        found = self._sql.ask(*(("schedules.next_at", {"kind": kind}) for kind in kinds))
-        return min((rows[0][0] for rows in found if rows), default=None)
+        answer = self._sql.ask(*(("schedules.next_at", {"kind": kind}) for kind in kinds))
+        return min((rows[0][0] for rows in answer if rows), default=None)
 
     def insert(self, schedule: Schedule) -> None:
         """Store a new schedule, whose name is not in use yet."""

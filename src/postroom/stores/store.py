@@ -336,8 +336,8 @@ class SqlStore:
 
     async def unreadable(self, limit: int) -> list[UnreadableRow]:
         """Return rows that this release skips because it cannot read them, at most `limit`."""
-        asked = {"until": self.clock.now(), "limit": limit}
-        rows = await self.engine.read(lambda sql: sql.all("store.unreadable", asked))
+        parameters = {"until": self.clock.now(), "limit": limit}
+        rows = await self.engine.read(lambda sql: sql.all("store.unreadable", parameters))
         return [UnreadableRow(kind=kind, id=id, reason=reason, at=at) for kind, id, reason, at in rows]
 
     async def read_again(self, *, older_than_ms: int = 0) -> None:
@@ -345,9 +345,9 @@ class SqlStore:
 
         A row that is still unreadable is skipped again.
         """
-        asked = {"until": self.clock.now() - older_than_ms, "limit": 1}
-        if await self.engine.read(lambda sql: sql.all("store.unreadable", asked)):
-            await self.engine.write(lambda sql: sql.run("store.read_again", asked))
+        parameters = {"until": self.clock.now() - older_than_ms, "limit": 1}
+        if await self.engine.read(lambda sql: sql.all("store.unreadable", parameters)):
+            await self.engine.write(lambda sql: sql.run("store.read_again", parameters))
 
     async def probe(self) -> None:
         """Write a row and read it back; raise the error if that fails."""
@@ -359,14 +359,14 @@ class SqlStore:
             return sql.one("store.probe", {"now": now}), sql.one("store.id")
 
         try:
-            row, found = await self.engine.write(change)
+            row, items = await self.engine.write(change)
         except StoreFull:
             self._room.missing()
             raise
         self._room.found(wanted)
         if row is None or row[0] != now:
             raise StoreCorrupt("the probe row was read back with another value", value=now)
-        store_id = None if found is None else found[0]
+        store_id = None if items is None else items[0]
         if self._store_id not in (None, store_id):
             raise WrongStore(
                 f"the database was store {self._store_id} and is now {store_id or 'none'}",

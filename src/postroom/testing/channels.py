@@ -161,10 +161,10 @@ class ChannelDriver(ABC):
 
     def adapter(self, clock: ManualClock, *, secret: str | None = None) -> BasePlatformAdapter:
         """Create the adapter without its own rate limits, so that no test waits for them."""
-        given = self.kind
+        given_type = self.kind
 
-        class Hurried(given):  # type: ignore[misc, valid-type]  # the class is chosen by the platform
-            capabilities = dataclasses.replace(given.capabilities, rates=RateLimits())
+        class Hurried(given_type):  # type: ignore[misc, valid-type]  # the class is chosen by the platform
+            capabilities = dataclasses.replace(given_type.capabilities, rates=RateLimits())
 
         return Hurried(self.config(secret=secret), clock=clock, timer=clock)
 
@@ -416,9 +416,9 @@ class Stage:
         """Let time pass until this many messages are stored and each has its answer."""
         async with asyncio.timeout(PATIENCE_S):
             while True:
-                found = await self.statuses()
-                is_open = found.get(InboundStatus.WAITING, 0) + found.get(InboundStatus.HANDED_OVER, 0)
-                if sum(found.values()) == messages and not is_open:
+                fields = await self.statuses()
+                is_open = fields.get(InboundStatus.WAITING, 0) + fields.get(InboundStatus.HANDED_OVER, 0)
+                if sum(fields.values()) == messages and not is_open:
                     return
                 self.pass_a_moment()
                 await asyncio.sleep(0)
@@ -429,15 +429,15 @@ class Stage:
         async with asyncio.timeout(PATIENCE_S):
             while True:
                 told = await service.dead()
-                found: list[dict[str, Any]] = told["undelivered"]  # type: ignore[assignment]  # a list of rows
-                if len(found) >= number:
-                    return found
+                undelivered: list[dict[str, Any]] = told["undelivered"]  # type: ignore[assignment]  # a list of rows
+                if len(undelivered) >= number:
+                    return undelivered
                 self.pass_a_moment()
                 await asyncio.sleep(0)
 
     def texts(self) -> list[str]:
         """Return the texts of the agent in the chat."""
-        return [one.text for one in self.driver.shown()]
+        return [shown.text for shown in self.driver.shown()]
 
     def shows(self, text: str) -> Callable[[], bool]:
         """Return a function that returns whether the chat shows this text from the agent."""
@@ -466,7 +466,7 @@ async def settled(*conditions: Any, within_s: float = 90.0) -> None:
     open_ones = list(conditions)
     try:
         async with asyncio.timeout(within_s):
-            while open_ones := [one for one in conditions if not one()]:  # noqa: ASYNC110 - no condition tells its change
+            while open_ones := [condition for condition in conditions if not condition()]:  # noqa: ASYNC110 - no condition tells its change
                 await asyncio.sleep(0)
     except TimeoutError:
         text = f"{len(open_ones)} of {len(conditions)} conditions do not hold after {within_s:g} s"
@@ -482,7 +482,11 @@ def needs(*abilities: str) -> Callable[[Promise], Callable[["ChannelPromises"], 
     def made(promise: Promise) -> Callable[["ChannelPromises"], None]:
         async def keep(self: "ChannelPromises", folder: Path) -> None:
             async with self.driver(folder) as driver:
-                lacking = [f"without {one}: {driver.lacks[one]}" for one in abilities if one in driver.lacks]
+                lacking = [
+                    f"without {ability}: {driver.lacks[ability]}"
+                    for ability in abilities
+                    if ability in driver.lacks
+                ]
                 if not lacking:
                     stage = Stage(driver)
                     try:
@@ -630,8 +634,8 @@ class ChannelPromises(ABC):
         assert row["error"] == "an update caused a defect: TypeError"
         assert "poison" in row["text"]
         assert stage.lacks("acknowledgements") or stage.driver.acknowledged(poison)
-        told = stage.adapter.liveness.shown()
-        assert (told["state"], told["error_code"]) == ("degraded", "updates_set_aside")
+        fields = stage.adapter.liveness.shown()
+        assert (fields["state"], fields["error_code"]) == ("degraded", "updates_set_aside")
         assert stage.door.handed.count("poison") == 3
 
     @needs()
@@ -753,9 +757,9 @@ class ChannelPromises(ABC):
         await stage.until_stored(5)
         await stage.driver.say("hello")
         await stage.until(stage.shows("re: hello"))
-        told = [text for text in stage.texts() if text != "re: hello"]
-        assert len(told) == 1
-        assert told[0].startswith("I do not know you yet.")
+        lines = [text for text in stage.texts() if text != "re: hello"]
+        assert len(lines) == 1
+        assert lines[0].startswith("I do not know you yet.")
         assert stage.read() == ["hello"]
 
     @needs("groups")
@@ -766,7 +770,7 @@ class ChannelPromises(ABC):
         await stage.driver.say("and mine", BEN, Extra(group=True))
         await stage.answered(2)
         assert sorted(stage.read()) == ["and mine", "mine"]
-        people = {str(one) for senders in stage.agent.senders for one in senders}
+        people = {str(sender) for senders in stage.agent.senders for sender in senders}
         assert people == {stage.driver.people[ANN], stage.driver.people[BEN]}
         assert sorted(stage.texts()) == ["re: and mine", "re: mine"]
 
@@ -874,8 +878,8 @@ class ChannelPromises(ABC):
             else:
                 raise AssertionError("connect() accepted a wrong credential")
             assert error.remedy
-            told = f"{error!r} {error.as_dict()} {error.__cause__!r} {logged.text()}"
-            assert wrong not in f"{told} {adapter!r} {adapter.config!r} {adapter.liveness!r}"
+            text = f"{error!r} {error.as_dict()} {error.__cause__!r} {logged.text()}"
+            assert wrong not in f"{text} {adapter!r} {adapter.config!r} {adapter.liveness!r}"
             await adapter.disconnect()
 
     @needs()
@@ -906,7 +910,7 @@ class ChannelPromises(ABC):
         await stage.until(stage.shows("re: hello"))
         await stage.stop()
         await stage.adapter.disconnect()
-        assert {one for one in asyncio.all_tasks() - before if "channel" in one.get_name()} == set()
+        assert {item for item in asyncio.all_tasks() - before if "channel" in item.get_name()} == set()
         assert stage.adapter.liveness.state is AdapterState.STOPPED
 
 
@@ -923,8 +927,10 @@ class Logged(logging.Handler):
 
     def text(self, name: str = "") -> str:
         """Return the lines of the loggers whose names begin with `name`, with their tracebacks."""
-        chosen = [one for one in self._records if one.name.startswith(name)]
-        return "\n".join(self.format(one) if not name else one.getMessage() for one in chosen)
+        chosen = [record for record in self._records if record.name.startswith(name)]
+        return "\n".join(
+            self.format(log_record) if not name else log_record.getMessage() for log_record in chosen
+        )
 
     def __enter__(self) -> "Logged":
         self._before = logging.root.level

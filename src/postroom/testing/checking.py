@@ -42,99 +42,103 @@ async def check(
     """
     stores = looked_at.stores if isinstance(looked_at, Mailbox) else looked_at
     is_told = isinstance(looked_at, Mailbox)
-    found = await _of_queue(stores)
+    texts = await _of_queue(stores)
     if at_once is not None:
         claimed = (await stores.dispatches.count_by_status())[RunDispatchStatus.CLAIMED]
         if claimed > at_once:
-            found.append(f"{claimed} runs are claimed at once, but the limit is {at_once}")
+            texts.append(f"{claimed} runs are claimed at once, but the limit is {at_once}")
     missing = dict(accepted or {})
     after = ""
     while True:
         query = RunQuery(after=after)
         runs, broken = await stores.store.read(partial(_of_runs, query=query, is_told=is_told))
-        found += broken
+        texts += broken
         for run in runs:
             if missing.pop(run.run_id, run.thread_id) != run.thread_id:
-                found.append(f"run {run.run_id} was accepted for another thread than {run.thread_id}")
+                texts.append(f"run {run.run_id} was accepted for another thread than {run.thread_id}")
         if len(runs) < MAX_PAGE:
             break
         after = runs[-1].run_id
-    found += [
+    texts += [
         f"run {run} of thread {thread} was accepted but does not exist" for run, thread in missing.items()
     ]
     histories = [History(executions=await recorded(stores)), *([history] if history else [])]
-    return found + [finding for each in histories for finding in each.findings(at_once=at_once)]
+    return texts + [finding for each in histories for finding in each.findings(at_once=at_once)]
 
 
 async def _of_queue(stores: RunStores) -> list[str]:
     """Return a sentence for each problem of the queued and claimed dispatches."""
-    found: list[str] = []
+    results: list[str] = []
     owners: dict[str, RunDispatch] = {}
     for status in OPEN:
         after: tuple[int, str] | None = None
         while rows := await stores.dispatches.list_by_status(status, limit=MAX_PAGE, after=after):
             after = (rows[-1].updated_at, rows[-1].dispatch_id)
-            found += await stores.store.read(partial(_of_rows, rows=rows))
+            results += await stores.store.read(partial(_of_rows, rows=rows))
             for row in rows:
                 if (
                     status is RunDispatchStatus.CLAIMED
                     and (other := owners.setdefault(row.thread_id, row)) != row
                 ):
-                    found.append(
+                    results.append(
                         f"thread {row.thread_id} has two owners: {other.claimed_by} of run {other.run_id}, "
                         f"and {row.claimed_by} of run {row.run_id}"
                     )
-    return found
+    return results
 
 
 def _of_rows(tx: Transaction, rows: Iterable[RunDispatch]) -> list[str]:
-    found: list[str] = []
+    results: list[str] = []
     for row in rows:
         epoch = tx.runs.dispatches.epoch(row.thread_id)
         if row.dispatch_epoch != epoch and tx.runs.dispatches.load(row.dispatch_id) == row:
-            found.append(
+            results.append(
                 f"run {row.run_id} of thread {row.thread_id} is {row.status.label} in epoch "
                 f"{row.dispatch_epoch}, but the thread is in epoch {epoch}"
             )
         if tx.runs.threads.load_run(row.run_id) is None:
-            found.append(
+            results.append(
                 f"run {row.run_id} of thread {row.thread_id} is {row.status.label} but does not exist"
             )
-    return found
+    return results
 
 
 def _of_runs(tx: Transaction, query: RunQuery, *, is_told: bool) -> tuple[tuple[RunRecord, ...], list[str]]:
     """Return a page of runs, and a sentence for each of their problems."""
     runs = tx.runs.threads.list_runs(query, query.limit)
-    found: list[str] = []
+    texts: list[str] = []
     for run in runs:
-        asked = run.input.trigger_message_ids if run.input is not None else ()
-        there = {one.message_id for one in tx.runs.messages.named(run.thread_id, asked)} if asked else set()
-        found += [
+        trigger_message_ids = run.input.trigger_message_ids if run.input is not None else ()
+        there = (
+            {record.message_id for record in tx.runs.messages.named(run.thread_id, trigger_message_ids)}
+            if trigger_message_ids
+            else set()
+        )
+        texts += [
             f"message {id} of run {run.run_id} of thread {run.thread_id} was accepted but does not exist"
-            for id in asked
+            for id in trigger_message_ids
             if id not in there
         ]
         if run.status is RunStatus.DONE:
-            found += _of_end(tx, run, is_told=is_told)
+            texts += _of_end(tx, run, is_told=is_told)
         elif _needs_dispatch(run) and not _is_queued(tx, run):
-            found.append(
+            texts.append(
                 f"run {run.run_id} of thread {run.thread_id} is {run.status.value}, but neither "
                 "queued nor claimed, so it will not be executed"
             )
-    return runs, found
+    return runs, texts
 
 
 def _of_end(tx: Transaction, run: RunRecord, *, is_told: bool) -> Iterable[str]:
     scope = EventScope.run(run.run_id).key
-    told = tx.events.of_scope(scope, after=0, limit=2, kinds=(ENDED,))
+    values = tx.events.of_scope(scope, after=0, limit=2, kinds=(ENDED,))
     of_run = f"run {run.run_id} of thread {run.thread_id}"
-    if is_told and not told:
+    if is_told and not values:
         yield f"{of_run} has ended, but its log has no such event"
-    if len(told) > 1:
-        yield f"{of_run} has ended twice: events {told[0][0]} and {told[1][0]} of its log"
-    if told:
-        end = told[0][0]
+    if len(values) > 1:
+        yield f"{of_run} has ended twice: events {values[0][0]} and {values[1][0]} of its log"
+    if values:
+        end = values[0][0]
         for place, event in tx.events.of_scope(scope, after=end, limit=1, kinds=_FENCED):
             kind = event.event_kind
             yield f"{of_run} ended with event {end} of its log, but event {place} ({kind}) follows"

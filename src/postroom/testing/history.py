@@ -61,11 +61,11 @@ class History:
         ended: set[str] = set()
         with Path(path).open(encoding="utf-8") as lines:
             for line in lines:
-                said = json.loads(line)
-                span = spans.setdefault(said["execution"], said | {"began": said["at"]})
-                span["at"] = said["at"]
-                if said["what"] == "end":
-                    ended.add(said["run"])
+                document = json.loads(line)
+                span = spans.setdefault(document["execution"], document | {"began": document["at"]})
+                span["at"] = document["at"]
+                if document["what"] == "end":
+                    ended.add(document["run"])
         executions = [
             Execution(
                 run_id=span["run"],
@@ -106,57 +106,66 @@ class History:
             return
         for run_id in sorted(set(self.accepted) - self.ended):
             yield f"run {run_id} of thread {self.accepted[run_id]} was accepted but has not ended"
-        strangers = {one.run_id: one.thread_id for one in self.executions if one.run_id not in self.accepted}
+        strangers = {
+            execution.run_id: execution.thread_id
+            for execution in self.executions
+            if execution.run_id not in self.accepted
+        }
         for run_id, thread_id in sorted(strangers.items()):
             yield f"run {run_id} of thread {thread_id} was executed but never accepted"
 
 
 def _by_thread(executions: Iterable[Execution]) -> dict[str, list[Execution]]:
-    found: dict[str, list[Execution]] = defaultdict(list)
-    for one in executions:
-        found[one.thread_id].append(one)
-    return found
+    result: dict[str, list[Execution]] = defaultdict(list)
+    for execution in executions:
+        result[execution.thread_id].append(execution)
+    return result
 
 
 def _beside_each_other(in_order: Iterable[Execution]) -> Iterable[str]:
     for thread_id, of_thread in _by_thread(in_order).items():
         longest = of_thread[0]
-        for one in of_thread[1:]:
-            if one.began < longest.ended:
-                yield f"thread {thread_id} had two owners at once: {longest}, and {one}"
-            longest = max(longest, one, key=lambda each: each.ended)
+        for execution in of_thread[1:]:
+            if execution.began < longest.ended:
+                yield f"thread {thread_id} had two owners at once: {longest}, and {execution}"
+            longest = max(longest, execution, key=lambda each: each.ended)
 
 
 def _going_back(in_order: Iterable[Execution]) -> Iterable[str]:
     for thread_id, of_thread in _by_thread(in_order).items():
         attempts: dict[str, int] = {}
-        for before, one in itertools.pairwise([of_thread[0], *of_thread]):
-            if one.epoch < before.epoch:
+        for before, execution in itertools.pairwise([of_thread[0], *of_thread]):
+            if execution.epoch < before.epoch:
                 yield (
-                    f"run {one.run_id} of thread {thread_id} started in epoch {one.epoch}, after run "
-                    f"{before.run_id} in epoch {before.epoch}"
+                    f"run {execution.run_id} of thread {thread_id} started in epoch {execution.epoch}, "
+                    f"after run {before.run_id} in epoch {before.epoch}"
                 )
-            if 1 < one.attempt < attempts.get(one.run_id, 0):  # after a wait, attempts count from 1 again
+            # After a wait, attempts count from 1 again.
+            if 1 < execution.attempt < attempts.get(execution.run_id, 0):
                 yield (
-                    f"run {one.run_id} of thread {thread_id} started attempt {one.attempt} after "
-                    f"attempt {attempts[one.run_id]}"
+                    f"run {execution.run_id} of thread {thread_id} started attempt {execution.attempt} after "
+                    f"attempt {attempts[execution.run_id]}"
                 )
-            attempts[one.run_id] = one.attempt
+            attempts[execution.run_id] = execution.attempt
 
 
 def _elsewhere(in_order: Iterable[Execution]) -> Iterable[str]:
     threads: dict[str, str] = {}
-    for one in in_order:
-        first = threads.setdefault(one.run_id, one.thread_id)
-        if first != one.thread_id:
-            yield f"run {one.run_id} was executed on thread {first}, and on thread {one.thread_id}"
+    for execution in in_order:
+        first = threads.setdefault(execution.run_id, execution.thread_id)
+        if first != execution.thread_id:
+            yield (
+                f"run {execution.run_id} was executed on thread {first}, and on thread {execution.thread_id}"
+            )
 
 
 def _too_many(executions: Iterable[Execution], at_once: int) -> Iterable[str]:
     busiest = sorted(_busiest(executions), key=lambda one: (one.began, one.thread_id, one.run_id))
     if len(busiest) > at_once:
-        at = max(one.began for one in busiest)
-        named = ", ".join(f"{one.run_id} of thread {one.thread_id}" for one in busiest[:_NAMED])
+        at = max(execution.began for execution in busiest)
+        named = ", ".join(
+            f"{execution.run_id} of thread {execution.thread_id}" for execution in busiest[:_NAMED]
+        )
         more = f" and {len(busiest) - _NAMED} more" if len(busiest) > _NAMED else ""
         yield f"{len(busiest)} runs were executed at once, but the limit is {at_once}: at {at} {named}{more}"
 
@@ -170,14 +179,17 @@ def _busiest(executions: Iterable[Execution]) -> list[Execution]:
     most: list[Execution] = []
     steps = [
         step
-        for one in executions
-        for step in ((one.began, 1, id(one), one), (max(one.ended, one.began + 1), 0, id(one), one))
+        for execution in executions
+        for step in (
+            (execution.began, 1, id(execution), execution),
+            (max(execution.ended, execution.began + 1), 0, id(execution), execution),
+        )
     ]
-    for _, begins, name, one in sorted(steps, key=lambda step: step[:3]):
+    for _, begins, name, execution in sorted(steps, key=lambda step: step[:3]):
         if not begins:
             del now[name]
             continue
-        now[name] = one
+        now[name] = execution
         if len(now) > len(most):
             most = list(now.values())
     return most
@@ -225,7 +237,7 @@ class ExecutionLog:
         os.close(self._file)
 
     async def _write(self, what: str, run: Run) -> None:
-        said = {
+        fields = {
             "what": what,
             "execution": self._open[id(run)],
             "run": run.id,
@@ -234,4 +246,4 @@ class ExecutionLog:
             "owner": self.owner,
             "at": time.monotonic_ns(),
         }
-        await asyncio.to_thread(os.write, self._file, f"{json.dumps(said)}\n".encode())
+        await asyncio.to_thread(os.write, self._file, f"{json.dumps(fields)}\n".encode())

@@ -77,16 +77,16 @@ class _FailingPort:
         self.storage_identity = storage_identity
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._port, name)
-        if not callable(found):
-            return found
+        result = getattr(self._port, name)
+        if not callable(result):
+            return result
 
         async def call(*arguments: Any, **named: Any) -> Any:
             self._counts[name] += 1
             refuses, loses = _next(self._before, name), _next(self._after, name)
             if refuses:
                 raise self._error(name)
-            answer = await found(*arguments, **named)
+            answer = await result(*arguments, **named)
             if loses:
                 raise self._error(name)
             return answer

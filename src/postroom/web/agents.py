@@ -37,8 +37,8 @@ async def agents(site: Site, request: Request) -> Response:
     after = number(request, "after") or 0
 
     def look(tx: Transaction, project: Project) -> dict[str, Any]:
-        found = tx.mail.agents(project.id, include_retired=True, limit=AGENTS + 1, after=after)
-        page = cut(found, AGENTS, lambda agent: agent.id)
+        agents = tx.mail.agents(project.id, include_retired=True, limit=AGENTS + 1, after=after)
+        page = cut(agents, AGENTS, lambda agent: agent.id)
         return {"page": page, "after": after, "there": _presence(site, tx, project, page.rows)}
 
     return await site.draw(request, "agents", await site.read(request, look))
@@ -50,16 +50,16 @@ async def agent(site: Site, request: Request) -> Response:
     sent = choice(request, "box", ("inbox", "sent")) == "sent"
 
     def look(tx: Transaction, project: Project) -> dict[str, Any]:
-        found = known_agent(tx.mail, project, name)
-        held = tx.mail.live_reservations(project.id, now=site.clock.now(), agent_id=found.id, limit=HELD + 1)
+        agent = known_agent(tx.mail, project, name)
+        held = tx.mail.live_reservations(project.id, now=site.clock.now(), agent_id=agent.id, limit=HELD + 1)
         return {
-            "agent": found,
-            "box": (_sent_by if sent else _inbox_of)(tx.mail, found, before),
+            "agent": agent,
+            "box": (_sent_by if sent else _inbox_of)(tx.mail, agent, before),
             "held": cut(held, HELD, lambda one: one.id),
             "sent": sent,
             "before": before,
-            "there": _presence(site, tx, project, [found]),
-            **_open_works(site, tx, project, found),
+            "there": _presence(site, tx, project, [agent]),
+            **_open_works(site, tx, project, agent),
         }
 
     shown = await site.read(request, look, is_fresh=True)
@@ -74,8 +74,8 @@ def _open_works(site: Site, tx: Transaction, project: Project, agent: Agent) -> 
     if site.services is None:
         return {"open_works": [], "waiting": [], "subjects": {}}
     name, runs = agent.name.casefold(), site.services.runs
-    works = [one for one in runs.unsettled(tx, project.slug) if one.agent.casefold() == name][:OPEN]
-    waiting = [one for one in runs.waiting(tx, project.slug) if one.agent.casefold() == name]
+    works = [work for work in runs.unsettled(tx, project.slug) if work.agent.casefold() == name][:OPEN]
+    waiting = [waiting for waiting in runs.waiting(tx, project.slug) if waiting.agent.casefold() == name]
     return {"open_works": works, "waiting": waiting, "subjects": subjects_of(tx.mail, project, works)}
 
 
@@ -106,15 +106,15 @@ def _inbox_of(reads: MailReads, owner: Agent, before: int | None) -> Page[BoxRow
 def _sent_by(reads: MailReads, owner: Agent, before: int | None) -> Page[BoxRow]:
     """Return the messages that an agent sent, newest first, except recalled ones."""
     page = cut(reads.sent_messages(owner.id, limit=BOX + 1, before=before), BOX, lambda one: one.id)
-    recipients = reads.recipients([one.id for one in page.rows])
-    slugs = slugs_of(reads, (one.project_id for one in page.rows))
+    recipients = reads.recipients([row.id for row in page.rows])
+    slugs = slugs_of(reads, (row.project_id for row in page.rows))
     rows = [
         BoxRow(
-            message=one,
-            project_slug=slugs.get(one.project_id),
-            recipients=openly(recipients.get(one.id, [])),
+            message=row,
+            project_slug=slugs.get(row.project_id),
+            recipients=openly(recipients.get(row.id, [])),
         )
-        for one in page.rows
+        for row in page.rows
     ]
     return Page(rows, page.next)
 
@@ -131,21 +131,23 @@ class Presence:
 def _presence(site: Site, tx: Transaction, project: Project, agents: Sequence[Agent]) -> dict[int, Presence]:
     """Return the presence of each active agent, keyed by its id."""
     at_work = {} if site.services is None else site.services.runs.at_work(tx, project.slug)
-    active = [one for one in agents if one.retired_at is None]
-    ids = [one.id for one in active]
+    active = [agent for agent in agents if agent.retired_at is None]
+    ids = [agent.id for agent in active]
     runners, seen = tx.mail.with_runner(ids), tx.mail.sessions_seen(ids)
-    found: dict[int, Presence] = {}
-    for one in active:
-        last_seen = seen.get(one.id)
-        if (began := at_work.get(one.name.casefold())) is not None:
-            found[one.id] = Presence(word="at work", how="its run started", since=began)
-        elif (runner := runners.get(one.id)) is not None:
+    result: dict[int, Presence] = {}
+    for agent in active:
+        last_seen = seen.get(agent.id)
+        if (began := at_work.get(agent.name.casefold())) is not None:
+            result[agent.id] = Presence(word="at work", how="its run started", since=began)
+        elif (runner := runners.get(agent.id)) is not None:
             is_person = project.slug == PEOPLE_SLUG
             how = "messages go to a chat; the chat was set"
             how = how if is_person else "messages start it; its runner was set"
-            found[one.id] = Presence(word="reachable", how=how, since=runner)
+            result[agent.id] = Presence(word="reachable", how=how, since=runner)
         elif last_seen is not None and site.clock.now() - last_seen <= LATELY:
-            found[one.id] = Presence(word="reachable", how="hooks of its client were active", since=last_seen)
+            result[agent.id] = Presence(
+                word="reachable", how="hooks of its client were active", since=last_seen
+            )
         else:
-            found[one.id] = Presence(word="unknown", how="last activity", since=one.last_active_at)
-    return found
+            result[agent.id] = Presence(word="unknown", how="last activity", since=agent.last_active_at)
+    return result

@@ -54,10 +54,10 @@ class Frame:
 
         `is_person` is None if the caller does not know whether the name is a person's.
         """
-        known = self.faces.get(name.casefold())
-        if known is None or (is_person is not None and known.is_person != is_person):
+        known_face = self.faces.get(name.casefold())
+        if known_face is None or (is_person is not None and known_face.is_person != is_person):
             return Face(tone(name), bool(is_person))
-        return known
+        return known_face
 
 
 EMPTY: Final = Frame()
@@ -79,16 +79,16 @@ def frame(  # noqa: PLR0913 - what stands around a page, by name
     """
     people = reads.project(PEOPLE_KEY)
     if overlaps is None:
-        found = conflicts(reads.live_reservations(project.id, now=now, limit=LEASES))
-        overlaps = len(together((one.first, one.second) for one in found))
+        items = conflicts(reads.live_reservations(project.id, now=now, limit=LEASES))
+        overlaps = len(together((overlap.first, overlap.second) for overlap in items))
     person = reads.agent(people.id, me) if people is not None and me else None
     reviews = reads.count_reviews(project.id, limit=MAX_REVIEWS)
     faces: dict[str, Face] = {}
     for home in (people, project):  # if an agent and a person have the same name, the agent's avatar is used
         if home is not None:
             is_person = home.slug == PEOPLE_SLUG
-            for number, one in enumerate(reads.agents(home.id, include_retired=True, limit=NAMED)):
-                faces[one.name.casefold()] = Face(number * _STEP % TONES, is_person)
+            for number, agent in enumerate(reads.agents(home.id, include_retired=True, limit=NAMED)):
+                faces[agent.name.casefold()] = Face(number * _STEP % TONES, is_person)
     return Frame(
         after=after,
         needs=work.for_people + overlaps + reviews,

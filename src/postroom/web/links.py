@@ -36,9 +36,9 @@ def chats(run_id: str = "", *, done: str | None = None, answered: str | None = N
 
 
 def _address(path: str, parameters: dict[str, object]) -> str:
-    given = dict[str, object]()
+    given_fields = dict[str, object]()
     for name, value in parameters.items():
         if value is not None and value is not False and value != "":
             shown = ".".join(map(str, value)) if isinstance(value, tuple) else value
-            given[name] = "1" if value is True else shown
-    return f"{path}?{urlencode(given, errors='replace')}" if given else path
+            given_fields[name] = "1" if value is True else shown
+    return f"{path}?{urlencode(given_fields, errors='replace')}" if given_fields else path

@@ -32,12 +32,16 @@ async def message(site: Site, request: Request) -> Response:
         card = message_of(tx.mail, project, message_id)
         held: list[Waiting] = []
         if services is not None:
-            readers = {(one.project_slug, one.name) for one in card.recipients if one.read_at is None}
+            readers = {
+                (recipient.project_slug, recipient.name)
+                for recipient in card.recipients
+                if recipient.read_at is None
+            }
             held = [
-                one
+                waiting
                 for slug in sorted({slug for slug, _ in readers})
-                for one in services.runs.waiting(tx, slug)
-                if one.message == message_id and (one.project, one.agent) in readers
+                for waiting in services.runs.waiting(tx, slug)
+                if waiting.message == message_id and (waiting.project, waiting.agent) in readers
             ]
         return {
             "shown": card,
@@ -47,9 +51,9 @@ async def message(site: Site, request: Request) -> Response:
             "texts": bodies_of(tx.mail, project, [card]),
         }
 
-    found = await site.read(request, look)
-    bodies = await site.markdown.render(*found.values["texts"])
-    return await site.draw(request, "message", found, bodies=bodies)
+    shown = await site.read(request, look)
+    bodies = await site.markdown.render(*shown.values["texts"])
+    return await site.draw(request, "message", shown, bodies=bodies)
 
 
 def _slug_of_thread(reads: MailReads, project: Project, shown: ShownMessage) -> str:
@@ -58,19 +62,23 @@ def _slug_of_thread(reads: MailReads, project: Project, shown: ShownMessage) -> 
     If the message comes from another project, its thread is shown in this project in two cases: a person
     wrote the message, or an agent of this project also wrote in the thread.
     """
-    one = shown.message
-    if one.project_id != project.id:
-        talk = conversation.Conversation(reads, reads, project, one.thread_id)
-        if [found.id for found in talk.messages(limit=1, after=one.id - 1)] != [one.id]:
-            return slugs_of(reads, [one.project_id])[one.project_id]
+    message = shown.message
+    if message.project_id != project.id:
+        talk = conversation.Conversation(reads, reads, project, message.thread_id)
+        if [found_message.id for found_message in talk.messages(limit=1, after=message.id - 1)] != [
+            message.id
+        ]:
+            return slugs_of(reads, [message.project_id])[message.project_id]
     return project.slug
 
 
 def _named(request: Request) -> int:
-    given = request.path_params["message_id"]
-    if not NUMBER.fullmatch(given):
-        raise UnknownMessage(f"{given[:40]!r} is not a message number", value=given[:40])
-    return int(given)
+    given_message_id = request.path_params["message_id"]
+    if not NUMBER.fullmatch(given_message_id):
+        raise UnknownMessage(
+            f"{given_message_id[:40]!r} is not a message number", value=given_message_id[:40]
+        )
+    return int(given_message_id)
 
 
 async def _found(site: Site, request: Request) -> ShownMessage:
@@ -80,11 +88,11 @@ async def _found(site: Site, request: Request) -> ShownMessage:
 
 async def source(site: Site, request: Request) -> Response:
     """Return a message's original text as a download."""
-    found = (await _found(site, request)).message
-    if found.recalled_at is not None:
+    message = (await _found(site, request)).message
+    if message.recalled_at is not None:
         raise UnknownMessage("this message was recalled; its text was deleted", remedy="")
-    text = found.body_md.encode("utf-8", "replace")
-    return files.download(text, f"message-{found.id}.md", etag=f"message-{found.id}")
+    text = message.body_md.encode("utf-8", "replace")
+    return files.download(text, f"message-{message.id}.md", etag=f"message-{message.id}")
 
 
 class MarkForm(msgspec.Struct):
@@ -118,7 +126,7 @@ async def attachment(site: Site, request: Request) -> Response:
     sha256, matching, content = await _file(site, request)
     if content is None:
         return files.unchanged(etag=sha256)
-    wanted, names = request.query_params.get("name", ""), [one.name for one in matching]
+    wanted, names = request.query_params.get("name", ""), [attachment.name for attachment in matching]
     return files.download(content, wanted if wanted in names else names[0], etag=sha256)
 
 
@@ -162,10 +170,12 @@ def attached(reads: MailReads, message_id: int, sha256: str) -> list[Attachment]
     Raises:
         UnknownMessage: No attachment has this SHA-256, or the message was recalled.
     """
-    found = reads.message(message_id)
+    message = reads.message(message_id)
     stored = reads.attachments([message_id]).get(message_id, [])
-    matching = [one for one in stored if sha256 in (one.sha256, one.preview_sha256)]
-    if found is None or found.recalled_at is not None or not matching:
+    matching = [
+        attachment for attachment in stored if sha256 in (attachment.sha256, attachment.preview_sha256)
+    ]
+    if message is None or message.recalled_at is not None or not matching:
         raise UnknownMessage(
             f"message {message_id} has no such file",
             value=message_id,

@@ -18,15 +18,15 @@ async def notes(site: Site, request: Request) -> Response:
 
     def look(tx: Transaction, project: Project) -> dict[str, Any]:
         if asked is None:
-            found = notes_with(tx.mail.active_notes(project.id, now=site.clock.now()), question)
+            notes = notes_with(tx.mail.active_notes(project.id, now=site.clock.now()), question)
         else:
-            one = tx.mail.note(asked)
-            found = [] if one is None or one.project_id != project.id else [one]
+            note = tx.mail.note(asked)
+            notes = [] if note is None or note.project_id != project.id else [note]
         return {
             "asked": asked,
-            "rows": list(zip(found, note_views(tx.mail, found), strict=True)),
+            "rows": list(zip(notes, note_views(tx.mail, notes), strict=True)),
             "q": question,
-            "is_active": [one.ends_at > site.clock.now() for one in found],
+            "is_active": [note.ends_at > site.clock.now() for note in notes],
         }
 
     return await site.draw(request, "notes", await site.read(request, look))

@@ -21,6 +21,7 @@ from postroom.web.find import find
 from postroom.web.messages import attachment, mark, message, preview, source
 from postroom.web.notes import notes
 from postroom.web.projects import home, projects
+from postroom.web.push import push
 from postroom.web.questions import questions
 from postroom.web.reservations import decide, reservations
 from postroom.web.run import run
@@ -40,7 +41,7 @@ def page_routes(store: SqlStore, *, clock: Clock, services: PageServices | None 
     """Return the routes of the pages and of their files. With services, people can also change data.
 
     No request reads a file: templates and assets are in memory. Every path is `/` itself or lies under
-    `/chats`, `/find`, `/p`, `/attachments`, `/previews` or `/static`.
+    `/chats`, `/find`, `/p`, `/push`, `/attachments`, `/previews` or `/static`.
     """
     site, works = Site(store=store, clock=clock), list[BaseRoute]()
     if services is not None:
@@ -48,6 +49,7 @@ def page_routes(store: SqlStore, *, clock: Clock, services: PageServices | None 
         works = [
             working.route("/", home, _FORM),
             working.route("/chats", chats),
+            working.route("/push", push, _FORM),
             working.route("/p/{slug}/questions", questions, _FORM),
             working.route("/p/{slug}/write", write, _FORM),
             working.route("/p/{slug}/m/{message_id}/mark", mark, _FORM),

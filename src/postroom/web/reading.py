@@ -97,14 +97,14 @@ def known_agent(reads: MailReads, project: Project, name: str) -> Agent:
     Raises:
         UnknownAgent: The project has no such agent.
     """
-    found = reads.agent(project.id, name)
-    if found is None:
+    agent = reads.agent(project.id, name)
+    if agent is None:
         raise UnknownAgent(
             f"{project.slug} has no agent {name!r}",
             value=name,
             remedy="see the project's agents",
         )
-    return found
+    return agent
 
 
 def message(reads: MailReads, project: Project, message_id: int) -> ShownMessage:
@@ -113,10 +113,10 @@ def message(reads: MailReads, project: Project, message_id: int) -> ShownMessage
     Raises:
         UnknownMessage: The project has no such message.
     """
-    found = reads.message(message_id)
-    if found is None or not conversation.here(reads, project, [found]):
+    message = reads.message(message_id)
+    if message is None or not conversation.here(reads, project, [message]):
         raise UnknownMessage(f"{project.slug} has no message {message_id}", value=message_id)
-    return shown_messages(reads, project, [found])[0]
+    return shown_messages(reads, project, [message])[0]
 
 
 def shown_as(attachment: Attachment) -> str | None:
@@ -132,15 +132,15 @@ def bodies_of(
 
     The data are the texts, the addresses of attached images, and the addresses of references.
     """
-    standing = [one for one in messages if one.message.recalled_at is None]
-    texts = {one.message.id: one.message.body_md for one in standing}
+    standing = [message for message in messages if message.message.recalled_at is None]
+    texts = {message.message.id: message.message.body_md for message in standing}
     pictures = {
-        one.message.id: {
-            file.name: links.preview(sha256, one.message.id)
-            for file in one.attachments
+        message.message.id: {
+            file.name: links.preview(sha256, message.message.id)
+            for file in message.attachments
             if (sha256 := shown_as(file)) and file.name
         }
-        for one in standing
+        for message in standing
     }
     return texts, pictures, references(reads, project, texts)
 
@@ -148,13 +148,15 @@ def bodies_of(
 def how_seen(reads: MailReads, shown: ShownMessage) -> list[tuple[str, str]]:
     """Return the recipients of a message that pages may show, and how each will see the message."""
     seen = sending.how_seen(reads, shown.message, shown.recipients)
-    return [(one.name, seen[one.agent_id]) for one in shown.recipients]
+    return [(recipient.name, seen[recipient.agent_id]) for recipient in shown.recipients]
 
 
 def offered_names(reads: MailReads, project: Project | None, chosen: str) -> list[str]:
     """Return the names that a filter offers: up to the limit, one more, and always the chosen name."""
-    known = [] if project is None else reads.agents(project.id, include_retired=True, limit=OFFERED + 1)
-    names = [one.name for one in known]
+    known_agents = (
+        [] if project is None else reads.agents(project.id, include_retired=True, limit=OFFERED + 1)
+    )
+    names = [agent.name for agent in known_agents]
     return names if not chosen or chosen in names else [chosen, *names]
 
 
@@ -162,9 +164,9 @@ def subjects_of(
     reads: MailReads, project: Project, works: Iterable[Work], messages: Sequence[int] = ()
 ) -> dict[int, Message]:
     """Return the messages that started runs or wait for a run, if the project may show them."""
-    ids = sorted({*messages, *(number for one in works for number in one.messages)})
-    found = conversation.here(reads, project, list(reads.messages(ids).values()))
-    return {one.id: one for one in found}
+    ids = sorted({*messages, *(number for work in works for number in work.messages)})
+    items = conversation.here(reads, project, list(reads.messages(ids).values()))
+    return {message.id: message for message in items}
 
 
 def references(reads: MailReads, project: Project, texts: Mapping[int, str]) -> dict[int, dict[str, str]]:
@@ -173,18 +175,23 @@ def references(reads: MailReads, project: Project, texts: Mapping[int, str]) -> 
     Only messages that the project may show get an address. If an agent of the project and a person have the
     same name, the name refers to the agent. At most 200 numbers and 200 names are looked up.
     """
-    words = {key: dict.fromkeys(one[0] for one in REFERENCE.finditer(text)) for key, text in texts.items()}
-    every = dict.fromkeys(word for found in words.values() for word in found)
+    words = {
+        key: dict.fromkeys(match[0] for match in REFERENCE.finditer(text)) for key, text in texts.items()
+    }
+    every = dict.fromkeys(word for item in words.values() for word in item)
     numbers = [int(word[1:]) for word in every if word[0] == "#"][:MAX_NAMES_SHOWN]
     names = [word[1:] for word in every if word[0] == "@"][:MAX_NAMES_SHOWN]
     messages = conversation.here(reads, project, list(reads.messages(numbers).values())) if numbers else ()
-    known = {f"#{one.id}": links.page(project.slug, "m", one.id) for one in messages}
+    known_values = {f"#{message.id}": links.page(project.slug, "m", message.id) for message in messages}
     people = reads.project(PEOPLE_KEY) if names else None
     for name in names:
         for home in (people, project):
-            if home is not None and (found := reads.agent(home.id, name)) is not None:
-                known[f"@{name}"] = links.page(home.slug, "agents", found.name)
-    return {key: {word: known[word] for word in found if word in known} for key, found in words.items()}
+            if home is not None and (agent := reads.agent(home.id, name)) is not None:
+                known_values[f"@{name}"] = links.page(home.slug, "agents", agent.name)
+    return {
+        key: {word: known_values[word] for word in fields if word in known_values}
+        for key, fields in words.items()
+    }
 
 
 def cut(found: Sequence[T], limit: int, number: Callable[[T], int]) -> Page[T]:
@@ -196,18 +203,22 @@ def cut(found: Sequence[T], limit: int, number: Callable[[T], int]) -> Page[T]:
 def thread_rows(reads: MailReads, heads: Sequence[ThreadHead]) -> list[ThreadRow]:
     """Return threads with their first and their newest messages."""
     ids = sorted({number for head in heads for number in (head.first_id, head.last_id)})
-    known = reads.messages(ids)
+    known_values = reads.messages(ids)
     recipients = reads.recipients(ids)
     rows = []
     for head in heads:
-        ends = [known[number] for number in {head.first_id, head.last_id} if number in known]
-        standing = [one for one in ends if one.recalled_at is None]
+        ends = [known_values[number] for number in {head.first_id, head.last_id} if number in known_values]
+        standing = [end for end in ends if end.recalled_at is None]
         row = ThreadRow(
             head=head,
-            first=known.get(head.first_id),
-            last=known.get(head.last_id),
-            importance=max((one.importance for one in standing), key=IMPORTANCES.index, default="normal"),
-            owed=sum(conversation.awaited(one, openly(recipients.get(one.id, []))) for one in standing),
+            first=known_values.get(head.first_id),
+            last=known_values.get(head.last_id),
+            importance=max(
+                (message.importance for message in standing), key=IMPORTANCES.index, default="normal"
+            ),
+            owed=sum(
+                conversation.awaited(message, openly(recipients.get(message.id, []))) for message in standing
+            ),
         )
         rows.append(row)
     return rows
@@ -215,25 +226,29 @@ def thread_rows(reads: MailReads, heads: Sequence[ThreadHead]) -> list[ThreadRow
 
 def shown_messages(reads: MailReads, project: Project, messages: Sequence[Message]) -> list[ShownMessage]:
     """Return messages with all the data about them that a project's pages may show."""
-    ids = [one.id for one in messages]
-    known = {one.id: one for one in messages}
-    answered = [one.reply_to for one in messages if one.reply_to is not None and one.reply_to not in known]
-    known |= reads.messages(answered) if answered else {}
-    senders = reads.agents_by_id(sorted({one.sender_id for one in messages}))
+    ids = [message.id for message in messages]
+    by_id = {message.id: message for message in messages}
+    answered = [
+        message.reply_to
+        for message in messages
+        if message.reply_to is not None and message.reply_to not in by_id
+    ]
+    by_id |= reads.messages(answered) if answered else {}
+    senders = reads.agents_by_id(sorted({message.sender_id for message in messages}))
     recipients = reads.recipients(ids)
     attachments = reads.attachments(ids)
-    shown = {one.id for one in conversation.here(reads, project, list(known.values()))}
-    homes = slugs_of(reads, (one.project_id for one in senders.values()))
+    shown = {message.id for message in conversation.here(reads, project, list(by_id.values()))}
+    homes = slugs_of(reads, (sender.project_id for sender in senders.values()))
     cards = []
-    for one in messages:
-        sender = senders.get(one.sender_id)
-        answers = known.get(one.reply_to) if one.reply_to is not None else None
+    for message in messages:
+        sender = senders.get(message.sender_id)
+        answers = by_id.get(message.reply_to) if message.reply_to is not None else None
         card = ShownMessage(
-            message=one,
+            message=message,
             sender=sender,
             home=homes.get(sender.project_id) if sender else None,
-            recipients=openly(recipients.get(one.id, [])),
-            attachments=attachments.get(one.id, []) if one.recalled_at is None else [],
+            recipients=openly(recipients.get(message.id, [])),
+            attachments=attachments.get(message.id, []) if message.recalled_at is None else [],
             answers=answers if answers and answers.id in shown else None,
         )
         cards.append(card)
@@ -242,10 +257,10 @@ def shown_messages(reads: MailReads, project: Project, messages: Sequence[Messag
 
 def openly(recipients: Iterable[Recipient]) -> list[Recipient]:
     """Return the recipients, except those of blind copies."""
-    return [one for one in recipients if one.kind != "bcc"]
+    return [recipient for recipient in recipients if recipient.kind != "bcc"]
 
 
 def slugs_of(reads: MailReads, project_ids: Iterable[int]) -> dict[int, str]:
     """Return the slugs of projects, keyed by id; unknown ids are left out."""
-    found = {project_id: reads.project_by_id(project_id) for project_id in sorted(set(project_ids))}
-    return {project_id: project.slug for project_id, project in found.items() if project is not None}
+    by_project_id = {project_id: reads.project_by_id(project_id) for project_id in sorted(set(project_ids))}
+    return {project_id: project.slug for project_id, project in by_project_id.items() if project is not None}

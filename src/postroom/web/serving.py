@@ -72,7 +72,9 @@ MAX_QUESTION = 500
 MAX_NAME_LENGTH = 128
 """Maximum number of characters in a name in a filter; the rest is ignored."""
 
-_TOOLS = re.compile(rf"\b({'|'.join(one.name for one in MAIL_OPERATIONS)})\b|`[a-z_.]+`|\barguments are:")
+_TOOLS = re.compile(
+    rf"\b({'|'.join(operation.name for operation in MAIL_OPERATIONS)})\b|`[a-z_.]+`|\barguments are:"
+)
 """Matches tools, and arguments in backticks, in remedies that are written for agents."""
 _REMEDIES: Final[Mapping[str, str]] = {
     UnknownProject.code: "see the list of projects",
@@ -90,8 +92,8 @@ def parts_of(request: Request) -> Sequence[str]:
     Raises:
         InvalidArgument: A name is not the name of a part.
     """
-    given = request.query_params.get("part", "")
-    names = given.split(",") if given else []
+    given_param = request.query_params.get("part", "")
+    names = given_param.split(",") if given_param else []
     for name in names:
         if not _PART.fullmatch(name):
             raise InvalidArgument(
@@ -197,12 +199,14 @@ def number(request: Request, name: str) -> int | None:
     Raises:
         InvalidArgument: The parameter is not a number.
     """
-    given = request.query_params.get(name)
-    if given is None:
+    given_param = request.query_params.get(name)
+    if given_param is None:
         return None
-    if not NUMBER.fullmatch(given):
-        raise InvalidArgument(f"{name} must be a number, not {given[:40]!r}", value=given, remedy="go back")
-    return int(given)
+    if not NUMBER.fullmatch(given_param):
+        raise InvalidArgument(
+            f"{name} must be a number, not {given_param[:40]!r}", value=given_param, remedy="go back"
+        )
+    return int(given_param)
 
 
 def choice(request: Request, name: str, allowed: tuple[W, ...]) -> W:
@@ -211,21 +215,21 @@ def choice(request: Request, name: str, allowed: tuple[W, ...]) -> W:
     Raises:
         InvalidArgument: The value is not allowed.
     """
-    given = request.query_params.get(name, allowed[0])
-    if given not in allowed:
+    given_param = request.query_params.get(name, allowed[0])
+    if given_param not in allowed:
         raise InvalidArgument(
-            f"{name} must be one of {', '.join(filter(None, allowed))}, not {given[:40]!r}",
-            value=given,
+            f"{name} must be one of {', '.join(filter(None, allowed))}, not {given_param[:40]!r}",
+            value=given_param,
             remedy="go back",
         )
-    return allowed[allowed.index(given)]
+    return allowed[allowed.index(given_param)]
 
 
 def _environment() -> Environment:
     """Return the template environment with all templates loaded, so that no request reads from disk."""
-    files = (one for one in (resources.files("postroom.web") / "templates").iterdir() if one.is_file())
+    files = (file for file in (resources.files("postroom.web") / "templates").iterdir() if file.is_file())
     made = Environment(
-        loader=DictLoader({one.name: one.read_text("utf-8") for one in files}),
+        loader=DictLoader({file.name: file.read_text("utf-8") for file in files}),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -288,11 +292,11 @@ def _when(context: Context, instant: int) -> Markup:
     """
     now: int = context["now"]
     words = relative(instant, now)
-    known = moment(instant)
-    if known is None:
+    known_value = moment(instant)
+    if known_value is None:
         return Markup("<span>{}</span>").format(words)
     return Markup('<time datetime="{}" title="{}">{}<span class="clock">, {}</span></time>').format(
-        known, absolute(instant), words, clock_time(instant, now, context["zone"])
+        known_value, absolute(instant), words, clock_time(instant, now, context["zone"])
     )
 
 

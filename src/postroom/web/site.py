@@ -20,6 +20,7 @@ from postroom.log import get_logger
 from postroom.markdown import Markdown
 from postroom.services.login_codes import Sessions
 from postroom.services.people import MessageService
+from postroom.services.push import PushNotifier
 from postroom.services.questions import QuestionService
 from postroom.services.schedules import MailSchedules
 from postroom.services.statuses import status_of
@@ -64,6 +65,7 @@ class PageServices:
     messages: MessageService
     runs: WorkService
     schedules: MailSchedules
+    push: PushNotifier
 
 
 @dataclass(frozen=True, slots=True)

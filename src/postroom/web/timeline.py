@@ -62,7 +62,7 @@ class Sent:
     @property
     def words(self) -> str:
         """The description of the message for screen readers."""
-        to = ", ".join(one_line(one.name) for one in self.readers[:SAID])
+        to = ", ".join(one_line(reader.name) for reader in self.readers[:SAID])
         more = f" and {len(self.readers) - SAID} more" if len(self.readers) > SAID else ""
         wrote = f"{one_line(self.message.sender_name)} wrote #{self.message.id}"
         return f"{wrote}{f' to {to}{more}' if to else ''}, {absolute(self.message.created_at)}"
@@ -74,7 +74,7 @@ class Sent:
             return "recalled"
         if self.runs:
             return f"started {len(self.runs)}"
-        unread = sum(one.read_at is None for one in self.readers)
+        unread = sum(reader.read_at is None for reader in self.readers)
         return f"{unread} unread" if unread else "read"
 
 
@@ -121,7 +121,7 @@ class Window:
     @property
     def runs(self) -> int:
         """The number of executions."""
-        return len(self.alone) + sum(one.count for one in self.bars)
+        return len(self.alone) + sum(group.count for group in self.bars)
 
 
 def window(reads: MailReads, project: Project, span: Span, *, agent: str = "", thread_id: str = "") -> Window:
@@ -139,16 +139,16 @@ def window(reads: MailReads, project: Project, span: Span, *, agent: str = "", t
     mail = _messages(reads, project, homes, span, whose, thread_id)
     sent = mail.sent
     if thread_id:
-        bars, alone = _of_thread(reads, sent, {one.id for one in agents}, span)
+        bars, alone = _of_thread(reads, sent, {agent.id for agent in agents}, span)
     else:
-        bars, alone = _attempts(reads, [one.id for one in agents], span)
+        bars, alone = _attempts(reads, [agent.id for agent in agents], span)
     held = [] if thread_id else _held(reads, project, span, whose)
     day = around(span)
     lanes = agents
     if whose is not None or thread_id:
         took_part = _with_tracks(reads, project, agents, sent, [*bars, *alone])
         first = [] if whose is None else [whose]
-        lanes = [*first, *(one for one in took_part if one not in first)]
+        lanes = [*first, *(agent for agent in took_part if agent not in first)]
     people = [] if people_home is None else reads.agents(people_home.id, include_retired=False, limit=PEOPLE)
     return Window(
         project=project,
@@ -188,11 +188,13 @@ def _with_tracks(
     attempts: Sequence[Attempt | AttemptGroup],
 ) -> Sequence[Agent]:
     """Return the agents that took part: senders, visible recipients, and agents that had runs."""
-    ids = {one.message.sender_id for one in sent} | {to.agent_id for one in sent for to in one.readers}
-    ids |= {one.agent_id for one in attempts}
-    found = {one.id: one for one in agents if one.id in ids}
-    found |= reads.agents_by_id(sorted(ids - found.keys()))
-    return sorted((one for one in found.values() if one.project_id == project.id), key=lambda one: one.id)
+    ids = {sent.message.sender_id for sent in sent} | {to.agent_id for sent in sent for to in sent.readers}
+    ids |= {attempt.agent_id for attempt in attempts}
+    by_id = {agent.id: agent for agent in agents if agent.id in ids}
+    by_id |= reads.agents_by_id(sorted(ids - by_id.keys()))
+    return sorted(
+        (agent for agent in by_id.values() if agent.project_id == project.id), key=lambda one: one.id
+    )
 
 
 def _attempts(
@@ -204,12 +206,12 @@ def _attempts(
         step = max(step, (span.end - span.begin) * lanes // GROUPS)
     bars = joined(reads.attempt_groups(agent_ids, span, step=step), step)
     alone = _alone(reads, agent_ids, span)
-    for one in reads.attempts_before(agent_ids, span.begin):
-        if one.outcome in ("done", "cancelled"):
-            if (one.ended_at or 0) > span.begin:
-                bars.append(_bar_of(one))
-        elif reaches(one, span.begin):
-            alone.append(one)
+    for attempt in reads.attempts_before(agent_ids, span.begin):
+        if attempt.outcome in ("done", "cancelled"):
+            if (attempt.ended_at or 0) > span.begin:
+                bars.append(_bar_of(attempt))
+        elif reaches(attempt, span.begin):
+            alone.append(attempt)
     return bars, sorted(alone, key=lambda one: (one.began_at, one.id))
 
 
@@ -225,13 +227,13 @@ def _alone(reads: MailReads, agent_ids: Sequence[int], span: Span) -> list[Attem
         return alone
     open_now = sorted(
         {
-            one.agent_id
-            for one in alone
-            if one.ended_at is None or (one.waited_until is None and one.outcome == "waiting")
+            attempt.agent_id
+            for attempt in alone
+            if attempt.ended_at is None or (attempt.waited_until is None and attempt.outcome == "waiting")
         }
     )
     more = reads.attempts_alone(open_now, span, limit=ALONE) if open_now else []
-    return list({one.id: one for one in (*alone, *more)}.values())
+    return list({attempt.id: attempt for attempt in (*alone, *more)}.values())
 
 
 def reaches(attempt: Attempt, begin: int) -> bool:
@@ -282,21 +284,23 @@ def _messages(
     """Return the newest messages, the number of all messages, and all participants."""
     is_whole = whose is None and not thread_id
     agent_id = None if whose is None else whose.id
-    found: list[Written] = []
+    messages: list[Written] = []
     for home in homes:
         if is_whole and home.id != project.id:
-            found += reads.written_into(home.id, span, to=project.id, limit=ARROWS + 1)
+            messages += reads.written_into(home.id, span, to=project.id, limit=ARROWS + 1)
         else:
-            found += reads.written(home.id, span, limit=ARROWS + 1, thread_id=thread_id, agent_id=agent_id)
-    ids = [one.id for one in found]
+            messages += reads.written(home.id, span, limit=ARROWS + 1, thread_id=thread_id, agent_id=agent_id)
+    ids = [message.id for message in messages]
     readers, runs = reads.recipients(ids), reads.message_runs(ids)
     sent = []
-    for one in sorted(found, key=lambda one: (one.created_at, one.id)):
-        seen = [reader for reader in readers[one.id] if reader.kind != "bcc"]
-        if one.project_id == project.id or any(reader.project_slug == project.slug for reader in seen):
-            sent.append(Sent(message=one, readers=seen, runs=runs[one.id]))
+    for message in sorted(messages, key=lambda one: (one.created_at, one.id)):
+        seen = [reader for reader in readers[message.id] if reader.kind != "bcc"]
+        if message.project_id == project.id or any(reader.project_slug == project.slug for reader in seen):
+            sent.append(Sent(message=message, readers=seen, runs=runs[message.id]))
     newest = sent[-ARROWS:]
-    part = {one.message.sender_id for one in newest} | {to.agent_id for one in newest for to in one.readers}
+    part = {sent.message.sender_id for sent in newest} | {
+        to.agent_id for sent in newest for to in sent.readers
+    }
     if len(sent) <= ARROWS or not is_whole:
         return _Mail(newest, len(newest), is_counted_out=len(sent) > ARROWS, took_part=frozenset(part))
     total = sum(
@@ -316,18 +320,22 @@ def _of_thread(
     reads: MailReads, sent: Sequence[Sent], agent_ids: set[int], span: Span
 ) -> tuple[list[AttemptGroup], list[Attempt]]:
     """Return the attempts of runs that had messages of a thread."""
-    runs = sorted({run.run_id for one in sent for run in one.runs.values()})
+    runs = sorted({run.run_id for sent in sent for run in sent.runs.values()})
     bars, alone = list[AttemptGroup](), list[Attempt]()
-    for one in reads.attempts_of_runs(runs) if runs else ():
-        if one.agent_id not in agent_ids or one.began_at >= span.end or not reaches(one, span.begin):
+    for attempt in reads.attempts_of_runs(runs) if runs else ():
+        if (
+            attempt.agent_id not in agent_ids
+            or attempt.began_at >= span.end
+            or not reaches(attempt, span.begin)
+        ):
             continue
-        if one.outcome in ("done", "cancelled"):
-            bars.append(_bar_of(one))
+        if attempt.outcome in ("done", "cancelled"):
+            bars.append(_bar_of(attempt))
         else:
-            alone.append(one)
+            alone.append(attempt)
     return bars, alone
 
 
 def _held(reads: MailReads, project: Project, span: Span, whose: Agent | None) -> list[Reservation]:
-    found = reads.reservations_in(project.id, span, since=span.begin - DAY, limit=HELD)
-    return [one for one in found if whose is None or one.agent_id == whose.id]
+    reservations = reads.reservations_in(project.id, span, since=span.begin - DAY, limit=HELD)
+    return [reservation for reservation in reservations if whose is None or reservation.agent_id == whose.id]

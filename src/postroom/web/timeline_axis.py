@@ -26,10 +26,10 @@ MIN_SPAN: Final = 200
 MAX_SPAN: Final = 50 * 365 * DAY
 _STEPS: Final = (
     *(10, 20, 50, 100, 200, 500),
-    *(one * SECOND for one in (1, 2, 5, 10, 15, 30)),
-    *(one * MINUTE for one in (1, 2, 5, 10, 15, 30)),
-    *(one * HOUR for one in (1, 2, 3, 6, 12)),
-    *(one * DAY for one in (1, 2, 7, 14, 30, 91, 182, 365, 1825)),
+    *(item * SECOND for item in (1, 2, 5, 10, 15, 30)),
+    *(item * MINUTE for item in (1, 2, 5, 10, 15, 30)),
+    *(item * HOUR for item in (1, 2, 3, 6, 12)),
+    *(item * DAY for item in (1, 2, 7, 14, 30, 91, 182, 365, 1825)),
 )
 _MAX_TICKS: Final = 9
 
@@ -52,7 +52,7 @@ class Axis:
 
     def ticks(self, zone: tzinfo = UTC) -> Iterator[tuple[int, float, str]]:
         """Yield round times with their positions and labels."""
-        step = next((one for one in _STEPS if self.length / one <= _MAX_TICKS), _STEPS[-1])
+        step = next((number for number in _STEPS if self.length / number <= _MAX_TICKS), _STEPS[-1])
         instant = -(-self.span.begin // step) * step
         while instant < self.span.end:
             yield instant, self.at(instant), clock(instant, step, zone)

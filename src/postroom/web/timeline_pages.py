@@ -101,8 +101,8 @@ class Asked:
 
     def folding(self, group: str, *, is_open: bool) -> str:
         """Return the address with a group of lanes folded or unfolded."""
-        given = set(self.opened.split(",")) - {"", group, f"-{group}"}
-        return self.to(opened=",".join(sorted(given | {f"-{group}" if is_open else group})))
+        given_values = set(self.opened.split(",")) - {"", group, f"-{group}"}
+        return self.to(opened=",".join(sorted(given_values | {f"-{group}" if is_open else group})))
 
 
 async def timeline(site: Site, request: Request) -> Response:
@@ -123,7 +123,7 @@ async def timeline(site: Site, request: Request) -> Response:
             "asked": asked,
             "seen": seen,
             "drawn": drawn,
-            "about_runs": {run.run_id: one.message for one in seen.sent for run in one.runs.values()},
+            "about_runs": {run.run_id: sent.message for sent in seen.sent for run in sent.runs.values()},
             **_chosen(site, tx, project, asked, drawn),
         }
 
@@ -154,8 +154,8 @@ def _chosen(site: Site, tx: Transaction, project: Project, asked: Asked, drawn: 
         return {"panel": "message", "shown": reading.message(tx.mail, project, int(named))}
     if not kind:
         return {"panel": ""}
-    mark = next((one for one in drawn.marks if one.key == asked.chosen), None)
-    band = next((one for one in drawn.bands if f"held:{one.held.id}" == asked.chosen), None)
+    mark = next((bar for bar in drawn.marks if bar.key == asked.chosen), None)
+    band = next((band for band in drawn.bands if f"held:{band.held.id}" == asked.chosen), None)
     if band is not None:
         return {"panel": "held", "band": band}
     if mark is None:
@@ -173,7 +173,7 @@ def _chosen(site: Site, tx: Transaction, project: Project, asked: Asked, drawn: 
     panel["about"] = list(reading.subjects_of(tx.mail, project, [work]).values())
     if work.state == "asks":
         open_now = site.services.questions.open_questions(tx, project.slug)
-        panel["questions"] = [one for one in open_now if one.run_id == work.run_id]
+        panel["questions"] = [question for question in open_now if question.run_id == work.run_id]
     return panel
 
 
@@ -189,16 +189,16 @@ def _further(asked: Asked, rows: Sequence[Row]) -> str:
 
 
 def _seen(reads: MailReads, request: Request, project: Project, now: int) -> tuple[Window, Asked]:
-    given = request.query_params
+    query = request.query_params
     asked = Asked(
         slug=project.slug,
         now=now,
         span=Span(begin=0, end=1),
-        agent=given.get("agent", "")[:MAX_NAME_LENGTH],
-        thread=given.get("thread", "")[:MAX_NAME_LENGTH],
+        agent=query.get("agent", "")[:MAX_NAME_LENGTH],
+        thread=query.get("thread", "")[:MAX_NAME_LENGTH],
         kind=choice(request, "kind", ("", *KINDS)),
-        opened=",".join(one for one in FOLDINGS if one in given.get("open", "").split(",")),
-        chosen=given.get("sel", "")[:MAX_NAME_LENGTH],
+        opened=",".join(item for item in FOLDINGS if item in query.get("open", "").split(",")),
+        chosen=query.get("sel", "")[:MAX_NAME_LENGTH],
     )
     length, span, last = span_of(reads, request, project, now)
     asked = replace(asked, length=length, span=span, last=last)

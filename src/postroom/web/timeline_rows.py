@@ -63,12 +63,12 @@ class Upright:
 
 def listed(drawn: Picture) -> list[Row]:
     """Return all drawn events, newest first."""
-    rows = [Row(at=_told_at(one), who=one.who, mark=one) for one in drawn.marks]
+    rows = [Row(at=_told_at(bar), who=bar.who, mark=bar) for bar in drawn.marks]
     rows += [
-        Row(at=one.sent.message.created_at, who=one.sent.message.sender_name, arrow=one)
-        for one in drawn.arrows
+        Row(at=arrow.sent.message.created_at, who=arrow.sent.message.sender_name, arrow=arrow)
+        for arrow in drawn.arrows
     ]
-    rows += [Row(at=one.held.created_at, who=one.held.holder, band=one) for one in drawn.bands]
+    rows += [Row(at=band.held.created_at, who=band.held.holder, band=band) for band in drawn.bands]
     rows.reverse()  # of several events at the same time, the last is the newest
     return sorted(rows, key=lambda one: one.at, reverse=True)
 
@@ -82,7 +82,7 @@ def _told_at(mark: RunBar) -> int:
 def upright(drawn: Picture, rows: Sequence[Row]) -> Upright:
     """Draw the rows in vertical form, with columns for the most active participants."""
     shown = rows[:ROWS]
-    done = Counter(one.who for one in shown)
+    done = Counter(row.who for row in shown)
     for row in shown:
         done.update(to.name for to in row.arrow.sent.readers) if row.arrow else None
     lanes = [lane for lane in drawn.tracks if done[lane.agent.name]]

@@ -154,8 +154,8 @@ def gist(body: str, *, length: int = 180) -> str:
 
 def folder_name(path: str) -> str:
     """Return the last segment of a path, which people use as the name of the project."""
-    found = re.search(r"[^\\/]+(?=[\\/]*\Z)", path)
-    return one_line(path if found is None else found[0])
+    match = re.search(r"[^\\/]+(?=[\\/]*\Z)", path)
+    return one_line(path if match is None else match[0])
 
 
 def extension(name: str) -> str:
@@ -182,9 +182,9 @@ class Wanted:
 
 def wanted(query: Query) -> Wanted:
     """Return the words that a query looks for, without those that it excludes."""
-    found = Wanted()
-    _gather(query, found)
-    return found
+    wanted = Wanted()
+    _gather(query, wanted)
+    return wanted
 
 
 def pieces(excerpt: str, looked_for: Wanted) -> list[tuple[str, bool]]:

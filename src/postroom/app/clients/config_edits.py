@@ -85,7 +85,9 @@ def _covers(found: object, wanted: object) -> bool:
             key in found and _covers(found[key], value) for key, value in wanted.items()
         )
     if isinstance(wanted, list):
-        return isinstance(found, list) and all(any(_covers(one, value) for one in found) for value in wanted)
+        return isinstance(found, list) and all(
+            any(_covers(item, value) for item in found) for value in wanted
+        )
     return found == wanted and type(found) is type(wanted)
 
 
@@ -93,12 +95,12 @@ def mended(found: object, edit: ConfigEdit) -> object:
     """Return the value that replaces `found`: postroom's value, with the additions that people made."""
     if not isinstance(found, Mapping) or not isinstance(edit.value, Mapping):
         return edit.value
-    kept = {key: value for key, value in found.items() if key not in edit.foreign}
-    result = {**kept, **edit.value}
+    by_key = {key: value for key, value in found.items() if key not in edit.foreign}
+    result = {**by_key, **edit.value}
     for key, value in edit.value.items():
         theirs = found.get(key)
         if edit.sign and isinstance(value, list) and isinstance(theirs, list):
-            result[key] = value + [one for one in theirs if not bears(one, edit.sign)]
+            result[key] = value + [item for item in theirs if not bears(item, edit.sign)]
     return result
 
 
@@ -149,8 +151,8 @@ class Records:
             ConfigError: The file is not a valid file of records.
         """
         try:
-            found = json.loads(self._file.read_bytes())
-            self._found = {path: _record(one) for path, one in found[_FORM].items()}
+            document = json.loads(self._file.read_bytes())
+            self._found = {path: _record(item) for path, item in document[_FORM].items()}
         except FileNotFoundError:
             self._found = {}
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -203,7 +205,7 @@ class Records:
             self._found[str(path)] = record
         else:
             self._found.pop(str(path), None)
-        document = {_FORM: {key: _plain(one) for key, one in self._found.items()}}
+        document = {_FORM: {key: _plain(record) for key, record in self._found.items()}}
         try:
             if self._found:
                 places.write_private(self._file, json.dumps(document, indent=1))
@@ -234,20 +236,20 @@ def _plain(record: Record) -> dict[str, object]:
         "clients": record.clients,
         "marks": [asdict(applied) for applied in record.applied_edits],
         "made_file": record.made_file,
-        "folders": [str(one) for one in record.folders],
-        "backups": [str(one) for one in record.backups],
+        "folders": [str(folder) for folder in record.folders],
+        "backups": [str(backup) for backup in record.backups],
     }
 
 
 def _record(found: dict[str, Any]) -> Record:
     applied_edits = [
-        AppliedEdit(**{**one, "path": tuple(one["path"]), "goes_with": tuple(one["goes_with"])})
-        for one in found["marks"]
+        AppliedEdit(**{**mark, "path": tuple(mark["path"]), "goes_with": tuple(mark["goes_with"])})
+        for mark in found["marks"]
     ]
     return Record(
         clients=list(found["clients"]),
         applied_edits=applied_edits,
         made_file=bool(found["made_file"]),
-        folders=[Path(one) for one in found["folders"]],
-        backups=[Path(one) for one in found["backups"]],
+        folders=[Path(folder) for folder in found["folders"]],
+        backups=[Path(backup) for backup in found["backups"]],
     )

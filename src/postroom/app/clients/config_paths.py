@@ -18,9 +18,9 @@ from postroom.contracts.errors import ClientFileRefused, InvalidArgument
 from postroom.executors.processes.asking import asked
 from postroom.jsonc import NotJson
 
-_FOLDERS: Final = frozenset(one.user.variable for one in CLIENTS if one.user.variable)
+_FOLDERS: Final = frozenset(client.user.variable for client in CLIENTS if client.user.variable)
 """The environment variables that name a client's own folder."""
-PROJECT_CLIENTS: Final = tuple(one.name for one in CLIENTS if one.project is not None)
+PROJECT_CLIENTS: Final = tuple(client.name for client in CLIENTS if client.project is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,13 +45,13 @@ class SetupScope:
         """
         if not self.is_dry_run:
             return asked(self.environment, *words, silent=self.silent)
-        kept = {
+        by_name = {
             name: value
             for name, value in self.environment.items()
             if name not in _FOLDERS and not name.startswith("XDG_")
         }
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as home:
-            return asked({**kept, "HOME": home}, *words, silent=self.silent)
+            return asked({**by_name, "HOME": home}, *words, silent=self.silent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +88,11 @@ def hooks_file(client: Client, target: SetupScope) -> ConfigFile | None:
 
 def own_files(client: Client, target: SetupScope) -> list[tuple[OwnFile, ConfigFile]]:
     """Return the files of a client that belong to postroom, with their paths in this scope."""
-    found = [(one, one.user if target.scope == "user" else one.project) for one in client.own_files]
-    return [(one, config_file(path, target)) for one, path in found if path is not None]
+    items = [
+        (own_file, own_file.user if target.scope == "user" else own_file.project)
+        for own_file in client.own_files
+    ]
+    return [(own_file, config_file(path, target)) for own_file, path in items if path is not None]
 
 
 def switch(client: Client, target: SetupScope) -> tuple[ConfigFile, list[ConfigEdit]] | None:
@@ -109,7 +112,9 @@ def config_file(config_path: ConfigPath, target: SetupScope) -> ConfigFile:
     base = places.absolute(named, target.environment) if named else _base(config_path, target)
     folder = base if named else base / config_path.folder
     candidates = [folder / name for name in config_path.names]
-    return ConfigFile(next((one for one in candidates if one.exists()), candidates[0]), base)
+    return ConfigFile(
+        next((candidate for candidate in candidates if candidate.exists()), candidates[0]), base
+    )
 
 
 def _base(config_path: ConfigPath, target: SetupScope) -> Path:
@@ -141,9 +146,9 @@ def is_installed(client: Client, target: SetupScope) -> bool:
 
 
 def _stands_in(client: Client, target: SetupScope) -> bool:
-    found = servers_file(client, target)
+    config_file = servers_file(client, target)
     try:
-        return json_edit.find(look(found.path, found.base).text, client.known_by) is not None
+        return json_edit.find(look(config_file.path, config_file.base).text, client.known_by) is not None
     except (ClientFileRefused, NotJson):
         return False
 
@@ -154,18 +159,18 @@ def chosen(names: list[str], target: SetupScope) -> list[Client]:
     Raises:
         InvalidArgument: There is no client with this name.
     """
-    known = {one.name: one for one in CLIENTS}
+    by_name = {client.name: client for client in CLIENTS}
     for name in names:
-        if name not in known:
+        if name not in by_name:
             raise InvalidArgument(
-                f"unknown client {name!r}", value=name, remedy=f"use one of {', '.join(known)}"
+                f"unknown client {name!r}", value=name, remedy=f"use one of {', '.join(by_name)}"
             )
     if names:
-        return [known[name] for name in dict.fromkeys(names)]
-    fits = [one for one in CLIENTS if target.scope == "user" or one.project is not None]
-    found = [one for one in fits if is_installed(one, target)]
-    special = {one.user for one in found if one.known_by}
-    return [one for one in found if one.known_by or one.user not in special]
+        return [by_name[name] for name in dict.fromkeys(names)]
+    fits = [client for client in CLIENTS if target.scope == "user" or client.project is not None]
+    clients = [client for client in fits if is_installed(client, target)]
+    special = {client.user for client in clients if client.known_by}
+    return [client for client in clients if client.known_by or client.user not in special]
 
 
 def command_path(environment: Mapping[str, str]) -> str | None:

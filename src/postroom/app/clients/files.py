@@ -59,10 +59,10 @@ def look(path: Path, base: Path) -> Found:
         if not place.is_relative_to(real(base)):
             raise refused(path, f"it is a link to {place}, outside {base}")
         try:
-            found = place.stat()
+            value = place.stat()
         except FileNotFoundError:
             return Found(path=place, content=None)
-        return _looked_into(path, place, found)
+        return _looked_into(path, place, value)
     except OSError as error:
         raise refused(path, f"it cannot be read: {error}") from error
 
@@ -117,7 +117,7 @@ def back_up(found: Found, target: Path) -> None:
 def missing_folders(found: Found) -> list[Path]:
     """Return the folders that a file needs and that do not exist, outermost first."""
     folder = found.path.parent
-    return [one for one in reversed((folder, *folder.parents)) if not one.exists()]
+    return [path for path in reversed((folder, *folder.parents)) if not path.exists()]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,8 +166,8 @@ def drafted(found: Found, text: str) -> Draft:
     draft = Draft(found=found, path=_drafts(found)[0], made=missing_folders(found))
     try:
         with _told(found.path):
-            for one in draft.made:
-                one.mkdir(mode=0o700)
+            for path in draft.made:
+                path.mkdir(mode=0o700)
             remove_drafts(found)
             _write_new(draft.path, text.encode("utf-8"), mode=found.mode, owner=found.owner)
     except BaseException:
@@ -185,7 +185,7 @@ def _drafts(found: Found) -> tuple[Path, str]:
 def remove_drafts(found: Found) -> None:
     """Remove the drafts of a file that killed processes left."""
     folder, name = found.path.parent, _drafts(found)[1]
-    for old in [one for one in folder.glob(".*") if one.name.startswith(name)]:
+    for old in [path for path in folder.glob(".*") if path.name.startswith(name)]:
         old.unlink()
 
 

@@ -51,14 +51,14 @@ def take(text: str, applied: AppliedEdit) -> tuple[str, bool]:
     if applied.kind == "item":
         return _without_items(text, applied), False
     if applied.sign:
-        found = next(iter(items(text, applied.path, applied.sign)), None)
+        node = next(iter(items(text, applied.path, applied.sign)), None)
     else:
-        found = find(text, applied.path)
-    if found is None:
+        node = find(text, applied.path)
+    if node is None:
         return text, False
     if applied.kind == "replaced":
-        return text[: found.start] + applied.was + text[found.end :], False
-    if applied.kind == "container" and not found.is_bare:
+        return text[: node.start] + applied.was + text[node.end :], False
+    if applied.kind == "container" and not node.is_bare:
         return text, True
     return _cut(text, applied.path[:-1], applied.path[-1], applied), False
 
@@ -121,23 +121,23 @@ def _without_root(text: str, applied: AppliedEdit) -> tuple[str, bool]:
 def _put_last(text: str, edit: ConfigEdit) -> tuple[str, AppliedEdit | None]:
     if edit.key:
         path = (*edit.path, edit.key)
-        found = find(text, path)
-        if found is None:
+        node = find(text, path)
+        if node is None:
             text, applied = _insert(text, edit.path, json.dumps(edit.key) + ": ", edit.value)
             return text, replace(applied, kind="entry", path=path)
     else:
         path = edit.path
-        found = next(iter(items(text, path, edit.sign)), None)
-        if found is None:
+        node = next(iter(items(text, path, edit.sign)), None)
+        if node is None:
             text, applied = _insert(text, path, "", edit.value)
             return text, replace(applied, kind="item", path=path)
-    present = found.value()
+    present = node.value()
     if fits(present, edit):
         return text, None
-    was = text[found.start : found.end]
-    shown = _shown(mended(present, edit), text, found.start, in_lines=_begins_line(text, found.start))
+    was = text[node.start : node.end]
+    shown = _shown(mended(present, edit), text, node.start, in_lines=_begins_line(text, node.start))
     applied = AppliedEdit(client="", kind="replaced", path=path, was=was)
-    return text[: found.start] + shown + text[found.end :], applied
+    return text[: node.start] + shown + text[node.end :], applied
 
 
 def _insert(text: str, path: tuple[str, ...], name: str, value: object = None) -> tuple[str, AppliedEdit]:
@@ -190,7 +190,7 @@ def _rendered(value: object, text: str, indent: str, *, in_lines: bool) -> str:
 def _dumped(value: object, indent: str | None) -> str:
     """Return a value as JSON; a lone surrogate in a person's entry stays an escape."""
     shown = json.dumps(value, ensure_ascii=False, indent=indent)
-    halves = any("\ud800" <= one <= "\udfff" for one in shown)
+    halves = any("\ud800" <= value <= "\udfff" for value in shown)
     return json.dumps(value, indent=indent) if halves else shown
 
 
@@ -216,9 +216,9 @@ def _indent_of_line(text: str, at: int) -> str:
 
 def _unit(text: str) -> str:
     """Return the indent that the document uses for one level."""
-    for found in _OPENED.finditer(text):
-        if len(found[2]) > len(found[1]) and found[2].startswith(found[1]):
-            return found[2][len(found[1]) :]
+    for match in _OPENED.finditer(text):
+        if len(match[2]) > len(match[1]) and match[2].startswith(match[1]):
+            return match[2][len(match[1]) :]
     return _INDENT
 
 
@@ -230,7 +230,7 @@ def _line_end(text: str) -> str:
 def _without_items(text: str, applied: AppliedEdit) -> str:
     while items(text, applied.path, applied.sign):
         array = find(text, applied.path)
-        index = next(i for i, one in enumerate(array.children) if bears(one.node.value(), applied.sign))  # type: ignore[union-attr]  # it has items
+        index = next(i for i, item in enumerate(array.children) if bears(item.node.value(), applied.sign))  # type: ignore[union-attr]  # it has items
         text = _without_item(text, array, index, applied)  # type: ignore[arg-type]  # as above
     return text
 
@@ -240,7 +240,7 @@ def _without_item(text: str, array: Node, index: int, applied: AppliedEdit) -> s
     for child in array.children[index].node.children:
         if child.node.kind != "array":
             continue
-        ours = [i for i, one in enumerate(child.node.children) if bears(one.node.value(), applied.sign)]
+        ours = [i for i, child in enumerate(child.node.children) if bears(child.node.value(), applied.sign)]
         if ours and len(ours) < len(child.node.children):
             return _cut_child(text, child.node, ours[0], replace(applied, before="", after=""))
     return _cut_child(text, array, index, applied)
@@ -300,7 +300,7 @@ def _cut_start(text: str, holder: Node, child: Child) -> int:
 
 def _ends_comment(text: str, holder: Node, child: Child, at: int) -> bool:
     """Return whether a line comment ends directly before a child."""
-    earlier = [one for one in holder.children if one.start < child.start]
+    earlier = [item for item in holder.children if item.start < child.start]
     last = holder.start + 1 if not earlier else (earlier[-1].comma or earlier[-1].end) + 1
-    comments = [found for found in _COMMENT.finditer(text, last, at) if found[0].startswith("//")]
+    comments = [match for match in _COMMENT.finditer(text, last, at) if match[0].startswith("//")]
     return bool(comments) and comments[-1].end() == at

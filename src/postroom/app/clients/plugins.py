@@ -75,14 +75,16 @@ def _as_plugin(client: Client, hooks: Hooks) -> Client:
 
 
 AS_PLUGINS: Final = {
-    one.name: _as_plugin(one, one.hooks) for one in CLIENTS if one.name == "claude" and one.hooks is not None
+    client.name: _as_plugin(client, client.hooks)
+    for client in CLIENTS
+    if client.name == "claude" and client.hooks is not None
 }
 """The clients that can be set up in another form, by name."""
 
 
 def forms(client: Client, target: SetupScope) -> list[Client]:
     """Return the forms in which a client can be set up, whichever is in place now; the plugin comes first."""
-    usual = next(one for one in CLIENTS if one.name == client.name)
+    usual = next(item for item in CLIENTS if item.name == client.name)
     other = AS_PLUGINS.get(client.name)
     return [other, usual] if other is not None and target.scope == "user" else [usual]
 
@@ -109,12 +111,12 @@ def _why_no_plugin(client: Client, target: SetupScope) -> str:
     program = shutil.which(client.programs[0], path=target.environment.get("PATH"))
     if program is None:
         return f"{client.title} is not on the PATH, so setup wrote its settings instead of a plugin"
-    code, said = _run(target, program, "plugin", "list", "--json")
-    if code == 0 and _holds_list(said):
+    code, text = _run(target, program, "plugin", "list", "--json")
+    if code == 0 and _holds_list(text):
         return ""
     return (
         f"{client.title} has no plugins, so setup wrote its settings: expected a JSON list from "
-        f"`{client.programs[0]} plugin list --json`, found {shown(code, said)}"
+        f"`{client.programs[0]} plugin list --json`, found {shown(code, text)}"
     )
 
 
@@ -136,10 +138,10 @@ def make_known(client: Client, target: SetupScope) -> str:
     assert client.market is not None  # noqa: S101 - a form as a plugin has one
     folder = config_file(client.market, target).path
     words = (client.programs[0], "plugin", "marketplace", "add", "--scope", "local", str(folder))
-    code, said = _run(target, *words)
+    code, text = _run(target, *words)
     if code == 0:
         return ""
-    return f"{client.title}: expected exit code 0 from `{' '.join(words)}`, found {shown(code, said)}"
+    return f"{client.title}: expected exit code 0 from `{' '.join(words)}`, found {shown(code, text)}"
 
 
 def forget(client: Client, target: SetupScope) -> None:
@@ -165,7 +167,7 @@ def _is_any_there(file: ConfigFile, edits: list[ConfigEdit]) -> bool:
 
 def _run(target: SetupScope, program: str, *words: str) -> tuple[int, str]:
     """Run the client in a temporary folder; return its exit code and output."""
-    found = shutil.which(program, path=target.environment.get("PATH"))
-    if found is None:
+    executable = shutil.which(program, path=target.environment.get("PATH"))
+    if executable is None:
         return 127, f"{program} is not on the PATH"
-    return target.ask(found, *words)
+    return target.ask(executable, *words)

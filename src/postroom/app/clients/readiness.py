@@ -91,13 +91,13 @@ def to_do(client: Client, target: SetupScope) -> list[ToDo]:
     made, program = client.asks, _program(client, target)
     if made is None or program is None or program in target.silent:  # this has already been reported
         return []
-    found = [_login(made, program, target)]
+    to_dos = [_login(made, program, target)]
     if made.lists_servers and program not in target.silent:
         if target.scope == "project":
-            found.append(_folder(made, program, target))
+            to_dos.append(_folder(made, program, target))
         elif not made.oldest:  # other clients were asked before, or will be asked about the login
-            found.append(_version(made, program, target)[1])
-    return [one for one in found if one is not None]
+            to_dos.append(_version(made, program, target)[1])
+    return [to_do for to_do in to_dos if to_do is not None]
 
 
 def release_of(client: Client, target: SetupScope) -> Release | None:
@@ -126,15 +126,17 @@ def release_of(client: Client, target: SetupScope) -> Release | None:
 
 def _program(client: Client, target: SetupScope) -> str | None:
     path = target.environment.get("PATH")
-    return next((found for name in client.programs if (found := shutil.which(name, path=path))), None)
+    return next(
+        (executable for name in client.programs if (executable := shutil.which(name, path=path))), None
+    )
 
 
 def _refuse_missing(client: Client, target: SetupScope) -> None:
-    folders = [config_file(one, target).path for one in client.folders]
-    known = [*folders, servers_file(client, target).path] if client.programs or folders else []
-    if not known or _program(client, target) or any(one.exists() for one in known):
+    folders = [config_file(folder, target).path for folder in client.folders]
+    known_paths = [*folders, servers_file(client, target).path] if client.programs or folders else []
+    if not known_paths or _program(client, target) or any(path.exists() for path in known_paths):
         return
-    expected = [f"`{name}` on the PATH" for name in client.programs] + [f"{one}" for one in folders]
+    expected = [f"`{name}` on the PATH" for name in client.programs] + [f"{folder}" for folder in folders]
     raise ClientUnfit(
         f"{client.title} is not installed: expected {' or '.join(expected)}, found neither",
         value=client.name,
@@ -143,17 +145,17 @@ def _refuse_missing(client: Client, target: SetupScope) -> None:
 
 
 def _numbers(version: str) -> list[int]:
-    return [int(one) for one in re.findall(r"\d+", version)[:3]]
+    return [int(item) for item in re.findall(r"\d+", version)[:3]]
 
 
 def _version(made: ClientProgram, program: str, target: SetupScope) -> tuple[str, ToDo | None]:
     """Return the version that a client reports, or the step for its user if it reports none."""
     if program not in target.versions:
         target.versions[program] = target.ask(program, "--version")
-    code, said = target.versions[program]
-    if version := version_in(said) if code == 0 else "":
+    code, text = target.versions[program]
+    if version := version_in(text) if code == 0 else "":
         return version, None
-    return "", _unknown(made, f"a version from `{made.program} --version`", shown(code, said))
+    return "", _unknown(made, f"a version from `{made.program} --version`", shown(code, text))
 
 
 def _unknown(made: ClientProgram, expected: str, found: str) -> ToDo:
@@ -167,13 +169,13 @@ def _unknown(made: ClientProgram, expected: str, found: str) -> ToDo:
 def _login(made: ClientProgram, program: str, target: SetupScope) -> ToDo | None:
     environment = target.environment
     if made is CLAUDE:
-        is_in, expected, said = _login_of_claude(program, target)
+        is_in, expected, text = _login_of_claude(program, target)
     elif made is CODEX and not environment.get("CODEX_API_KEY"):
-        is_in, expected, said = account(program, target)
+        is_in, expected, text = account(program, target)
     else:
         return None
     if is_in is None:
-        return _unknown(made, expected, said) if expected else None
+        return _unknown(made, expected, text) if expected else None
     if is_in:
         return None
     detail = f"written, logged out: {made.title} reports that it has neither a login nor a key"
@@ -183,36 +185,36 @@ def _login(made: ClientProgram, program: str, target: SetupScope) -> ToDo | None
 def _login_of_claude(program: str, target: SetupScope) -> tuple[bool | None, str, str]:
     """Return whether a user is logged in (None if unknown), and the expected and the actual output."""
     ask = partial(asked, target.environment, program, silent=target.silent)
-    code, said = ask("auth", "status", "--help")
-    if "auth status" not in said:
-        if code == 0 and "usage:" in said.lower():  # an older release would take the question for a prompt
+    code, text = ask("auth", "status", "--help")
+    if "auth status" not in text:
+        if code == 0 and "usage:" in text.lower():  # an older release would take the question for a prompt
             return None, "", ""
         return (
             None,
             "the way to check the login in the output of `claude auth status --help`",
-            shown(code, said),
+            shown(code, text),
         )
-    code, said = ask("auth", "status")
+    code, text = ask("auth", "status")
     expected = "`loggedIn` in the output of `claude auth status`"
     try:
-        found = json.loads(said)["loggedIn"]
+        document = json.loads(text)["loggedIn"]
     except (ValueError, KeyError, TypeError):
-        found = None
-    return (found if isinstance(found, bool) else None), expected, shown(code, said)
+        document = None
+    return (document if isinstance(document, bool) else None), expected, shown(code, text)
 
 
 def _folder(made: ClientProgram, program: str, target: SetupScope) -> ToDo | None:
     words = (program, "mcp", "list")
-    code, said = asked({**target.environment, **_NOWHERE}, *words, cwd=target.project, silent=target.silent)
+    code, text = asked({**target.environment, **_NOWHERE}, *words, cwd=target.project, silent=target.silent)
     if code != 0:
-        return _unknown(made, f"a list in the output of `{made.program} mcp list`", shown(code, said))
-    lines = [line.strip() for line in said.splitlines() if re.match(rf"\W*{NAME}\b", line)]
+        return _unknown(made, f"a list in the output of `{made.program} mcp list`", shown(code, text))
+    lines = [line.strip() for line in text.splitlines() if re.match(rf"\W*{NAME}\b", line)]
     if any(not _HELD_BACK.search(line) for line in lines):
         return None
-    found = repr(lines[0][:_SHOWN]) if lines else "no such line"
+    value = repr(lines[0][:_SHOWN]) if lines else "no such line"
     return ToDo(
         kind="folder_untrusted",
         detail=f"written, folder not trusted: expected that `{made.program} mcp list` names {NAME} in "
-        f"{target.project}, found {found}",
+        f"{target.project}, found {value}",
         remedy=f"start `{made.program}` there, and trust the folder and its server",
     )

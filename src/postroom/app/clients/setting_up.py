@@ -86,21 +86,21 @@ def parts(  # noqa: PLR0913 - each is a choice of its own
         )
     wanted = {servers_file(client, target): client.edits(way, address, tools, target.scope)}
     file = hooks_file(client, target)
-    found: list[Part] = []
+    parts: list[Part] = []
     if hooks and file is not None:
         wanted.setdefault(file, []).extend(client.hook_edits())
         if client.extension_setting is not None and "extension" in extras:
             wanted[file].append(client.extension_setting)
     elif file is not None and file not in wanted:
-        found.append(Part(file=file, edits=tuple(client.hook_edits()), is_wanted=False))
-    found += [Part(file=file, edits=tuple(wants)) for file, wants in wanted.items()]
-    found += [
+        parts.append(Part(file=file, edits=tuple(client.hook_edits()), is_wanted=False))
+    parts += [Part(file=file, edits=tuple(wants)) for file, wants in wanted.items()]
+    parts += [
         Part(file=where, own=own, is_wanted=own.extra in extras if own.extra else hooks or not own.is_hook)
         for own, where in own_files(client, target)
     ]
     if switched := switch(client, target):
-        found.append(Part(file=switched[0], edits=tuple(switched[1])))
-    return found
+        parts.append(Part(file=switched[0], edits=tuple(switched[1])))
+    return parts
 
 
 def plan(client: Client, wanted: Iterable[Part], records: Records) -> list[Change]:
@@ -196,13 +196,15 @@ def _is_toml(path: Path) -> bool:
 
 
 def _planned(client: Client, part: Part, records: Records) -> Change:
-    found = files.look(part.file.path, part.file.base)
-    text = found.text
+    value = files.look(part.file.path, part.file.base)
+    text = value.text
     try:
         _require_own_form(client, text)
-        old = _still_true(records.get(found.path), found)
-        places = {(one.path, one.sign) if one.sign else ((*one.path, one.key), "") for one in part.edits}
-        if any((one.path, one.sign) not in places for one in old.of(client.name) if one.kind in _OURS):
+        old = _still_true(records.get(value.path), value)
+        places = {
+            (edit.path, edit.sign) if edit.sign else ((*edit.path, edit.key), "") for edit in part.edits
+        }
+        if any((edit.path, edit.sign) not in places for edit in old.of(client.name) if edit.kind in _OURS):
             # An earlier set-up wrote parts that this one does not need.
             cleared = _planned_removal(client, part, records)
             text, old = cleared.after or "", replace(cleared.record, made_file=old.made_file)
@@ -214,27 +216,31 @@ def _planned(client: Client, part: Part, records: Records) -> Change:
     except (NotJson, NotToml) as error:
         remedy = error.remedy if isinstance(error, NotToml) else ""
         raise files.refused(part.file.path, str(error), remedy) from error
-    known = {(applied.path, applied.sign) for applied in old.applied_edits if applied.kind in _CONTENT}
-    fresh = [one for one in applied_edits if one.kind != "replaced" or (one.path, one.sign) not in known]
+    known_values = {(applied.path, applied.sign) for applied in old.applied_edits if applied.kind in _CONTENT}
+    fresh = [
+        edit
+        for edit in applied_edits
+        if edit.kind != "replaced" or (edit.path, edit.sign) not in known_values
+    ]
     record = replace(
         old,
         clients=list(dict.fromkeys([*old.clients, client.name])),
         applied_edits=[*old.applied_edits, *fresh],
-        made_file=old.made_file or found.content is None,
+        made_file=old.made_file or value.content is None,
     )
-    after = None if found.content is None and not text else text
+    after = None if value.content is None and not text else text
     return Change(
-        path=part.file.path, found=found, after=after, before_record=records.get(found.path), record=record
+        path=part.file.path, found=value, after=after, before_record=records.get(value.path), record=record
     )
 
 
 def _planned_block(client: Client, part: Part, records: Records) -> Change:
     """Plan postroom's block, which replaces an earlier block or follows the existing text."""
     assert part.own is not None  # noqa: S101 - the caller looked
-    found = files.look(part.file.path, part.file.base)
-    old, text = records.get(found.path), found.text
+    value = files.look(part.file.path, part.file.base)
+    old, text = records.get(value.path), value.text
     begin, end = _block_in(text, part.own)
-    applied = [one for one in old.applied_edits if one.kind == "block"]
+    applied = [edit for edit in old.applied_edits if edit.kind == "block"]
     if begin == end:
         before = "" if not text else "\n" if text.endswith("\n") else "\n\n"
         applied = [AppliedEdit(client=client.name, kind="block", path=(), before=before)]
@@ -243,13 +249,13 @@ def _planned_block(client: Client, part: Part, records: Records) -> Change:
         old,
         clients=list(dict.fromkeys([*old.clients, client.name])),
         applied_edits=applied,
-        made_file=old.made_file or found.content is None,
+        made_file=old.made_file or value.content is None,
     )
     return Change(
         path=part.file.path,
-        found=found,
+        found=value,
         after=text[:begin] + part.own.text + text[end:],
-        before_record=records.get(found.path),
+        before_record=records.get(value.path),
         record=record,
     )
 
@@ -257,20 +263,20 @@ def _planned_block(client: Client, part: Part, records: Records) -> Change:
 def _planned_block_removal(client: Client, part: Part, records: Records) -> Change:
     """Plan the removal of postroom's block, unless another client also uses it."""
     assert part.own is not None  # noqa: S101 - the caller looked
-    found = files.look(part.file.path, part.file.base)
-    old = records.get(found.path)
+    value = files.look(part.file.path, part.file.base)
+    old = records.get(value.path)
     others = [name for name in old.clients if name != client.name]
-    text, applied = found.text, old.applied_edits
+    text, applied = value.text, old.applied_edits
     if not others:
         begin, end = _block_in(text, part.own)
         above = text[:begin]
         if begin != end:
-            above = above.removesuffix(next((one.before for one in applied if one.kind == "block"), ""))
+            above = above.removesuffix(next((edit.before for edit in applied if edit.kind == "block"), ""))
         text, applied = above + text[end:], []
-    is_gone = found.content is None or (old.made_file and not others and not text)
+    is_gone = value.content is None or (old.made_file and not others and not text)
     return Change(
         path=part.file.path,
-        found=found,
+        found=value,
         after=None if is_gone else text,
         before_record=old,
         record=replace(old, clients=others, applied_edits=applied),
@@ -291,28 +297,28 @@ def _block_in(text: str, own: OwnFile) -> tuple[int, int]:
 
 def _planned_whole(client: Client, part: Part, records: Records) -> Change:
     assert part.own is not None  # noqa: S101 - the caller looked
-    found = files.look(part.file.path, part.file.base)
-    old = records.get(found.path)
+    value = files.look(part.file.path, part.file.base)
+    old = records.get(value.path)
     record = replace(old, clients=[client.name])
-    if not old.clients and found.content is None:
+    if not old.clients and value.content is None:
         record = replace(record, made_file=True)
-    elif not old.clients and found.text != part.own.text:
-        stood = AppliedEdit(client=client.name, kind="file", path=(), was=found.text)
+    elif not old.clients and value.text != part.own.text:
+        stood = AppliedEdit(client=client.name, kind="file", path=(), was=value.text)
         record = replace(record, applied_edits=[stood])
-    return Change(path=part.file.path, found=found, after=part.own.text, before_record=old, record=record)
+    return Change(path=part.file.path, found=value, after=part.own.text, before_record=old, record=record)
 
 
 def _planned_whole_removal(client: Client, part: Part, records: Records) -> Change:
     assert part.own is not None  # noqa: S101 - the caller looked
-    found = files.look(part.file.path, part.file.base)
-    old = records.get(found.path)
-    stood = next((one.was for one in old.of(client.name) if one.kind == "file"), None)
-    after = None if found.content is None else found.text
+    value = files.look(part.file.path, part.file.base)
+    old = records.get(value.path)
+    stood = next((edit.was for edit in old.of(client.name) if edit.kind == "file"), None)
+    after = None if value.content is None else value.text
     if after is not None and (stood is not None or old.made_file or after == part.own.text):
         after = stood
     return Change(
         path=part.file.path,
-        found=found,
+        found=value,
         after=after,
         before_record=old,
         record=replace(old, clients=[], applied_edits=[]),
@@ -333,7 +339,7 @@ def _still_true(record: Record, found: Found) -> Record:
         return record
     if found.content is not None and record.clients and not record.applied_edits:
         return record
-    return Record(backups=record.backups, folders=[one for one in record.folders if one.exists()])
+    return Record(backups=record.backups, folders=[folder for folder in record.folders if folder.exists()])
 
 
 def _is_there(applied: AppliedEdit, found: Found) -> bool:
@@ -347,29 +353,29 @@ def _is_there(applied: AppliedEdit, found: Found) -> bool:
 
 
 def _planned_removal(client: Client, part: Part, records: Records) -> Change:
-    found = files.look(part.file.path, part.file.base)
-    old = records.get(found.path)
+    value = files.look(part.file.path, part.file.base)
+    old = records.get(value.path)
     others = [name for name in old.clients if name != client.name]
     known = client.name in old.clients
     applied_edits = old.of(client.name) if known else _applied_by_name(client, part)
-    text = found.text
+    text = value.text
     left: list[AppliedEdit] = []
     try:
-        for applied in reversed(applied_edits) if found.content is not None else ():
+        for applied in reversed(applied_edits) if value.content is not None else ():
             take = toml_edit.take if _is_toml(part.file.path) else json_edit.take
             text, stays = take(text, applied)
             if stays and others:
                 left.insert(0, applied)
     except (NotJson, NotToml) as error:
         raise files.refused(part.file.path, str(error)) from error
-    gone = found.content is None or (known and old.made_file and not others and text in ("", "\ufeff"))
-    kept = [applied for applied in old.applied_edits if applied.client != client.name] + [
+    gone = value.content is None or (known and old.made_file and not others and text in ("", "\ufeff"))
+    kept_applied_edits = [applied for applied in old.applied_edits if applied.client != client.name] + [
         replace(applied, client=others[0]) for applied in left
     ]
-    record = replace(old, clients=others, applied_edits=kept)
+    record = replace(old, clients=others, applied_edits=kept_applied_edits)
     return Change(
         path=part.file.path,
-        found=found,
+        found=value,
         after=None if gone else text,
         before_record=old,
         record=record,
@@ -381,12 +387,12 @@ def _applied_by_name(client: Client, part: Part) -> list[AppliedEdit]:
     """Return undo records for all parts that have postroom's name, for files without a record."""
     named = [edit for edit in part.edits if not edit.only_new]
     if _is_toml(part.file.path):
-        return [AppliedEdit(client=client.name, kind="table", path=(*one.path, one.key)) for one in named]
+        return [AppliedEdit(client=client.name, kind="table", path=(*edit.path, edit.key)) for edit in named]
     return [
-        AppliedEdit(client=client.name, kind="item", path=one.path, sign=one.sign)
-        if one.sign
-        else AppliedEdit(client=client.name, kind="entry", path=(*one.path, one.key))
-        for one in named
+        AppliedEdit(client=client.name, kind="item", path=edit.path, sign=edit.sign)
+        if edit.sign
+        else AppliedEdit(client=client.name, kind="entry", path=(*edit.path, edit.key))
+        for edit in named
     ]
 
 
@@ -401,7 +407,9 @@ def _made_ready(change: Change, records: Records, now: int, drafts: list[Draft])
         return change
     backup = None
     if not change.is_removal:
-        is_first = not change.record.made_file and not any(one.exists() for one in change.record.backups)
+        is_first = not change.record.made_file and not any(
+            backup.exists() for backup in change.record.backups
+        )
         backup = files.backup_place(change.found, now) if is_first else None
         record = replace(
             change.record,
@@ -421,7 +429,7 @@ def _made_ready(change: Change, records: Records, now: int, drafts: list[Draft])
 
 
 def _put_in_place(change: Change, records: Records, drafts: list[Draft]) -> None:
-    draft = next((one for one in drafts if one.found is change.found), None)
+    draft = next((draft for draft in drafts if draft.found is change.found), None)
     if draft is not None:
         draft.put()
     elif not change.is_none:

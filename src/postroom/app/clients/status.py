@@ -75,23 +75,23 @@ def status_of(client: Client, target: SetupScope, address: str, records: Records
         InvalidArgument: The client has no configuration for the scope.
     """
     look = _Look(client, target, records)
-    found, findings = look.entry(address)
-    hooks, more = look.hooks(found)
+    fields, findings = look.entry(address)
+    hooks, more = look.hooks(fields)
     findings += more or (look.trust() if hooks else [])
     serves, more = look.own()
     hooks, findings = hooks or serves, findings + more
-    is_told = any(one.drift == "hooks_unknown" for one in findings)
-    findings += look.to_do() if found is not None and not is_told else []
+    is_told = any(finding.drift == "hooks_unknown" for finding in findings)
+    findings += look.to_do() if fields is not None and not is_told else []
     state: State = "not set up" if is_installed(client, target) else "not installed"
-    if findings and (found is not None or hooks or is_recorded(client, target, records)):
+    if findings and (fields is not None or hooks or is_recorded(client, target, records)):
         state = "drifted"
-    elif found is not None:
+    elif fields is not None:
         state = "set up"
     return ClientStatus(
         client=client.name,
         state=state,
-        way=_way(found),
-        tools=None if found is None else tools_of(found),
+        way=_way(fields),
+        tools=None if fields is None else tools_of(fields),
         hooks=hooks,
         extras=extras_in_place(client, target, records),
         release=release_of(client, target),
@@ -114,9 +114,9 @@ def is_recorded(client: Client, target: SetupScope, records: Records) -> bool:
     Raises:
         InvalidArgument: The client has no configuration for the scope.
     """
-    found = [servers_file(client, target), hooks_file(client, target)]
-    found += [where for _, where in own_files(client, target)]
-    paths = [files.real(file.path) for file in found if file is not None]
+    config_files = [servers_file(client, target), hooks_file(client, target)]
+    config_files += [where for _, where in own_files(client, target)]
+    paths = [files.real(file.path) for file in config_files if file is not None]
     return any(client.name in records.get(path).clients for path in paths)
 
 
@@ -130,15 +130,15 @@ def entry_of(client: Client, file: ConfigFile) -> Mapping[str, object] | None:
     text = files.look(file.path, file.base).text
     try:
         if file.path.suffix == ".toml":
-            found = toml_edit.find(text, path)
+            result = toml_edit.find(text, path)
         else:
             require_form(text, client.json_form, client.title)
             node = json_edit.find(text, path)
-            found = None if node is None else node.value()
+            result = None if node is None else node.value()
     except (NotJson, NotToml) as error:
         raise files.refused(file.path, str(error)) from error
-    if found is None or isinstance(found, Mapping):
-        return found
+    if result is None or isinstance(result, Mapping):
+        return result
     raise files.refused(file.path, f"`{'.'.join(path)}` is not an entry of a server")
 
 
@@ -178,24 +178,24 @@ class _Look:
         """Return postroom's entry and its findings."""
         file = servers_file(self.client, self.target)
         try:
-            found = entry_of(self.client, file)
+            entry = entry_of(self.client, file)
         except ClientFileRefused as error:
             return None, [self._unreadable(file.path, error)]
-        if found is None:
+        if entry is None:
             recorded = self.client.name in self.records.get(files.real(file.path)).clients
             detail = f"the entry {NAME} is missing"
             return None, [self._finding("missing", file.path, detail)] if recorded else []
         if self._stands_twice(file):
             detail = f"the entry {NAME} exists twice, and the last one counts"
-            return found, [self._finding("duplicate", file.path, detail, _asked(found))]
-        if self._fits(found, address):
-            return found, []
-        named = address_of(found)
-        if named and self._fits(found, named):
+            return entry, [self._finding("duplicate", file.path, detail, _asked(entry))]
+        if self._fits(entry, address):
+            return entry, []
+        named = address_of(entry)
+        if named and self._fits(entry, named):
             detail = f"the entry {NAME} points to {named}, but the server is at {address}"
-            return found, [self._finding("old_address", file.path, detail, f"{_asked(found)} --http")]
+            return entry, [self._finding("old_address", file.path, detail, f"{_asked(entry)} --http")]
         detail = f"the entry {NAME} was changed and differs from what setup writes"
-        return found, [self._finding("changed", file.path, detail, _asked(found))]
+        return entry, [self._finding("changed", file.path, detail, _asked(entry))]
 
     def hooks(self, entry: Mapping[str, object] | None) -> tuple[bool, list[Finding]]:
         """Return whether postroom's hooks are in place, and the findings about them.
@@ -216,15 +216,15 @@ class _Look:
             return False, [self._unreadable(file.path, error)] if expected and not same else []
         if set(present.values()) == {"lost"} and not expected:
             return False, []
-        told: dict[Drift, tuple[str, str]] = {
+        fields: dict[Drift, tuple[str, str]] = {
             "hooks_missing": ("lost", "no postroom hook for"),
             "hooks_changed": ("changed", "the postroom hook was changed for"),
             "duplicate": ("doubled", "the postroom hook exists more than once for"),
         }
         return set(present.values()) != {"lost"}, [
             self._finding(drift, file.path, f"{words} {', '.join(dict.fromkeys(events))}", _asked(entry))
-            for drift, (how, words) in told.items()
-            if (events := [event for (event, _), found in present.items() if found == how])
+            for drift, (how, words) in fields.items()
+            if (events := [event for (event, _), value in present.items() if value == how])
         ]
 
     def trust(self) -> list[Finding]:
@@ -248,8 +248,8 @@ class _Look:
         """Return the steps that the client asks of its user."""
         file = servers_file(self.client, self.target).path
         return [
-            Finding(drift=one.kind, file=file, detail=one.detail, remedy=one.remedy)
-            for one in to_do(self.client, self.target)
+            Finding(drift=item.kind, file=file, detail=item.detail, remedy=item.remedy)
+            for item in to_do(self.client, self.target)
         ]
 
     def own(self) -> tuple[bool, list[Finding]]:
@@ -258,14 +258,14 @@ class _Look:
         for own, where in own_files(self.client, self.target):
             expected = self.client.name in self.records.get(files.real(where.path)).clients
             try:
-                found = files.look(where.path, where.base)
+                value = files.look(where.path, where.base)
             except ClientFileRefused as error:
                 findings += [self._unreadable(where.path, error)] if expected else []
                 continue
-            serves = serves or (own.is_hook and found.content is not None)
-            if not expected or (own.text in found.text if own.is_block else found.text == own.text):
+            serves = serves or (own.is_hook and value.content is not None)
+            if not expected or (own.text in value.text if own.is_block else value.text == own.text):
                 continue
-            gone = found.content is None
+            gone = value.content is None
             detail = (
                 "postroom's file is missing"
                 if gone
@@ -285,10 +285,10 @@ class _Look:
         file, wanted = switched
         try:
             text = files.look(file.path, file.base).text
-            found = [json_edit.find(text, (*edit.path, edit.key)) for edit in wanted]
+            found_nodes = [json_edit.find(text, (*edit.path, edit.key)) for edit in wanted]
         except (ClientFileRefused, NotJson) as error:
             return [self._unreadable(file.path, error)]
-        if all(node and fits(node.value(), edit) for node, edit in zip(found, wanted, strict=True)):
+        if all(node and fits(node.value(), edit) for node, edit in zip(found_nodes, wanted, strict=True)):
             return []
         return [self._finding("missing", file.path, "postroom's plugin is not enabled there")]
 
@@ -326,11 +326,11 @@ def _hook_state(text: str, edit: ConfigEdit) -> Literal["lost", "changed", "doub
     Raises:
         NotJson: The text cannot be read, or has another type of value at the hook's place.
     """
-    found = json_edit.items(text, edit.path, edit.sign)
+    items = json_edit.items(text, edit.path, edit.sign)
     document = read(text)
-    if not found or document is None:
+    if not items or document is None:
         return "lost"
     words = [node.plain for node in nodes(document) if isinstance(node.plain, str)]
     if sum(edit.sign in word for word in words) > 1:
         return "doubled"
-    return "good" if fits(found[0].value(), edit) else "changed"
+    return "good" if fits(items[0].value(), edit) else "changed"

@@ -155,13 +155,13 @@ class Client:
         entry |= self.granted if scope == "user" else {}
         wanted = [ConfigEdit(path=self.path, key=NAME, value=entry)]
         if way == "http" and self.asks_for_token:
-            asked = {
+            arguments = {
                 "type": "promptString",
                 "id": INPUT,
                 "description": "The token of the postroom server",
                 "password": True,
             }
-            wanted.append(ConfigEdit(path=("inputs",), value=asked, sign=INPUT))
+            wanted.append(ConfigEdit(path=("inputs",), value=arguments, sign=INPUT))
         return wanted
 
     def switch_edits(self, folder: Path) -> list[ConfigEdit]:

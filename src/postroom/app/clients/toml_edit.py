@@ -34,12 +34,12 @@ def put(text: str, edit: ConfigEdit, client: str) -> tuple[str, list[AppliedEdit
         NotToml: The text cannot be parsed, or no such table can be added to it.
     """
     path = (*edit.path, edit.key)
-    found = find(text, path)
-    if found is not None and fits(found, edit):
+    value = find(text, path)
+    if value is not None and fits(value, edit):
         return text, []
     end = _line_end(text)
     lines = _lines(edit.value, end)
-    if found is None:
+    if value is None:
         before = _separator(text, end)
         result = f"{text}{before}[{'.'.join(path)}]{end}{lines}"
         _require_open(text, result, edit)
@@ -79,14 +79,14 @@ def find(text: str, path: tuple[str, ...]) -> object:
     Raises:
         NotToml: The text cannot be read, or a value on the path is not a table.
     """
-    found: object = _read(text)
+    result: object = _read(text)
     for depth, key in enumerate(path):
-        if not isinstance(found, Mapping):
+        if not isinstance(result, Mapping):
             raise NotToml(f"`{'.'.join(path[:depth])}` is not a table")
-        found = found.get(key)
-        if found is None:
+        result = result.get(key)
+        if result is None:
             return None
-    return found
+    return result
 
 
 def _require_open(text: str, result: str, edit: ConfigEdit) -> None:
@@ -128,7 +128,7 @@ def _read(text: str) -> dict[str, object]:
 def _lines(value: object, end: str) -> str:
     """Return the lines of a table of plain values; JSON writes these as TOML does."""
     assert isinstance(value, Mapping)  # noqa: S101 - our own table of clients
-    return "".join(f"{key} = {json.dumps(one, ensure_ascii=False)}{end}" for key, one in value.items())
+    return "".join(f"{key} = {json.dumps(item, ensure_ascii=False)}{end}" for key, item in value.items())
 
 
 def _separator(text: str, end: str) -> str:
@@ -208,10 +208,10 @@ def _require_same(after: str, before: str, path: tuple[str, ...]) -> None:
 
 def _apart_from(document: dict[str, object], path: tuple[str, ...]) -> object:
     """Return a document without the value at a path and without tables that are then empty."""
-    found = {key: value for key, value in document.items() if key != path[0]}
+    by_key = {key: value for key, value in document.items() if key != path[0]}
     inner = document.get(path[0])
     if len(path) > 1 and isinstance(inner, dict) and (left := _apart_from(inner, path[1:])):
-        found[path[0]] = left
+        by_key[path[0]] = left
     elif len(path) > 1 and inner is not None and not isinstance(inner, dict):
-        found[path[0]] = inner
-    return found
+        by_key[path[0]] = inner
+    return by_key

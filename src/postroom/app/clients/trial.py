@@ -71,10 +71,10 @@ async def _tried(client: Client, entry: Mapping[str, object], environment: Mappi
         health = await mcp.call_tool("health_check", {})
         if health.is_error:
             raise ConfigError(f"health_check failed: {health.content}")
-        found = health.structured_content or {}
+        content = health.structured_content or {}
         return Trial(
             state="answered",
-            detail=f"{len(listed)} tools, health {found.get('status', 'unknown')}",
+            detail=f"{len(listed)} tools, health {content.get('status', 'unknown')}",
         )
 
 
@@ -98,18 +98,20 @@ def _headers(client: Client, entry: Mapping[str, object], environment: Mapping[s
     token = environment.get(TOKEN_NAME, "")
     if variable := entry.get("bearer_token_env_var"):
         return {"Authorization": f"Bearer {environment.get(str(variable), '')}"}
-    found = entry.get("headers")
-    written = found if isinstance(found, Mapping) else {}
+    headers = entry.get("headers")
+    written = headers if isinstance(headers, Mapping) else {}
     return {str(name): str(value).replace(client.token, token) for name, value in written.items()}
 
 
 def _command(entry: Mapping[str, object], environment: Mapping[str, str]) -> StdioServerParameters:
     command, arguments = entry.get("command"), entry.get("args", [])
-    words = [str(one) for one in (command if isinstance(command, list) else [command])]
-    words += [str(one) for one in (arguments if isinstance(arguments, list) else [])]
+    words = [str(item) for item in (command if isinstance(command, list) else [command])]
+    words += [str(argument) for argument in (arguments if isinstance(arguments, list) else [])]
     added = entry.get("env", entry.get("environment", {}))
-    given = {str(name): str(value) for name, value in added.items()} if isinstance(added, Mapping) else {}
-    return StdioServerParameters(command=words[0], args=words[1:], env={**environment, **given})
+    given_fields = (
+        {str(name): str(value) for name, value in added.items()} if isinstance(added, Mapping) else {}
+    )
+    return StdioServerParameters(command=words[0], args=words[1:], env={**environment, **given_fields})
 
 
 def _told(error: BaseException) -> str:

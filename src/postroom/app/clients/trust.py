@@ -49,16 +49,16 @@ def hook_trust(client: Client, target: SetupScope) -> HookTrust | None:
     except (OSError, ValueError) as error:
         return HookTrust(trouble=_trouble(client, "", str(error)))
     try:
-        ours = [one for entry in answer.result["data"] for one in entry["hooks"] if _is_ours(client, one)]
-        told = [(str(one["eventName"]), str(one["trustStatus"]), bool(one["enabled"])) for one in ours]
+        ours = [hook for entry in answer.result["data"] for hook in entry["hooks"] if _is_ours(client, hook)]
+        values = [(str(item["eventName"]), str(item["trustStatus"]), bool(item["enabled"])) for item in ours]
     except (KeyError, TypeError, AttributeError):
-        ours, told = [], []
+        ours, values = [], []
     if not ours:
         return HookTrust(trouble=_trouble(client, version, _shown(answer)))
     return HookTrust(
         untrusted=tuple(
             f"{event} ({trust if enabled else 'disabled'})"
-            for event, trust, enabled in told
+            for event, trust, enabled in values
             if trust not in TRUSTED or not enabled
         )
     )

@@ -34,7 +34,7 @@ class Assignment:
         self.name = environment["POSTROOM_AGENT"]
         self.run = environment["POSTROOM_RUN"]
         self.folder = Path.cwd()
-        self.answer = found[1] if (found := _ANSWER.search(mail)) else None
+        self.answer = match[1] if (match := _ANSWER.search(mail)) else None
         """The person's answer to this run's question, yes or no; None before the run has asked."""
         self._server = Server.find()
 
@@ -49,7 +49,7 @@ class Assignment:
     def task(self) -> dict[str, Any] | None:
         """Return the task that this agent holds."""
         claimed = show.items(self.look("list_tasks", state="claimed")["tasks"])
-        return next((one for one in claimed if one["holder"] == self.name), None)
+        return next((item for item in claimed if item["holder"] == self.name), None)
 
 
 def work(assignment: Assignment) -> str:
@@ -58,7 +58,7 @@ def work(assignment: Assignment) -> str:
     if task is None:
         return "I hold no task."
     held = {"task_id": task["id"], "epoch": task["epoch"]}
-    mine = next(one for one in repository.WORKS if one.title == task["title"])
+    mine = next(work for work in repository.WORKS if work.title == task["title"])
     if mine is repository.COMMIT:
         return _commit(assignment, held)
     if mine is repository.SAVE and not (assignment.folder / mine.path).exists():
@@ -68,12 +68,12 @@ def work(assignment: Assignment) -> str:
         _await_the_other(assignment)
     if not passes:
         raise SystemExit(f"test_shop.{mine.test} fails: my change of {mine.path} is wrong")
-    said = f"{mine.path} passes test_shop.{mine.test}." if mine.test else f"{mine.path} is written."
+    text = f"{mine.path} passes test_shop.{mine.test}." if mine.test else f"{mine.path} is written."
     output = "OK" if mine.test else ""
     assignment.call(
-        "done_task", **held, output=output, message=said, idempotency_key=f"done/{assignment.run}"
+        "done_task", **held, output=output, message=text, idempotency_key=f"done/{assignment.run}"
     )
-    return said
+    return text
 
 
 def _meet(assignment: Assignment) -> None:
@@ -81,7 +81,7 @@ def _meet(assignment: Assignment) -> None:
     wanted = {"paths": [repository.BASKET], "reason": "the discount could be here, too"}
     answer = assignment.call("file_reservation_paths", **wanted)
     assignment.call("release_file_reservations", paths=[repository.BASKET])
-    holders = [holder["agent"] for one in answer["conflicts"] for holder in one["holders"]]
+    holders = [holder["agent"] for conflict in answer["conflicts"] for holder in conflict["holders"]]
     print(f"{', '.join(holders) or 'Nobody'} holds {repository.BASKET}: I work in my own file.")
 
 
@@ -90,8 +90,8 @@ def _await_the_other(assignment: Assignment) -> None:
     for _ in range(_LOOKS):
         made = assignment.look("fetch_events", kinds=["reservation.made"], limit=1000)["events"]
         if any(
-            one["agent"] == SECOND and one["detail"].get("path") == repository.BASKET
-            for one in show.items(made)
+            item["agent"] == SECOND and item["detail"].get("path") == repository.BASKET
+            for item in show.items(made)
         ):
             return
         threading.Event().wait(0.1)
@@ -100,8 +100,8 @@ def _await_the_other(assignment: Assignment) -> None:
 def _commit(assignment: Assignment, held: dict[str, object]) -> str:
     """Ask the person whether to commit, and commit if the answer is yes."""
     if assignment.answer is None:
-        asked = {"run_id": assignment.run, "idempotency_key": f"commit/{assignment.run}"}
-        assignment.call("ask_person", question=MAY_I, **asked)
+        arguments = {"run_id": assignment.run, "idempotency_key": f"commit/{assignment.run}"}
+        assignment.call("ask_person", question=MAY_I, **arguments)
         return "All tests pass, and I have asked."
     if assignment.answer == "no":
         assignment.call("update_task", **held, state="blocked", reason="You said no.")

@@ -102,10 +102,10 @@ class Play:
         while waited < PATIENCE.total_seconds():
             page = show.fields(self.call("fetch_events", after=self._after))
             self._after = page["next"]
-            found = show.items(page["events"])
-            yield from found
-            waited = 0.0 if found else waited + _POLL_SECONDS
-            if not found:
+            items = show.items(page["events"])
+            yield from items
+            waited = 0.0 if items else waited + _POLL_SECONDS
+            if not items:
                 waiting.wait(_POLL_SECONDS)
         raise ServerUnavailable("nothing happened for 2 minutes", remedy="read the server's log")
 
@@ -206,9 +206,9 @@ def _played(play: Play, *, as_json: bool, word: str | None) -> Iterator[tuple[st
                 outcome = "committed" if number == last else ""
             case "run.waiting":
                 yield f"{who} asks {YOU}: {agent.MAY_I}", ""
-                said = word or _asked(as_json=as_json)
-                yield f"{YOU} to {who}: {said}", ""
-                play.answer(said)
+                text = word or _asked(as_json=as_json)
+                yield f"{YOU} to {who}: {text}", ""
+                play.answer(text)
             case "run.ended" if outcome:
                 yield "", outcome
                 return

@@ -129,9 +129,9 @@ class Turn:
     def details(self, call: Mapping[str, Any]) -> dict[str, Any]:
         """Return all known details of a call, including those in this update."""
         id = call.get("toolCallId")
-        known = self._calls.get(id, {}) if isinstance(id, str) else {}
+        known_call = self._calls.get(id, {}) if isinstance(id, str) else {}
         new = {name: _bounded(value) for name, value in told_of(call).items()}
-        return {**known, **new}
+        return {**known_call, **new}
 
     async def _call(self, update: Mapping[str, Any]) -> None:
         id, status = update.get("toolCallId"), update.get("status")
@@ -144,14 +144,14 @@ class Turn:
             del self._calls[oldest]
             self._ended.discard(oldest)
         name = storable(str(call.get("title", "tool")))[:MAX_TOLD]
-        told = told_id(id)
+        text = told_id(id)
         if is_new and self._may_tell(2):
-            await self._sink.emit(ToolCallStart(id=told, name=name))
-            await self._sink.emit(ToolCallReady(id=told, name=name, arguments=_short(call.get("rawInput"))))
+            await self._sink.emit(ToolCallStart(id=text, name=name))
+            await self._sink.emit(ToolCallReady(id=text, name=name, arguments=_short(call.get("rawInput"))))
         if isinstance(status, str) and status in _ENDS and id not in self._ended:
             self._ended.add(id)
             if self._may_tell(1):
-                await self._sink.emit(_done(told, name, status, update))
+                await self._sink.emit(_done(text, name, status, update))
 
     def _may_tell(self, events: int) -> bool:
         self._events += events
@@ -225,32 +225,32 @@ def told_of(call: Mapping[str, Any]) -> dict[str, Any]:
     If one of these fields of the input contains the id of the call, the agent itself wrote the input.
     Otherwise the model wrote it, and such a field is an ordinary argument, which is kept.
     """
-    told = {name: call[name] for name in CALL_FIELDS if call.get(name) is not None}
-    given, own = told.get("rawInput"), call.get("toolCallId")
+    by_name = {name: call[name] for name in CALL_FIELDS if call.get(name) is not None}
+    given, own = by_name.get("rawInput"), call.get("toolCallId")
     if (
         isinstance(given, dict)
         and isinstance(own, str)
         and own in (given.get("call_id"), given.get("approval_id"))
     ):
-        told["rawInput"] = {name: value for name, value in given.items() if name not in OF_THE_TURN}
-    return told
+        by_name["rawInput"] = {name: value for name, value in given.items() if name not in OF_THE_TURN}
+    return by_name
 
 
 def permission_of(call: Mapping[str, Any], options: object) -> Permission | None:
     """Parse a permission request with these options; return None if it violates the protocol."""
-    if not isinstance(options, list) or not all(isinstance(one, dict) for one in options):
+    if not isinstance(options, list) or not all(isinstance(option, dict) for option in options):
         return None
-    pairs = [(one.get("kind"), one.get("optionId")) for one in options]
+    pairs = [(option.get("kind"), option.get("optionId")) for option in options]
     if not all(isinstance(kind, str) and isinstance(id, str) for kind, id in pairs):
         return None
     if not any(kind in ("allow_once", "allow_always") for kind, _ in pairs):
         return None
     lasts = all(kind != "allow_once" for kind, _ in pairs)
-    told = {name: call[name] for name in CALL_FIELDS if call.get(name) is not None}
-    named = json.dumps([told, lasts], sort_keys=True)
+    by_name = {name: call[name] for name in CALL_FIELDS if call.get(name) is not None}
+    named = json.dumps([by_name, lasts], sort_keys=True)
     return Permission(
         id=PREFIX + sha256(named.encode()).hexdigest()[:32],
-        text=_question(told, lasts=lasts),
+        text=_question(by_name, lasts=lasts),
         options=tuple(pairs),
     )
 
@@ -278,7 +278,7 @@ def _visible(value: object) -> str:
     text = json.dumps(value, ensure_ascii=False)
     if text.isprintable():
         return text
-    return "".join(one if one.isprintable() else json.dumps(one)[1:-1] for one in text)
+    return "".join(value if value.isprintable() else json.dumps(value)[1:-1] for value in text)
 
 
 class Decisions:
@@ -324,7 +324,7 @@ class UsedPermissions:
         if not isinstance(kept, dict) or kept.get("run") != self.run_id:
             return []
         used = kept.get("decisions")
-        return [one for one in used if isinstance(one, str)] if isinstance(used, list) else []
+        return [item for item in used if isinstance(item, str)] if isinstance(used, list) else []
 
     async def note(self, decision_id: str) -> bool:
         """Record that a decision is used; return False if this failed. The decision must not be used then.
@@ -458,8 +458,8 @@ class Conversation:
         if self._over.is_set():
             return
         try:
-            for said in self._peer.heard(chunk):
-                await self._heard(said)
+            for item in self._peer.heard(chunk):
+                await self._heard(item)
                 if self._over.is_set():
                     return
         except ProtocolFault as error:
@@ -570,8 +570,8 @@ class Conversation:
                 self._tell(self._brief.prompt if is_restored else self._brief.anew)
 
     def _tell(self, prompt: str) -> None:
-        asked = [{"type": "text", "text": prompt}, *self._files]
-        self._ask("session/prompt", {"sessionId": self.session, "prompt": asked})
+        requested_items = [{"type": "text", "text": prompt}, *self._files]
+        self._ask("session/prompt", {"sessionId": self.session, "prompt": requested_items})
 
     def _initialized(self, told: Mapping[str, Any]) -> None:
         self.version = version_in(str(table_in(told, "agentInfo").get("version", "")))
@@ -659,5 +659,5 @@ def file_blocks(received: Sequence[tuple[ChatFile, Path]], can: Mapping[str, Any
 
 
 def _count(table: Mapping[str, Any], name: str) -> int:
-    found = table.get(name)
-    return found if isinstance(found, int) and not isinstance(found, bool) and 0 <= found < 1 << 53 else 0
+    value = table.get(name)
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 53 else 0

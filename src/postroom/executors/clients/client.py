@@ -197,21 +197,21 @@ class CodingClient:
 
 def text_in(table: object, name: str) -> str | None:
     """Return the value of a key if it is a non-empty text."""
-    found = table.get(name) if isinstance(table, Mapping) else None
-    return found if isinstance(found, str) and found else None
+    value = table.get(name) if isinstance(table, Mapping) else None
+    return value if isinstance(value, str) and value else None
 
 
 def table_in(table: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """Return the table under a key of a table; an empty table if there is none."""
-    found = table.get(name)
-    return found if isinstance(found, dict) else {}
+    value = table.get(name)
+    return value if isinstance(value, dict) else {}
 
 
 def number_in(table: Mapping[str, Any], name: str) -> float:
     """Return the number under a key of a table; 0 if it is missing or not a valid amount."""
-    found = table.get(name)
-    is_number = isinstance(found, int | float) and not isinstance(found, bool)
-    return found if is_number and 0 <= found < 1e15 else 0  # type: ignore[operator,return-value]
+    value = table.get(name)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return value if is_number and 0 <= value < 1e15 else 0  # type: ignore[operator,return-value]
 
 
 def tokens_in(table: Mapping[str, Any], asked: str, answered: str) -> Usage:

@@ -104,19 +104,19 @@ def _connect(access: RunAccess, environment: Mapping[str, str], folder: Path) ->
     except (OSError, ValueError, KeyError, TypeError):
         own = None
     if isinstance(own, dict) and "command" in own:
-        told: dict[str, object] = {
+        fields: dict[str, object] = {
             "command": sys.executable,
             "args": list(STDIO),
             "env_vars": [URL_VARIABLE, PATH_VARIABLE, FOLDER_VARIABLE, TOKEN_VARIABLE],
         }
     else:
-        told = {"url": access.mcp_url, "bearer_token_env_var": TOKEN_VARIABLE}
-        told[f"http_headers.{CLIENT_HEADER}"] = Recipe.CODEX.value
-    told |= {**client_programs.CODEX_GRANTED, **client_programs.CODEX_DIRECT}
-    told["required"] = True  # otherwise, Codex begins without postroom's tools if the server is slow
+        fields = {"url": access.mcp_url, "bearer_token_env_var": TOKEN_VARIABLE}
+        fields[f"http_headers.{CLIENT_HEADER}"] = Recipe.CODEX.value
+    fields |= {**client_programs.CODEX_GRANTED, **client_programs.CODEX_DIRECT}
+    fields["required"] = True  # otherwise, Codex begins without postroom's tools if the server is slow
     words = (  # JSON is valid TOML for strings, lists of strings and booleans
         word
-        for name, value in told.items()
+        for name, value in fields.items()
         for word in ("-c", f"mcp_servers.{NAME}.{name}={json.dumps(value)}")
     )
     return Connection(words=tuple(words))
@@ -189,8 +189,8 @@ class _Steering(Steering):
 
     def _told(self, method: str, text: str, **more: str) -> str:
         name = str(uuid.uuid4())
-        told = {"threadId": self._session, "input": [{"type": "text", "text": text}]}
-        self._peer.ask(method, {**told, "clientUserMessageId": name, **more})
+        fields = {"threadId": self._session, "input": [{"type": "text", "text": text}]}
+        self._peer.ask(method, {**fields, "clientUserMessageId": name, **more})
         return name
 
 

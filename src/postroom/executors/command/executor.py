@@ -201,8 +201,8 @@ class CommandExecutor(ProgramExecutor):
                 StreamReset(reason="the client does not know its session; it starts a new session")
             )
             work.active.stop.open()
-        asked = await from_the_start(work.activation, work.control)
-        return await self._ran(replace(work, activation=asked), None)
+        activation = await from_the_start(work.activation, work.control)
+        return await self._ran(replace(work, activation=activation), None)
 
     async def _ran(self, work: Work, session: str | None) -> Outcome | None:
         runner, process_runner, client = work.runner, self.process_runner, CLIENTS[work.runner.recipe]

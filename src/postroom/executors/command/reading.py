@@ -46,14 +46,14 @@ class Reading:
             return self._decoder.decode(b"", final=True)
         if self._client.shape is Shape.LINES:
             return "".join(self._read(line) for line in self._lines.end())
-        return next((text for one in _objects(self.raw.bytes()) if (text := self._read(one))), "")
+        return next((text for data in _objects(self.raw.bytes()) if (text := self._read(data))), "")
 
     def answer(self) -> str:
         """Return the answer that the program reports; otherwise its text, otherwise its raw output."""
         if self.said.answer is not None:
-            told = Tail(self._most)
-            told.add(storable(self.said.answer).encode())
-            return told.text()
+            tail = Tail(self._most)
+            tail.add(storable(self.said.answer).encode())
+            return tail.text()
         if self._text.total or self.said.is_ended:
             return self._text.text()
         return self.raw.text()
@@ -64,16 +64,16 @@ class Reading:
         return None if is_known or not self._unknown else ", ".join(f"`{kind}`" for kind in self._unknown)
 
     def _read(self, line: bytes) -> str:
-        found = _object_in(line)
-        if found is None or self._client.reader is None:
+        fields = _object_in(line)
+        if fields is None or self._client.reader is None:
             return ""
         before = replace(self.said)
         if self.heard is not None:
-            self.heard(found)
-        text = self._client.reader(self.said, found)
-        is_reply = self.heard is not None and "id" in found
-        if found and not text and not is_reply and self.said == before and len(self._unknown) < _MAX_TRIES:
-            self._unknown[str(found.get("type", ", ".join(map(str, found))))[:_MAX_NAMES_SHOWN]] = None
+            self.heard(fields)
+        text = self._client.reader(self.said, fields)
+        is_reply = self.heard is not None and "id" in fields
+        if fields and not text and not is_reply and self.said == before and len(self._unknown) < _MAX_TRIES:
+            self._unknown[str(fields.get("type", ", ".join(map(str, fields))))[:_MAX_NAMES_SHOWN]] = None
         self._text.add(storable(text).encode())
         return text
 
@@ -99,5 +99,5 @@ def _objects(output: bytes) -> Iterator[bytes]:
 
 def refuses_session(client: CodingClient, reading: Reading, words: str) -> bool:
     """Return whether an execution failed because the program does not know the session to resume."""
-    told = f"{words}\n{reading.said.error or ''}".lower()
-    return not reading.said.is_begun and any(refusal in told for refusal in client.refusals)
+    text = f"{words}\n{reading.said.error or ''}".lower()
+    return not reading.said.is_begun and any(refusal in text for refusal in client.refusals)

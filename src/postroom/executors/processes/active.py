@@ -96,9 +96,13 @@ class ActiveRun:
         """Return the texts of new messages for the run, each only once; "" if there are none."""
         if self.pending is None:
             return ""
-        new = [one for one in await self.pending.waiting(Boundary.NEXT_STEP) if one.id not in self.told]
-        self.told.update(one.id or "" for one in new)
-        return "\n\n".join(text for one in new if (text := storable(one.text())).strip())
+        new = [
+            message
+            for message in await self.pending.waiting(Boundary.NEXT_STEP)
+            if message.id not in self.told
+        ]
+        self.told.update(message.id or "" for message in new)
+        return "\n\n".join(text for message in new if (text := storable(message.text())).strip())
 
     def cancel(self) -> bool:
         """Ask the program to end; return False if it is ending by itself."""
@@ -142,5 +146,5 @@ class ActiveRuns:
 
     def find(self, id: str) -> ActiveRun | None:
         """Return the run with this run, thread or dispatch id; None if no run or more than one matches."""
-        found = [active for active in self._by_thread.values() if active.answers_to(id)]
-        return found[0] if len(found) == 1 else None
+        active_runs = [active for active in self._by_thread.values() if active.answers_to(id)]
+        return active_runs[0] if len(active_runs) == 1 else None

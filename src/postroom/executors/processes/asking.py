@@ -31,12 +31,12 @@ def asked(
     try:
         with (
             tempfile.TemporaryDirectory() as folder,
-            _started(words, cwd or Path(folder), environment) as one,
+            _started(words, cwd or Path(folder), environment) as process,
         ):
             try:
-                said, _ = one.communicate(timeout=PATIENCE.total_seconds())
+                data, _ = process.communicate(timeout=PATIENCE.total_seconds())
             except BaseException:  # however the wait ended, the program must not outlive it
-                end(one)
+                end(process)
                 raise
     except FileNotFoundError:
         return 127, f"{words[0]} was not found"
@@ -45,7 +45,7 @@ def asked(
         return 126, no_answer()
     except OSError as error:
         return 126, str(error)
-    return one.returncode, said.decode(errors="replace").strip()
+    return process.returncode, data.decode(errors="replace").strip()
 
 
 def no_answer() -> str:
@@ -78,7 +78,7 @@ def shown(code: int, said: str) -> str:
 
 def version_in(said: str) -> str:
     """Return the version in a program's output; "" if there is none, or the output is not text."""
-    if "\ufffd" in said or not all(one.isprintable() or one in "\r\n\t" for one in said):
+    if "\ufffd" in said or not all(value.isprintable() or value in "\r\n\t" for value in said):
         return ""
-    found = _VERSION.search(said)
-    return found[0].rstrip(".") if found else ""
+    match = _VERSION.search(said)
+    return match[0].rstrip(".") if match else ""

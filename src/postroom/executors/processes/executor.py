@@ -135,7 +135,7 @@ class Sessions:
         sessions = self._kept(state)
         if sessions.get(self._name) == entry:
             return
-        others = [one for one in sessions.items() if one[0] != self._name]
+        others = [item for item in sessions.items() if item[0] != self._name]
         newest = dict([*others, (self._name, entry)][-_MAX_KEPT:])
         whole: dict[str, Json] = {**(state or {}), self.key: newest}
         await self.control.coordinator.commit(ThreadCommit(thread_id=self.thread_id, thread_state=whole))
@@ -200,8 +200,8 @@ def advised(
 
 def _what_helps(client: ClientProgram, runner: Runner, said: LastWords) -> str:
     if said.found:
-        found = f"expected {said.expected}, found {said.found}"
-        return f": {found}; its format may have changed: `{client.install}`, or a newer postroom"
+        value = f"expected {said.expected}, found {said.found}"
+        return f": {value}; its format may have changed: `{client.install}`, or a newer postroom"
     if option := _OPTION.search(said.words):
         return (
             f": expected a release that supports each option, found: {option[0].strip()}; `{client.install}`"
@@ -209,8 +209,8 @@ def _what_helps(client: ClientProgram, runner: Runner, said: LastWords) -> str:
     if _UNTRUSTED.search(said.words):
         return f": expected a trusted folder, found {runner.cwd} untrusted; `{client.trust}`"
     if _LOGGED_OUT.search(said.words):
-        found = "expected a login or a valid key, found neither"
-        return f": {found}; run `{client.log_in}`, or pass its key with pass_env"
+        value = "expected a login or a valid key, found neither"
+        return f": {value}; run `{client.log_in}`, or pass its key with pass_env"
     return ""
 
 
@@ -218,8 +218,8 @@ def _version(client: ClientProgram, runner: Runner, command: str, environment: M
     """Return the version that the client reports. A custom command is not started to ask for it."""
     if PurePath(command).name != client.program:
         return "of an unknown version"
-    code, said = asked(environment, command, "--version", cwd=Path(runner.cwd))
-    return (version_in(said) if code == 0 else "") or "of an unreported version"
+    code, text = asked(environment, command, "--version", cwd=Path(runner.cwd))
+    return (version_in(text) if code == 0 else "") or "of an unreported version"
 
 
 TRY_LATER: Final = 75
@@ -292,7 +292,7 @@ class Failing:
         if said:
             shown = masked(without_escapes(said), secrets)
         else:
-            tail = next((one for one in tails if one.plain().strip()), tails[-1])
+            tail = next((tail for tail in tails if tail.plain().strip()), tails[-1])
             whole = tail.plain()
             is_cut = tail.is_cut or len(whole) > ERRORS_KEPT
             shown = masked(whole[-ERRORS_KEPT:], secrets, is_cut=is_cut)
@@ -353,11 +353,11 @@ async def _with_taken(activation: RunActivation, control: RunControl) -> RunActi
     run = await control.threads.load_run(activation.run_id or "")
     if run is None or run.input is None or run.activation is None:
         return activation
-    known = {*run.activation.trigger_message_ids, *(message.id for message in activation.messages)}
-    ids = [one for one in run.input.trigger_message_ids if one not in known]
+    known_values = {*run.activation.trigger_message_ids, *(message.id for message in activation.messages)}
+    ids = [value for value in run.input.trigger_message_ids if value not in known_values]
     asked_at = run.activation.range.to_seq if run.activation.range is not None else 0
     records = await control.threads.load_message_records(activation.thread_id, ids) if ids else ()
-    taken = (one.message for one in records if one.seq > asked_at and control.shows(one.message))
+    taken = (record.message for record in records if record.seq > asked_at and control.shows(record.message))
     return replace(activation, messages=(*activation.messages, *taken))
 
 
@@ -368,8 +368,8 @@ async def from_the_start(activation: RunActivation, control: RunControl) -> RunA
     run = await control.threads.load_run(activation.continue_run_id)
     if run is None or run.input is None:
         return activation
-    given = {message.id for message in activation.messages}
-    ids = [one for one in run.input.trigger_message_ids if one not in given]
+    given_ids = {message.id for message in activation.messages}
+    ids = [value for value in run.input.trigger_message_ids if value not in given_ids]
     records = await control.threads.load_message_records(activation.thread_id, ids)
     before = (record.message for record in records if control.shows(record.message))
     return replace(activation, messages=(*before, *activation.messages))
@@ -515,9 +515,9 @@ class ProgramExecutor(RunDispatchExecutor):
                 raise
             environment = child_environment(work.runner, self.process_runner.server, {}, {})
             command = self.words_of(work.runner)[0]
-            said = finished.last_words() if finished else LastWords()
+            last_words = finished.last_words() if finished else LastWords()
             raise await asyncio.to_thread(
-                advised, error, client, work.runner, command, environment, said
+                advised, error, client, work.runner, command, environment, last_words
             ) from error
         await self._keep(work, finished)
         return result

@@ -84,18 +84,18 @@ class Tail:
 
         A note says if the beginning is missing. Invalid UTF-8 is replaced.
         """
-        kept = self.plain()
+        kept_text = self.plain()
         if not self.is_cut:
-            return kept
-        return CUT_NOTE.format(count=self.total - self._most) + kept
+            return kept_text
+        return CUT_NOTE.format(count=self.total - self._most) + kept_text
 
     def plain(self) -> str:
         """Return the kept bytes as text, without the note and without terminal escape sequences."""
-        kept = self.bytes()
+        kept_data = self.bytes()
         rest = 0
-        while self.is_cut and rest < min(3, len(kept)) and kept[rest] & 0xC0 == 0x80:
+        while self.is_cut and rest < min(3, len(kept_data)) and kept_data[rest] & 0xC0 == 0x80:
             rest += 1  # this byte belongs to a character that began before the cut
-        return without_escapes(kept[rest:].decode("utf-8", "replace"))
+        return without_escapes(kept_data[rest:].decode("utf-8", "replace"))
 
 
 class Lines:

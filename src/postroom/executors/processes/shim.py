@@ -59,22 +59,22 @@ def launch() -> None:
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the system reaps ended shims
     while True:
-        said, given, *_ = socket.recv_fds(server, 1, 5)
-        if not said:
+        data, given_ids, *_ = socket.recv_fds(server, 1, 5)
+        if not data:
             return
-        for one in given:
-            os.set_inheritable(one, False)
+        for item in given_ids:
+            os.set_inheritable(item, False)
         try:
             is_shim = os.fork() == 0
         except OSError as error:
-            os.write(given[-1], b"refused %d\n" % (error.errno or 0))
+            os.write(given_ids[-1], b"refused %d\n" % (error.errno or 0))
             is_shim = False
         if is_shim:
             server.close()
-            Shim(*given).run()
+            Shim(*given_ids).run()
             return
-        for one in given:
-            os.close(one)
+        for item in given_ids:
+            os.close(item)
 
 
 class Shim:
@@ -138,7 +138,7 @@ class Shim:
             self._until = float(until)
         cwd, *texts = texts
         argv, variables = texts[: int(words)], texts[int(words) :]
-        environment = dict(one.split(b"=", 1) for one in variables)
+        environment = dict(variable.split(b"=", 1) for variable in variables)
         failed, fail = os.pipe()
         self._pid = os.fork()
         if self._pid == 0:
@@ -215,15 +215,15 @@ class Shim:
     def _hear(self) -> None:
         """Read the server's commands. If the server has ended, kill all processes of the run."""
         try:
-            said = self._control.recv(4_096)
+            data = self._control.recv(4_096)
         except BlockingIOError:
             return
         except OSError:
-            said = b""
-        if not said:
+            data = b""
+        if not data:
             self._is_alone, self._wish = True, signal.SIGKILL
             return
-        *lines, self._said = (self._said + said).split(b"\n")
+        *lines, self._said = (self._said + data).split(b"\n")
         for line in lines:
             if line == b"kill":
                 self._wish = signal.SIGKILL
@@ -246,14 +246,14 @@ class Shim:
                 except OSError:
                     return
             return
-        found = _descendants()
-        for one in found:
-            if number is signal.SIGKILL or one not in self._asked:
-                self._asked.add(one)
-                _send(*one, number)
+        items = _descendants()
+        for item in items:
+            if number is signal.SIGKILL or item not in self._asked:
+                self._asked.add(item)
+                _send(*item, number)
         if number is signal.SIGKILL:
             self._kills += 1
-            if self._kills > 1 and self._left != (left := [pid for pid, _ in found]):
+            if self._kills > 1 and self._left != (left := [pid for pid, _ in items]):
                 self._left = left
                 self._say(b"left %s\n" % b" ".join(b"%d" % pid for pid in left[:_MAX_NAMES_SHOWN]))
 
@@ -264,13 +264,13 @@ def _descendants() -> list[tuple[int, bytes]]:
     for name in os.listdir("/proc"):  # noqa: PTH208 - names alone, and fast
         if name.isdigit() and (words := _stat(name)):
             children.setdefault(int(words[1]), []).append((int(name), words[19], words[0]))
-    found, parents = [], [os.getpid()]
+    results, parents = [], [os.getpid()]
     while parents:
         for pid, born, state in children.get(parents.pop(), ()):
             parents.append(pid)
             if state not in (b"Z", b"X"):
-                found.append((pid, born))
-    return found
+                results.append((pid, born))
+    return results
 
 
 def _stat(pid: object) -> list[bytes]:

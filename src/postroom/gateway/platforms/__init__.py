@@ -31,7 +31,11 @@ PLUG_INS: Final = "postroom.channels"
 
 def plug_ins() -> dict[str, EntryPoint]:
     """Return the installed channel plug-ins by platform. A plug-in cannot replace a built-in platform."""
-    return {one.name: one for one in entry_points(group=PLUG_INS) if one.name not in ADAPTERS}
+    return {
+        entry_point.name: entry_point
+        for entry_point in entry_points(group=PLUG_INS)
+        if entry_point.name not in ADAPTERS
+    }
 
 
 def adapter_of(platform: Platform) -> "type[BasePlatformAdapter]":
@@ -52,13 +56,13 @@ def adapter_of(platform: Platform) -> "type[BasePlatformAdapter]":
             remedy="install the plug-in in the server's Python environment, or remove the platform's table",
         )
     try:
-        found = plug_in.load()
+        value = plug_in.load()
     except (ImportError, AttributeError) as error:
         raise _unusable(plug_in, f"cannot be imported: {error}") from error
     base = importlib.import_module(f"{__name__}.base")
-    if not (isinstance(found, type) and issubclass(found, base.BasePlatformAdapter)):
+    if not (isinstance(value, type) and issubclass(value, base.BasePlatformAdapter)):
         raise _unusable(plug_in, "is not a subclass of BasePlatformAdapter")
-    adapter: type[BasePlatformAdapter] = found
+    adapter: type[BasePlatformAdapter] = value
     if adapter.platform is not platform:
         raise _unusable(plug_in, f"is the adapter of the platform {adapter.platform.value}")
     return adapter

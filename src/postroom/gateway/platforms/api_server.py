@@ -99,17 +99,17 @@ _RESPONSE_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,1400}")
 def response_id_of(chat_id: str, message_id: str) -> str:
     """Return the response id for a message. The id encodes the message, so no table of ids is needed."""
     names = [message_id] if chat_id == own_session(message_id) else [message_id, chat_id]
-    told = "\0".join(names).encode()
-    return f"resp_{base64.urlsafe_b64encode(told).decode().rstrip('=')}"
+    data = "\0".join(names).encode()
+    return f"resp_{base64.urlsafe_b64encode(data).decode().rstrip('=')}"
 
 
 def read_response_id(response_id: str) -> tuple[str, str] | None:
     """Return the session and the message of a response id; None if it is not valid."""
-    told = response_id.removeprefix("resp_")
-    if told == response_id or not _RESPONSE_ID.fullmatch(told):
+    text = response_id.removeprefix("resp_")
+    if text == response_id or not _RESPONSE_ID.fullmatch(text):
         return None
     try:
-        names = base64.urlsafe_b64decode(told + "=" * (-len(told) % 4)).decode()
+        names = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode()
     except (binascii.Error, UnicodeDecodeError):
         return None
     message_id, _, chat_id = names.partition("\0")
@@ -150,12 +150,12 @@ def wrong(message: str, param: str | None = None, code: str = "invalid_value") -
 
 def read_conversation(messages: Json, param: str, image_bytes: int) -> dict[str, Any]:
     """Parse a list of messages, and return the fields of `Asked`."""
-    if not isinstance(messages, list) or not all(isinstance(one, Mapping) for one in messages):
+    if not isinstance(messages, list) or not all(isinstance(message, Mapping) for message in messages):
         raise wrong(f"`{param}` must be a list of messages", param)
     if len(messages) > MAX_MESSAGES:
         raise wrong(f"`{param}` has more than {MAX_MESSAGES} messages", param)
-    told = [_message(one, f"{param}[{index}]", image_bytes) for index, one in enumerate(messages)]
-    said = [one for one in told if one is not None and one.role is not Role.SYSTEM]
+    values = [_message(item, f"{param}[{index}]", image_bytes) for index, item in enumerate(messages)]
+    said = [message for message in values if message is not None and message.role is not Role.SYSTEM]
     if not said or said[-1].role is Role.ASSISTANT:
         raise wrong(f"`{param}` must end with a message of the user or the result of a tool", param)
     last = said[-1]
@@ -172,7 +172,7 @@ def read_conversation(messages: Json, param: str, image_bytes: int) -> dict[str,
         "earlier": _joined(said if is_result else said[:-1]),
         "results": tuple(results),
         "instructions": "\n\n".join(
-            one.text() for one in told if one is not None and one.role is Role.SYSTEM
+            message.text() for message in values if message is not None and message.role is Role.SYSTEM
         ),
     }
 
@@ -217,9 +217,9 @@ def _message(one: Mapping[str, Json], where: str, image_bytes: int) -> Message |
 
 
 def _attachment(block: ContentBlock) -> Attachment:
-    told = block.data
+    data = block.data
     kind = MessageType.PHOTO if block.type == "image" else MessageType.DOCUMENT
-    return Attachment(kind=kind, ref=told["url"], mime=told["mime"], size=told["size"], name=told["name"])
+    return Attachment(kind=kind, ref=data["url"], mime=data["mime"], size=data["size"], name=data["name"])
 
 
 def _joined(said: Sequence[Message]) -> tuple[Message, ...]:
@@ -241,7 +241,7 @@ def _of_assistant(one: Mapping[str, Json], where: str) -> Message:
         told = [{"id": one.get("call_id"), "function": one}]
     if isinstance(content, list):
         kinds = ("text", "output_text", "refusal")
-        parts = [one for one in content if isinstance(one, Mapping) and one.get("type") in kinds]
+        parts = [item for item in content if isinstance(item, Mapping) and item.get("type") in kinds]
         content = "".join(str(part.get("text") or part.get("refusal") or "") for part in parts)
     if not isinstance(content, str | None) or not isinstance(told, Sequence):
         raise wrong("a message of the assistant needs text or calls", where)
@@ -334,11 +334,11 @@ def _file(part: Mapping[str, Json], where: str, limit: int) -> Attachment:
 
 def decoded(ref: str) -> tuple[bytes | None, str | None]:
     """Decode a data URL into its bytes and its type; return None for both if the text is not a data URL."""
-    found = _FILE.fullmatch(ref)
-    if found is None:
+    match = _FILE.fullmatch(ref)
+    if match is None:
         return None, None
     try:
-        return base64.b64decode(found[2], validate=True), found[1]
+        return base64.b64decode(match[2], validate=True), match[1]
     except binascii.Error:
         return None, None
 
@@ -511,12 +511,12 @@ class Asked:
 
         Requests with the same key must have the same fingerprint.
         """
-        told = (
+        values = (
             *(self.text, self.media, self.earlier, self.instructions, self.tools),
             *(self.overrides, self.previous),
             *((True,) if self.background else ()),  # no False, or older fingerprints change
         )
-        return hashlib.sha256(msgspec.json.encode(told)).hexdigest()
+        return hashlib.sha256(msgspec.json.encode(values)).hexdigest()
 
     def caller(self, *, in_session: bool) -> CallerRequest:
         """Return the parts of the request that are stored with the message and used by its run.
@@ -563,8 +563,8 @@ def read_response(data: Mapping[str, Json], *, model: str, image_bytes: int) -> 
     _check(data, model, _OF_RESPONSES, _NOT_IN_RESPONSES)
     told, instructions = data.get("input"), data.get("instructions")
     messages = [{"role": "user", "content": told}] if isinstance(told, str) else told
-    said = read_conversation(messages, "input", image_bytes)
-    said["instructions"] = "\n\n".join(filter(None, (instructions, said["instructions"])))
+    fields = read_conversation(messages, "input", image_bytes)
+    fields["instructions"] = "\n\n".join(filter(None, (instructions, fields["instructions"])))
     previous = data.get("previous_response_id")
     conversation = _conversation(data)
     if previous is not None and conversation is not None:
@@ -577,7 +577,7 @@ def read_response(data: Mapping[str, Json], *, model: str, image_bytes: int) -> 
     if background and not store:
         raise wrong("`background` requires `store`, because the answer is fetched by its id", "background")
     return Asked(
-        **said,
+        **fields,
         tools=tools,
         overrides=_overrides({**data, "reasoning_effort": effort}, data.get("max_output_tokens"), more),
         stream=bool(data.get("stream")),
@@ -602,15 +602,15 @@ def _check(data: Mapping[str, Json], model: str, known: frozenset[str], absent: 
             _check_value(data.get(name), name, kind)
     named = data.get("model")
     if named is not None and named != model:
-        told = f"there is no model {named[:100]!r}; use {model!r}"
-        raise Refused(404, "model_not_found", told, param="model")
+        text = f"there is no model {named[:100]!r}; use {model!r}"
+        raise Refused(404, "model_not_found", text, param="model")
 
 
 def _check_value(value: Json, name: str, kind: _Kind) -> None:
     """Refuse a value of the wrong type. A field that is null counts as absent."""
     if value is not None and not kind.fits(value):
-        given = json.dumps(value, ensure_ascii=False)
-        shown = given if len(given) <= _SHOWN else f"{given[:_SHOWN]}…"
+        given_text = json.dumps(value, ensure_ascii=False)
+        shown = given_text if len(given_text) <= _SHOWN else f"{given_text[:_SHOWN]}…"
         raise wrong(f"`{name}` must be {kind.words}, not {shown}", name, kind.code)
 
 
@@ -636,11 +636,11 @@ def _tools(told: Json, function_of: Callable[[Mapping[str, Json]], Json]) -> tup
     if not isinstance(told, list) or len(told) > MAX_TOOLS:
         raise wrong(f"`tools` must be a list of at most {MAX_TOOLS} tools", "tools")
     made: list[ToolDescriptor] = []
-    for index, one in enumerate(told):
+    for index, item in enumerate(told):
         where = f"tools[{index}]"
-        if not isinstance(one, Mapping) or one.get("type") != "function":
+        if not isinstance(item, Mapping) or item.get("type") != "function":
             raise wrong("only tools of the type `function` are supported", where, UNSUPPORTED)
-        function = function_of(one)
+        function = function_of(item)
         name = function.get("name") if isinstance(function, Mapping) else None
         if not isinstance(function, Mapping) or not isinstance(name, str) or not _TOOL.fullmatch(name):
             raise wrong("the name of a function must have 1 to 64 letters, digits, _ and -", where)
@@ -677,7 +677,7 @@ def _passed_on(data: Mapping[str, Json]) -> dict[str, Json]:
     form = text.get("format") if isinstance(text, Mapping) else None
     _check_value(form, "text.format", _OBJECT)
     if isinstance(form, Mapping) and form.get("type") == "json_schema":
-        schema = {name: one for name, one in form.items() if name != "type"}
+        schema = {name: item for name, item in form.items() if name != "type"}
         more["response_format"] = {"type": "json_schema", "json_schema": schema}
     elif isinstance(form, Mapping) and form.get("type") != "text":
         more["response_format"] = dict(form)
@@ -715,10 +715,10 @@ def idempotency_key(told: str | None) -> str | None:
 
 
 def _conversation(data: Mapping[str, Json]) -> str | None:
-    told = data.get("conversation")
-    if isinstance(told, Mapping):
-        told = told.get("id")
-    return session_name(told, "conversation")
+    conversation = data.get("conversation")
+    if isinstance(conversation, Mapping):
+        conversation = conversation.get("id")
+    return session_name(conversation, "conversation")
 
 
 _ECHOED: Final = (
@@ -783,10 +783,10 @@ _KINDS: Final = {kind.code: kind for kind in errors.all_errors()}
 def failure_of(error: str, code: str | None = None) -> Refused:
     """Return the refusal for a request whose run failed, or that was never run."""
     kind = _KINDS.get(code or "", errors.PostroomError)
-    status, told = next(_FAILURES[parent] for parent in kind.__mro__ if parent in _FAILURES)
-    named = re.search(r"`(\w+)`", error) if told == "unsupported_parameter" else None
-    refused = Refused(status, told, error, param=named[1] if named else None)
-    if told != "busy":  # the run was already retried, so the SDK must not retry
+    status, text = next(_FAILURES[parent] for parent in kind.__mro__ if parent in _FAILURES)
+    named = re.search(r"`(\w+)`", error) if text == "unsupported_parameter" else None
+    refused = Refused(status, text, error, param=named[1] if named else None)
+    if text != "busy":  # the run was already retried, so the SDK must not retry
         refused.headers["x-should-retry"] = "false"
     return refused
 
@@ -866,7 +866,7 @@ class ChatShape:
 
         Usage is in the last chunk, or in a separate one if requested.
         """
-        calls = [{"index": index, **one} for index, one in enumerate(self._calls(answer.calls))]
+        calls = [{"index": index, **item} for index, item in enumerate(self._calls(answer.calls))]
         pieces = [self.piece({"tool_calls": calls})] if calls else []
         last, usage = self.piece({}, finish=_finish(answer)), _chat_usage(answer)
         if include_usage:
@@ -876,8 +876,12 @@ class ChatShape:
 
     def _calls(self, calls: Sequence[ToolCall]) -> list[dict[str, Any]]:
         return [
-            {"id": one.id, "type": "function", "function": {"name": one.name, "arguments": _arguments(one)}}
-            for one in calls
+            {
+                "id": tool_call.id,
+                "type": "function",
+                "function": {"name": tool_call.name, "arguments": _arguments(tool_call)},
+            }
+            for tool_call in calls
         ]
 
     def _head(self, kind: str) -> dict[str, Any]:
@@ -1017,7 +1021,7 @@ class ResponseShape:
             "temperature": self.asked.get("temperature", 1.0),
             "text": self.asked.get("text") or {"format": {"type": "text"}},
             "tool_choice": self.asked.get("tool_choice", "auto"),
-            "tools": [_shown_tool(one) for one in self.asked.get("tools") or ()],
+            "tools": [_shown_tool(item) for item in self.asked.get("tools") or ()],
             "top_logprobs": 0,
             "top_p": self.asked.get("top_p", 1.0),
             "truncation": "disabled",
@@ -1105,7 +1109,7 @@ class Exchange:
 
     def holds(self, part_id: str) -> bool:
         """Return whether a part of the answer has this id."""
-        return any(known == part_id for known, _ in self._parts)
+        return any(known_value == part_id for known_value, _ in self._parts)
 
     def add(self, part_id: str, text: str, *, final: bool, details: Mapping[str, Any] = _NOTHING) -> None:
         """Add a part of the answer, or extend the last one. After the final part, nothing changes."""
@@ -1119,7 +1123,9 @@ class Exchange:
     def replace(self, part_id: str, text: str, *, final: bool, details: Mapping[str, Any] = _NOTHING) -> None:
         """Replace the text of a part."""
         if not self.is_final:
-            self._parts = [(known, text if known == part_id else old) for known, old in self._parts]
+            self._parts = [
+                (known_value, text if known_value == part_id else old) for known_value, old in self._parts
+            ]
             self._told(final, details)
 
     def ask(self, text: str) -> None:
@@ -1214,20 +1220,20 @@ class Wait:
         Raises:
             Refused: The wait was ended, or there will be no answer.
         """
-        told = reasoned = ""
+        text = reasoned = ""
         while True:
             final, sure = self.exchange.is_final, self.exchange.sure
-            if final and self.exchange.has_begun_again and not _goes_on(told, sure):
+            if final and self.exchange.has_begun_again and not _goes_on(text, sure):
                 raise self._broken()
             if final:
                 self.collected()
-            new = sure[len(told) :] if sure.startswith(told) else ""
-            if final and not _goes_on(told, sure):
+            new = sure[len(text) :] if sure.startswith(text) else ""
+            if final and not _goes_on(text, sure):
                 new = f"{_BETWEEN}{sure}"  # the sent text is neither the beginning nor the end of the answer
             reasoning = self.exchange.reasoning
             self.thought = reasoning[len(reasoned) :] if reasoning.startswith(reasoned) else ""
             if new or self.thought:
-                told, reasoned = sure if new else told, reasoned + self.thought
+                text, reasoned = sure if new else text, reasoned + self.thought
                 yield new
                 self.thought = ""
             if final:
@@ -1243,12 +1249,12 @@ class Wait:
         if answer is not None and answer.failure is not None:
             return answer.failure
         key = self.exchange.message_id
-        told = (
+        text = (
             "the model's answer broke off after a part of it was sent, and the next attempt has "
             f"other words: discard that part and ask again with Idempotency-Key: {key} for the whole "
             "answer"
         )
-        return Refused(502, "model_broke_off", told)
+        return Refused(502, "model_broke_off", text)
 
     async def _next(self) -> None:
         if self._ended is not None:
@@ -1292,14 +1298,14 @@ class Exchanges:
         Raises:
             Refused: The message id was used for other content, or too many requests wait.
         """
-        known = self._exchanges.get((chat_id, message_id))
-        if known is not None:
-            refuse_other_content(known.fingerprint, fingerprint)
+        known_exchange = self._exchanges.get((chat_id, message_id))
+        if known_exchange is not None:
+            refuse_other_content(known_exchange.fingerprint, fingerprint)
         if self._waiting >= MAX_WAITING:
             raise Refused(
                 429, "too_many_waiting", f"{MAX_WAITING} requests are waiting already", retry_after=5
             )
-        exchange = known or self._opened(chat_id, message_id)
+        exchange = known_exchange or self._opened(chat_id, message_id)
         exchange.fingerprint = fingerprint
         wait = Wait(exchange)
         exchange.waits.add(wait)
@@ -1358,14 +1364,18 @@ class Exchanges:
 
         The part then also answers the messages that its run has read since the part was sent.
         """
-        found = [one for one in self._exchanges.values() if one.chat_id == chat_id and one.holds(part_id)]
-        for exchange in found:
+        exchanges = [
+            exchange
+            for exchange in self._exchanges.values()
+            if exchange.chat_id == chat_id and exchange.holds(part_id)
+        ]
+        for exchange in exchanges:
             exchange.replace(part_id, text, final=final, details=details)
-        if found:
-            shown = {one.message_id for one in found}
-            others = [one for one in message_ids if one not in shown]
+        if exchanges:
+            shown = {exchange.message_id for exchange in exchanges}
+            others = [value for value in message_ids if value not in shown]
             self.answered(chat_id, others, part_id, text, final=final, details=details)
-        return bool(found)
+        return bool(exchanges)
 
     def begin_again(self, chat_id: str, part_id: str) -> None:
         """Record that another attempt rewrites a part of an answer."""
@@ -1518,10 +1528,10 @@ async def response_events(wait: Wait, shape: ResponseShape, after: int = -1) -> 
     try:
         async with aclosing(wait.deltas()) as deltas:
             async for delta in deltas:
-                for one in events.thought(wait.thought):
-                    yield one
-                for one in events.said(delta) if delta else (SIGN_OF_LIFE,):
-                    yield one
+                for value in events.thought(wait.thought):
+                    yield value
+                for value in events.said(delta) if delta else (SIGN_OF_LIFE,):
+                    yield value
     except Refused as refusal:
         answer = wait.exchange.answer
         if answer is not None:
@@ -1529,8 +1539,8 @@ async def response_events(wait: Wait, shape: ResponseShape, after: int = -1) -> 
         else:
             yield events.event("error", **error_body(refusal)["error"])
         return
-    for one in events.ended(wait.collected()):
-        yield one
+    for value in events.ended(wait.collected()):
+        yield value
 
 
 # Repeated requests: found by key, count of retries or position, in memory and in the store.
@@ -1572,12 +1582,12 @@ class Repeats:
             return True
         if exchange.since:
             return False
-        known = await self._look_up(exchange.chat_id, exchange.message_id)
-        exchange.since = self._clock.now() if known is None else known.received_at
-        if known is None:
+        known_message = await self._look_up(exchange.chat_id, exchange.message_id)
+        exchange.since = self._clock.now() if known_message is None else known_message.received_at
+        if known_message is None:
             return False
-        refuse_other_content(known.event.metadata.get("fingerprint"), fingerprint)
-        return _is_answered(exchange, known)
+        refuse_other_content(known_message.event.metadata.get("fingerprint"), fingerprint)
+        return _is_answered(exchange, known_message)
 
     async def follow(self, exchange: Exchange, timer: Timer) -> None:
         """Poll the store until another server has given the answer."""
@@ -1611,13 +1621,13 @@ class Repeats:
         for key in earlier[:_NEWEST] if is_again or has_position else ():
             place = session or own_session(key), key
             exchange = self._exchanges.find(*place)
-            known = await self._look_up(*place) if exchange is None or not exchange.since else None
+            known_message = await self._look_up(*place) if exchange is None or not exchange.since else None
             since = exchange.since if exchange is not None and exchange.since else now
-            since = known.received_at if known is not None else since
-            earlier_one = known or exchange
+            since = known_message.received_at if known_message is not None else since
+            earlier_one = known_message or exchange
             if (earlier_one is not None and earlier_one.has_failed) or now - since >= RETRIED_WITHIN_MS:
                 continue
-            if self._is_missed(exchange, known, since, is_again=is_again):
+            if self._is_missed(exchange, known_message, since, is_again=is_again):
                 return key
             latest = latest or key
         if is_again and latest:
@@ -1658,15 +1668,18 @@ class Repeats:
             name = f"again-{number}-{digest(key)}" if number else key
             place = session or own_session(name), name
             exchange = self._exchanges.find(*place)
-            known = await self._look_up(*place) if exchange is None else None
-            if not (exchange.has_failed if exchange is not None else known and known.has_failed):
+            known_message = await self._look_up(*place) if exchange is None else None
+            if not (
+                exchange.has_failed if exchange is not None else known_message and known_message.has_failed
+            ):
                 return name
             earlier = exchange.fingerprint if exchange is not None else None
             refuse_other_content(
-                earlier if known is None else known.event.metadata.get("fingerprint"), fingerprint
+                earlier if known_message is None else known_message.event.metadata.get("fingerprint"),
+                fingerprint,
             )
-        told = f"{_MAX_FAILED} requests with this Idempotency-Key failed or were cancelled: send a new key"
-        raise Refused(409, "idempotency_conflict", told)
+        text = f"{_MAX_FAILED} requests with this Idempotency-Key failed or were cancelled: send a new key"
+        raise Refused(409, "idempotency_conflict", text)
 
     def _is_missed(
         self, exchange: Exchange | None, known: KnownMessage | None, since: int, *, is_again: bool
@@ -1769,8 +1782,8 @@ class ApiServerAdapter(HttpAdapter):
         For an unknown path, the refusal lists the known paths.
         """
         if status == HTTPStatus.NOT_FOUND:
-            known = dict.fromkeys(route.path for route in self.routes() if isinstance(route, Route))
-            message = f"{message}; the paths are {', '.join(known)}"
+            known_values = dict.fromkeys(route.path for route in self.routes() if isinstance(route, Route))
+            message = f"{message}; the paths are {', '.join(known_values)}"
         return super().refuse(status, code, message, headers)
 
     async def disconnect(self) -> None:
@@ -1824,25 +1837,30 @@ class ApiServerAdapter(HttpAdapter):
     async def _stored(self, request: Request) -> Response:
         self._check_key(request)
         response_id = request.path_params["id"]
-        found = await self._response(response_id)
-        if found is None:
+        value = await self._response(response_id)
+        if value is None:
             raise Refused(404, "not_found", "there is no such response, or it was deleted")
-        chat_id, message_id, known = found
+        chat_id, message_id, known_message = value
         if request.method == "DELETE":
             await self._receiver().forget_answer(self._source(chat_id), message_id)
             return json_response({"id": response_id, "object": "response", "deleted": True})
-        shape = self._response_shape(chat_id, message_id, known.received_at, known.event.metadata["response"])
+        shape = self._response_shape(
+            chat_id,
+            message_id,
+            known_message.received_at,
+            known_message.event.metadata["response"],
+        )
         if request.query_params.get("stream") == "true":
             if not shape.is_background:
                 raise wrong("only a response with `background` can be streamed again", "stream")
             after = request.query_params.get("starting_after", "-1")
             if not re.fullmatch(r"-1|\d{1,9}", after, re.ASCII):
                 raise wrong("`starting_after` must be the sequence number of an event", "starting_after")
-            wait = await self._watch(chat_id, message_id, known)
+            wait = await self._watch(chat_id, message_id, known_message)
             return SseResponse(response_events(wait, shape, int(after)), left=lambda: self._leave(wait))
         exchange = self._exchanges.find(chat_id, message_id)
         so_far = "" if exchange is None or not exchange.asked else exchange.sure
-        return json_response(shape.whole(self._answer_of(chat_id, message_id, known), so_far=so_far))
+        return json_response(shape.whole(self._answer_of(chat_id, message_id, known_message), so_far=so_far))
 
     async def _cancel(self, request: Request) -> Response:
         """Cancel the run of a response and return the response.
@@ -1850,14 +1868,19 @@ class ApiServerAdapter(HttpAdapter):
         A response that has its answer is unchanged.
         """
         self._check_key(request)
-        found = await self._response(request.path_params["id"])
-        if found is None:
+        value = await self._response(request.path_params["id"])
+        if value is None:
             raise Refused(404, "not_found", "there is no such response, or it was deleted")
-        chat_id, message_id, known = found
-        shape = self._response_shape(chat_id, message_id, known.received_at, known.event.metadata["response"])
-        answer = self._answer_of(chat_id, message_id, known)
+        chat_id, message_id, known_message = value
+        shape = self._response_shape(
+            chat_id,
+            message_id,
+            known_message.received_at,
+            known_message.event.metadata["response"],
+        )
+        answer = self._answer_of(chat_id, message_id, known_message)
         # An earlier cancellation may be stored without having reached its run. This one completes it.
-        is_open = answer is None or known.is_cancelled
+        is_open = answer is None or known_message.is_cancelled
         if is_open and await self._cancel_run(chat_id, message_id):
             exchange = self._exchanges.find(chat_id, message_id)
             answer = Answer(text="" if exchange is None else exchange.sure, is_cancelled=True)
@@ -1881,16 +1904,25 @@ class ApiServerAdapter(HttpAdapter):
     async def _response(self, response_id: str) -> tuple[str, str, KnownMessage] | None:
         """Return the session, the id and the message of a response; None if it must not be shown."""
         names = read_response_id(response_id)
-        known = None if names is None else await self._look_up(*names)
-        if names is None or known is None or known.is_forgotten or "response" not in known.event.metadata:
+        known_message = None if names is None else await self._look_up(*names)
+        if (
+            names is None
+            or known_message is None
+            or known_message.is_forgotten
+            or "response" not in known_message.event.metadata
+        ):
             return None
         chat_id, message_id = names
         exchange = self._exchanges.find(chat_id, message_id)
-        if known.answer is None and not known.is_cancelled and (exchange is None or not exchange.asked):
+        if (
+            known_message.answer is None
+            and not known_message.is_cancelled
+            and (exchange is None or not exchange.asked)
+        ):
             # Another process has shown the questions: this one was restarted, or is one of several servers.
             cards = await self._receiver().cards_of(self._source(chat_id), message_id)
             self._exchanges.recall(chat_id, message_id, _BETWEEN.join(map(_asked, cards)))
-        return *names, known
+        return *names, known_message
 
     async def _look_up(self, chat_id: str, message_id: str) -> KnownMessage | None:
         return await self._receiver().look_up(self._source(chat_id), message_id)
@@ -1981,19 +2013,19 @@ class ApiServerAdapter(HttpAdapter):
             raise wrong(f"{SESSION_HEADER} must be ASCII; name other sessions in the body", SESSION_HEADER)
         if asked.previous is None:
             return header or asked.session
-        found = await self._response(asked.previous)
-        if found is None:
+        value = await self._response(asked.previous)
+        if value is None:
             raise wrong(
                 "the previous response is unknown; use a `conversation`, which does not expire",
                 "previous_response_id",
                 "previous_response_not_found",
             )
-        if header not in (None, found[0]):
+        if header not in (None, value[0]):
             raise wrong(
                 f"the previous response belongs to another session than {SESSION_HEADER}",
                 "previous_response_id",
             )
-        return found[0]
+        return value[0]
 
     def _event(self, exchange: Exchange, asked: Asked, *, in_session: bool) -> MessageEvent:
         metadata: dict[str, Any] = {"fingerprint": asked.fingerprint}
@@ -2130,7 +2162,7 @@ class ApiServerAdapter(HttpAdapter):
         read = (metadata or {}).get("read")
         if not read:
             return await super().send_card(chat_id, card, metadata)
-        self._exchanges.asked(chat_id, [str(one) for one in read], _asked(card))
+        self._exchanges.asked(chat_id, [str(item) for item in read], _asked(card))
         self._said()
         return SendResult.sent(f"msg_{secrets.token_hex(12)}")
 
@@ -2138,25 +2170,25 @@ class ApiServerAdapter(HttpAdapter):
         self, chat_id: str, message_id: str, content: str, metadata: Metadata | None = None
     ) -> SendResult:
         """Extend a part of an answer."""
-        told, answered = metadata or {}, _answered(metadata, None)
-        if told.get("begins_again"):
+        fields, answered = metadata or {}, _answered(metadata, None)
+        if fields.get("begins_again"):
             self._exchanges.begin_again(chat_id, message_id)
             return SendResult.sent(message_id)
         final = _is_final(metadata)
-        if not self._exchanges.edited(chat_id, answered, message_id, content, final=final, details=told):
+        if not self._exchanges.edited(chat_id, answered, message_id, content, final=final, details=fields):
             return SendResult.failed(SendErrorKind.NOT_FOUND, "the draft was deleted")
         self._said()
         return SendResult.sent(message_id)
 
 
 def _answered(metadata: Mapping[str, Any] | None, reply_to: str | None) -> list[str]:
-    told = (metadata or {}).get("answers")
-    return [str(one) for one in told] if told else [] if reply_to is None else [reply_to]
+    answers = (metadata or {}).get("answers")
+    return [str(item) for item in answers] if answers else [] if reply_to is None else [reply_to]
 
 
 def _asked(card: Card) -> str:
     """Return a question with the commands that answer it."""
-    choices = "\n".join(f"{one.label}: /{one.value}" for one in card.buttons)
+    choices = "\n".join(f"{button.label}: /{button.value}" for button in card.buttons)
     return f"{card.text}\n\n{choices}".strip()
 
 

@@ -364,9 +364,9 @@ async def bounded(
     Raises:
         TooLarge: The body has, or announces, more than `most` bytes. At most one piece beyond them was read.
     """
-    told = announced if announced is not None and announced.isascii() and announced.isdigit() else "0"
+    text = announced if announced is not None and announced.isascii() and announced.isdigit() else "0"
     total = 0
-    if int(told[:18]) <= most:
+    if int(text[:18]) <= most:
         async for piece in pieces:
             total += len(piece)
             if total > most:
@@ -569,7 +569,7 @@ class BasePlatformAdapter(ABC):
 
     async def send_card(self, chat_id: str, card: Card, metadata: Metadata | None = None) -> SendResult:
         """Ask with buttons. If the platform has none, the text lists the possible answers."""
-        choices = "\n".join(f"{one.label}: /{one.value}" for one in card.buttons)
+        choices = "\n".join(f"{button.label}: /{button.value}" for button in card.buttons)
         return await self.send(chat_id, f"{card.text}\n\n{choices}".strip(), None, metadata)
 
     async def update_card(
@@ -764,8 +764,8 @@ class BasePlatformAdapter(ABC):
 
         With a `chat_id`, the call sends a message to that chat; see `Pacing`.
         """
-        told = metadata or {}
-        key, is_draft = told.get("dedupe_key"), told.get("draft") is True
+        fields = metadata or {}
+        key, is_draft = fields.get("dedupe_key"), fields.get("draft") is True
         return self._pacing.turn(method, chat_id, is_group=is_group, key=key, gives_way=gives_way or is_draft)
 
     async def _until_ours(self) -> None:

@@ -93,7 +93,7 @@ def marked(text: str, limit: int) -> str:
     Discord supports most of Markdown; unsupported parts are converted. Code is unchanged.
     """
     pieces = re.split(r"(^```.*?^```[ \t]*$|^```.*\Z|`[^`\n]+`)", text, flags=re.MULTILINE | re.DOTALL)
-    pieces[::2] = [_converted(one) for one in pieces[::2]]
+    pieces[::2] = [_converted(piece) for piece in pieces[::2]]
     made = "".join(pieces)
     return made if len(made) <= limit else text
 
@@ -138,14 +138,14 @@ def body_of(text: str, *, nonce: str, reply_to: str | None = None) -> dict[str, 
 def form_of(body: dict[str, Json], attachment: Attachment, data: bytes) -> list[dict[str, Any]]:
     """Return the multipart form of a message with a file."""
     name = file_name(attachment.name)
-    told = body | {"attachments": [{"id": 0, "filename": name}]}
+    fields = body | {"attachments": [{"id": 0, "filename": name}]}
     mime = (
         attachment.mime
         if attachment.mime and _MIME.fullmatch(attachment.mime)
         else "application/octet-stream"
     )
     return [
-        {"name": "payload_json", "value": json.dumps(told), "content_type": "application/json"},
+        {"name": "payload_json", "value": json.dumps(fields), "content_type": "application/json"},
         {"name": "files[0]", "value": data, "filename": name, "content_type": mime},
     ]
 
@@ -153,12 +153,13 @@ def form_of(body: dict[str, Json], attachment: Attachment, data: bytes) -> list[
 def components_of(card: Card) -> list[Json] | None:
     """Return a card's buttons in rows; None if Discord cannot show all of them with their whole labels."""
     if len(card.buttons) > BUTTONS_A_ROW * ROWS or any(
-        len(one.value) > MAX_VALUE_LENGTH or len(one.label) > MAX_LABEL_LENGTH for one in card.buttons
+        len(button.value) > MAX_VALUE_LENGTH or len(button.label) > MAX_LABEL_LENGTH
+        for button in card.buttons
     ):
         return None
     shown: Sequence[Json] = [
-        {"type": 2, "style": 2, "label": one.label or "\u200b", "custom_id": one.value}
-        for one in card.buttons
+        {"type": 2, "style": 2, "label": button.label or "\u200b", "custom_id": button.value}
+        for button in card.buttons
     ]
     rows = range(0, len(shown), BUTTONS_A_ROW)
     return [{"type": 1, "components": list(shown[start : start + BUTTONS_A_ROW])} for start in rows]
@@ -174,8 +175,10 @@ def note_of(text: str) -> dict[str, Json]:
 
 def file_name(name: str | None) -> str:
     """Return a file name without a path or quotation marks, so that it is safe in a header."""
-    kept = re.sub(r"[^\w.() +-]", "_", (name or "").replace("\\", "/").rpartition("/")[2], flags=re.ASCII)
-    return kept.strip(". ")[:100] or "file"
+    kept_text = re.sub(
+        r"[^\w.() +-]", "_", (name or "").replace("\\", "/").rpartition("/")[2], flags=re.ASCII
+    )
+    return kept_text.strip(". ")[:100] or "file"
 
 
 def result_of(failure: RestFailure) -> SendResult:
@@ -266,14 +269,14 @@ class Embed(Struct, frozen=True, kw_only=True):
     def words(self) -> str:
         """The text of the embed."""
         named = f"{self.title} ({self.url})" if self.title and self.url else self.title
-        lines = (f"{one.name}: {one.value}" for one in self.fields or ())
+        lines = (f"{field.name}: {field.value}" for field in self.fields or ())
         told = (named, self.description, *lines, (self.footer or Named()).text)
-        return "\n".join(one for one in told if one)
+        return "\n".join(value for value in told if value)
 
     @property
     def origin(self) -> str | None:
         """The author of the embed, or the page that it previews."""
-        names = (one.name for one in (self.author, self.provider) if one is not None)
+        names = (named.name for named in (self.author, self.provider) if named is not None)
         return next(filter(None, names), self.url)
 
 
@@ -312,27 +315,27 @@ class Content(Struct, frozen=True, kw_only=True):
     @property
     def own_words(self) -> list[str]:
         """The texts of the message itself, its poll and its blocks, and the names of its stickers."""
-        stickers = [f":{one.name or 'sticker'}:" for one in self.sticker_items or ()]
-        said = [" ".join(part for part in (self.content, *stickers) if part)]
+        stickers = [f":{named.name or 'sticker'}:" for named in self.sticker_items or ()]
+        lines = [" ".join(part for part in (self.content, *stickers) if part)]
         if self.poll is not None:
-            answers = ((one.poll_media or Named()).text for one in self.poll.answers or ())
+            answers = ((answer.poll_media or Named()).text for answer in self.poll.answers or ())
             question = (self.poll.question or Named()).text
             # Votes are omitted, because Discord edits the message at the end of a poll, which changes no
             # text.
-            said.append(poll_in_words(question, ((one, None) for one in answers)))
+            lines.append(poll_in_words(question, ((answer, None) for answer in answers)))
         waiting = list(self.components or ())
         while waiting:
             part = waiting.pop(0)
-            said.append(part.content or "")
+            lines.append(part.content or "")
             waiting[:0] = part.components or ()
-        return [one for one in said if one]
+        return [value for value in lines if value]
 
     @property
     def words(self) -> str:
         """The complete text, including embeds and forwarded messages."""
-        forwarded = (one.message.words for one in self.message_snapshots or ())
-        told = (*self.own_words, *(one.words for one in self.embeds or ()), *forwarded)
-        return "\n\n".join(part for part in told if part)
+        forwarded = (snapshot.message.words for snapshot in self.message_snapshots or ())
+        lines = (*self.own_words, *(embed.words for embed in self.embeds or ()), *forwarded)
+        return "\n\n".join(part for part in lines if part)
 
     @property
     def files(self) -> tuple[Attachment, ...]:
@@ -340,13 +343,13 @@ class Content(Struct, frozen=True, kw_only=True):
         is_voice = isinstance(self.flags, int) and bool(self.flags & VOICE_FLAG)
         return tuple(
             Attachment(
-                kind=MessageType.VOICE if is_voice else MessageType.of_file(one.content_type),
-                ref=one.url,
-                mime=one.content_type,
-                name=one.filename,
-                size=one.size,
+                kind=MessageType.VOICE if is_voice else MessageType.of_file(attachment.content_type),
+                ref=attachment.url,
+                mime=attachment.content_type,
+                name=attachment.filename,
+                size=attachment.size,
             )
-            for one in self.attachments or ()
+            for attachment in self.attachments or ()
         )
 
 
@@ -418,7 +421,7 @@ class Message(Answered, frozen=True, kw_only=True):
     def names(self, me: "Me") -> bool:
         """Return whether the message mentions the bot or replies to it."""
         answered = self.referenced_message and self.referenced_message.author
-        return any(one.id == me.user_id for one in (*(self.mentions or ()), *filter(None, [answered])))
+        return any(item.id == me.user_id for item in (*(self.mentions or ()), *filter(None, [answered])))
 
 
 class Deletion(Located, frozen=True, kw_only=True):
@@ -536,16 +539,26 @@ def channel_of(data: object) -> Channel:
     Raises:
         Unreadable: The object is not a channel.
     """
-    found = read(data, ChannelObject)
-    if found.type == DIRECT:
+    channel_object = read(data, ChannelObject)
+    if channel_object.type == DIRECT:
         return Channel(chat_type="dm")
-    if found.type == GROUP:
-        return Channel(chat_type="group", name=found.name)
-    if found.type in THREADS:
-        if found.parent_id is None:
+    if channel_object.type == GROUP:
+        return Channel(chat_type="group", name=channel_object.name)
+    if channel_object.type in THREADS:
+        if channel_object.parent_id is None:
             raise Unreadable("a thread without a channel")
-        return Channel(chat_type="thread", name=found.name, parent=found.parent_id, guild=found.guild_id)
-    return Channel(chat_type="channel", name=found.name, topic=found.topic, guild=found.guild_id)
+        return Channel(
+            chat_type="thread",
+            name=channel_object.name,
+            parent=channel_object.parent_id,
+            guild=channel_object.guild_id,
+        )
+    return Channel(
+        chat_type="channel",
+        name=channel_object.name,
+        topic=channel_object.topic,
+        guild=channel_object.guild_id,
+    )
 
 
 def source_of(channel_id: str, channel: Channel, account: str, **speaker: Any) -> SessionSource:
@@ -568,15 +581,15 @@ def event_of(message: Message, channel: Channel, me: Me) -> MessageEvent:
     Raises:
         Unreadable: The message has no author.
     """
-    snapshots = [one.message for one in message.message_snapshots or ()]
+    snapshots = [snapshot.message for snapshot in message.message_snapshots or ()]
     embeds, own = message.embeds or (), message.own_words
-    forwarded = [Forwarded(text=one.words) for one in snapshots]
+    forwarded = [Forwarded(text=snapshot.words) for snapshot in snapshots]
     if message.is_program:
-        own += [one.words for one in embeds if one.words]
+        own += [embed.words for embed in embeds if embed.words]
     else:
-        forwarded += [Forwarded(text=one.words, author=one.origin) for one in embeds if one.words]
+        forwarded += [Forwarded(text=embed.words, author=embed.origin) for embed in embeds if embed.words]
     reference, answered = message.message_reference, message.referenced_message
-    media = message.files + Attachment.foreign(file for one in snapshots for file in one.files)
+    media = message.files + Attachment.foreign(file for snapshot in snapshots for file in snapshot.files)
     quoted: tuple[Attachment, ...] = ()
     if answered is not None and (answered.author is None or answered.author.id != me.user_id):
         quoted = Attachment.foreign(answered.files)
@@ -634,12 +647,12 @@ def in_order(page: object) -> list[dict[str, Any]]:
     """
     if not isinstance(page, list):
         raise Unreadable("a page of messages that is not a list")
-    known = [one for one in page if isinstance(one, dict) and is_id(one.get("id"))]
-    return sorted(known, key=lambda one: int(one["id"]))
+    known_items = [item for item in page if isinstance(item, dict) and is_id(item.get("id"))]
+    return sorted(known_items, key=lambda one: int(one["id"]))
 
 
 def _spelt(options: Sequence[Option] | None) -> list[str]:
-    return [word for one in options or () for word in one.words]
+    return [word for option in options or () for word in option.words]
 
 
 def _spoken(
@@ -705,15 +718,15 @@ def bot_token(token: str | None) -> str:
     Raises:
         ConfigError: The token is missing, or has impossible characters. It is not shown.
     """
-    kept = (token or "").strip().removeprefix("Bot ").strip()
-    if not kept or not kept.isascii() or not kept.isprintable() or " " in kept:
+    kept_text = (token or "").strip().removeprefix("Bot ").strip()
+    if not kept_text or not kept_text.isascii() or not kept_text.isprintable() or " " in kept_text:
         raise ConfigError(
             "the Discord bot's token is missing or malformed",
             remedy=secret_remedy(
                 "token", "the token from Bot → Reset Token at https://discord.com/developers/applications"
             ),
         )
-    return kept
+    return kept_text
 
 
 ABSENCE = "ABSENCE"
@@ -762,8 +775,8 @@ class Intake:
 
         After an absence, the messages after it are requested.
         """
-        known = self._marks.pop(channel_id, "0")
-        self._marks[channel_id] = max(known, message_id, key=int)
+        known_mark = self._marks.pop(channel_id, "0")
+        self._marks[channel_id] = max(known_mark, message_id, key=int)
         while len(self._marks) > MAX_MARKS:
             self._marks.popitem(last=False)
 
@@ -809,8 +822,8 @@ class Intake:
         await self._take_until_kept({"update": name, "data": data}, partial(self._take, name, data))
         if name != "MESSAGE_CREATE":
             return
-        found = data if isinstance(data, dict) else {}
-        channel_id, message_id = found.get("channel_id"), found.get("id")
+        fields = data if isinstance(data, dict) else {}
+        channel_id, message_id = fields.get("channel_id"), fields.get("id")
         if is_id(channel_id) and is_id(message_id):
             self.remember(str(channel_id), str(message_id))
 
@@ -887,10 +900,10 @@ class Intake:
             return Channel(chat_type="channel", guild=guild_id)
 
     async def _looked_up(self, channel_id: str) -> Channel:
-        if (known := self._channels.get(channel_id)) is not None:
-            return self._known(channel_id, known)
-        found = await self._request("GET", "/channels/{channel_id}", channel_id=channel_id)
-        return self._known(channel_id, channel_of(found))
+        if (known_channel := self._channels.get(channel_id)) is not None:
+            return self._known(channel_id, known_channel)
+        value = await self._request("GET", "/channels/{channel_id}", channel_id=channel_id)
+        return self._known(channel_id, channel_of(value))
 
     def _known(self, channel_id: str, channel: Channel) -> Channel:
         self._channels[channel_id] = channel
@@ -931,8 +944,8 @@ class Intake:
             )
             messages = in_order(page)
             for message in messages:
-                told = message | {"channel_id": channel_id} | ({"guild_id": guild_id} if guild_id else {})
-                await self._kept("MESSAGE_CREATE", told)
+                fields = message | {"channel_id": channel_id} | ({"guild_id": guild_id} if guild_id else {})
+                await self._kept("MESSAGE_CREATE", fields)
             left -= asked
             if len(messages) < asked:
                 return

@@ -178,15 +178,15 @@ class Bot:
         import aiohttp
         from discord.http import Route
 
-        told: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "timeout": aiohttp.ClientTimeout(total=self._timeout, sock_connect=OPEN_SECONDS)
         }
         if json is not None:
-            told["json"] = json
+            fields["json"] = json
         if query is not None:
-            told["params"] = query
+            fields["params"] = query
         with _translated():
-            return await self._client.http.request(Route(method, path, **ids), form=form, **told)
+            return await self._client.http.request(Route(method, path, **ids), form=form, **fields)
 
     async def fetch(self, url: str, *, max_bytes: int) -> AsyncGenerator[bytes]:
         """Yield a file from an address that the caller has checked; redirects are not followed.
@@ -231,14 +231,18 @@ class Bot:
         if resume and last is not None and last.session_id is not None:
             # kept until the new connection exists, so that another attempt begins at the same position
             self._socket = last
-            known: dict[str, Any] = {"session": last.session_id, "sequence": last.sequence, "resume": True}
+            known_values: dict[str, Any] = {
+                "session": last.session_id,
+                "sequence": last.sequence,
+                "resume": True,
+            }
             address = last.gateway
         else:
-            known, address = {}, yarl.URL(await self._address())
+            known_values, address = {}, yarl.URL(await self._address())
         with _ended():
             async with asyncio.timeout(OPEN_SECONDS):
                 socket = await DiscordWebSocket.from_client(
-                    self._client, gateway=address, initial=True, **known
+                    self._client, gateway=address, initial=True, **known_values
                 )
         socket._discord_parsers = {name: self._teller(name) for name in HEARD}  # noqa: SLF001 - see the module
         self._socket = socket
@@ -275,14 +279,14 @@ class Bot:
         await self._client.http.close()
 
     async def _address(self) -> str:
-        found = await self.request("GET", "/gateway/bot")
+        value = await self.request("GET", "/gateway/bot")
         try:
-            starts = found["session_start_limit"]
+            starts = value["session_start_limit"]
             if starts["remaining"] <= 0:
                 raise RestFailure(
                     "Discord allows no further sessions now", status=429, wait_ms=starts["reset_after"]
                 )
-            return str(found["url"])
+            return str(value["url"])
         except (KeyError, TypeError):
             raise RestFailure("Discord did not give the address of its gateway") from None
 
@@ -315,9 +319,9 @@ def _translated() -> Iterator[None]:
         wait = math.ceil(error.retry_after * 1000)
         raise RestFailure("Discord's rate limit was reached", status=429, wait_ms=wait) from None
     except discord.HTTPException as error:
-        said = f": {error.text[:200]}" if error.code else ""
+        text = f": {error.text[:200]}" if error.code else ""
         raise RestFailure(
-            f"Discord answered {error.status} ({error.code}){said}",
+            f"Discord answered {error.status} ({error.code}){text}",
             status=error.status,
             code=error.code,
             wait_ms=_retry_after(error.response.headers.get("Retry-After")) if error.status == 429 else None,

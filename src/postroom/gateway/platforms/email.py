@@ -211,15 +211,15 @@ def _heard(html: str) -> str:
 
     An unclosed part reaches to the end of the page.
     """
-    kept, at = [], 0
-    while found := _SILENT.search(html, at):
-        kept.append(html[at : found.start()])
-        end = "-->" if found[1] == "!--" else f"</{found[1]}"
-        closing = re.compile(re.escape(end), re.IGNORECASE).search(html, found.end())
+    kept_items, at = [], 0
+    while match := _SILENT.search(html, at):
+        kept_items.append(html[at : match.start()])
+        end = "-->" if match[1] == "!--" else f"</{match[1]}"
+        closing = re.compile(re.escape(end), re.IGNORECASE).search(html, match.end())
         if closing is None:
-            return "".join(kept)
+            return "".join(kept_items)
         at = closing.end() if end == "-->" else closing.start()
-    return "".join((*kept, html[at:]))
+    return "".join((*kept_items, html[at:]))
 
 
 def _plain_tags(html: str) -> str:
@@ -230,8 +230,8 @@ def _plain_tags(html: str) -> str:
     parts, at = [], 0
     for tag in _TAG.finditer(html):
         name = tag[1]
-        if name.lower() == "a" and (found := _ADDRESS.search(tag[0])):
-            name = f'a href="{(found[1] or found[2]).replace(chr(34), "%22")}"'
+        if name.lower() == "a" and (match := _ADDRESS.search(tag[0])):
+            name = f'a href="{(match[1] or match[2]).replace(chr(34), "%22")}"'
         parts += [html[at : tag.start()].replace("<", "&lt;"), f"<{name}>"]
         at = tag.end()
     return "".join((*parts, html[at:].replace("<", "&lt;")))
@@ -281,7 +281,7 @@ def with_forwarded(text: str, subject: str) -> tuple[str, Forwarded | None]:
     if all(line.startswith(">") for line in below[1:] if line.strip()):
         below = [line.removeprefix(">").removeprefix(" ") for line in below]
     named = (_AUTHOR.match(line) for line in below[:_MAX_HEADS])
-    author = next((found[1].strip().strip("*") for found in named if found), None)
+    author = next((match[1].strip().strip("*") for match in named if match), None)
     own = own_words("\n".join(lines[:at]))
     return own, Forwarded(text="\n".join(below).strip(), author=author)
 
@@ -468,14 +468,14 @@ def sender_of(mail: Message) -> tuple[str, str | None]:
     Raises:
         Malformed: There is not exactly one sender, or the address is ambiguous.
     """
-    told = mail.get_all("From") or []
-    found = _FROM.fullmatch(_line(told[0])) if len(told) == 1 else None
-    if found is None:
+    lines = mail.get_all("From") or []
+    match = _FROM.fullmatch(_line(lines[0])) if len(lines) == 1 else None
+    if match is None:
         raise Malformed("a mail without exactly one sender")
-    address = (found[2] or found[3]).strip()
+    address = (match[2] or match[3]).strip()
     if ADDRESS.fullmatch(address) is None:
         raise Malformed("a sender without a valid address")
-    name = one_line(_decoded((found[1] or "").strip().strip('"')))
+    name = one_line(_decoded((match[1] or "").strip().strip('"')))
     return address.lower(), name or None
 
 
@@ -489,20 +489,20 @@ def automatic_marks(mail: Message, address: str) -> dict[str, Json]:
         value = _line(mail.get(name, "")).strip().lower()
         if value not in ("", "none") and not _machine(mail, address):
             return {"automatic": name, "may_be_a_person": True}
-    found = _machine(mail, address)
-    return {} if found is None else {"automatic": found}
+    result = _machine(mail, address)
+    return {} if result is None else {"automatic": result}
 
 
 def _machine(mail: Message, address: str) -> str | None:
     """Return the header that marks the mail as sent by a program or a mailing list; None if there is none."""
-    told = {
+    fields = {
         name: _line(mail.get(name, "")).strip().lower()
         for name in ("Auto-Submitted", "Precedence", "Return-Path")
     }
     marks = {
-        "Auto-Submitted": told["Auto-Submitted"].partition(";")[0].strip() not in ("", "no"),
-        "Precedence": told["Precedence"] in _BULK,
-        "Return-Path": told["Return-Path"] == "<>",
+        "Auto-Submitted": fields["Auto-Submitted"].partition(";")[0].strip() not in ("", "no"),
+        "Precedence": fields["Precedence"] in _BULK,
+        "Return-Path": fields["Return-Path"] == "<>",
         "List-Id": mail.get("List-Id") is not None,
         "X-Autoreply": mail.get("X-Autoreply") is not None,
         "multipart/report": mail.get_content_type() == "multipart/report",
@@ -534,10 +534,10 @@ def is_verified(mail: Message, address: str, authserv_id: str | None) -> bool:
 def _passes(results: list[str], domain: str) -> bool:
     passed = False
     for text in results:
-        found = _RESULT.match(text)
-        if found is None:
+        match = _RESULT.match(text)
+        if match is None:
             continue
-        method, result = found[1].lower(), found[2].lower()
+        method, result = match[1].lower(), match[2].lower()
         about = {name.lower(): value.lower() for name, value in _PROPERTY.findall(text)}
         if method == "dmarc" and result != "none":
             return result == "pass" and about.get("header.from", domain) == domain
@@ -550,16 +550,16 @@ def _passes(results: list[str], domain: str) -> bool:
 
 def message_id_of(mail: Message) -> str | None:
     """Return a mail's own id, if it has a valid one."""
-    found = MESSAGE_ID.fullmatch(_line(mail.get("Message-ID", "")).strip())
-    return found[0] if found else None
+    match = MESSAGE_ID.fullmatch(_line(mail.get("Message-ID", "")).strip())
+    return match[0] if match else None
 
 
 def thread_of(mail: Message) -> Thread:
     """Return a mail's subject and its references, the oldest first."""
     references, answered = _ids_of(mail, "References"), _ids_of(mail, "In-Reply-To")
-    known = [*references[:1], *references[1:][-_MAX_REFERENCES:]]
-    known += [one for one in answered[:_MAX_REFERENCES] if one not in known]
-    return Thread(subject=one_line(_decoded(_line(mail.get("Subject", "")))), references=tuple(known))
+    known_values = [*references[:1], *references[1:][-_MAX_REFERENCES:]]
+    known_values += [value for value in answered[:_MAX_REFERENCES] if value not in known_values]
+    return Thread(subject=one_line(_decoded(_line(mail.get("Subject", "")))), references=tuple(known_values))
 
 
 def _ids_of(mail: Message, name: str) -> list[str]:
@@ -587,8 +587,8 @@ def leaves(mail: Message) -> Iterator[tuple[str, Message]]:
         payload = part.get_payload()
         if part.get_content_maintype() == "multipart" and isinstance(payload, list):
             prefix = f"{section}." if section else ""
-            inner = [(f"{prefix}{number}", one) for number, one in enumerate(payload, start=1)]
-            waiting.extend((number, one) for number, one in reversed(inner) if isinstance(one, Message))
+            inner = [(f"{prefix}{number}", item) for number, item in enumerate(payload, start=1)]
+            waiting.extend((number, item) for number, item in reversed(inner) if isinstance(item, Message))
         else:
             yield section or "1", part
 
@@ -610,7 +610,7 @@ def _content(
             (plain if kind == "text/plain" else pages).append(text)
         else:
             media.append(_attachment(part, section, name, where))
-    text = "\n\n".join(one for one in plain if one.strip())
+    text = "\n\n".join(value for value in plain if value.strip())
     if not text.strip():
         text = "\n\n".join(text_of_html(page) for page in pages)
     own, forwarded = with_forwarded(text, subject)
@@ -618,7 +618,10 @@ def _content(
         return (
             own,
             None,
-            tuple(replace(one, is_foreign=one.mime in ("message/rfc822", "message/global")) for one in media),
+            tuple(
+                replace(attachment, is_foreign=attachment.mime in ("message/rfc822", "message/global"))
+                for attachment in media
+            ),
         )
     # Mail programs mix the files of a forwarded mail with the sender's own: they cannot be told apart.
     return own, forwarded, Attachment.foreign(media)
@@ -743,13 +746,20 @@ class Heading:
     answers: str | None = None
 
     def __post_init__(self) -> None:
-        told = (self.sender, self.sender_name or "", self.to, self.subject, self.message_id, *self.references)
-        if not all(one.isprintable() for one in told):
+        lines = (
+            self.sender,
+            self.sender_name or "",
+            self.to,
+            self.subject,
+            self.message_id,
+            *self.references,
+        )
+        if not all(value.isprintable() for value in lines):
             raise ValueError("a header contains a line break")
         if ADDRESS.fullmatch(self.to) is None:
             raise ValueError("the recipient is not a valid address")
         ids = (self.message_id, *self.references, *((self.answers,) if self.answers else ()))
-        if not all(MESSAGE_ID.fullmatch(one) for one in ids):
+        if not all(MESSAGE_ID.fullmatch(item) for item in ids):
             raise ValueError("a message id is invalid")
 
 
@@ -772,27 +782,27 @@ def message_id_from(key: str, root: str | None, address: str) -> str:
 
 def root_in(message_id: str, address: str) -> str | None:
     """Extract the conversation's root from the message id of a mail that postroom sent."""
-    found = _OWN_ID.fullmatch(message_id)
-    if found is None or found[2] != address.rpartition("@")[2]:
+    match = _OWN_ID.fullmatch(message_id)
+    if match is None or match[2] != address.rpartition("@")[2]:
         return None
-    root = unquote(found[1])
+    root = unquote(match[1])
     return root if _ROOT.fullmatch(root) else None
 
 
 def subject_of(thread: Thread | None, fallback: str) -> str:
     """Return the subject of an answer: the subject of its thread, prefixed with a single `Re: `."""
     subject = one_line(thread.subject if thread is not None and thread.subject else fallback)
-    subject = "".join(one if one.isprintable() else " " for one in subject)
+    subject = "".join(value if value.isprintable() else " " for value in subject)
     return subject if subject.lower().startswith("re:") else f"Re: {subject}"
 
 
 def references_of(root: str | None, thread: Thread | None, answered: str | None) -> tuple[str, ...]:
     """Return the references of an answer: the root, then as many of the newest as fit into one line."""
-    known = [root or "", *(thread.references if thread else ()), answered or ""]
-    found = list(dict.fromkeys(one for one in known if MESSAGE_ID.fullmatch(one)))
-    while len(found) > 2 and sum(map(len, found)) + len(found) > _MAX_REFERENCES_LENGTH:
-        del found[1]
-    return tuple(found)
+    known_values = [root or "", *(thread.references if thread else ()), answered or ""]
+    texts = list(dict.fromkeys(value for value in known_values if MESSAGE_ID.fullmatch(value)))
+    while len(texts) > 2 and sum(map(len, texts)) + len(texts) > _MAX_REFERENCES_LENGTH:
+        del texts[1]
+    return tuple(texts)
 
 
 def written(
@@ -853,18 +863,18 @@ def refusal(error: SMTPException) -> SendResult:
     else:
         return SendResult.failed(SendErrorKind.TRANSIENT, "the mail server closed the connection")
     extended = words.split(maxsplit=1)[0] if words[:1] in ("2", "4", "5") else ""
-    told = (
+    text = (
         f"the mail server answered {code} {extended if extended.replace('.', '').isdigit() else ''}".strip()
     )
     if 400 <= code < 500 or code < 200:
         kind = SendErrorKind.RATE_LIMITED if extended.startswith("4.7.") else SendErrorKind.TRANSIENT
-        return SendResult.failed(kind, told, retry_after_ms=60_000 if extended.startswith("4.7.") else None)
+        return SendResult.failed(kind, text, retry_after_ms=60_000 if extended.startswith("4.7.") else None)
     if code == 552 or extended in ("5.3.4", "5.2.3"):
-        return SendResult.failed(SendErrorKind.TOO_LONG, told)
+        return SendResult.failed(SendErrorKind.TOO_LONG, text)
     if isinstance(error, SMTPAuthenticationError | SMTPSenderRefused | SMTPDataError):
-        return SendResult.failed(SendErrorKind.FORBIDDEN, told)
+        return SendResult.failed(SendErrorKind.FORBIDDEN, text)
     forbidden = extended.startswith("5.7.") or code in (530, 535, 554)
-    return SendResult.failed(SendErrorKind.FORBIDDEN if forbidden else SendErrorKind.NOT_FOUND, told)
+    return SendResult.failed(SendErrorKind.FORBIDDEN if forbidden else SendErrorKind.NOT_FOUND, text)
 
 
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
@@ -942,8 +952,8 @@ class Mailbox:
         except imaplib.IMAP4.error as error:
             raise LoginRefused("IMAP", passing=bool(_PERHAPS_LATER.search(str(error)))) from None
         _done(imap.select(self._folder))
-        told = imap.response("UIDVALIDITY")[1]
-        self.validity = int(told[0]) if told and told[0] else 0
+        values = imap.response("UIDVALIDITY")[1]
+        self.validity = int(values[0]) if values and values[0] else 0
 
     def close(self) -> None:
         """Log out if the connection still works."""
@@ -966,8 +976,8 @@ class Mailbox:
         imap = self._open()
         _done(imap.noop())
         since = f"{day.day:02d}-{_MONTHS[day.month - 1]}-{day.year}"
-        found = _done(imap.uid("SEARCH", "UNSEEN", "SINCE", since))
-        return sorted(int(one) for line in found if line for one in line.split())[:most]
+        items = _done(imap.uid("SEARCH", "UNSEEN", "SINCE", since))
+        return sorted(int(part) for line in items if line for part in line.split())[:most]
 
     def fetch(self, uid: int, *, most: int) -> tuple[bytes, bool] | None:
         """Return a mail, cut off after `most` bytes, and whether it was cut; None if it is gone."""
@@ -987,22 +997,22 @@ class Mailbox:
         Raises:
             TooLarge: The file is larger; not much more than `most` bytes was read.
         """
-        found = _REF.fullmatch(ref)
-        if found is None or int(found[1]) != self.validity:
+        match = _REF.fullmatch(ref)
+        if match is None or int(match[1]) != self.validity:
             return None
-        limit = most if found[4] == "plain" else most * 3 + 1_000
-        raw = self._bytes(int(found[2]), f"BODY.PEEK[{found[3]}]<0.{limit + 1}>")
+        limit = most if match[4] == "plain" else most * 3 + 1_000
+        raw = self._bytes(int(match[2]), f"BODY.PEEK[{match[3]}]<0.{limit + 1}>")
         if raw is None:
             return None
         cut = len(raw) > limit
         data = raw
-        if found[4] == "base64":
+        if match[4] == "base64":
             whole = raw.translate(None, b"\r\n\t ")
             try:
                 data = base64.b64decode(whole[: len(whole) - len(whole) % 4])
             except binascii.Error:
                 data = whole
-        elif found[4] == "quoted-printable":
+        elif match[4] == "quoted-printable":
             data = quopri.decodestring(raw)
         if cut or len(data) > most:
             raise TooLarge(f"the file exceeds {most} bytes", value=most)
@@ -1011,23 +1021,23 @@ class Mailbox:
     def headers(self, message_id: str) -> bytes | None:
         """Return the headers of a mail that are needed for an answer; None if the mail is no longer there."""
         imap = self._open()
-        found = [
-            one
+        items = [
+            part
             for line in _done(imap.uid("SEARCH", "HEADER", "Message-ID", f'"{message_id}"'))
             if line
-            for one in line.split()
+            for part in line.split()
         ]
-        if not found:
+        if not items:
             return None
-        return self._bytes(int(found[-1]), "BODY.PEEK[HEADER.FIELDS (SUBJECT REFERENCES IN-REPLY-TO)]")
+        return self._bytes(int(items[-1]), "BODY.PEEK[HEADER.FIELDS (SUBJECT REFERENCES IN-REPLY-TO)]")
 
     def where(self, uid: int) -> Where:
         """Return the position of a mail."""
         return Where(validity=self.validity, uid=uid)
 
     def _bytes(self, uid: int, what: str) -> bytes | None:
-        found = _done(self._open().uid("FETCH", str(uid), f"({what})"))
-        return next((one[1] for one in found if isinstance(one, tuple) and len(one) == 2), None)
+        items = _done(self._open().uid("FETCH", str(uid), f"({what})"))
+        return next((item[1] for item in items if isinstance(item, tuple) and len(item) == 2), None)
 
     def _open(self) -> imaplib.IMAP4:
         if self._imap is None:
@@ -1049,10 +1059,10 @@ def _done(answer: tuple[str, Any]) -> list[Any]:
 
 def _flat(data: list[Any]) -> list[bytes]:
     return [
-        one
+        entry
         for item in data
-        for one in (item if isinstance(item, tuple) else (item,))
-        if isinstance(one, bytes)
+        for entry in (item if isinstance(item, tuple) else (item,))
+        if isinstance(entry, bytes)
     ]
 
 
@@ -1089,12 +1099,12 @@ def _offered(smtp: smtplib.SMTP, message: OutgoingEmail) -> SendResult | None:
     """Send the envelope (sender and recipient); return the refusal, or None if the server accepts both."""
     try:
         size = [f"size={len(message.raw)}"] if smtp.has_extn("size") else []
-        code, said = smtp.mail(message.sender, size)
+        code, data = smtp.mail(message.sender, size)
         if code != 250:
-            return refusal(smtplib.SMTPSenderRefused(code, said, message.sender))
-        code, said = smtp.rcpt(message.to)
+            return refusal(smtplib.SMTPSenderRefused(code, data, message.sender))
+        code, data = smtp.rcpt(message.to)
         if code not in (250, 251):
-            return refusal(smtplib.SMTPRecipientsRefused({message.to: (code, said)}))
+            return refusal(smtplib.SMTPRecipientsRefused({message.to: (code, data)}))
     except (smtplib.SMTPException, OSError) as error:
         return SendResult.failed(
             SendErrorKind.TRANSIENT, f"the mail server closed the connection: {type(error).__name__}"
@@ -1104,12 +1114,12 @@ def _offered(smtp: smtplib.SMTP, message: OutgoingEmail) -> SendResult | None:
 
 def _given(smtp: smtplib.SMTP, message: OutgoingEmail) -> SendResult:
     try:
-        code, said = smtp.data(message.raw)
+        code, data = smtp.data(message.raw)
     except smtplib.SMTPResponseException as error:
         return refusal(error)
     except (smtplib.SMTPException, OSError) as error:
         return SendResult.failed(SendErrorKind.UNKNOWN, f"the answer was lost: {type(error).__name__}")
-    return SendResult.sent(message.message_id) if code == 250 else refusal(smtplib.SMTPDataError(code, said))
+    return SendResult.sent(message.message_id) if code == 250 else refusal(smtplib.SMTPDataError(code, data))
 
 
 def _connected(server: Server, domain: str) -> smtplib.SMTP:
@@ -1296,8 +1306,8 @@ class EmailAdapter(BasePlatformAdapter):
             await asyncio.to_thread(check, self._smtp, self._options.domain)
         except BaseException as error:
             await self.disconnect()
-            if (told := _told(error)) is not None:
-                raise told from None
+            if (postroom_error := _told(error)) is not None:
+                raise postroom_error from None
             raise
         self._is_open = True
         self._start_receiving(self._look)
@@ -1327,24 +1337,24 @@ class EmailAdapter(BasePlatformAdapter):
             if not self._is_open:
                 await self._on_thread(self._mailbox.open)
                 self._is_open = True
-            found = await self._on_thread(lambda: self._mailbox.unread(now, options.max_age_days, _BATCH))
+            numbers = await self._on_thread(lambda: self._mailbox.unread(now, options.max_age_days, _BATCH))
             self._heard()
-            for uid in found:
+            for uid in numbers:
                 await self._take(uid)
         except PostroomError:
             raise
         except Exception as error:
             self._is_open = False
-            if (told := _told(error)) is not None:
-                raise told from error
+            if (postroom_error := _told(error)) is not None:
+                raise postroom_error from error
             raise
-        return _SHORT_PAUSE if len(found) == _BATCH else options.poll_ms
+        return _SHORT_PAUSE if len(numbers) == _BATCH else options.poll_ms
 
     async def _take(self, uid: int) -> None:
         """Hand over one mail; mark it as read once its message is stored, or if it can never be stored."""
-        found = await self._on_thread(lambda: self._mailbox.fetch(uid, most=self._options.max_bytes))
-        if found is not None:
-            await self.take_in(found[0], partial(self._hand_over, uid, *found))
+        value = await self._on_thread(lambda: self._mailbox.fetch(uid, most=self._options.max_bytes))
+        if value is not None:
+            await self.take_in(value[0], partial(self._hand_over, uid, *value))
         await self._on_thread(lambda: self._mailbox.mark_read(uid))
 
     async def _hand_over(self, uid: int, raw: bytes, is_cut: bool) -> None:
@@ -1363,9 +1373,9 @@ class EmailAdapter(BasePlatformAdapter):
         for message_id in reversed(references[-_MAX_LOOKED_UP:]):
             if (root := root_in(message_id, self._address)) is not None:
                 return root
-            known = None if self._inbound is None else await self._inbound.look_up(source, message_id)
-            if known is not None and known.event.source is not None:
-                return known.event.source.thread_id
+            known_message = None if self._inbound is None else await self._inbound.look_up(source, message_id)
+            if known_message is not None and known_message.event.source is not None:
+                return known_message.event.source.thread_id
         return source.thread_id
 
     def _read(self, uid: int, raw: bytes, *, is_cut: bool) -> MessageEvent | None:
@@ -1470,9 +1480,9 @@ class EmailAdapter(BasePlatformAdapter):
 
 
 def _subject(thread: Thread | None, metadata: Metadata, fallback: str, *, is_answer: bool) -> str:
-    told = metadata.get("subject")
-    if isinstance(told, str) and told:
-        return told
+    subject = metadata.get("subject")
+    if isinstance(subject, str) and subject:
+        return subject
     return subject_of(thread, fallback) if is_answer else fallback
 
 

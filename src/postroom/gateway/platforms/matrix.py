@@ -93,7 +93,7 @@ def content_of(
 
 def edit_of(message_id: str, text: str, html: str) -> list[dict[str, Json]]:
     """Return the contents to try for an edit of a message, best first."""
-    found = []
+    items = []
     for new in content_of(text, html):
         edit: dict[str, Json] = {
             **new,
@@ -102,8 +102,8 @@ def edit_of(message_id: str, text: str, html: str) -> list[dict[str, Json]]:
             "m.relates_to": {"rel_type": "m.replace", "event_id": message_id},
         }
         edit.pop("format", None), edit.pop("formatted_body", None)
-        found.append(edit)
-    return [one for one in found[:-1] if _fits(one)] + found[-1:]
+        items.append(edit)
+    return [item for item in items[:-1] if _fits(item)] + items[-1:]
 
 
 def media_of(
@@ -136,17 +136,17 @@ def reaction_to(event_id: str) -> dict[str, Json]:
 
 def refusal(status: int, errcode: str, retry_after_ms: int | None) -> SendResult:
     """Convert a response other than 200 to the result of sending an event."""
-    said = f"the homeserver answered {status} {errcode}".strip()
+    text = f"the homeserver answered {status} {errcode}".strip()
     if status == 429 or errcode == "M_LIMIT_EXCEEDED":
-        return SendResult.failed(SendErrorKind.RATE_LIMITED, said, retry_after_ms=retry_after_ms or 5_000)
+        return SendResult.failed(SendErrorKind.RATE_LIMITED, text, retry_after_ms=retry_after_ms or 5_000)
     if status == 413 or errcode == "M_TOO_LARGE":
-        return SendResult.failed(SendErrorKind.TOO_LONG, said)
+        return SendResult.failed(SendErrorKind.TOO_LONG, text)
     if status in (408, 504):
-        return SendResult.failed(SendErrorKind.UNKNOWN, said)
+        return SendResult.failed(SendErrorKind.UNKNOWN, text)
     if status >= 500:
-        return SendResult.failed(SendErrorKind.TRANSIENT, said, retry_after_ms=retry_after_ms)
+        return SendResult.failed(SendErrorKind.TRANSIENT, text, retry_after_ms=retry_after_ms)
     kinds = {401: SendErrorKind.FORBIDDEN, 403: SendErrorKind.FORBIDDEN, 404: SendErrorKind.NOT_FOUND}
-    return SendResult.failed(kinds.get(status, SendErrorKind.BAD_FORMAT), said)
+    return SendResult.failed(kinds.get(status, SendErrorKind.BAD_FORMAT), text)
 
 
 def _relation(thread_id: str | None, reply_to: str | None) -> dict[str, Json] | None:
@@ -168,9 +168,9 @@ def _fits(content: Mapping[str, Json]) -> bool:
 def _weight(value: Json) -> int:
     """Return an upper bound for the number of bytes of a value as JSON."""
     if isinstance(value, str):
-        return 2 + len(value.encode("utf-8", "replace")) + sum(value.count(one) for one in '"\\\n\t')
+        return 2 + len(value.encode("utf-8", "replace")) + sum(value.count(item) for item in '"\\\n\t')
     if isinstance(value, Mapping):
-        return 2 + sum(_weight(str(name)) + _weight(one) + 2 for name, one in value.items())
+        return 2 + sum(_weight(str(name)) + _weight(item) + 2 for name, item in value.items())
     return 32
 
 
@@ -243,10 +243,10 @@ class Words(Struct, frozen=True, kw_only=True):
     body: Json = None
 
     def __str__(self) -> str:
-        found = next((one for one in (self.text, self.former, self.body) if one is not None), "")
-        if isinstance(found, list):
-            found = next((one.get("body") for one in found if isinstance(one, dict)), "")
-        return clean(found) if isinstance(found, str) else ""
+        value = next((item for item in (self.text, self.former, self.body) if item is not None), "")
+        if isinstance(value, list):
+            value = next((item.get("body") for item in value if isinstance(item, dict)), "")
+        return clean(value) if isinstance(value, str) else ""
 
 
 class Poll(Struct, frozen=True, kw_only=True):
@@ -256,7 +256,7 @@ class Poll(Struct, frozen=True, kw_only=True):
     answers: list[Words] | None = None
 
     def __str__(self) -> str:
-        answers = ((str(one), None) for one in self.answers or ())
+        answers = ((str(answer), None) for answer in self.answers or ())
         return poll_in_words(str(self.question or ""), answers)
 
 
@@ -296,15 +296,15 @@ class Content(Struct, frozen=True, kw_only=True):
 
     def positioned(self, text: str) -> str:
         """Return the description of a location with the coordinates, which only `geo_uri` contains."""
-        found = _POSITION.match(self.geo_uri or "")
-        return f"Location: {text} ({found[1]}, {found[2]})" if found else f"Location: {text}"
+        match = _POSITION.match(self.geo_uri or "")
+        return f"Location: {text} ({match[1]}, {match[2]})" if match else f"Location: {text}"
 
     def with_addresses(self, text: str) -> str:
         """Return a text with the addresses of its links, which clients include only in the HTML form."""
-        found = _LINK.findall(self.formatted_body or "")
-        pairs = {(unescape(address), unescape(_TAGS.sub("", label)).strip()) for address, label in found}
+        items = _LINK.findall(self.formatted_body or "")
+        pairs = {(unescape(address), unescape(_TAGS.sub("", label)).strip()) for address, label in items}
         missing = [f"{label}: {address}" for address, label in sorted(pairs) if address not in text]
-        missing = [one for one in missing if "matrix.to/#/" not in one]
+        missing = [value for value in missing if "matrix.to/#/" not in value]
         return "\n\n".join((text, *((clean("Links: " + ", ".join(missing)),) if missing else ())))
 
     def attachments(self, kind: MessageType) -> tuple[Attachment, ...]:
@@ -383,8 +383,8 @@ class Room:
 
     def count(self, summary: object) -> None:
         """Record the number of members that the server reports."""
-        told = summary if isinstance(summary, dict) else {}
-        joined, invited = told.get("m.joined_member_count"), told.get("m.invited_member_count")
+        fields = summary if isinstance(summary, dict) else {}
+        joined, invited = fields.get("m.joined_member_count"), fields.get("m.invited_member_count")
         if isinstance(joined, int):
             self.joined, self.counted = joined, True
         if isinstance(invited, int):
@@ -412,7 +412,7 @@ class Ourselves:
     def called(self) -> tuple[str, ...]:
         """The names with which people address the bot, longest first."""
         local = self.user_id[1:].partition(":")[0]
-        return tuple(one for one in (self.user_id, f"@{local}", self.name, local) if one)
+        return tuple(name for name in (self.user_id, f"@{local}", self.name, local) if name)
 
 
 class Kind(StrEnum):
@@ -492,15 +492,15 @@ def after_our_invitation(events: Sequence[object], me: Ourselves) -> Sequence[ob
 def rooms_of(batch: Mapping[str, Any], which: str) -> list[tuple[str, Mapping[str, Any]]]:
     """Return the rooms of a batch in which the bot has this membership: join, leave or invite."""
     rooms = batch.get("rooms")
-    found = rooms.get(which) if isinstance(rooms, dict) else None
-    return [one for one in found.items() if isinstance(one[1], dict)] if isinstance(found, dict) else []
+    room = rooms.get(which) if isinstance(rooms, dict) else None
+    return [item for item in room.items() if isinstance(item[1], dict)] if isinstance(room, dict) else []
 
 
 def events_of(info: Mapping[str, Any], which: str) -> list[object]:
     """Return the events of one part of a room's data in a batch."""
     part = info.get(which)
-    found = part.get("events") if isinstance(part, dict) else None
-    return found if isinstance(found, list) else []
+    value = part.get("events") if isinstance(part, dict) else None
+    return value if isinstance(value, list) else []
 
 
 def inviter(events: Iterable[object], me: Ourselves) -> str | None:
@@ -550,10 +550,10 @@ def path_of(*parts: str, query: Mapping[str, str] | None = None, base: str = "/_
 
 def media_path(ref: str) -> str | None:
     """Return the path of a file on the bot's homeserver; None if the reference is not a Matrix media URI."""
-    found = _MEDIA.fullmatch(ref)
-    if found is None or set(found[2]) <= {"."} or set(found[1]) <= {"."}:
+    match = _MEDIA.fullmatch(ref)
+    if match is None or set(match[2]) <= {"."} or set(match[1]) <= {"."}:
         return None
-    return path_of("media", "download", found[1], found[2], base="/_matrix/client/v1")
+    return path_of("media", "download", match[1], match[2], base="/_matrix/client/v1")
 
 
 # The parts of an event.
@@ -630,9 +630,9 @@ def _mentions(content: Content, me: Ourselves, text: str) -> tuple[bool, tuple[s
 def _without_names(text: str, names: Sequence[str]) -> str:
     """Return the text without the bot's name at the beginning, and without its full names elsewhere."""
     for name in sorted(set(names), key=len, reverse=True):
-        found = re.match(rf"@?{re.escape(name)}(?:[:,]|(?=\W)|$)\s*", text, re.IGNORECASE)
-        if found is not None:
-            text = text[found.end() :]
+        match = re.match(rf"@?{re.escape(name)}(?:[:,]|(?=\W)|$)\s*", text, re.IGNORECASE)
+        if match is not None:
+            text = text[match.end() :]
             break
     full = [name for name in names if name.startswith("@") and ":" in name]
     for name in full:
@@ -727,8 +727,12 @@ class Answer:
     @property
     def retry_after_ms(self) -> int | None:
         """The pause that the homeserver requests."""
-        told = self.body.get("retry_after_ms")
-        return min(told, 3_600_000) if isinstance(told, int) and told > 0 else self.wait_ms
+        retry_after_ms = self.body.get("retry_after_ms")
+        return (
+            min(retry_after_ms, 3_600_000)
+            if isinstance(retry_after_ms, int) and retry_after_ms > 0
+            else self.wait_ms
+        )
 
     def said(self) -> str:
         """Return a short description of the failure without secrets."""
@@ -864,8 +868,8 @@ def _read(raw: bytes) -> Mapping[str, Any]:
 
 
 def _wait_of(headers: Mapping[str, str]) -> int | None:
-    told = headers.get("Retry-After", "")
-    return min(int(told), 3_600) * 1000 if told.isascii() and told.isdigit() else None
+    header = headers.get("Retry-After", "")
+    return min(int(header), 3_600) * 1000 if header.isascii() and header.isdigit() else None
 
 
 # Incoming events from the homeserver: the position in its stream, and its messages in order.
@@ -895,15 +899,15 @@ class SyncPosition:
         if self._path is None:
             return
         try:
-            kept = await asyncio.to_thread(_read_position, self._path)
+            kept_thread = await asyncio.to_thread(_read_position, self._path)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ConfigError(
                 "Matrix: the file with the stream position cannot be used",
                 value=str(self._path),
                 remedy="correct the file and its folder, or remove the file to begin with new messages",
             ) from error
-        if kept is not None and kept[0] == user_id:
-            _, self.since, self.at, self.told = kept
+        if kept_thread is not None and kept_thread[0] == user_id:
+            _, self.since, self.at, self.told = kept_thread
 
     async def move(self, since: str, at: int) -> None:
         """Advance to a position. If the file cannot be written, later messages may arrive twice."""
@@ -911,9 +915,9 @@ class SyncPosition:
         self.since, self.at = since, at
         if self._path is None or not moved:
             return
-        kept = {"user_id": self._user_id, "since": since, "at": at, "told": sorted(self.told)}
+        kept_fields = {"user_id": self._user_id, "since": since, "at": at, "told": sorted(self.told)}
         try:
-            await asyncio.to_thread(_write_position, self._path, json.dumps(kept))
+            await asyncio.to_thread(_write_position, self._path, json.dumps(kept_fields))
         except OSError as error:
             _LOG.warning("matrix.place_not_kept", reason=type(error).__name__)
 
@@ -924,11 +928,11 @@ def _read_position(path: Path) -> tuple[str, str, int, set[str]] | None:
         raise PermissionError(f"{path.parent} cannot be written")
     if not path.exists():
         return None
-    kept = json.loads(path.read_text(encoding="utf-8"))
-    user_id, since, at = kept["user_id"], kept["since"], kept["at"]
+    document = json.loads(path.read_text(encoding="utf-8"))
+    user_id, since, at = document["user_id"], document["since"], document["at"]
     if not isinstance(user_id, str) or not isinstance(since, str) or not isinstance(at, int):
         raise TypeError("no place")
-    return user_id, since, at, set(map(str, kept["told"]))
+    return user_id, since, at, set(map(str, document["told"]))
 
 
 def _write_position(path: Path, text: str) -> None:
@@ -1026,7 +1030,7 @@ class Intake:
 
     async def _gap(self, room_id: str, before: object) -> list[object]:
         """Return the messages in a room between the last round and this one, oldest first."""
-        found: list[object] = []
+        items: list[object] = []
         floor = self._position.at - _SKEW_MS
         for _ in range(_GAP_PAGES):
             if not isinstance(before, str) or self._position.since is None:
@@ -1038,11 +1042,11 @@ class Intake:
             page = answer.body.get("chunk") if answer.ok else None
             if not isinstance(page, list) or not page or all_older(page, floor):
                 break
-            found.extend(page)
+            items.extend(page)
             before = answer.body.get("end")
         else:
-            _LOG.warning("matrix.gap_is_too_long", room=room_id, events=len(found))
-        return found[::-1]
+            _LOG.warning("matrix.gap_is_too_long", room=room_id, events=len(items))
+        return items[::-1]
 
     async def _take_event(self, event: object, room: Room) -> None:
         """Hand over one event.
@@ -1090,8 +1094,8 @@ class Intake:
         return await self._looked_up(path_of("rooms", room.room_id, "event", event_id))
 
     async def _count_members(self, room: Room) -> None:
-        found = await self._looked_up(path_of("rooms", room.room_id, "joined_members"))
-        joined = found.get("joined") if found is not None else None
+        fields = await self._looked_up(path_of("rooms", room.room_id, "joined_members"))
+        joined = fields.get("joined") if fields is not None else None
         room.joined = len(joined) if isinstance(joined, dict) else 3
 
     async def _looked_up(self, path: str) -> Mapping[str, Any] | None:
@@ -1351,8 +1355,8 @@ class MatrixAdapter(BasePlatformAdapter):
         async with self._turn("typing", None, metadata, gives_way=True) as turn:
             if turn.wait_ms:
                 return
-            told = {"typing": True, "timeout": 10_000}
-            result = self._result(await self._home.ask("PUT", path, told, timeout_ms=5_000))
+            fields = {"typing": True, "timeout": 10_000}
+            result = self._result(await self._home.ask("PUT", path, fields, timeout_ms=5_000))
             if result.error_kind is SendErrorKind.RATE_LIMITED:
                 turn.refused(result.retry_after_ms)
 
@@ -1408,10 +1412,10 @@ class MatrixAdapter(BasePlatformAdapter):
             raise ServerUnavailable(
                 "this is not a Matrix media URI (mxc://...)", remedy="send the file again in the room"
             )
-        found = await self._home.download(path, max_bytes=max_bytes)
-        if isinstance(found, Answer):
-            raise ServerUnavailable(f"the file could not be downloaded: {found.said()}")
-        yield found
+        value = await self._home.download(path, max_bytes=max_bytes)
+        if isinstance(value, Answer):
+            raise ServerUnavailable(f"the file could not be downloaded: {value.said()}")
+        yield value
 
     async def _say(
         self,

@@ -137,14 +137,14 @@ _SILENT_BLOCKS: Final = ("divider", "input", "file")
 
 def blocks_text(blocks: Sequence[Json]) -> tuple[str, tuple[str, ...]]:
     """Return the text of Block Kit blocks in Slack's dialect, and the names of parts that cannot be read."""
-    said, unread = [], []
-    for block in (one for one in blocks if isinstance(one, dict)):
+    values, unread = [], []
+    for block in (block for block in blocks if isinstance(block, dict)):
         words = _block(block)
         if words:
-            said.append(words)
+            values.append(words)
         elif block.get("type") not in _SILENT_BLOCKS:
             unread.append(f"a block of the kind {block.get('type')}")
-    return "\n".join(said), tuple(unread)
+    return "\n".join(values), tuple(unread)
 
 
 def _block(part: object) -> str:
@@ -152,7 +152,7 @@ def _block(part: object) -> str:
     if isinstance(part, str):
         return part
     if isinstance(part, Sequence):
-        return "".join(_block(one) for one in part)
+        return "".join(_block(item) for item in part)
     if not isinstance(part, Mapping):
         return ""
     kind = part.get("type")
@@ -160,18 +160,18 @@ def _block(part: object) -> str:
     if read is not None:
         return read(part)
     if kind == "rich_text_list":
-        return "".join(f"- {_block(one)}\n" for one in _parts(part, "elements"))
+        return "".join(f"- {_block(item)}\n" for item in _parts(part, "elements"))
     if kind in ("section", "header", "context", "actions"):
         parts = [part.get("text"), *_parts(part, "fields"), part.get("accessory"), *_parts(part, "elements")]
-        said = [_block(one) for one in parts]
-        return "\n".join(one for one in said if one)
+        lines = [_block(part) for part in parts]
+        return "\n".join(value for value in lines if value)
     words = part.get("text")
     return words if isinstance(words, str) else _block(part.get("elements"))
 
 
 def _parts(part: Mapping[str, Any], name: str) -> list[Json]:
-    found = part.get(name)
-    return found if isinstance(found, list) else []
+    value = part.get(name)
+    return value if isinstance(value, list) else []
 
 
 def _link(part: Mapping[str, Any]) -> str:
@@ -181,7 +181,7 @@ def _link(part: Mapping[str, Any]) -> str:
 
 def _image(part: Mapping[str, Any]) -> str:
     told = (_block(part.get("title")), part.get("alt_text"), part.get("image_url"))
-    return "image: " + ", ".join(str(one) for one in told if one)
+    return "image: " + ", ".join(str(item) for item in told if item)
 
 
 def _button_text(part: Mapping[str, Any]) -> str:
@@ -213,7 +213,7 @@ def without_mention(text: str, user_id: str) -> tuple[str, bool]:
 def _code(lines: Sequence[str], at: int, fence: re.Match[str], shown: list[str]) -> int:
     marker, info = fence[1], fence[2]
     closing = re.compile(rf" {{0,3}}{marker[0]}{{{len(marker)},}}[ \t]*\Z")
-    end = next((one for one in range(at + 1, len(lines)) if closing.match(lines[one])), len(lines))
+    end = next((number for number in range(at + 1, len(lines)) if closing.match(lines[number])), len(lines))
     told = [] if _LANGUAGE.fullmatch(info) else [info]
     shown += ["```", *(_in_code(line) for line in (*told, *lines[at + 1 : end])), "```"]
     return end + 1
@@ -226,7 +226,7 @@ def _begins_table(lines: Sequence[str], at: int) -> bool:
 
 
 def _table(lines: Sequence[str], at: int, shown: list[str]) -> int:
-    end = next((one for one in range(at, len(lines)) if "|" not in lines[one]), len(lines))
+    end = next((number for number in range(at, len(lines)) if "|" not in lines[number]), len(lines))
     shown += ["```", *(_in_code(line) for line in lines[at:end]), "```"]
     return end
 
@@ -455,14 +455,14 @@ class Shared(Struct, frozen=True, kw_only=True):
     @property
     def words(self) -> str:
         """The attachment as plain text."""
-        held = [one for one in self.message_blocks or () if isinstance(one, dict)]
-        messages = [one["message"] for one in held if isinstance(one.get("message"), dict)]
-        inner = [block for one in messages for block in _parts(one, "blocks")]
+        held = [block for block in self.message_blocks or () if isinstance(block, dict)]
+        messages = [item["message"] for item in held if isinstance(item.get("message"), dict)]
+        inner = [block for message in messages for block in _parts(message, "blocks")]
         blocks, _ = blocks_text([*(self.blocks or ()), *inner])
         named = f"[{self.title}]({self.title_link})" if self.title and self.title_link else self.title
-        lines = [f"{one.title or ''}: {one.value or ''}" for one in self.fields or ()]
+        lines = [f"{item.title or ''}: {item.value or ''}" for item in self.fields or ()]
         told = [self.pretext, named, self.text or blocks, *lines]
-        return from_slack("\n".join(one for one in told if one) or self.fallback or "")
+        return from_slack("\n".join(value for value in told if value) or self.fallback or "")
 
 
 class Message(Struct, frozen=True, kw_only=True):
@@ -613,27 +613,27 @@ def is_signed(secret: str, headers: Mapping[str, str], body: bytes, *, now: int)
     stamp = headers.get("x-slack-request-timestamp", "")
     if not (stamp.isascii() and stamp.isdigit() and len(stamp) <= 12):
         return False
-    given = headers.get("x-slack-signature", "").encode()
-    right = hmac.compare_digest(signature(secret, stamp, body).encode(), given)
+    given_data = headers.get("x-slack-signature", "").encode()
+    right = hmac.compare_digest(signature(secret, stamp, body).encode(), given_data)
     return right and abs(now // 1000 - int(stamp)) <= REPLAY_WINDOW_S
 
 
 def _each(parts: Sequence[Json] | None, kind: type[S], name: str) -> tuple[list[S], tuple[str, ...]]:
     """Parse the parts; return the parsed ones, and `name` once for each part that cannot be parsed."""
-    found: list[S] = []
+    items: list[S] = []
     for part in parts or ():
         try:
-            found.append(msgspec.convert(part, kind))
+            items.append(msgspec.convert(part, kind))
         except msgspec.ValidationError:
             continue
-    return found, (name,) * (len(parts or ()) - len(found))
+    return items, (name,) * (len(parts or ()) - len(items))
 
 
 def _files(parts: Json) -> tuple[tuple[Attachment, ...], tuple[str, ...]]:
     """Return the files that Slack provides, and a name for each file that Slack does not provide."""
     name = "a file that Slack does not provide"
     files, unread = _each(parts if isinstance(parts, list | None) else [parts], File, name)
-    media = tuple(one for file in files if (one := file.as_media()) is not None)
+    media = tuple(attachment for file in files if (attachment := file.as_media()) is not None)
     return media, (*unread, *(name,) * (len(files) - len(media)))
 
 
@@ -645,8 +645,8 @@ def _event(event: Event, bot: Bot, rules: Rules) -> Update | None:
         gone = event.deleted_ts or (event.message.ts if event.message else None)
         if gone is None:
             raise Malformed("deleted_ts is not the id of a message")
-        known = structs.replace(before or Message(), ts=gone)
-        return None if bot.wrote(known) else Deletion(_place(event, known, bot, rules), gone)
+        known_message = structs.replace(before or Message(), ts=gone)
+        return None if bot.wrote(known_message) else Deletion(_place(event, known_message, bot, rules), gone)
     if event.subtype == "message_changed":
         if (changed := event.message) is None:
             raise Malformed("no message")
@@ -687,15 +687,15 @@ def _spoken(event: Event, message: Message, bot: Bot, rules: Rules) -> MessageEv
         raise Malformed("a message without ts or user")
     blocks, unread = blocks_text(message.blocks or ())
     shared, unknown = message.shared()
-    own = [escape(one.words) for one in shared if not one.is_foreign]
+    own = [escape(shared.words) for shared in shared if not shared.is_foreign]
     words = message.text or ""
     if message.bot_id or not words:  # the text of a program's message only summarizes its blocks
         words = "\n\n".join(dict.fromkeys(part for part in (blocks or words, *own) if part))
     text, mentioned = without_mention(words, bot.user_id)
     media, gone = _files(message.files)
-    for one in shared:
-        files, missing = _files(one.files)
-        media += Attachment.foreign(files) if one.is_foreign else files
+    for item in shared:
+        files, missing = _files(item.files)
+        media += Attachment.foreign(files) if item.is_foreign else files
         gone += missing
     seconds, _, fraction = ts.partition(".")
     is_dm = source.chat_type == "dm"
@@ -706,7 +706,9 @@ def _spoken(event: Event, message: Message, bot: Bot, rules: Rules) -> MessageEv
         message_id=ts,
         media=media,
         reply_to_message_id=message.thread_ts if message.thread_ts != ts else None,
-        forwarded=tuple(Forwarded(text=one.words, author=one.author) for one in shared if one.is_foreign),
+        forwarded=tuple(
+            Forwarded(text=shared.words, author=shared.author) for shared in shared if shared.is_foreign
+        ),
         unread=(*unread, *gone, *unknown),
         timestamp=int(seconds) * 1000 + int(fraction[:3].ljust(3, "0")),
         metadata={} if source.thread_id is None or is_dm else {"thread_root": source.thread_id},
@@ -731,12 +733,12 @@ def said_in_thread(told: Json) -> tuple[str, str] | None:
     blocks, _ = blocks_text(message.blocks or ())
     shared, _ = message.shared()
     files, _ = _each(message.files if isinstance(message.files, list) else (), File, "")
-    parts = [message.text or blocks, *(escape(one.words) for one in shared if not one.is_foreign)]
-    parts += [escape(f"(forwards {one.author}: {one.words})") for one in shared if one.is_foreign]
-    parts += [f"(file {one.name or ''})" for one in files]
-    said = " ".join(from_slack(" ".join(part for part in parts if part)).split())[:_MAX_EARLIER_LENGTH]
+    parts = [message.text or blocks, *(escape(shared.words) for shared in shared if not shared.is_foreign)]
+    parts += [escape(f"(forwards {shared.author}: {shared.words})") for shared in shared if shared.is_foreign]
+    parts += [f"(file {file.name or ''})" for file in files]
+    text = " ".join(from_slack(" ".join(part for part in parts if part)).split())[:_MAX_EARLIER_LENGTH]
     who = message.username or message.user or message.bot_id or "somebody"
-    return message.ts, f"{who}: {said}" if said else ""
+    return message.ts, f"{who}: {text}" if text else ""
 
 
 def _command(form: Slash, bot: Bot, rules: Rules) -> NewMessage:
@@ -765,7 +767,7 @@ def _command(form: Slash, bot: Bot, rules: Rules) -> NewMessage:
 
 def _press(told: Json, bot: Bot) -> ButtonPress | None:
     press = msgspec.convert(told, Press)
-    ours = [one for one in press.actions if (one.action_id or "").startswith(ACTION)]
+    ours = [action for action in press.actions if (action.action_id or "").startswith(ACTION)]
     if not ours:
         return None
     if not ours[0].value:
@@ -878,8 +880,8 @@ class Answer:
 
     def word(self, name: str) -> str:
         """Return the text in a field of the body; empty if the field is missing."""
-        found = self.body.get(name)
-        return found if isinstance(found, str) else ""
+        value = self.body.get(name)
+        return value if isinstance(value, str) else ""
 
 
 def refused(code: str, *, retry_after_ms: int | None = None, needed: str | None = None) -> Refusal:
@@ -907,8 +909,12 @@ def read_answer(status: int, headers: Mapping[str, str], raw: bytes) -> Answer:
         body = None
     if not isinstance(body, dict) or not isinstance(body.get("ok"), bool):
         return Answer(refusal=refused(ANSWER_LOST if status < 400 else f"http_{status}"))
-    given = headers.get("x-oauth-scopes")
-    scopes = None if given is None else frozenset(one.strip() for one in given.split(",") if one.strip())
+    given_header = headers.get("x-oauth-scopes")
+    scopes = (
+        None
+        if given_header is None
+        else frozenset(part.strip() for part in given_header.split(",") if part.strip())
+    )
     if body["ok"]:
         return Answer(body=body, scopes=scopes)
     needed = body.get("needed")
@@ -993,7 +999,7 @@ def card_blocks(card: Card) -> list[dict[str, Any]]:
     for first in range(0, len(card.buttons), BUTTONS_A_ROW):
         row = card.buttons[first : first + BUTTONS_A_ROW]
         blocks.append(
-            {"type": "actions", "elements": [_button(first + at, one) for at, one in enumerate(row)]}
+            {"type": "actions", "elements": [_button(first + at, button) for at, button in enumerate(row)]}
         )
     return blocks
 
@@ -1073,7 +1079,7 @@ def storable_card(card: Card) -> Card:
     """Return a card whose texts can be sent to Slack."""
     return Card(
         text=storable(card.text),
-        buttons=tuple(Button(label=storable(one.label), value=one.value) for one in card.buttons),
+        buttons=tuple(Button(label=storable(button.label), value=button.value) for button in card.buttons),
     )
 
 
@@ -1172,12 +1178,12 @@ def _parsed(content_type: str, body: bytes) -> tuple[str, Mapping[str, Any]]:
 
 def _object(text: str | bytes) -> Mapping[str, Any]:
     try:
-        found = json.loads(text)
+        document = json.loads(text)
     except (ValueError, RecursionError):
         raise Malformed("not JSON") from None
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         raise Malformed("not a JSON object")
-    return found
+    return document
 
 
 class SlackOptions(Rules, frozen=True, kw_only=True):
@@ -1410,8 +1416,8 @@ class SlackAdapter(BasePlatformAdapter):
     async def _take(self, kind: str, payload: Json, *, keep: Keep) -> None:
         """Process an envelope by `take_in` or `take_until_kept`."""
         if self._bot is not None:
-            told = payload if isinstance(payload, dict) else {"payload": payload}
-            await keep({"kind": kind, **told}, partial(self._hand_over, kind, payload, self._bot))
+            fields = payload if isinstance(payload, dict) else {"payload": payload}
+            await keep({"kind": kind, **fields}, partial(self._hand_over, kind, payload, self._bot))
 
     async def _hand_over(self, kind: str, payload: Json, bot: Bot) -> None:
         update = read(kind, payload, bot, self._options)
@@ -1440,25 +1446,25 @@ class SlackAdapter(BasePlatformAdapter):
             return
         if (source.chat_id, root) in self._threads_read or event.is_command():
             return
-        found = {root: ""}  # each page of Slack's response repeats the first message of the thread
-        asked = {"channel": source.chat_id, "ts": root, "latest": event.message_id, "limit": THREAD_PAGE}
+        fields = {root: ""}  # each page of Slack's response repeats the first message of the thread
+        arguments = {"channel": source.chat_id, "ts": root, "latest": event.message_id, "limit": THREAD_PAGE}
         is_whole = False
         for _ in range(MAX_THREAD_PAGES):
-            answer = await self._called("conversations.replies", asked, form=True)
+            answer = await self._called("conversations.replies", arguments, form=True)
             page, following = answer.body.get("messages"), answer.body.get("response_metadata")
             if answer.refusal is not None or not isinstance(page, list):
                 _LOG.info(
                     "slack.thread_not_read", why=None if answer.refusal is None else answer.refusal.code
                 )
                 break
-            found |= dict(filter(None, map(said_in_thread, page)))
+            fields |= dict(filter(None, map(said_in_thread, page)))
             cursor = following.get("next_cursor") if isinstance(following, dict) else None
             if not cursor:
                 is_whole = not answer.body.get("has_more")
                 break
-            asked["cursor"] = cursor
-        found.pop(event.message_id or "", None)
-        first, *others = [words for words in found.values() if words] or [""]
+            arguments["cursor"] = cursor
+        fields.pop(event.message_id or "", None)
+        first, *others = [words for words in fields.values() if words] or [""]
         if not is_whole:
             event.unread += (
                 "the later messages of this thread" if first else "the earlier messages of this thread",
@@ -1466,8 +1472,8 @@ class SlackAdapter(BasePlatformAdapter):
         if len(others) >= MAX_IN_THREAD:
             event.unread += ("older messages of this long thread",)
         if first:
-            said = [first, *others[1 - MAX_IN_THREAD :]]
-            event.metadata["earlier"] = {"said": said, "mark": token_hex(4)}
+            lines = [first, *others[1 - MAX_IN_THREAD :]]
+            event.metadata["earlier"] = {"said": lines, "mark": token_hex(4)}
 
     def _note_thread(self, source: SessionSource | None) -> None:
         if source is not None and source.thread_id is not None:
@@ -1499,14 +1505,14 @@ class SlackAdapter(BasePlatformAdapter):
         """Send a message; see the base class."""
         if not content.strip():
             return SendResult.failed(SendErrorKind.BAD_FORMAT, "the message is empty")
-        told = metadata or {}
+        fields = metadata or {}
         body = {
             "channel": chat_id,
             "text": await converted(content),
             "unfurl_links": self._options.unfurl,
             "unfurl_media": self._options.unfurl,
-            **self._answering(chat_id, reply_to, told),
-            **deduped(told),
+            **self._answering(chat_id, reply_to, fields),
+            **deduped(fields),
         }
         answer = await self._say("chat.postMessage", body, metadata)
         if answer.refusal is not None and answer.refusal.is_of_markup:
@@ -1560,14 +1566,14 @@ class SlackAdapter(BasePlatformAdapter):
 
     async def send_card(self, chat_id: str, card: Card, metadata: Metadata | None = None) -> SendResult:
         """Ask with buttons. If Slack cannot show all of them whole, the text lists the possible answers."""
-        if any(len(one.label) > MAX_LABEL_LENGTH for one in card.buttons):
+        if any(len(button.label) > MAX_LABEL_LENGTH for button in card.buttons):
             return await super().send_card(chat_id, card, metadata)
-        told = metadata or {}
+        fields = metadata or {}
         body = {
             "channel": chat_id,
             **await off_loop(card_body, storable_card(card), len(card.text)),
-            **self._answering(chat_id, None, told),
-            **deduped(told),
+            **self._answering(chat_id, None, fields),
+            **deduped(fields),
         }
         answer = await self._say("chat.postMessage", body, metadata)
         if answer.refusal is not None and answer.refusal.is_of_markup:
@@ -1598,8 +1604,8 @@ class SlackAdapter(BasePlatformAdapter):
         The result has no message id, because Slack does not tell which message contains the file.
         """
         name = storable(attachment.name or "file")[:255]
-        asked = {"filename": name, "length": data.size}
-        ticket = await self._called("files.getUploadURLExternal", asked, form=True)
+        arguments = {"filename": name, "length": data.size}
+        ticket = await self._called("files.getUploadURLExternal", arguments, form=True)
         if ticket.refusal is not None or self._api is None:
             return result_of(ticket, nothing_done=True)
         try:

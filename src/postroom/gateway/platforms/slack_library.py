@@ -72,15 +72,15 @@ def is_of_platform(url: str, base_url: str, *, any_port: bool = False) -> bool:
     if not (url.isascii() and url.isprintable() and " " not in url):
         return False
     try:
-        asked, base = urlsplit(url), urlsplit(base_url)
-        ports = (_port(asked), _port(base))
+        parts, base = urlsplit(url), urlsplit(base_url)
+        ports = (_port(parts), _port(base))
     except ValueError:
         return False
     secure = {"https": ("https", "wss"), "http": ("http", "ws")}[base.scheme]
-    host, own = (asked.hostname or "").lower(), (base.hostname or "").lower()
+    host, own = (parts.hostname or "").lower(), (base.hostname or "").lower()
     at_home = host == own or (base.scheme == "https" and host.endswith(f".{own}"))
-    clean = _HOST.fullmatch(host) is not None and asked.username is None and asked.password is None
-    return clean and at_home and asked.scheme in secure and (any_port or ports[0] == ports[1])
+    clean = _HOST.fullmatch(host) is not None and parts.username is None and parts.password is None
+    return clean and at_home and parts.scheme in secure and (any_port or ports[0] == ports[1])
 
 
 def _port(url: SplitResult) -> int | None:
@@ -159,9 +159,9 @@ class SlackApi:
     async def _ask(
         self, url: str, token: str | None, *, headers: Mapping[str, str] | None = None, **sent: Any
     ) -> Answer:
-        told = {**_bearer(token), **(headers or {})}
+        fields = {**_bearer(token), **(headers or {})}
         try:
-            async with self._client.stream("POST", url, headers=told, **sent) as response:
+            async with self._client.stream("POST", url, headers=fields, **sent) as response:
                 length = response.headers.get("content-length")
                 raw = b"".join(
                     [piece async for piece in bounded(response.aiter_bytes(), LARGEST_ANSWER, length)]
@@ -355,8 +355,8 @@ class SlackSocket:
                 connection = await self._connect()
             except ServerUnavailable as error:
                 attempt += 1
-                asked = error.details.get("retry_after_ms")
-                wait = max(pause_ms(attempt), asked if isinstance(asked, int) else 0)
+                detail = error.details.get("retry_after_ms")
+                wait = max(pause_ms(attempt), detail if isinstance(detail, int) else 0)
                 self._hooks.stands(AdapterState.RECONNECTING, error.message)
                 _LOG.warning("slack.unreachable", why=error.message, next_try_ms=wait)
             else:
@@ -480,7 +480,7 @@ SWITCH_ON: Final = "enable Socket Mode in the app's settings, or set `signing_se
 
 def _decoded(frame: str | bytes) -> Mapping[str, Any] | None:
     try:
-        found = json.loads(frame)
+        document = json.loads(frame)
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return document if isinstance(document, dict) else None

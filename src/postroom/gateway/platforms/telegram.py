@@ -368,21 +368,21 @@ class Parameters(Struct, frozen=True, kw_only=True):
 def read_answer(status: int, body: bytes) -> Answer:
     """Parse a response of the Bot API."""
     try:
-        told = json.loads(body)
+        document = json.loads(body)
     except (ValueError, RecursionError):
-        told = None
-    told = told if isinstance(told, dict) else {}
-    if told.get("ok") is True and status == _OK:
-        return Answer(result=told.get("result"), status=status, is_telegram=True)
-    words = told.get("description")
+        document = None
+    document = document if isinstance(document, dict) else {}
+    if document.get("ok") is True and status == _OK:
+        return Answer(result=document.get("result"), status=status, is_telegram=True)
+    words = document.get("description")
     described = (
         replace_unstorable(words)[:300]
         if isinstance(words, str)
         else f"Telegram answered {status} without an explanation"
     )
-    is_telegram = told.get("ok") is False
+    is_telegram = document.get("ok") is False
     try:
-        parameters = msgspec.convert(told.get("parameters", {}), Parameters)
+        parameters = msgspec.convert(document.get("parameters", {}), Parameters)
     except msgspec.ValidationError:
         parameters = Parameters()
     seconds = parameters.retry_after
@@ -464,12 +464,12 @@ def place(chat_id: str, metadata: Metadata | None) -> dict[str, Json]:
 def keyboard(card: Card) -> dict[str, Json] | None:
     """Return a card's buttons, one below the other; None if Telegram cannot show all of them."""
     if len(card.buttons) > MAX_BUTTONS or any(
-        not 0 < len(one.value.encode("utf-8", "replace")) <= MAX_DATA_BYTES for one in card.buttons
+        not 0 < len(button.value.encode("utf-8", "replace")) <= MAX_DATA_BYTES for button in card.buttons
     ):
         return None
     rows = [
-        [{"text": replace_unstorable(one.label), "callback_data": replace_unstorable(one.value)}]
-        for one in card.buttons
+        [{"text": replace_unstorable(button.label), "callback_data": replace_unstorable(button.value)}]
+        for button in card.buttons
     ]
     return {"reply_markup": {"inline_keyboard": rows}}
 
@@ -796,9 +796,13 @@ def _read_reply(
 
     In a topic, each message formally replies to the message that opened the topic; this reply is ignored.
     """
-    told = message.reply_to_message or message.external_reply or {}
+    reply_to_message = message.reply_to_message or message.external_reply or {}
     quoted = "" if message.quote is None else _spelt_out(message.quote.text, message.quote.entities, me)[0]
-    reply = None if not told or "forum_topic_created" in told else msgspec.convert(told, Message)
+    reply = (
+        None
+        if not reply_to_message or "forum_topic_created" in reply_to_message
+        else msgspec.convert(reply_to_message, Message)
+    )
     if reply is None:
         event.unread += ("a story",) if "reply_to_story" in raw else ()
         event.reply_to_text = quoted or None
@@ -806,14 +810,16 @@ def _read_reply(
     is_ours = reply.sender is not None and reply.sender.id == me.bot_id
     event.addressed = event.addressed or is_ours
     event.reply_to_message_id = None if reply.message_id is None else str(reply.message_id)
-    event.reply_to_author = _author(reply, is_forward=bool(told.keys() & _FORWARDS))
-    said = _content({name: part for name, part in told.items() if name not in _OF_REPLY}, reply, me)
-    if said is None:
+    event.reply_to_author = _author(reply, is_forward=bool(reply_to_message.keys() & _FORWARDS))
+    message_event = _content(
+        {name: part for name, part in reply_to_message.items() if name not in _OF_REPLY}, reply, me
+    )
+    if message_event is None:
         event.reply_to_text = quoted or None
         return ()
-    media = () if is_ours else said.media
-    event.unread += tuple(f"{part} of the message that this answers" for part in said.unread)
-    event.reply_to_text = quoted or said.text or ("(a file)" if media else None)
+    media = () if is_ours else message_event.media
+    event.unread += tuple(f"{part} of the message that this answers" for part in message_event.unread)
+    event.reply_to_text = quoted or message_event.text or ("(a file)" if media else None)
     return Attachment.foreign(file for file in media if file not in event.media)
 
 
@@ -854,9 +860,9 @@ def _spelt_out(text: str, entities: Iterable[Json], me: Me) -> tuple[str, bool]:
     The second value tells whether the text names the bot.
     """
     units, edits = text.encode("utf-16-le", "surrogatepass"), list[tuple[int, int, str]]()
-    for told in entities:
+    for item in entities:
         try:
-            entity = msgspec.convert(told, Entity)
+            entity = msgspec.convert(item, Entity)
         except msgspec.ValidationError:
             continue
         start, end = 2 * entity.offset, 2 * (entity.offset + entity.length)
@@ -870,15 +876,15 @@ def _spelt_out(text: str, entities: Iterable[Json], me: Me) -> tuple[str, bool]:
             edits.append((end, end, f" ({entity.url})"))
     if not edits:
         return text, False
-    kept, at = "", 0
+    kept_text, at = "", 0
     for start, end, address in [*sorted(edits), (len(units), len(units), "")]:
         if start < at:
             continue
         piece = units[at:start].decode("utf-16-le", "replace")
-        kept += piece.lstrip(" ") if at and (not kept or kept[-1].isspace()) else piece
-        kept += address
+        kept_text += piece.lstrip(" ") if at and (not kept_text or kept_text[-1].isspace()) else piece
+        kept_text += address
         at = end
-    return kept.strip(), any(start < end for start, end, _ in edits)
+    return kept_text.strip(), any(start < end for start, end, _ in edits)
 
 
 def _source(message: Message, speaker: Peer | None, me: Me) -> SessionSource:
@@ -954,12 +960,12 @@ def _place(location: Location, *named: str) -> Content:
 def _poll(poll: Told) -> Content:
     kind = "Quiz" if poll.type == "quiz" else "Poll"
     kind = f"Closed {kind.lower()}" if poll.is_closed else kind
-    answers = ((one.text, one.voter_count) for one in poll.options)
+    answers = ((option.text, option.voter_count) for option in poll.options)
     return MessageType.TEXT, poll_in_words(poll.question, answers, kind=kind), None
 
 
 def _checklist(list_: Told) -> Content:
-    lines = [f"- [{'x' if one.completion_date else ' '}] {one.text}" for one in list_.tasks]
+    lines = [f"- [{'x' if task.completion_date else ' '}] {task.text}" for task in list_.tasks]
     return MessageType.TEXT, "\n".join((f"Checklist: {list_.title}", *lines)), None
 
 
@@ -1145,8 +1151,8 @@ class TelegramAdapter(BasePlatformAdapter):
 
     async def _look(self, _: int) -> int:
         """Check that Telegram still calls this server; return the pause before the next check."""
-        told = await self._asked("getWebhookInfo", {}, dict)
-        if told.get("url") != self._options.webhook_url:
+        fields = await self._asked("getWebhookInfo", {}, dict)
+        if fields.get("url") != self._options.webhook_url:
             self._fail(
                 "conflict",
                 "the bot's webhook was removed or changed: check which other program uses its token",
@@ -1185,15 +1191,15 @@ class TelegramAdapter(BasePlatformAdapter):
     async def _take(self, update: Json) -> None:
         if self._me is None:
             raise unreachable("the channel is not connected")
-        found = read_update(update, self._me)
-        if isinstance(found, ButtonPress):
-            await self._pressed(found)
-        elif isinstance(found, Moved):
-            await self._follow(found)
-        elif found is not None and self._inbound is not None and update.keys() & EDITS:
-            await self._inbound.edited(found)
-        elif found is not None:
-            await self.handle_message(found)
+        value = read_update(update, self._me)
+        if isinstance(value, ButtonPress):
+            await self._pressed(value)
+        elif isinstance(value, Moved):
+            await self._follow(value)
+        elif value is not None and self._inbound is not None and update.keys() & EDITS:
+            await self._inbound.edited(value)
+        elif value is not None:
+            await self.handle_message(value)
 
     async def _follow(self, moved: Moved) -> None:
         """Use the new id of a group that has become a supergroup, also for the group's sessions."""
@@ -1213,8 +1219,8 @@ class TelegramAdapter(BasePlatformAdapter):
 
     async def _webhook(self, request: Request) -> Response:
         """Process an update that Telegram sends; answer 200 only if it has been stored."""
-        given = request.headers.get(SECRET_HEADER, "").encode()
-        if not hmac.compare_digest(given, (self.config.api_key or "").encode()):
+        given_data = request.headers.get(SECRET_HEADER, "").encode()
+        if not hmac.compare_digest(given_data, (self.config.api_key or "").encode()):
             self._refuse("wrong_secret")
             return Response(status_code=401)
         if not self._receives():
@@ -1234,8 +1240,8 @@ class TelegramAdapter(BasePlatformAdapter):
             update = json.loads(body)
         except (ValueError, RecursionError):
             update = body.decode("utf-8", "replace")  # the body is not an update and becomes a dead letter
-        kept = await self.is_taken(partial(self.take_in, update, partial(self._take, update)))
-        return Response(status_code=200 if kept else 503)
+        kept_taken = await self.is_taken(partial(self.take_in, update, partial(self._take, update)))
+        return Response(status_code=200 if kept_taken else 503)
 
     def _receives(self) -> bool:
         return self._me is not None and not self._tasks.closed

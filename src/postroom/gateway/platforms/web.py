@@ -219,11 +219,13 @@ class ChatLog:
 
     def drafts(self, conversation: str) -> list[Entry]:
         """Return the drafts of a conversation."""
-        return [one for one in self._entries.values() if one.draft and one.conversation == conversation]
+        return [
+            entry for entry in self._entries.values() if entry.draft and entry.conversation == conversation
+        ]
 
     def has_answer(self, message_id: str) -> bool:
         """Return whether an answer to a message is shown."""
-        return any(message_id in one.answers for one in self._entries.values())
+        return any(message_id in entry.answers for entry in self._entries.values())
 
     def file(self, sha256: str) -> ShownFile | None:
         """Return a file that any entry shows; None if no entry shows it."""
@@ -237,9 +239,9 @@ class ChatLog:
 
     def placed(self, entry: Entry) -> Entry:
         """Return the entry with the position of the entry that it replaces, or else with a new position."""
-        known = self._entries.get(entry.entry_id) or self._entries.get(entry.replaces)
-        if known is not None:
-            return replace(entry, order=known.order)
+        known_entry = self._entries.get(entry.entry_id) or self._entries.get(entry.replaces)
+        if known_entry is not None:
+            return replace(entry, order=known_entry.order)
         return entry if entry.order else replace(entry, order=self.next_order(entry.at))
 
     def put(self, entry: Entry) -> None:
@@ -264,7 +266,7 @@ class ChatLog:
 
     def forget(self, conversation: str) -> None:
         """Remove the entries of a deleted conversation."""
-        for entry_id in [key for key, one in self._entries.items() if one.conversation == conversation]:
+        for entry_id in [key for key, entry in self._entries.items() if entry.conversation == conversation]:
             self._characters -= self._entries.pop(entry_id).length
 
     def answer(
@@ -285,9 +287,11 @@ class ChatLog:
         entries.
         """
         answered = tuple(answers)
-        drafts = [one for one in self._entries.values() if one.draft and set(one.answers) & set(answered)]
+        drafts = [
+            entry for entry in self._entries.values() if entry.draft and set(entry.answers) & set(answered)
+        ]
         grown = drafts[-1] if drafts and grows_from(drafts[-1].text, text) else None
-        ended = [replace(one, draft=False) for one in drafts if not draft and one is not grown]
+        ended = [replace(entry, draft=False) for entry in drafts if not draft and entry is not grown]
         entry = Entry(
             entry_id=grown.entry_id if draft and grown is not None else entry_id,
             kind="answer",
@@ -361,14 +365,14 @@ class ChatLog:
             others, watcher.waiting = watcher.waiting, {}
             if _ALIVE in others and not await may_watch():
                 return
-            changed = [one for one in self._entries.values() if one.version > seen]
+            changed = [entry for entry in self._entries.values() if entry.version > seen]
             changed.sort(key=lambda one: one.version)
-            for entry, told in zip(changed, await render(changed), strict=True):
+            for entry, fields in zip(changed, await render(changed), strict=True):
                 seen = entry.version
-                yield sse.entry("entry", json.dumps(told), number=f"{self._epoch}-{seen}")
+                yield sse.entry("entry", json.dumps(fields), number=f"{self._epoch}-{seen}")
             for event in others:
                 yield event
-            drawn = sum(one.length for one in changed if one.draft)
+            drawn = sum(entry.length for entry in changed if entry.draft)
             if pause := min(drawn // CHARACTERS_A_MS, MAX_WAIT_MS):
                 await wait(pause)
             await watcher.news.wait()
@@ -377,10 +381,10 @@ class ChatLog:
         """Return the last number that a page has seen, and whether the log still has all later changes."""
         if last_id is None:
             return 0, True
-        found = _EVENT_ID.fullmatch(last_id)
-        if found is None or found[1] != self._epoch or int(found[2]) > self._version:
+        match = _EVENT_ID.fullmatch(last_id)
+        if match is None or match[1] != self._epoch or int(match[2]) > self._version:
             return 0, False
-        seen = int(found[2])
+        seen = int(match[2])
         return (seen, True) if seen >= self._forgotten else (0, False)
 
     def _tell(self, event: str) -> None:
@@ -502,18 +506,20 @@ def read_people(token: str | None, name: str, others: Mapping[str, str]) -> dict
             value="token",
             remedy=secret_remedy("token", f"at least {MIN_TOKEN_LENGTH} random characters"),
         )
-    for known, secret in people:
-        if not 1 <= len(known) <= 64 or not known.isprintable():
+    for known_value, secret in people:
+        if not 1 <= len(known_value) <= 64 or not known_value.isprintable():
             raise ConfigError(
                 "a name in web's people is invalid", remedy="use one line of 1 to 64 characters"
             )
         if len(secret) < MIN_TOKEN_LENGTH:
             raise ConfigError(
-                f"the token of {known!r} on web is too short",
-                value=known,
+                f"the token of {known_value!r} on web is too short",
+                value=known_value,
                 remedy=secret_remedy("token", f"at least {MIN_TOKEN_LENGTH} random characters"),
             )
-    if len({known for known, _ in people}) < len(people) or len({one for _, one in people}) < len(people):
+    if len({known_value for known_value, _ in people}) < len(people) or len(
+        {value for _, value in people}
+    ) < len(people):
         raise ConfigError(
             "two of web's people have the same name or token", remedy="give each a different name and token"
         )
@@ -538,12 +544,12 @@ class Visitors:
         if wait:
             raise Refused(429, "wait", f"Too many attempts. Try again in {wait} seconds.", retry_after=wait)
         # All tokens are compared, so that the time reveals nothing about similar tokens.
-        found = [name for name, known in self._people.items() if same_secret(token, known)]
-        if not found:
+        texts = [name for name, known_value in self._people.items() if same_secret(token, known_value)]
+        if not texts:
             self._failed(address)
             raise Refused(401, "wrong_token", "Unknown token.")
         payload = f"{self._clock.now() + milliseconds(SESSION_LIFE)}.{secrets.token_urlsafe(16)}"
-        return f"{payload}.{self._signature(found[0], payload)}"
+        return f"{payload}.{self._signature(texts[0], payload)}"
 
     def who(self, session: str | None) -> str | None:
         """Return the person of a session; None if the cookie is invalid or older than twelve hours.
@@ -551,8 +557,8 @@ class Visitors:
         The caller must check in the store whether the person has signed out.
         """
         payload, _, signed = (session or "").rpartition(".")
-        found = _SESSION.fullmatch(payload)
-        if found is None or int(found[1]) <= self._clock.now():
+        match = _SESSION.fullmatch(payload)
+        if match is None or int(match[1]) <= self._clock.now():
             return None
         return next(
             (name for name in self._people if same_secret(signed, self._signature(name, payload))), None
@@ -665,7 +671,7 @@ class WebAdapter(HttpAdapter):
     def __init__(self, config: WebOptions, *, clock: Clock | None = None, timer: Timer | None = None) -> None:
         super().__init__(config, clock=clock, timer=timer)
         people = read_people(
-            config.token, config.name, {name: one.token for name, one in config.people.items()}
+            config.token, config.name, {name: person.token for name, person in config.people.items()}
         )
         self._title = config.title
         self._visitors = Visitors(people, self._clock)
@@ -771,12 +777,14 @@ class WebAdapter(HttpAdapter):
     async def _list(self, request: Request) -> Response:
         """Return the 50 most recently active conversations, or the next 50 before a position."""
         name = await self._who(request)
-        found = await self._chats().conversations(name, before=_before(request), limit=MAX_CONVERSATIONS + 1)
+        conversations = await self._chats().conversations(
+            name, before=_before(request), limit=MAX_CONVERSATIONS + 1
+        )
         shown = [
-            {"id": one.conversation_id, "title": one.title, "at": one.active_at}
-            for one in found[:MAX_CONVERSATIONS]
+            {"id": conversation.conversation_id, "title": conversation.title, "at": conversation.active_at}
+            for conversation in conversations[:MAX_CONVERSATIONS]
         ]
-        return json_response({"conversations": shown, "more": len(found) > MAX_CONVERSATIONS})
+        return json_response({"conversations": shown, "more": len(conversations) > MAX_CONVERSATIONS})
 
     async def _conversation(self, request: Request) -> Response:
         """Return the newest 40 entries or the 40 before a position, and the number of the newest change."""
@@ -784,13 +792,13 @@ class WebAdapter(HttpAdapter):
         conversation = _conversation_id(request.path_params["id"])
         log = self._logs[name]
         number = log.number
-        found = await self._chats().entries(name, conversation, before=before, limit=MAX_ENTRIES + 1)
-        stored = (Entry.from_body(one.body) for one in found[:MAX_ENTRIES])
-        entries = [log.find(one.entry_id) or one for one in stored]
+        web_entries = await self._chats().entries(name, conversation, before=before, limit=MAX_ENTRIES + 1)
+        stored = (Entry.from_body(entry.body) for entry in web_entries[:MAX_ENTRIES])
+        entries = [log.find(entry.entry_id) or entry for entry in stored]
         if before is None:
             entries += log.drafts(conversation)
         shown = await self._rendered(sorted(entries, key=lambda one: one.order))
-        return json_response({"entries": shown, "more": len(found) > MAX_ENTRIES, "event": number})
+        return json_response({"entries": shown, "more": len(web_entries) > MAX_ENTRIES, "event": number})
 
     async def _rename(self, request: Request) -> Response:
         name, data = await self._read(request)
@@ -834,8 +842,8 @@ class WebAdapter(HttpAdapter):
 
     async def _entry(self, name: str, entry_id: str) -> Entry | None:
         """Return the current state of an entry, from the log or from the store."""
-        if (found := self._logs[name].find(entry_id)) is not None:
-            return found
+        if (entry := self._logs[name].find(entry_id)) is not None:
+            return entry
         stored = await self._chats().entry(name, entry_id)
         return None if stored is None else Entry.from_body(stored.body)
 
@@ -856,28 +864,28 @@ class WebAdapter(HttpAdapter):
             StoreError: The entries could not be stored. Nothing is shown.
         """
         log = await self._log(name)
-        placed = [log.placed(replace(one, text=storable(one.text))) for one in entries]
+        placed = [log.placed(replace(entry, text=storable(entry.text))) for entry in entries]
         stored = [
             WebEntry(
                 person=name,
-                conversation_id=one.conversation,
-                entry_id=one.entry_id,
-                position=one.order,
-                body=one.to_body(),
+                conversation_id=entry.conversation,
+                entry_id=entry.entry_id,
+                position=entry.order,
+                body=entry.to_body(),
             )
-            for one in placed
-            if not one.draft
+            for entry in placed
+            if not entry.draft
         ]
         if stored and not await self._chats().put(stored):
             return False
-        for one in placed:
-            log.put(one)
+        for entry in placed:
+            log.put(entry)
         return True
 
     async def _rendered(self, entries: Sequence[Entry]) -> list[dict[str, Any]]:
         """Convert entries to JSON data for the page, with their texts as safe HTML."""
-        bodies = await self._markdown.render({place: one.text for place, one in enumerate(entries)})
-        return [{**one.shown(), "html": str(bodies[place].html)} for place, one in enumerate(entries)]
+        bodies = await self._markdown.render({place: entry.text for place, entry in enumerate(entries)})
+        return [{**entry.shown(), "html": str(bodies[place].html)} for place, entry in enumerate(entries)]
 
     # Incoming messages and files.
 
@@ -923,22 +931,22 @@ class WebAdapter(HttpAdapter):
         """Store an uploaded file. A later message refers to the file by its hash."""
         require_own_page(request)
         name = await self._who(request)
-        told = request.query_params.get("name", "")
+        param = request.query_params.get("name", "")
         most = LARGEST_BODY
         try:
-            async with asyncio.timeout(_UPLOAD_SECONDS), spooled(request.stream(), most=most) as found:
-                head = await asyncio.to_thread(head_of, found.path)
-                media_type = media_type_of(head, told)
-                await self._store().put_bytes(found)
+            async with asyncio.timeout(_UPLOAD_SECONDS), spooled(request.stream(), most=most) as spooled_file:
+                head = await asyncio.to_thread(head_of, spooled_file.path)
+                media_type = media_type_of(head, param)
+                await self._store().put_bytes(spooled_file)
         except TooLarge as error:
             raise Refused(413, "too_large", error.message) from error
         except TimeoutError as error:
             raise Refused(408, "too_slow", "the file did not arrive in time") from error
         file = ShownFile(
-            sha256=found.sha256,
-            name=safe_name(told, media_type, 1),
+            sha256=spooled_file.sha256,
+            name=safe_name(param, media_type, 1),
             media_type=media_type,
-            size=found.size,
+            size=spooled_file.size,
         )
         uploaded = self._uploaded[name]
         uploaded[file.sha256] = file
@@ -977,21 +985,25 @@ class WebAdapter(HttpAdapter):
 
         Each was just uploaded, or is already shown in this chat.
         """
-        if not isinstance(ids, list) or len(ids) > MAX_FILES or not all(isinstance(one, str) for one in ids):
+        if (
+            not isinstance(ids, list)
+            or len(ids) > MAX_FILES
+            or not all(isinstance(item, str) for item in ids)
+        ):
             raise Refused(400, "malformed", f"`files` must be a list of at most {MAX_FILES} ids")
-        known = [await self._known(name, one) for one in ids]
-        if None in known:
+        known_shown_files = [await self._known(name, item) for item in ids]
+        if None in known_shown_files:
             raise Refused(400, "unknown_file", "a file is no longer here; choose it again")
-        return tuple(file for file in known if file is not None)
+        return tuple(file for file in known_shown_files if file is not None)
 
     async def _known(self, name: str, sha256: str, entry_id: str | None = None) -> ShownFile | None:
         """Return a file that the person has uploaded, or that the named entry or a recent entry shows."""
-        found = self._uploaded[name].get(sha256) or self._logs[name].file(sha256)
-        if found is None and entry_id is not None:
+        shown_file = self._uploaded[name].get(sha256) or self._logs[name].file(sha256)
+        if shown_file is None and entry_id is not None:
             entry = await self._entry(name, entry_id)
             files = () if entry is None else entry.files
-            found = next((file for file in files if file.sha256 == sha256), None)
-        return found
+            shown_file = next((file for file in files if file.sha256 == sha256), None)
+        return shown_file
 
     def _store(self) -> FileStore:
         if self.files is None:
@@ -1114,21 +1126,21 @@ class WebAdapter(HttpAdapter):
         self, chat_id: str, content: str, reply_to: str | None = None, metadata: Metadata | None = None
     ) -> SendResult:
         """Show a message, or a growing draft."""
-        log, told = self._logs.get(chat_id), metadata or {}
+        log, fields = self._logs.get(chat_id), metadata or {}
         if log is None:
             return _nobody()
-        if (waiting := told.get("waits_for")) is not None:
+        if (waiting := fields.get("waits_for")) is not None:
             return await self._note(chat_id, str(waiting), content)
-        answers = told.get("answers") or (() if reply_to is None else (reply_to,))
+        answers = fields.get("answers") or (() if reply_to is None else (reply_to,))
         *ended, answer = log.answer(
             _entry_id(metadata),
             content,
             tuple(map(str, answers)),
-            draft=not told.get("final") and (bool(answers) or "draft" in told),
+            draft=not fields.get("final") and (bool(answers) or "draft" in fields),
             at=self._clock.now(),
             conversation=_conversation_of(metadata),
-            failed="error" in told,
-            reasoning=_reasoning(told),
+            failed="error" in fields,
+            reasoning=_reasoning(fields),
         )
         return await self._told(chat_id, *ended, answer, title=content, read=answer.answers)
 
@@ -1169,9 +1181,9 @@ class WebAdapter(HttpAdapter):
         """Show a question with buttons, or the answer to a command with buttons."""
         if chat_id not in self._logs:
             return _nobody()
-        told = metadata or {}
-        answers = tuple(map(str, told.get("answers", ())))
-        ids = (*answers, *map(str, told.get("read", ())))
+        fields = metadata or {}
+        answers = tuple(map(str, fields.get("answers", ())))
+        ids = (*answers, *map(str, fields.get("read", ())))
         entry = Entry(
             entry_id=_entry_id(metadata),
             kind="card",
@@ -1179,7 +1191,7 @@ class WebAdapter(HttpAdapter):
             at=self._clock.now(),
             conversation=_conversation_of(metadata),
             answers=ids,
-            buttons=tuple((one.label, one.value) for one in card.buttons),
+            buttons=tuple((button.label, button.value) for button in card.buttons),
             asks=not answers,
         )
         return await self._told(chat_id, entry, title=card.text, read=ids)
@@ -1188,14 +1200,14 @@ class WebAdapter(HttpAdapter):
         self, chat_id: str, message_id: str, card: Card, metadata: Metadata | None = None
     ) -> SendResult:
         """Update a card to its current state."""
-        buttons = tuple((one.label, one.value) for one in card.buttons)
+        buttons = tuple((button.label, button.value) for button in card.buttons)
         return await self._changed(chat_id, message_id, {"text": card.text, "buttons": buttons})
 
     async def _note(self, name: str, message_id: str, note: str) -> SendResult:
         """Show a notice in a message that no agent has read yet; "" removes the notice."""
-        found = await self._entry(name, message_id)
-        if found is not None and found.note != note and not (found.answered or found.gone):
-            await self._show(name, replace(found, note=note))
+        entry = await self._entry(name, message_id)
+        if entry is not None and entry.note != note and not (entry.answered or entry.gone):
+            await self._show(name, replace(entry, note=note))
         self._said()
         return SendResult.sent()
 
@@ -1220,21 +1232,21 @@ class WebAdapter(HttpAdapter):
         self, name: str, entry_id: str, fields: dict[str, Any], read: Iterable[str] = ()
     ) -> SendResult:
         """Show an entry with changed fields."""
-        found = None if name not in self._logs else await self._entry(name, entry_id)
-        if found is None:
+        value = None if name not in self._logs else await self._entry(name, entry_id)
+        if value is None:
             return SendResult.failed(SendErrorKind.NOT_FOUND, "the page no longer shows this")
-        entry = replace(found, **fields)
+        entry = replace(value, **fields)
         await self._show(name, *await self._read_by(name, entry, tuple(read)), entry)
         self._said()
         return SendResult.sent(entry.entry_id)
 
     async def _read_by(self, name: str, entry: Entry, ids: tuple[str, ...]) -> list[Entry]:
         """Mark the messages that an agent has read as no longer editable, and return them."""
-        found = [await self._entry(name, message_id) for message_id in ids]
+        entries = [await self._entry(name, message_id) for message_id in ids]
         return [
-            replace(one, answered=True, note="")
-            for one in found
-            if one is not None and not one.answered and one.conversation == entry.conversation
+            replace(item, answered=True, note="")
+            for item in entries
+            if item is not None and not item.answered and item.conversation == entry.conversation
         ]
 
 
@@ -1275,12 +1287,12 @@ def _conversation_id(given: Json) -> str:
 
 def _before(request: Request) -> int | None:
     """Return the position before which the page reads entries; None for the newest entries."""
-    given = request.query_params.get("before")
-    if given is None:
+    given_param = request.query_params.get("before")
+    if given_param is None:
         return None
-    if not (given.isascii() and given.isdigit() and len(given) <= 18):
+    if not (given_param.isascii() and given_param.isdigit() and len(given_param) <= 18):
         raise Refused(400, "malformed", "`before` must be an integer")
-    return int(given)
+    return int(given_param)
 
 
 def _nobody() -> SendResult:

@@ -197,12 +197,12 @@ def delivery_of(route: HookRoute, headers: Mapping[str, str], body: bytes) -> st
     Raises:
         Refused: The id is invalid.
     """
-    given = headers.get(_DELIVERY_HEADERS[route.scheme])
-    if given is None:
+    given_header = headers.get(_DELIVERY_HEADERS[route.scheme])
+    if given_header is None:
         return hashlib.sha256(body).hexdigest()
-    if not _DELIVERY.fullmatch(given):
+    if not _DELIVERY.fullmatch(given_header):
         raise Refused(400, "malformed", "the delivery id must have 1 to 128 letters, digits and . _ : -")
-    return given
+    return given_header
 
 
 def may_command(route: HookRoute) -> bool:
@@ -237,7 +237,7 @@ def missing_field(template: str | None, data: Mapping[str, Json]) -> str | None:
 
     A null is a value.
     """
-    names = (found[1] for found in _FIELD.finditer(template or ""))
+    names = (match[1] for match in _FIELD.finditer(template or ""))
     return next((name for name in names if _looked_up(data, name) is _ABSENT), None)
 
 
@@ -248,21 +248,21 @@ def foreign_fields(route: HookRoute, data: Mapping[str, Json], body: bytes) -> d
     agent.
     """
     if route.prompt is not None:
-        names = dict.fromkeys(found[1] for found in _FIELD.finditer(route.prompt))
+        names = dict.fromkeys(match[1] for match in _FIELD.finditer(route.prompt))
         return {name: _shown(_looked_up(data, name))[:MAX_SHOWN_LENGTH] for name in names}
-    said = prompt_of(None, data, body)
-    return {} if route.scheme is Scheme.POSTROOM else {"the whole text": said[:MAX_SHOWN_LENGTH]}
+    prompt = prompt_of(None, data, body)
+    return {} if route.scheme is Scheme.POSTROOM else {"the whole text": prompt[:MAX_SHOWN_LENGTH]}
 
 
 def _filled(template: str, data: Mapping[str, Json]) -> str:
     parts: list[str] = []
     length = last = 0
-    for found in _FIELD.finditer(template):
-        parts += (template[last : found.start()], _shown(_looked_up(data, found[1])))
+    for match in _FIELD.finditer(template):
+        parts += (template[last : match.start()], _shown(_looked_up(data, match[1])))
         length += len(parts[-1])
         if length > MAX_PROMPT_LENGTH:
             raise Refused(413, "too_large", f"the prompt would exceed {MAX_PROMPT_LENGTH} characters")
-        last = found.end()
+        last = match.end()
     return "".join((*parts, template[last:]))
 
 
@@ -424,10 +424,10 @@ class WebhookAdapter(HttpAdapter):
         event = self._event(route, delivery, data, body)
         await self._keep(event)
         await self._refuse_other_content(event)
-        told = {"message_id": event.message_id, "delivery": delivery, "status": "kept"}
+        fields = {"message_id": event.message_id, "delivery": delivery, "status": "kept"}
         if route.callback_url is None:
-            told["answers"] = _whole(request, _answers_at(route.name, delivery))
-        return json_response(told, 202)
+            fields["answers"] = _whole(request, _answers_at(route.name, delivery))
+        return json_response(fields, 202)
 
     def _event(self, route: HookRoute, delivery: str, data: Mapping[str, Json], body: bytes) -> MessageEvent:
         conversation = conversation_of(data)
@@ -466,16 +466,16 @@ class WebhookAdapter(HttpAdapter):
         stored = await self._receiver().look_up(event.source, event.message_id)
         fingerprint = event.metadata["fingerprint"]
         if stored is not None and stored.event.metadata.get("fingerprint", fingerprint) != fingerprint:
-            told = "this delivery id was used with another body: use a new id for each delivery"
-            raise Refused(409, "idempotency_conflict", told)
+            text = "this delivery id was used with another body: use a new id for each delivery"
+            raise Refused(409, "idempotency_conflict", text)
 
     def _refuse_replay(self, signed: str, delivery: str, until: int) -> None:
         """Refuse a signature that was accepted under another delivery id, because it may be a replay."""
         now = self._clock.now()
         while self._seen and (len(self._seen) > MAX_SIGNATURES or next(iter(self._seen.values()))[1] < now):
             self._seen.popitem(last=False)
-        known, _ = self._seen.setdefault(signed, (delivery, until))
-        if known != delivery:
+        known_value, _ = self._seen.setdefault(signed, (delivery, until))
+        if known_value != delivery:
             raise Refused(401, "replayed", "this signature was already used with another delivery id")
 
     async def _fetch(self, request: Request) -> Response:
@@ -487,8 +487,8 @@ class WebhookAdapter(HttpAdapter):
         whole = _whole(request, below)
         is_whole = proof_of(route.secret, request.headers, whole.encode(), now=now) is not Proof.WRONG
         check_signed(route.secret, request.headers, (whole if is_whole else below).encode(), now=now)
-        found = self._answers.of(f"{name}/{delivery}")
-        if found is None:
+        items = self._answers.of(f"{name}/{delivery}")
+        if items is None:
             return json_response(
                 {
                     "error": {
@@ -498,7 +498,7 @@ class WebhookAdapter(HttpAdapter):
                 },
                 404,
             )
-        return json_response({"delivery": delivery, "answers": found, "final": found[-1]["final"]})
+        return json_response({"delivery": delivery, "answers": items, "final": items[-1]["final"]})
 
     # Outgoing answers.
 
@@ -506,22 +506,22 @@ class WebhookAdapter(HttpAdapter):
         self, chat_id: str, content: str, reply_to: str | None = None, metadata: Metadata | None = None
     ) -> SendResult:
         """Post an answer to the route's callback, or keep it until it is fetched."""
-        route, told = self._route_of(chat_id), metadata or {}
+        route, fields = self._route_of(chat_id), metadata or {}
         if route is None:
             return SendResult.failed(SendErrorKind.NOT_FOUND, "no webhook route has this chat")
-        answered = [str(one) for one in told.get("answers") or (() if reply_to is None else (reply_to,))]
-        final = bool(told.get("final"))
+        answered = [str(item) for item in fields.get("answers") or (() if reply_to is None else (reply_to,))]
+        final = bool(fields.get("final"))
         if route.callback_url is not None:
             document: dict[str, Any] = {
                 "route": route.name,
                 "conversation": chat_id.partition("/")[2] or None,
-                "deliveries": [one.partition("/")[2] for one in answered],
+                "deliveries": [value.partition("/")[2] for value in answered],
                 "text": content,
                 "final": final,
             }
-            result = await self._post(route, route.callback_url, document, told.get("dedupe_key"))
+            result = await self._post(route, route.callback_url, document, fields.get("dedupe_key"))
         elif answered:
-            self._answers.keep(answered, content, final=final, key=told.get("dedupe_key"))
+            self._answers.keep(answered, content, final=final, key=fields.get("dedupe_key"))
             result = SendResult.sent()
         else:
             result = SendResult.failed(
@@ -566,8 +566,8 @@ class _Answers:
         self._characters = 0
 
     def of(self, message_id: str) -> list[dict[str, Any]] | None:
-        found = self._kept.get(message_id)
-        return None if found is None else [{"text": one["text"], "final": one["final"]} for one in found]
+        items = self._kept.get(message_id)
+        return None if items is None else [{"text": item["text"], "final": item["final"]} for item in items]
 
     def keep(self, answered: Sequence[str], text: str, *, final: bool, key: Json) -> None:
         for message_id in answered:

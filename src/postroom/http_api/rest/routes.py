@@ -25,7 +25,7 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 def rest_paths() -> frozenset[str]:
     """Return every address of this REST interface, for the guard."""
-    return frozenset({DOCUMENT, EVENTS, *(one.path for one in MAIL_OPERATIONS)})
+    return frozenset({DOCUMENT, EVENTS, *(operation.path for operation in MAIL_OPERATIONS)})
 
 
 def rest_routes(
@@ -51,7 +51,7 @@ def rest_routes(
         return await events_of.answer(request)
 
     own = [_route(DOCUMENT, "GET", describe), _route(EVENTS, "GET", events)]
-    return [*own, *(_operation_route(one, calls) for one in MAIL_OPERATIONS)]
+    return [*own, *(_operation_route(operation, calls) for operation in MAIL_OPERATIONS)]
 
 
 def _operation_route(operation: Operation, calls: Calls) -> Route:

@@ -98,8 +98,8 @@ def _gather_messages(tx: MailReads, batch: Batch, ids: Sequence[int]) -> None:
             continue
         batch.messages.append(message)
         batch.files[layout.message_path(message)] = content
-        for one in attachments[message.id]:
-            for sha256 in filter(None, (one.sha256, one.preview_sha256)):
+        for attachment in attachments[message.id]:
+            for sha256 in filter(None, (attachment.sha256, attachment.preview_sha256)):
                 if (blob := tx.blob(sha256)) is not None and is_content_of(sha256, blob):
                     batch.files[layout.attachment_path(sha256)] = blob
     _gather_threads(tx, batch, [message.thread_id for message in messages.values()])
@@ -111,8 +111,10 @@ def gather_deletions(tx: MailReads, batch: Batch, deletions: Sequence[Mapping[st
     for deletion in deletions:
         batch.deleted += [(number, sent_at) for number, sent_at in deletion["messages"]]
         _gather_threads(tx, batch, deletion["threads"])
-        kept = tx.attached_in(project_id, deletion["contents"])
-        batch.removed += [layout.attachment_path(one) for one in deletion["contents"] if one not in kept]
+        kept_values = tx.attached_in(project_id, deletion["contents"])
+        batch.removed += [
+            layout.attachment_path(content) for content in deletion["contents"] if content not in kept_values
+        ]
 
 
 def _gather_threads(tx: MailReads, batch: Batch, thread_ids: Sequence[str]) -> None:
@@ -156,8 +158,8 @@ def _is_same(path: str, content: bytes, blob: str | None, repository: ArchiveRep
     kind = "sha1" if len(blob) == 40 else "sha256"
     if hashlib.new(kind, b"blob %d\0%b" % (len(content), content), usedforsecurity=False).hexdigest() == blob:
         return True
-    found = repository.read(path)
-    return found is not None and not path.startswith("attachments/") and _tell_the_same(path, content, found)
+    data = repository.read(path)
+    return data is not None and not path.startswith("attachments/") and _tell_the_same(path, content, data)
 
 
 def _tell_the_same(path: str, content: bytes, found: bytes) -> bool:
@@ -202,11 +204,11 @@ def read_mark(folder: Path) -> StoreMark | None:
     file = folder / NAME
     try:
         with file.open("rb") as opened:
-            found = json.loads(opened.read(_LARGEST))
+            document = json.loads(opened.read(_LARGEST))
         return StoreMark(
-            store_id=str(found["store_id"]),
-            logs={str(slug): int(newest) for slug, newest in dict(found.get("logs", {})).items()},
-            database=str(found["database"]),
+            store_id=str(document["store_id"]),
+            logs={str(slug): int(newest) for slug, newest in dict(document.get("logs", {})).items()},
+            database=str(document["database"]),
         )
     except FileNotFoundError:
         return None
@@ -321,15 +323,15 @@ class Archive:
         Raises:
             ArchiveUnavailable: Git is missing or the folder is not writable.
         """
-        known = self._repositories.get(slug)
-        if known is None or not known.is_made:
-            known = self._repositories[slug] = ArchiveRepository.open(
+        known_repository = self._repositories.get(slug)
+        if known_repository is None or not known_repository.is_made:
+            known_repository = self._repositories[slug] = ArchiveRepository.open(
                 self.root / f"{slug}.git",
                 author_name=self._author.name,
                 author_email=self._author.email,
                 timeout=self._timeout,
             )
-        return known
+        return known_repository
 
     def serves(self, target: str) -> bool:
         """Return True: every project has its repository here, and one server writes all of them."""
@@ -349,25 +351,25 @@ class Archive:
             if project is not None:
                 self._slugs[project_id] = project.slug
         payloads = [row.payload for row in rows]
-        deletions = [one for one in payloads if one["record"] == DELETION]
-        records = [record for one in payloads for record in records_of(one)]
+        deletions = [payload for payload in payloads if payload["record"] == DELETION]
+        records = [record for payload in payloads for record in records_of(payload)]
         if project_id in self._slugs and (records or deletions):
             await self._write(project_id, records, deletions, may_write=self._may_write)
         for former in payloads:
             if former["record"] != MOVED:
                 continue
-            told = {name: str(former[name]) for name in _OF_MOVED}
-            async with self._views[told["slug"]]:
-                await asyncio.to_thread(self._empty, **told)
+            by_name = {name: str(former[name]) for name in _OF_MOVED}
+            async with self._views[by_name["slug"]]:
+                await asyncio.to_thread(self._empty, **by_name)
         return Performed()
 
     def _empty(self, slug: str, human_key: str, merged_into: str) -> None:
         """Remove all files from a merged project's repository, and record which project it merged into."""
         repository = self.repository(slug)
         removed = [path for path in repository.paths() if path != layout.PROJECT_FILE]
-        told = layout.moved_project_file(slug, human_key, merged_into)
+        data = layout.moved_project_file(slug, human_key, merged_into)
         subject = f"mail: this project is {merged_into} now"
-        repository.write({layout.PROJECT_FILE: told}, removed=removed, subject=subject, now=self._clock.now())
+        repository.write({layout.PROJECT_FILE: data}, removed=removed, subject=subject, now=self._clock.now())
 
     async def _write(
         self,
@@ -480,26 +482,26 @@ class Archive:
             for kind in ("agent", "message", "reservation")
             for number in await self._all_ids(project, kind, page)
         ]
-        found: list[str] = []
+        texts: list[str] = []
         for _ in range(2):
             blobs = await asyncio.to_thread(repository.blobs)
             pages = [suspects[at : at + page] for at in range(0, len(suspects), page)]
-            total, suspects, found = len(suspects), [], []
+            total, suspects, texts = len(suspects), [], []
             for at, records in enumerate(pages):
                 batch = await self._store.read(partial(_settled_batch, project=project, records=records))
                 if paths := await asyncio.to_thread(differing_files, batch, blobs, repository):
                     suspects += records
-                    found += paths
+                    texts += paths
                 done = at * page + len(records)
                 _LOG.info("archive.compared", project=project.slug, records=done)
                 progress.tell(f"comparing {project.slug} with its archive: records", done, total)
-        return sorted(set(found))
+        return sorted(set(texts))
 
     async def _all_ids(self, project: Project, kind: str, page: int) -> list[int]:
-        found: list[int] = []
-        while ids := await self._ids(project, kind, found[-1] if found else 0, page):
-            found += ids
-        return found
+        results: list[int] = []
+        while ids := await self._ids(project, kind, results[-1] if results else 0, page):
+            results += ids
+        return results
 
     async def _ids(self, project: Project, kind: str, after: int, limit: int) -> list[int]:
         return await self._store.read(lambda tx: _ids(tx, project, kind, after, limit))
@@ -509,7 +511,7 @@ def _settled_batch(tx: MailReads, *, project: Project, records: Sequence[str]) -
     """Return the files of those records that are not waiting to be archived."""
     rows = tx.outbox.open(ARCHIVE, limit=100_000)
     waiting = {record for row in rows for record in records_of(row.payload)}
-    batch = gather(tx, project, [one for one in records if one not in waiting])
+    batch = gather(tx, project, [record for record in records if record not in waiting])
     if any(row.target == str(project.id) for row in rows):  # every write includes the project's file
         batch.files.pop(layout.PROJECT_FILE, None)
     return batch
@@ -530,8 +532,10 @@ def _places(repository: ArchiveRepository, messages: Sequence[tuple[int, int]]) 
 def _ids(tx: MailReads, project: Project, kind: str, after: int, limit: int) -> list[int]:
     match kind:
         case "agent":
-            return [one.id for one in tx.agents(project.id, include_retired=True, limit=limit, after=after)]
+            return [
+                agent.id for agent in tx.agents(project.id, include_retired=True, limit=limit, after=after)
+            ]
         case "message":
-            return [one.id for one in tx.project_messages(project.id, limit=limit, after=after)]
+            return [message.id for message in tx.project_messages(project.id, limit=limit, after=after)]
         case _:
-            return [one.id for one in tx.reservations(project.id, limit=limit, after=after)]
+            return [reservation.id for reservation in tx.reservations(project.id, limit=limit, after=after)]

@@ -143,7 +143,7 @@ def message_file(
         "importance": message.importance,
         "ack_required": message.ack_required,
         "created": iso(message.created_at),
-        "attachments": [attachment_view(one) for one in attachments],
+        "attachments": [attachment_view(attachment) for attachment in attachments],
     }
     if message.topic:
         fields["topic"] = message.topic
@@ -182,11 +182,11 @@ def thread_file(thread_id: str, messages: Sequence[Message], left_out: int) -> b
     if left_out:
         lines.append(f"\n{left_out} earlier messages are omitted here.")
     lines.append("")
-    for one in messages:
-        subject = "(recalled)" if one.recalled_at is not None else _one_line(one.subject)
-        link = f"../{message_path(one)}" if one.recalled_at is None else ""
-        shown = f"[#{one.id}]({link})" if link else f"#{one.id}"
-        lines.append(f"- {shown} {iso(one.created_at)} **{one.sender_name or 'unknown'}**: {subject}")
+    for message in messages:
+        subject = "(recalled)" if message.recalled_at is not None else _one_line(message.subject)
+        link = f"../{message_path(message)}" if message.recalled_at is None else ""
+        shown = f"[#{message.id}]({link})" if link else f"#{message.id}"
+        lines.append(f"- {shown} {iso(message.created_at)} **{message.sender_name or 'unknown'}**: {subject}")
     return ("\n".join(lines) + "\n").encode()
 
 
@@ -197,9 +197,11 @@ def instant_of(value: object) -> int | None:
 
 def _names(recipients: Sequence[Recipient], kind: str, home: Project) -> list[str]:
     return [
-        one.name if one.project_slug == home.slug else f"{one.name}@{one.project_slug}"
-        for one in recipients
-        if one.kind == kind
+        recipient.name
+        if recipient.project_slug == home.slug
+        else f"{recipient.name}@{recipient.project_slug}"
+        for recipient in recipients
+        if recipient.kind == kind
     ]
 
 

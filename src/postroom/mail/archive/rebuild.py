@@ -48,11 +48,11 @@ def read_archive(repositories: Mapping[str, ArchiveRepository]) -> dict[str, lis
     Raises:
         StoreCorrupt: A file has the wrong format; the error names it.
     """
-    found = _Found()
+    value = _Found()
     for slug, repository in sorted(repositories.items()):
-        _read_project(found, slug, repository)
-    _tie_messages(found)
-    _tie_aliases(found)
+        _read_project(value, slug, repository)
+    _tie_messages(value)
+    _tie_aliases(value)
     order = (
         "projects",
         "project_aliases",
@@ -63,7 +63,7 @@ def read_archive(repositories: Mapping[str, ArchiveRepository]) -> dict[str, lis
         "attachments",
         "file_reservations",
     )
-    return {table: found.rows.get(table, []) for table in order}
+    return {table: value.rows.get(table, []) for table in order}
 
 
 async def read_root(root: Path, author: tuple[str, str]) -> dict[str, list[Row]]:
@@ -103,7 +103,7 @@ def no_archive(root: Path) -> InvalidPath:
 
 def holds_archive(root: Path) -> bool:
     """Return whether a folder has files that may be a project's archive, without writing anything."""
-    return any(one.is_dir() and any(one.iterdir()) for one in root.glob("*.git"))
+    return any(path.is_dir() and any(path.iterdir()) for path in root.glob("*.git"))
 
 
 def projects_made(root: Path, slugs: Sequence[str], *, author: tuple[str, str]) -> dict[str, int]:
@@ -115,8 +115,8 @@ def projects_made(root: Path, slugs: Sequence[str], *, author: tuple[str, str]) 
     """
     made = {}
     for slug, repository in _repositories(root, author).items():
-        if slug in slugs and (told := repository.read(layout.PROJECT_FILE)) is not None:
-            made[slug] = layout.instant_of(_parsed(slug, layout.PROJECT_FILE, told).get("created_at"))
+        if slug in slugs and (data := repository.read(layout.PROJECT_FILE)) is not None:
+            made[slug] = layout.instant_of(_parsed(slug, layout.PROJECT_FILE, data).get("created_at"))
     return {slug: at for slug, at in made.items() if at is not None}
 
 
@@ -166,10 +166,10 @@ def _read_project(found: _Found, slug: str, repository: ArchiveRepository) -> No
 def _told(slug: str, repository: ArchiveRepository) -> Iterator[tuple[str, bytes]]:
     """Yield the message files, and report the progress at intervals."""
     total = len(repository.paths("messages/"))
-    for done, found in enumerate(repository.walk("messages/")):
+    for done, value in enumerate(repository.walk("messages/")):
         if not done % _TOLD:
             progress.tell(f"reading the archive of {slug}: files", done, total)
-        yield found
+        yield value
 
 
 def _parsed(slug: str, path: str, content: bytes) -> Row:
@@ -282,8 +282,8 @@ def _tie_messages(found: _Found) -> None:
                     "position": position,
                 },
             )
-        for position, one in enumerate(head["attachments"]):
-            found.add("attachments", {"message_id": row["id"], "position": position, **one})
+        for position, item in enumerate(head["attachments"]):
+            found.add("attachments", {"message_id": row["id"], "position": position, **item})
     for agent in found.rows.get("agents", []):
         agent["inbox_seq"] = seqs.get(agent["id"], 0)
 

@@ -102,10 +102,10 @@ class GitProgram:
         Raises:
             ArchiveUnavailable: The program does not exist.
         """
-        found = shutil.which(program)
-        if found is None:
+        executable = shutil.which(program)
+        if executable is None:
             raise ArchiveUnavailable(f"the program {program!r} does not exist", value=program, remedy=INSTALL)
-        self.program = str(Path(found).absolute())
+        self.program = str(Path(executable).absolute())
         self.folder = folder
         self.timeout = timeout
         self._environment = {
@@ -171,12 +171,12 @@ class GitProgram:
 
     def failure(self, command: str, answer: Answer) -> ArchiveUnavailable:
         """Return the error for a failed call, with Git's error output."""
-        said = " ".join(answer.complaint.split())
-        shown = said[:STDERR_SHOWN] or f"it ended with exit code {answer.code} and no message"
+        text = " ".join(answer.complaint.split())
+        shown = text[:STDERR_SHOWN] or f"it ended with exit code {answer.code} and no message"
         return ArchiveUnavailable(
             f"git {command} failed: {shown}",
             value=str(self.folder),
-            remedy=remedy_for(said),
+            remedy=remedy_for(text),
             details={"command": command, "exit_code": answer.code},
         )
 
@@ -517,11 +517,11 @@ class ArchiveRepository:
         Raises:
             InvalidPath: A path is not safe.
         """
-        asked = sorted({checked_path(path) for path in paths})
+        requested_values = sorted({checked_path(path) for path in paths})
         tip = self.tip()
         if tip is None:
             return set()
-        groups = _groups(asked, lambda path: len(path.encode()), ARGUMENTS_LIMIT)
+        groups = _groups(requested_values, lambda path: len(path.encode()), ARGUMENTS_LIMIT)
         return {entry.path for group in groups for entry in self._list(tip, group)}
 
     def read(self, path: str) -> bytes | None:
@@ -689,8 +689,8 @@ class ArchiveRepository:
         """Yield the path and the content of each entry; one process reads them all and exits first."""
         if not entries:
             return
-        asked = "".join(f"{entry.blob}\n" for entry in entries).encode()
-        replies = memoryview(self._git.run("cat-file", "--batch", stdin=asked))
+        data = "".join(f"{entry.blob}\n" for entry in entries).encode()
+        replies = memoryview(self._git.run("cat-file", "--batch", stdin=data))
         at = 0
         for entry in entries:
             heading = f"{entry.blob} blob {entry.size}\n".encode()

@@ -59,17 +59,17 @@ def ask_person(context: WriteContext, asked: AskPerson) -> AskedView:
     run_id = _run_of(context, asked)
     question = _question(context, asked, home, agent, run_id)
     before = context.tx.questions(run_id)
-    same = [one for one in before if one.text == question.text]
-    for one in same:
-        if one.asked == question.asked:
-            question = replace(question, id=one.id)
+    same = [item for item in before if item.text == question.text]
+    for item in same:
+        if item.asked == question.asked:
+            question = replace(question, id=item.id)
         else:  # nobody has seen it yet, because it is shown only after the turn
-            context.tx.unask(run_id, agent.id, one.id, context.now)
+            context.tx.unask(run_id, agent.id, item.id, context.now)
     is_new = not question.id
     if is_new:
         numbers = (question_number(run_id, question.text, context.now, salt) for salt in count())
-        taken = [one.id for one in before]
-        question = replace(question, id=next(one for one in numbers if one not in taken))
+        taken = [question.id for question in before]
+        question = replace(question, id=next(number for number in numbers if number not in taken))
     _keep(context, agent, run_id, question)
     if is_new:
         return {"question_id": question.id, "asked": True}
@@ -96,9 +96,9 @@ def ask_person_again(context: WriteContext, asked: AskPerson, kept: AskedView) -
     else:
         run_id = _run_of(context, asked)
         run, is_open = context.tx.run_of(run_id), True
-    for one in run.answered if run is not None else ():
-        if number in (one.ticket.tool_call_id, one.ticket.ticket_id):
-            answer = decision_told(one.decision)
+    for answered in run.answered if run is not None else ():
+        if number in (answered.ticket.tool_call_id, answered.ticket.ticket_id):
+            answer = decision_told(answered.decision)
             return {"question_id": number, "asked": False, "state": "answered", "answer": answer}
     if run_id and not context.tx.has_asked(run_id, number):
         question = _question(context, asked, home, agent, run_id)
@@ -134,9 +134,9 @@ def _ask_outside(context: WriteContext, home: Project, agent: Agent, question: A
     number = question_number(agent.id, question.text, context.now, context.dice.random())
     threads = _threads(home, agent, number)
     waiting = context.tx.waiting_runs(threads)
-    free = [one for one in threads if one not in waiting]
-    for one in waiting.values():
-        for ticket in one.open_tickets:
+    free = [thread for thread in threads if thread not in waiting]
+    for run in waiting.values():
+        for ticket in run.open_tickets:
             if (ticket.reason, ticket.asked) == (question.text, question.asked):
                 return {"question_id": ticket.ticket_id, "asked": False, "state": "open"}
     if not free:
@@ -193,8 +193,8 @@ def _question(
             value=asked.on_timeout,
             remedy="use on_timeout 'cancel', or 'default' with a default",
         )
-    to = tuple(_address(context, one, home, run_id) for one in asked.to)
-    not_by = tuple(_address(context, one, home, run_id) for one in asked.not_by)
+    to = tuple(_address(context, value, home, run_id) for value in asked.to)
+    not_by = tuple(_address(context, value, home, run_id) for value in asked.not_by)
     if to and set(to) <= {*not_by, full_address(home, agent)}:
         raise InvalidArgument(
             "to leaves nobody who may answer: its names are yours or in not_by",

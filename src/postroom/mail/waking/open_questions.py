@@ -32,7 +32,7 @@ _SHOWN: Final = 200
 def takes_reply(run: RunRecord) -> bool:
     """Return whether all questions for which a run waits can be answered by a reply."""
     tickets = run.open_tickets
-    return bool(tickets) and all(one.tool_name == ASK for one in tickets)
+    return bool(tickets) and all(ticket.tool_name == ASK for ticket in tickets)
 
 
 def answers(tx: RecordReads, run: RunRecord, *, reply_to: int | None, sender_id: int) -> bool:
@@ -48,7 +48,7 @@ def answers(tx: RecordReads, run: RunRecord, *, reply_to: int | None, sender_id:
         and tx.answering_run(reply_to) == run.run_id
         and tx.tells_last(reply_to)
         and (
-            any(one.agent_id == sender_id for one in tx.recipients([reply_to])[reply_to])
+            any(recipient.agent_id == sender_id for recipient in tx.recipients([reply_to])[reply_to])
             or _answerer(tx, sender_id).is_operator
         )
     )
@@ -67,12 +67,12 @@ def given_by_reply(
         InvalidArgument: The answer is not valid for one of the questions.
     """
     by, text = _answerer(tx, message.sender_id), message.body_md.strip()[:MAX_TEXT_LENGTH]
-    found = list[tuple[str, ToolCallResume]]()
+    items = list[tuple[str, ToolCallResume]]()
     for ticket in run.open_tickets:
         given = Given(value=text, by=by, at=f"{BY_MAIL}/{message.id}")
         decided = decision_on(ticket.asked, ticket.tool_call_id, ticket.reason, given, now)
-        found.append((ticket.tool_call_id, decided))
-    return tuple(found)
+        items.append((ticket.tool_call_id, decided))
+    return tuple(items)
 
 
 def _answerer(tx: RecordReads, agent_id: int) -> Answerer:
@@ -94,15 +94,17 @@ def held(
     question.
     """
     threads = {
-        one.agent_id: agent_thread(
-            one.project_slug, one.name, lane_of(message.thread_id, agents[one.agent_id].runs_at_once)
+        recipient.agent_id: agent_thread(
+            recipient.project_slug,
+            recipient.name,
+            lane_of(message.thread_id, agents[recipient.agent_id].runs_at_once),
         )
-        for one in readers
+        for recipient in readers
     }
     waiting = tx.waiting_runs(sorted(threads.values())) if threads else {}
-    found: dict[int, str] = {}
-    for one in readers:
-        run = waiting.get(threads[one.agent_id])
+    result: dict[int, str] = {}
+    for recipient in readers:
+        run = waiting.get(threads[recipient.agent_id])
         if run is None or not run.open_tickets:
             continue
         why = ""
@@ -112,10 +114,10 @@ def held(
                 continue
             except (NotPermitted, InvalidArgument) as error:
                 why = f"; this reply does not answer it: {error.message}"
-        found[one.agent_id] = (
-            f"{one.name} has an open question since {iso(run.open_tickets[0].updated_at)}{why}"
+        result[recipient.agent_id] = (
+            f"{recipient.name} has an open question since {iso(run.open_tickets[0].updated_at)}{why}"
         )
-    return found
+    return result
 
 
 def why_held(name: str, run: RunRecord) -> str:
@@ -123,6 +125,6 @@ def why_held(name: str, run: RunRecord) -> str:
     tickets = run.open_tickets
     if not tickets:
         return f"{name} is about to resume with an answer"
-    asked = tickets[0].question
-    shown = asked if len(asked) <= _SHOWN else f"{asked[:_SHOWN]}…"
+    question = tickets[0].question
+    shown = question if len(question) <= _SHOWN else f"{question[:_SHOWN]}…"
     return f"{name} has an open question: {shown}"

@@ -66,15 +66,15 @@ class IntakeLog:
             message_id=key.message_id,
             session_key=draft.session_key,
         )
-        asked = replace(draft, body=plain(draft.body))
+        message = replace(draft, body=plain(draft.body))
 
         def receive(tx: Transaction) -> Received:
-            made = tx.chats.insert_inbound(asked, tx.now() if now is None else now, thread_id=thread_id)
+            made = tx.chats.insert_inbound(message, tx.now() if now is None else now, thread_id=thread_id)
             if made is not None:
                 return Received(message=made, is_new=True)
-            known = tx.chats.inbound(key)
-            assert known is not None  # noqa: S101 - its key was taken
-            return Received(message=known, is_new=False)
+            known_message = tx.chats.inbound(key)
+            assert known_message is not None  # noqa: S101 - its key was taken
+            return Received(message=known_message, is_new=False)
 
         return receive
 
@@ -91,20 +91,20 @@ class IntakeLog:
             IllegalTransition: `INBOUND_MOVES` does not allow one of the moves.
         """
         refuse_unfit(move.thread_id, move.reason)
-        asked = frozenset(inbound_ids)
+        requested_ids = frozenset(inbound_ids)
 
         # No message leaves its chat, and the key of the change is the first of the chats.
-        named = await self._store.read(lambda tx: tx.chats.inbound_by_id(asked))
+        named = await self._store.read(lambda tx: tx.chats.inbound_by_id(requested_ids))
         chats = {chat_lock(message.key) for message in named}
 
         def change(tx: Transaction) -> tuple[InboundMessage, ...]:
             tx.lock(*chats)
-            found = tx.chats.inbound_by_id(asked)
-            if unknown := asked - {message.inbound_id for message in found}:
+            messages = tx.chats.inbound_by_id(requested_ids)
+            if unknown := requested_ids - {message.inbound_id for message in messages}:
                 raise UnknownMessage(f"no message {min(unknown)}", value=min(unknown))
             at = tx.now() if now is None else now
-            moved = tuple(message.moved(move, now=at) for message in found)
-            tx.chats.move_inbound(asked, move, at)
+            moved = tuple(message.moved(move, now=at) for message in messages)
+            tx.chats.move_inbound(requested_ids, move, at)
             return moved
 
         return await self._store.write(change, key=min(chats, default=""))
@@ -121,13 +121,13 @@ class IntakeLog:
         def withdrawn(tx: Transaction) -> tuple[Message, ...]:
             tx.lock(thread_lock(thread_id))
             pending = tx.runs.messages.waiting(thread_id)
-            taken = [one for one in pending if message_id in (None, one.pending_id)]
-            tx.runs.messages.take(thread_id, [one.version for one in taken])
-            ids = {inbound_id_of(one.message.id or "") for one in taken} - {None}
-            found = tx.chats.inbound_by_id([one for one in ids if one is not None])
-            tx.lock(*{chat_lock(message.key) for message in found})
-            tx.chats.move_inbound([message.inbound_id for message in found], move, tx.now())
-            return tuple(one.message for one in taken)
+            taken = [pending for pending in pending if message_id in (None, pending.pending_id)]
+            tx.runs.messages.take(thread_id, [pending.version for pending in taken])
+            ids = {inbound_id_of(pending.message.id or "") for pending in taken} - {None}
+            messages = tx.chats.inbound_by_id([number for number in ids if number is not None])
+            tx.lock(*{chat_lock(message.key) for message in messages})
+            tx.chats.move_inbound([message.inbound_id for message in messages], move, tx.now())
+            return tuple(pending.message for pending in taken)
 
         return await self._store.write(withdrawn, key=thread_id)
 
@@ -183,8 +183,8 @@ class IntakeLog:
         Raises:
             InvalidRecord: There are more ids than that.
         """
-        asked = not_too_many(inbound_ids)
-        return await self._store.read(lambda tx: tuple(tx.chats.inbound_by_id(asked, readable=True)))
+        requested_ids = not_too_many(inbound_ids)
+        return await self._store.read(lambda tx: tuple(tx.chats.inbound_by_id(requested_ids, readable=True)))
 
     async def open_messages(
         self,
@@ -230,9 +230,10 @@ def not_too_many(inbound_ids: Collection[int]) -> frozenset[int]:
     Raises:
         InvalidRecord: There are more than `MAX_INBOUND`.
     """
-    asked = frozenset(inbound_ids)
-    if len(asked) > MAX_INBOUND:
+    requested_ids = frozenset(inbound_ids)
+    if len(requested_ids) > MAX_INBOUND:
         raise InvalidRecord(
-            f"{len(asked)} messages were requested; the maximum is {MAX_INBOUND}", value=len(asked)
+            f"{len(requested_ids)} messages were requested; the maximum is {MAX_INBOUND}",
+            value=len(requested_ids),
         )
-    return asked
+    return requested_ids

@@ -73,16 +73,19 @@ class ChatPeople:
             _refuse_locked(tx, platform, at)
             _refuse_too_soon(tx.chats.request_of(platform, user_id), rules, at)
             waiting = tx.chats.requests(platform=platform, now=at, limit=rules.most_open + 1)
-            if len([one for one in waiting if one.user_id != user_id]) >= rules.most_open:
+            if (
+                len([pairing_request for pairing_request in waiting if pairing_request.user_id != user_id])
+                >= rules.most_open
+            ):
                 raise QueueFull(
                     f"too many people are waiting for access on {platform!r}",
                     value=platform,
                     remedy="try again after some of them were admitted or rejected",
                 )
-            kept = replace(request, asked_at=at, expires_at=at + rules.code_ms)
+            kept_pairing_request = replace(request, asked_at=at, expires_at=at + rules.code_ms)
             tx.chats.drop_ended_requests(platform, now=at, asked_until=at - rules.ask_again_ms)
-            tx.chats.put_request(kept)
-            return kept
+            tx.chats.put_request(kept_pairing_request)
+            return kept_pairing_request
 
         return await self._store.write(change, key=platform)
 
@@ -109,17 +112,23 @@ class ChatPeople:
             _lock(tx, platform)
             at = _at(tx, now)
             failures = _refuse_locked(tx, platform, at)
-            found = tx.chats.request_with_code(platform, code_hash, at)
-            if found is None:
+            pairing_request = tx.chats.request_with_code(platform, code_hash, at)
+            if pairing_request is None:
                 if failures + 1 >= rules.most_wrong:
                     tx.chats.put_pairing_failures(platform, failures=0, locked_until=at + rules.locked_ms)
                 else:
                     tx.chats.put_pairing_failures(platform, failures=failures + 1, locked_until=0)
                 return None
             tx.chats.put_pairing_failures(platform, failures=0, locked_until=0)
-            tx.chats.drop_request(platform, found.user_id)
+            tx.chats.drop_request(platform, pairing_request.user_id)
             return tx.chats.put_person(
-                Person(platform=platform, user_id=found.user_id, role=role, name=found.name, added_at=at)
+                Person(
+                    platform=platform,
+                    user_id=pairing_request.user_id,
+                    role=role,
+                    name=pairing_request.name,
+                    added_at=at,
+                )
             )
 
         return await self._store.write(change, key=platform)

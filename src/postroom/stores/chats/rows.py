@@ -90,10 +90,10 @@ def person(row: Row) -> Person:
     """
     platform, user_id, role, name, added_at = row
     try:
-        known = PersonRole(role)
+        known_role = PersonRole(role)
     except ValueError as error:
         raise unreadable("person", f"{platform} {user_id}", error) from error
-    return Person(platform=platform, user_id=user_id, role=known, name=told(name), added_at=added_at)
+    return Person(platform=platform, user_id=user_id, role=known_role, name=told(name), added_at=added_at)
 
 
 def request(row: Row) -> PairingRequest:

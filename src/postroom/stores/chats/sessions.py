@@ -74,14 +74,16 @@ class ChatSessions:
             InvalidRecord: The session key or the thread id is blank.
             DuplicateRecord: The thread belongs to another session.
         """
-        asked = _checked(session)
+        checked = _checked(session)
 
         def change(tx: Transaction) -> ChatSession:
-            _lock(tx, asked)
-            if known := tx.chats.session(asked.session_key):
-                return known
+            _lock(tx, checked)
+            if known_session := tx.chats.session(checked.session_key):
+                return known_session
             at = tx.now() if now is None else now
-            made = replace(asked, created_at=at, updated_at=at, active_at=asked.active_at or at, revision=1)
+            made = replace(
+                checked, created_at=at, updated_at=at, active_at=checked.active_at or at, revision=1
+            )
             return _stored(tx, made)
 
         return await self._store.write(change, key=session.session_key)
@@ -98,20 +100,23 @@ class ChatSessions:
             DuplicateRecord: Another thread of this session has the title, or the thread belongs to another
                 session.
         """
-        asked = _checked(session)
+        checked = _checked(session)
 
         def change(tx: Transaction) -> ChatSession:
-            _lock(tx, asked)
-            stored = tx.chats.session(asked.session_key)
+            _lock(tx, checked)
+            stored = tx.chats.session(checked.session_key)
             if stored is None:
-                raise UnknownThread(f"no session {asked.session_key!r}", value=asked.session_key)
-            if stored.revision != asked.revision:
+                raise UnknownThread(f"no session {checked.session_key!r}", value=checked.session_key)
+            if stored.revision != checked.revision:
                 raise VersionConflict(
-                    f"session {asked.session_key!r} is at revision {stored.revision}, not {asked.revision}",
-                    value=asked.session_key,
+                    f"session {checked.session_key!r} is at revision {stored.revision}, "
+                    f"not {checked.revision}",
+                    value=checked.session_key,
                 )
             at = tx.now() if now is None else now
-            changed = replace(asked, created_at=stored.created_at, updated_at=at, revision=asked.revision + 1)
+            changed = replace(
+                checked, created_at=stored.created_at, updated_at=at, revision=checked.revision + 1
+            )
             return _stored(tx, changed)
 
         return await self._store.write(change, key=session.session_key)
@@ -130,11 +135,11 @@ class ChatSessions:
 
         def change(tx: Transaction) -> bool:
             tx.lock(*sorted(f"chat_session:{key}" for key in (session_key, new_key)))
-            found = tx.chats.session(session_key)
-            if found is None or tx.chats.session(new_key) is not None:
+            session = tx.chats.session(session_key)
+            if session is None or tx.chats.session(new_key) is not None:
                 return False
             moved = replace(
-                found, session_key=new_key, source=there, updated_at=tx.now(), revision=found.revision + 1
+                session, session_key=new_key, source=there, updated_at=tx.now(), revision=session.revision + 1
             )
             tx.chats.rename_session(session_key, moved)
             return True

@@ -70,8 +70,8 @@ class ChatStores:
         self, inbound_ids: Collection[int], thread_id: str, run_id: str | None
     ) -> tuple[tuple[InboundMessage, ...], tuple[ChatFile, ...]]:
         """Return, in one read, these messages in order of id, except unreadable ones, and a run's files."""
-        asked = not_too_many(inbound_ids)
-        return await self._store.read(lambda tx: tx.chats.answered(asked, thread_id, run_id))
+        requested_ids = not_too_many(inbound_ids)
+        return await self._store.read(lambda tx: tx.chats.answered(requested_ids, thread_id, run_id))
 
     async def reasoning(self, thread_id: str, run_id: str) -> str:
         """Return the model's reasoning in the newest 100 messages of a run; empty if there is none."""
@@ -98,7 +98,7 @@ class ChatStores:
 
 
 def _reasoning(tx: Transaction, thread_id: str, run_id: str) -> str:
-    asked = MessageQuery(run_id=run_id, newest_first=True)
-    found = tx.runs.messages.list(thread_id, asked, _MESSAGES_OF_RUN)
-    blocks = (block for one in reversed(found) for block in one.message.content)
+    query = MessageQuery(run_id=run_id, newest_first=True)
+    records = tx.runs.messages.list(thread_id, query, _MESSAGES_OF_RUN)
+    blocks = (block for record in reversed(records) for block in record.message.content)
     return "\n\n".join(block.text.strip() for block in blocks if block.type == "thinking")

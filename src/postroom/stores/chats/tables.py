@@ -53,11 +53,11 @@ class ChatTables:
     ) -> tuple[tuple[InboundMessage, ...], tuple[ChatFile, ...]]:
         """Return, in one read, these inbound messages by id, except unreadable ones, and a run's files."""
         message_ids = [] if run_id is None else [run_id]
-        found, files = self._tx.ask(
+        answer, files = self._tx.ask(
             ("chats.readable_inbound", {"ids": _possible(inbound_ids)}),
             ("chats.files", {"thread_id": thread_id, "message_ids": message_ids}),
         )
-        return tuple(map(rows.inbound, found)), tuple(record(ChatFile, row) for row in files)
+        return tuple(map(rows.inbound, answer)), tuple(record(ChatFile, row) for row in files)
 
     def open_inbound(
         self, *, status: InboundStatus | None, session_key: str | None, after: int, limit: int
@@ -74,8 +74,8 @@ class ChatTables:
 
     def newest_inbound(self, platform: str, *, limit: int) -> list[InboundMessage]:
         """Return the newest messages of a platform, newest first."""
-        found = self._tx.all("chats.newest", {"platform": platform, "limit": limit})
-        return [rows.inbound(row) for row in found]
+        result = self._tx.all("chats.newest", {"platform": platform, "limit": limit})
+        return [rows.inbound(row) for row in result]
 
     def count_inbound(self) -> dict[InboundStatus, int]:
         """Count all messages by status."""
@@ -196,8 +196,8 @@ class ChatTables:
 
     def requests(self, *, platform: str | None, now: int, limit: int) -> list[PairingRequest]:
         """Return the requests that are open at a given time, oldest first."""
-        found = self._tx.all("chats.requests", {"platform": platform, "now": now, "limit": limit})
-        return [rows.request(row) for row in found]
+        result = self._tx.all("chats.requests", {"platform": platform, "now": now, "limit": limit})
+        return [rows.request(row) for row in result]
 
     def request_of(self, platform: str, user_id: str) -> PairingRequest | None:
         """Return a person's request, open or expired."""
@@ -249,8 +249,8 @@ class ChatTables:
 
     def linked_chats_of(self, person: str) -> list[LinkedChat]:
         """Return a person's chats, ordered by platform and id."""
-        found = self._tx.all("chats.linked_chats_of", {"person": person, "limit": MAX_PEOPLE})
-        return [rows.linked_chat(row) for row in found]
+        result = self._tx.all("chats.linked_chats_of", {"person": person, "limit": MAX_PEOPLE})
+        return [rows.linked_chat(row) for row in result]
 
     def put_linked_chat(self, chat: LinkedChat) -> None:
         """Store the record of a direct chat."""
@@ -348,4 +348,4 @@ class ChatTables:
 
 def _possible(inbound_ids: Collection[int]) -> list[int]:
     """Return the ids among these that an inbound message can have."""
-    return [one for one in inbound_ids if 0 < one <= _NEWEST]
+    return [number for number in inbound_ids if 0 < number <= _NEWEST]

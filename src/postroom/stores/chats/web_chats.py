@@ -70,20 +70,20 @@ class WebChats:
         Raises:
             InvalidRecord: An id is blank, or a text contains a lone surrogate.
         """
-        asked = [replace(one, body=plain(one.body)) for one in entries]
-        for one in asked:
-            refuse_unfit(person=one.person, conversation_id=one.conversation_id, entry_id=one.entry_id)
-        newest = max(asked, key=lambda one: one.position)
+        web_entries = [replace(entry, body=plain(entry.body)) for entry in entries]
+        for entry in web_entries:
+            refuse_unfit(person=entry.person, conversation_id=entry.conversation_id, entry_id=entry.entry_id)
+        newest = max(web_entries, key=lambda one: one.position)
 
         def change(tx: Transaction) -> bool:
             tx.lock(_lock(newest.person))
-            found = tx.chats.web_conversation(newest.person, newest.conversation_id)
-            if found is None:
+            conversation = tx.chats.web_conversation(newest.person, newest.conversation_id)
+            if conversation is None:
                 return False
-            if newest.position > found.active_at:
-                tx.chats.put_web_conversation(replace(found, active_at=newest.position))
-            for one in asked:
-                tx.chats.put_web_entry(one)
+            if newest.position > conversation.active_at:
+                tx.chats.put_web_conversation(replace(conversation, active_at=newest.position))
+            for entry in web_entries:
+                tx.chats.put_web_entry(entry)
             return True
 
         return await self._store.write(change, key=newest.person)
@@ -98,10 +98,10 @@ class WebChats:
 
         def change(tx: Transaction) -> bool:
             tx.lock(_lock(person))
-            found = tx.chats.web_conversation(person, conversation_id)
-            if found is not None:
-                tx.chats.put_web_conversation(replace(found, title=title))
-            return found is not None
+            conversation = tx.chats.web_conversation(person, conversation_id)
+            if conversation is not None:
+                tx.chats.put_web_conversation(replace(conversation, title=title))
+            return conversation is not None
 
         return await self._store.write(change, key=person)
 

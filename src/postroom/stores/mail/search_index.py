@@ -104,12 +104,12 @@ def is_unspaced(word: str) -> bool:
 
 def asked_words(text: str) -> tuple[list[str], bool]:
     """Return adjacent words to search for, and whether the last one is only a prefix."""
-    found = folded(text)
-    if not found or not found[-1].startswith(_CODE) or len(found[-1]) != 1 + _DIGITS:
-        return list(found), False
-    if len(found) > 1 and len(found[-2]) == 1 + 2 * _DIGITS and found[-2].endswith(found[-1][1:]):
-        return list(found[:-1]), False  # a match may continue after this part
-    return list(found), True
+    texts = folded(text)
+    if not texts or not texts[-1].startswith(_CODE) or len(texts[-1]) != 1 + _DIGITS:
+        return list(texts), False
+    if len(texts) > 1 and len(texts[-2]) == 1 + 2 * _DIGITS and texts[-2].endswith(texts[-1][1:]):
+        return list(texts[:-1]), False  # a match may continue after this part
+    return list(texts), True
 
 
 def indexed_text(text: str) -> str:
@@ -197,11 +197,11 @@ _BEFORE_THE_PLACE = 4
 
 def snippet(message: Message, query: Query) -> str:
     """Return a short excerpt around the first match of the query."""
-    asked = list(asked_of(query))
+    requested_items = list(asked_of(query))
     texts = (message.body_md, message.subject, message.topic, message.sender_name)
     for text in texts:
-        if (found := _around(text, asked)) is not None:
-            return found
+        if (result := _around(text, requested_items)) is not None:
+            return result
     return ""
 
 
@@ -209,11 +209,11 @@ def asked_of(query: Query) -> Iterator[tuple[str, bool]]:
     """Yield each word that a match may contain, and whether it is only a prefix."""
     match query:
         case Term(text=text, prefix=prefix):
-            found, is_beginning = asked_words(text)
-            yield from ((word, prefix or is_beginning) for word in found)
+            texts, is_beginning = asked_words(text)
+            yield from ((word, prefix or is_beginning) for word in texts)
         case Phrase(words=given):
-            found, is_beginning = asked_words(" ".join(given))
-            yield from ((word, is_beginning) for word in found)
+            texts, is_beginning = asked_words(" ".join(given))
+            yield from ((word, is_beginning) for word in texts)
         case Not(left=left):
             yield from asked_of(left)
         case All(parts=parts) | AnyOf(parts=parts):
@@ -223,14 +223,14 @@ def asked_of(query: Query) -> Iterator[tuple[str, bool]]:
 
 def _around(text: str, asked: list[tuple[str, bool]]) -> str | None:
     before: list[Word] = []
-    found = words(text)
-    for word in found:
+    value = words(text)
+    for word in value:
         before.append(word)
-        if any(word.folded == one or (prefix and word.folded.startswith(one)) for one, prefix in asked):
+        if any(word.folded == item or (prefix and word.folded.startswith(item)) for item, prefix in asked):
             shown = before[-_BEFORE_THE_PLACE - 1 :]
-            shown += islice(found, _WORDS - len(shown))
+            shown += islice(value, _WORDS - len(shown))
             start = 0 if len(shown) < _WORDS and len(before) <= _BEFORE_THE_PLACE else shown[0].start
-            is_whole = next(found, None) is None
+            is_whole = next(value, None) is None
             end = len(text) if is_whole else shown[-1].end
             return ("…" if start else "") + text[start:end] + ("" if is_whole else "…")
     return None
@@ -274,8 +274,8 @@ def _joined(operator: str, parts: tuple[Query, ...], depth: int) -> str:
 def _side_by_side(text: str, *, prefix: bool) -> str:
     if text.isascii():
         return _quoted(text) + (" *" if prefix else "")
-    found, is_beginning = asked_words(text)
-    return _quoted(" ".join(found)) + (" *" if found and (prefix or is_beginning) else "")
+    texts, is_beginning = asked_words(text)
+    return _quoted(" ".join(texts)) + (" *" if texts and (prefix or is_beginning) else "")
 
 
 def _quoted(text: str) -> str:
@@ -315,18 +315,18 @@ def tsvector(message: Message) -> str:
         # this runs many times for each message, so it makes as few calls as possible
         for word in folded(text):
             lexeme = word if len(word) <= _MAX_WORD_LENGTH else word[:_MAX_WORD_LENGTH]
-            found = places.get(lexeme)
-            if found is None:
+            found_place = places.get(lexeme)
+            if found_place is None:
                 size += len(lexeme.encode()) + 4
                 if size > _MAX_BYTES:
                     break
-                found = places[lexeme] = []
-            if len(found) < _MAX_PLACES:
+                found_place = places[lexeme] = []
+            if len(found_place) < _MAX_PLACES:
                 size += 2
-                found.append(f"{place if place < _LAST_PLACE else _LAST_PLACE}{weight}")
+                found_place.append(f"{place if place < _LAST_PLACE else _LAST_PLACE}{weight}")
             place += 1
         place += 1  # a phrase must not match across two fields
-    indexed = [f"'{lexeme}':{','.join(found)}" for lexeme, found in places.items()]
+    indexed = [f"'{lexeme}':{','.join(texts)}" for lexeme, texts in places.items()]
     return " ".join((home(message.project_id), *indexed))
 
 
@@ -353,16 +353,16 @@ def tsquery(query: Query, *, depth: int = 0) -> str | None:
             return f"({wanted} & !{unwanted})" if wanted and unwanted else wanted
         case All(parts=parts):
             each = [tsquery(part, depth=depth + 1) for part in parts]
-            found = [part for part in each if part]
-            return f"({' & '.join(found)})" if each and len(found) == len(each) else None
+            texts = [part for part in each if part]
+            return f"({' & '.join(texts)})" if each and len(texts) == len(each) else None
         case AnyOf(parts=parts):
-            found = [one for part in parts if (one := tsquery(part, depth=depth + 1))]
-            return f"({' | '.join(found)})" if found else None
+            texts = [value for part in parts if (value := tsquery(part, depth=depth + 1))]
+            return f"({' | '.join(texts)})" if texts else None
 
 
 def _in_order(text: str, field: str | None, *, prefix: bool) -> str | None:
-    found, is_beginning = asked_words(text)
-    lexemes = [f"'{word[:_MAX_WORD_LENGTH]}'" for word in found]
+    texts, is_beginning = asked_words(text)
+    lexemes = [f"'{word[:_MAX_WORD_LENGTH]}'" for word in texts]
     if not lexemes:
         return None
     prefix = prefix or is_beginning
@@ -405,10 +405,10 @@ def fill(tx: SqlTransaction) -> None:
 
 def add_words(tx: SqlTransaction, after: int) -> int:
     """Index the words of the next messages after an id; return the id of the last one, or 0 at the end."""
-    found = tx.all("mail.messages_after", {"after": after, "limit": _PAGE})
-    for row in found:
+    rows = tx.all("mail.messages_after", {"after": after, "limit": _PAGE})
+    for row in rows:
         tx.run("mail.index_words", {"message_id": row[0], "words": tsvector(record(Message, row))})
-    return int(found[-1][0]) if found else 0
+    return int(rows[-1][0]) if rows else 0
 
 
 def add_threads(tx: SqlTransaction) -> None:
@@ -425,14 +425,14 @@ def move(tx: SqlTransaction, source: int, target: int) -> None:
     On SQLite, nothing is done, because the message row has the project.
     """
     after, moved, values = 0, 0, {"project_id": source, "limit": _PAGE}
-    while tx.dialect == "postgres" and (found := tx.all("mail.project_messages", {**values, "after": after})):
-        messages, moved = [record(Message, row) for row in found], moved + len(found)
+    while tx.dialect == "postgres" and (rows := tx.all("mail.project_messages", {**values, "after": after})):
+        messages, moved = [record(Message, row) for row in rows], moved + len(rows)
         progress.tell("moving search entries: messages", moved)
-        tx.run("mail.forget_words", {"ids": [one.id for one in messages]})
-        for one in messages:
-            words = tsvector(structs.replace(one, project_id=target))
-            if one.recalled_at is None:
-                tx.run("mail.index_words", {"message_id": one.id, "words": words})
+        tx.run("mail.forget_words", {"ids": [message.id for message in messages]})
+        for message in messages:
+            words = tsvector(structs.replace(message, project_id=target))
+            if message.recalled_at is None:
+                tx.run("mail.index_words", {"message_id": message.id, "words": words})
         after = messages[-1].id
 
 

@@ -82,7 +82,7 @@ def decoder(oid: int) -> Callable[[bytes], Any]:
 
 def array(several: Iterable[bytes | None]) -> bytes:
     """Return an array of encoded values."""
-    return b"{%s}" % b",".join([b"NULL" if one is None else _quoted(one) for one in several])
+    return b"{%s}" % b",".join([b"NULL" if data is None else _quoted(data) for data in several])
 
 
 def _element(value: object) -> bytes:
@@ -150,12 +150,12 @@ def written_together(statement: Statement, types: tuple[int, ...]) -> Statement 
     """
     if not types or not _TYPES.keys() >= set(types):
         return None
-    given = f"FROM {_given(types)}"
+    given_text = f"FROM {_given(types)}"
     text = _from_given(statement, types)
     if text.startswith("INSERT"):
-        text = _VALUES.sub(lambda match: f"SELECT {_named(match[1])} {given}", text)
+        text = _VALUES.sub(lambda match: f"SELECT {_named(match[1])} {given_text}", text)
     else:
-        text = _WHERE.sub(f" {given} WHERE ", text)
+        text = _WHERE.sub(f" {given_text} WHERE ", text)
     return replace(statement, name=f"{statement.name}+", text=text)
 
 
@@ -463,14 +463,14 @@ class Connection:
         """
         self._send_writes()
         looks, self._looks = self._looks, {}
-        for _, (statement, asked) in sorted(looks.items()):
-            types = self._types.get(statement.name) if len(asked) > 1 else None
+        for _, (statement, requested_items) in sorted(looks.items()):
+            types = self._types.get(statement.name) if len(requested_items) > 1 else None
             for_all = together(statement, types) if types else None
             if for_all is not None:
-                answers = _Together(for_all.name, [answer for _, answer in asked])
-                self._send_named(for_all, columns([bound for bound, _ in asked]), answers)
+                answers = _Together(for_all.name, [answer for _, answer in requested_items])
+                self._send_named(for_all, columns([bound for bound, _ in requested_items]), answers)
                 continue
-            for bound, answer in asked:
+            for bound, answer in requested_items:
                 self._send_named(statement, bound, answer)
 
     def _send_writes(self) -> None:
@@ -539,10 +539,10 @@ class Connection:
     def heard(self) -> list[tuple[str, int]]:
         """Return notifications from other processes on the channels, with the process id of each sender."""
         self._call(self._pg.consume_input)
-        said = []
+        results = []
         while (notice := self._call(self._pg.notifies)) is not None:
-            said.append((notice.extra.decode(errors="replace"), notice.be_pid))
-        return said
+            results.append((notice.extra.decode(errors="replace"), notice.be_pid))
+        return results
 
     def cut(self) -> None:
         """Break the connection at once, from another thread; a waiting thread gets ConnectionLost."""
@@ -670,10 +670,10 @@ def _lost(error: Exception) -> ConnectionLost:
 
 def _connected(address: Address) -> pq.abc.PGconn:
     try:
-        known = conninfo.conninfo_to_dict(address.dsn, fallback_application_name="postroom")
+        known_values = conninfo.conninfo_to_dict(address.dsn, fallback_application_name="postroom")
         # A shorter time that is set for libpq applies. Without one, libpq reports a longer time.
-        own = timedelta(seconds=conninfo.timeout_from_conninfo(known))
-        attempts = conninfo.conninfo_attempts(known)
+        own = timedelta(seconds=conninfo.timeout_from_conninfo(known_values))
+        attempts = conninfo.conninfo_attempts(known_values)
     except psycopg.ProgrammingError as error:
         raise unreadable(str(error)) from None
     except psycopg.OperationalError as error:  # the name of the host is not known

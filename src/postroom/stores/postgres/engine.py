@@ -111,7 +111,7 @@ class Readers:
         transaction = PostgresTransaction(connection)
         connection.begin(_BEGIN)
         try:
-            found = look(transaction)
+            result = look(transaction)
             transaction.refuse_failed()
         except ConnectionLost:
             raise
@@ -123,7 +123,7 @@ class Readers:
             raise
         connection.send("COMMIT")
         connection.flush()  # it is not necessary to wait for the end of a read
-        return found
+        return result
 
     def _cut_all(self) -> None:
         for connection in tuple(self._connections):
@@ -317,7 +317,7 @@ class PostgresEngine(Engine):
     @property
     @override
     def grouping(self) -> tuple[int, int]:
-        return sum(one.groups for one in self.writers), sum(one.changes for one in self.writers)
+        return sum(writer.groups for writer in self.writers), sum(writer.changes for writer in self.writers)
 
     def look_around(self, connection: Connection) -> None:
         """Compare the clocks, and check that this release can still use the schema."""

@@ -186,10 +186,10 @@ def login_error(text: str) -> PostroomError:
             f"the program that listens at {other[1]}:{other[2]} is not PostgreSQL", remedy=_CORRECT
         )
     for pattern, remedy in _REFUSED_AT_LOGIN:
-        if found := re.search(pattern, first):
+        if match := re.search(pattern, first):
             was_asked = first.startswith("connection to server")
             saying = "PostgreSQL rejected the connection" if was_asked else "the PostgreSQL URL is wrong"
-            return ConfigError(f"{saying}: {first}", remedy=found.expand(remedy))
+            return ConfigError(f"{saying}: {first}", remedy=match.expand(remedy))
     if _TOO_MANY.search(first):
         return StoreUnavailable(f"PostgreSQL accepts no more connections: {first}", remedy=_MORE_CONNECTIONS)
     return unreachable(first)

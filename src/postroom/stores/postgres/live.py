@@ -110,7 +110,9 @@ class PostgresLiveChannels:
         """Listen for commands to this target from now on; an earlier listener for the target is replaced."""
         subscription = Subscription(uuid4().hex, target, self._forget)
         await self._write("register", subscription.key, self._process_id, *_names(target), _ms(LISTENED_FOR))
-        for former in [one for one in self._listening.values() if one.target == target]:
+        for former in [
+            subscription for subscription in self._listening.values() if subscription.target == target
+        ]:
             former.close()  # a listener in another process finds out when it is renewed
         self._listening[subscription.key] = subscription
         if not self._serving:
@@ -143,8 +145,8 @@ class PostgresLiveChannels:
         return await self._engine.read(lambda sql: _rows(sql, statement, values))
 
     async def _unsettled(self, delivery_id: str) -> bool:
-        found = await self._read("receipts", delivery_id)
-        return any(row[0] in ("sent", "taken") for row in found)
+        rows = await self._read("receipts", delivery_id)
+        return any(row[0] in ("sent", "taken") for row in rows)
 
     async def _serve(self) -> None:
         """Receive commands, write receipts and renew listeners while there is work."""
@@ -173,20 +175,22 @@ class PostgresLiveChannels:
 
     async def _drop_withdrawn(self) -> None:
         """Drop commands whose senders no longer wait."""
-        self._in_hand = {place: one for place, one in self._in_hand.items() if not one.settled}
+        self._in_hand = {
+            place: live_receipt for place, live_receipt in self._in_hand.items() if not live_receipt.settled
+        }
         if self._in_hand:
-            found = await self._read("waited_for", list(self._in_hand))
-            for place in self._in_hand.keys() - {row[0] for row in found}:
+            rows = await self._read("waited_for", list(self._in_hand))
+            for place in self._in_hand.keys() - {row[0] for row in rows}:
                 self._in_hand[place].drop()
 
     async def _settle(self) -> None:
         if not self._settled:
             return
         settled = dict(self._settled)
-        told = await self._write("settle", list(settled), list(settled.values()))
+        rows = await self._write("settle", list(settled), list(settled.values()))
         for place in settled:
             del self._settled[place]
-        self._tell({_delivery(delivery_id) for (delivery_id,) in told})
+        self._tell({_delivery(delivery_id) for (delivery_id,) in rows})
 
     async def _remove(self) -> None:
         if gone := list(self._gone):
@@ -199,11 +203,11 @@ class PostgresLiveChannels:
         if now < self._renew_at or not self._listening:
             return
         listening = list(self._listening.values())
-        names = zip(*(_names(one.target) for one in listening), strict=True)
+        names = zip(*(_names(subscription.target) for subscription in listening), strict=True)
         renewed = await self._write(
             "renew",
             self._process_id,
-            [one.key for one in listening],
+            [subscription.key for subscription in listening],
             *map(list, names),
             _ms(LISTENED_FOR),
         )

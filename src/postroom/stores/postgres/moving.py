@@ -40,8 +40,8 @@ class PostgresSide:
 
     def store_id(self) -> str:
         """Return the id of the store; empty if it has none."""
-        found = self._all("SELECT store_id FROM store_identity")
-        return str(found[0][0]) if found else ""
+        rows = self._all("SELECT store_id FROM store_identity")
+        return str(rows[0][0]) if rows else ""
 
     def newest_message(self) -> int:
         """Return the highest number that was ever assigned to a message."""
@@ -60,15 +60,15 @@ class PostgresSide:
     def last_key(self, table: Table) -> Row | None:
         """Return the key of the last row."""
         order = ", ".join(f"{name} DESC" for name in table.key)
-        found = self._all(f"SELECT {', '.join(table.key)} FROM {table.name} ORDER BY {order} LIMIT 1")  # noqa: S608
-        return found[0] if found else None
+        rows = self._all(f"SELECT {', '.join(table.key)} FROM {table.name} ORDER BY {order} LIMIT 1")  # noqa: S608
+        return rows[0] if rows else None
 
     def count(self, table: Table) -> int:
         """Return the number of rows."""
         if not self._is_made:
             return 0
-        [[found]] = self._all(f"SELECT count(*) FROM {table.name}")  # noqa: S608
-        return int(found)
+        [[value]] = self._all(f"SELECT count(*) FROM {table.name}")  # noqa: S608
+        return int(value)
 
     def copied_from(self) -> str | None:
         """Return the id of the store whose copy to this schema is incomplete.
@@ -77,8 +77,8 @@ class PostgresSide:
         """
         if not self._is_made:
             return None
-        found = self._all("SELECT name FROM schema_migrations WHERE version = $1", (UNFINISHED,))
-        return str(found[0][0]) if found else None
+        rows = self._all("SELECT name FROM schema_migrations WHERE version = $1", (UNFINISHED,))
+        return str(rows[0][0]) if rows else None
 
     def mark(self, store_id: str, tables: Sequence[Table]) -> None:
         """Empty some tables and record the start of a copy; this also creates a missing schema."""

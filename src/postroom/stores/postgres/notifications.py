@@ -161,9 +161,9 @@ class Notifications:
 
         A new process announces itself, so that this check does not have to wait for it.
         """
-        found = connection.send(_OTHERS, (self._key,))
+        answer = connection.send(_OTHERS, (self._key,))
         connection.wait()
-        if not found.rows[0][0]:
+        if not answer.rows[0][0]:
             self.is_alone.set()
             self._hear(connection)  # another process may have started in between
         elif self.is_alone.is_set():

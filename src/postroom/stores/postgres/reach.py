@@ -32,17 +32,17 @@ class Reach:
 
     def lost(self, error: PostroomError) -> None:
         """Record that the database could not be reached."""
-        told = {"code": error.code, "reason": error.message, "remedy": error.remedy}
+        fields = {"code": error.code, "reason": error.message, "remedy": error.remedy}
         with self._gate:
             now = self._elapsed()
             self._tries += 1
             if self._lost_at is None:
                 self._lost_at = self._told_at = now
-                _LOG.warning("store.lost", **told)
+                _LOG.warning("store.lost", **fields)
             elif now - self._told_at >= milliseconds(TOLD_AGAIN):
                 self._told_at = now
                 lost_for = (now - self._lost_at) // 1_000
-                _LOG.warning("store.still_lost", **told, lost_for_s=lost_for, tries=self._tries)
+                _LOG.warning("store.still_lost", **fields, lost_for_s=lost_for, tries=self._tries)
         # marked only now, because otherwise this line itself would count as a repetition
         error.is_told = True
 

@@ -82,10 +82,10 @@ def refuse_without_rights(connection: Connection, schema: str, tables: Sequence[
         StoreReadOnly: A permission is missing.
     """
     connection.begin()
-    found = connection.send(LACKING.text, (schema, tables))
+    answer = connection.send(LACKING.text, (schema, tables))
     connection.wait()
     connection.undo()
-    refuse_lacking(found.rows[0], schema)
+    refuse_lacking(answer.rows[0], schema)
 
 
 def refuse_lacking(found: Row, schema: str) -> None:
@@ -98,16 +98,16 @@ def refuse_lacking(found: Row, schema: str) -> None:
     if not (count or has_no_use):
         return
     place, whom = quoted(schema), quoted(user)
-    given = [f"GRANT USAGE ON SCHEMA {place} TO {whom}"] if has_no_use else []
+    given_values = [f"GRANT USAGE ON SCHEMA {place} TO {whom}"] if has_no_use else []
     missing = [f"USAGE on the schema {schema}"] if has_no_use else []
     if count:
-        given += grants(place, whom)
+        given_values += grants(place, whom)
         tables = f"{table} and {count - 1} more" if count > 1 else table
         missing.append(f"{rights} on {tables} of the schema {schema}")
     wanted = {*(rights.split(", ") if count else ()), *(("USAGE",) if has_no_use else ())}
     raise StoreReadOnly(
         f"the user {user} lacks {', and '.join(missing)}",
-        remedy=f"let an administrator run {'; '.join(given)}",
+        remedy=f"let an administrator run {'; '.join(given_values)}",
         details={"lacking": sorted(wanted)},
     )
 
@@ -166,9 +166,9 @@ class Ownership:
             raise self._held(connection, key) from error
 
     def _held(self, connection: Connection, key: int) -> StoreHeld:
-        found = connection.send(_HOLDER, (key,))
+        answer = connection.send(_HOLDER, (key,))
         connection.wait()
-        where, since = found.rows[0] if found.rows else ("somewhere", "a moment ago")
+        where, since = answer.rows[0] if answer.rows else ("somewhere", "a moment ago")
         return StoreHeld(
             f"the schema {self.address.schema} is {_USED[self._alone]} (from {where}, since {since})",
             value=self.address.schema,
@@ -206,12 +206,16 @@ def faults_of(tx: PostgresTransaction) -> list[str]:
         WrongStore: The schema contains no tables.
     """
     tx.one("store.id")  # without this check, a schema without tables would have no faults
-    texts = [one.text for one in statements("postgres").values() if one.text.startswith(_PREPARABLE)]
+    texts = [
+        statement.text
+        for statement in statements("postgres").values()
+        if statement.text.startswith(_PREPARABLE)
+    ]
     there = [name for kind, name, _ in tx.all("outline.schema") if kind == "table"]
     faults = missing_tables("postgres", there, max((row[0] for row in tx.all("outline.steps")), default=0))
     refused = {_refusal(tx, partial(_prepare, tx, text)) for text in texts} - {""}
     named = [f'"{fault.split()[1]}" does not exist' for fault in faults]
-    faults += sorted(one for one in refused if not any(name in one for name in named))
+    faults += sorted(value for value in refused if not any(name in value for name in named))
     del faults[_MAX_FAULTS:]
     for name, text in tx.all("outline.checks"):
         if len(faults) >= _MAX_FAULTS:
@@ -225,12 +229,12 @@ def _refusal(tx: PostgresTransaction, look: Callable[[], str]) -> str:
     """Return the fault that a query finds, or the server's error. The transaction can continue."""
     tx.connection.send("SAVEPOINT look")
     try:
-        found = look()
+        text = look()
     except StoreError as error:
         tx.connection.send("ROLLBACK TO SAVEPOINT look")
-        found = error.message
+        text = error.message
     tx.connection.send("RELEASE SAVEPOINT look")
-    return found
+    return text
 
 
 def _prepare(tx: PostgresTransaction, statement: str) -> str:
@@ -347,10 +351,10 @@ def _applied(connection: Connection, schema: str, steps: Sequence[Migration], is
     connection.begin()
     # The lock is held until the transaction ends, even if it ends because the process does.
     connection.send(_LOCK, (f"postroom migrates {schema}",))
-    found = connection.send(_HAS_SCHEMA, (schema,))
+    answer = connection.send(_HAS_SCHEMA, (schema,))
     connection.wait()
     connection.send(_GIVES_WAY)
-    if not found.rows:  # IF NOT EXISTS would require the right to create a schema even if it exists
+    if not answer.rows:  # IF NOT EXISTS would require the right to create a schema even if it exists
         connection.send(f"CREATE SCHEMA {quoted(schema)}")
     connection.send(_LEDGER)
     missing = missing_migrations(applied_steps(connection), steps, needed=needed_step(connection))
@@ -406,9 +410,9 @@ def servers_up(connection: Connection, is_gone: IsGone) -> dict[str, dict[str, A
     """Return the stored descriptions of the running servers, keyed by name."""
     if not _is_true(connection, _HAS_TABLE, "leases"):
         return {}
-    found = connection.send(_UP, (SERVER,))
+    answer = connection.send(_UP, (SERVER,))
     connection.wait()
-    up = {name: json.loads(about) for name, about in found.rows}
+    up = {name: json.loads(about) for name, about in answer.rows}
     return {name: about for name, about in up.items() if not is_gone(about)}
 
 
@@ -446,12 +450,12 @@ def needed_step(connection: Connection) -> int:
     """Return the newest step that a release must know to use the schema; 0 if there is none."""
     if not _is_true(connection, _HAS_TABLE, "schema_migrations"):
         return 0
-    found = connection.send(_NEEDED)
+    answer = connection.send(_NEEDED)
     connection.wait()
-    return int(found.rows[0][0])
+    return int(answer.rows[0][0])
 
 
 def _is_true(connection: Connection, question: str, *values: str) -> bool:
-    found = connection.send(question, values)
+    answer = connection.send(question, values)
     connection.wait()
-    return bool(found.rows[0][0])
+    return bool(answer.rows[0][0])

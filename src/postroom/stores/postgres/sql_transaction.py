@@ -176,12 +176,12 @@ class PostgresTransaction(SqlTransaction):
         if statement not in OF_ONE_THREAD or self._others is None:
             self._send(statement, values)
             return
-        found = self._statements[statement]
+        value = self._statements[statement]
         self._prepare_write()
         if self._written_to is None:
             follows = not self.locked or not self._others.keys().isdisjoint(self.locked - {LIMITS})
             self._written_to = self.connection.last_write if follows else -1
-        self._written_to = self.connection.write(found, _bound(found, values), self._written_to)
+        self._written_to = self.connection.write(value, _bound(value, values), self._written_to)
 
     @override
     def run_many(self, statement: str, rows: Iterable[Values]) -> None:
@@ -240,15 +240,15 @@ class PostgresTransaction(SqlTransaction):
         return self._answers([(named, dict(zip(named.parameters, values, strict=True)))])[0]
 
     def _answers(self, looks: Sequence[tuple[Statement, Values]]) -> list[list[Row]]:
-        asked, answers, is_known = self._asked, [], not self._locks
+        requested_items, answers, is_known = self._asked, [], not self._locks
         for statement, values in looks:
             key = _key(statement, values)
-            if self._place < len(asked) and asked[self._place][0] == key:
-                answer = asked[self._place][1]
+            if self._place < len(requested_items) and requested_items[self._place][0] == key:
+                answer = requested_items[self._place][1]
             else:
                 self._forget()
                 answer, is_known = self._asked_for(statement, _bound(statement, values)), False
-                asked.append((key, answer))
+                requested_items.append((key, answer))
             self._place += 1
             answers.append(answer)
         if not is_known:

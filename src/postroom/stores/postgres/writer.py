@@ -158,7 +158,7 @@ class Writer:
             return ()
         left: list[_Change] = []
         for change in group:
-            if change.key in {one.key for one in left}:
+            if change.key in {pending_change.key for pending_change in left}:
                 left.append(change)
             else:
                 left += self._commit([change])
@@ -283,10 +283,10 @@ class _Work:
         lockers = Counter(name for _, transaction in waiting for name in transaction.locked)
         for change, transaction in waiting:
             shared = {name for name in transaction.locked if lockers[name] > 1}
-            if change.key in {one.key for one in self.left}:
+            if change.key in {pending_change.key for pending_change in self.left}:
                 self.left.append(change)
             # changes with the same key keep their order
-            elif change.key in {one.key for one, _ in self._waiting}:
+            elif change.key in {pending_change.key for pending_change, _ in self._waiting}:
                 self._waiting.append((change, transaction))
             else:
                 transaction.shares_limits = LIMITS in shared

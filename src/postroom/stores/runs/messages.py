@@ -44,8 +44,8 @@ class Messages(Tables):
 
     def all(self, thread_id: str) -> tuple[Message, ...]:
         """Return all committed messages in order."""
-        found = self._sql.all("threads.all_messages", {"thread_id": thread_id})
-        return tuple(rows.message(row).message for row in found)
+        result = self._sql.all("threads.all_messages", {"thread_id": thread_id})
+        return tuple(rows.message(row).message for row in result)
 
     def unsummarized(self, thread_id: str, after: int | None) -> tuple[Message, ...]:
         """Return the messages that no summary covers, in order.
@@ -53,33 +53,33 @@ class Messages(Tables):
         With `after`, return only those with a higher number.
         """
         if after is None:
-            found = self._sql.all("threads.unsummarized", {"thread_id": thread_id})
+            result = self._sql.all("threads.unsummarized", {"thread_id": thread_id})
         else:
-            asked = {"thread_id": thread_id, "number": after}
-            found = self._sql.all("threads.unsummarized_after", asked)
-        return tuple(rows.message(row).message for row in found)
+            parameters = {"thread_id": thread_id, "number": after}
+            result = self._sql.all("threads.unsummarized_after", parameters)
+        return tuple(rows.message(row).message for row in result)
 
     def passed_over(
         self, thread_id: str, message_ids: Sequence[str], own: Sequence[str]
     ) -> tuple[Message, ...]:
         """Return the messages among these that a summary omitted, and all messages in `own`, in order."""
-        asked = {"thread_id": thread_id, "message_ids": tuple(message_ids), "own": tuple(own)}
-        found = self._sql.all("threads.passed_over", asked)
-        return tuple(rows.message(row).message for row in found)
+        parameters = {"thread_id": thread_id, "message_ids": tuple(message_ids), "own": tuple(own)}
+        result = self._sql.all("threads.passed_over", parameters)
+        return tuple(rows.message(row).message for row in result)
 
     def summary(self, thread_id: str, below: int | None = None) -> Summary | None:
         """Return the thread's newest summary or, with `below`, the newest with a lower number."""
-        asked = {"thread_id": thread_id, "below": _NEWEST if below is None else below}
-        row = self._sql.one("threads.summary", asked)
+        parameters = {"thread_id": thread_id, "below": _NEWEST if below is None else below}
+        row = self._sql.one("threads.summary", parameters)
         return None if row is None else decode(Summary, row[0], where=f"a summary of thread {thread_id!r}")
 
     def first_summary_of(
         self, thread_id: str, run_ids: Sequence[str], message_ids: Sequence[str]
     ) -> int | None:
         """Return the number of the first summary that covers these messages or output of these runs."""
-        asked = {"thread_id": thread_id, "run_ids": tuple(run_ids), "message_ids": tuple(message_ids)}
-        found = [row[0] for row in self._sql.all("threads.summaries_of", asked)]
-        return min((number for number in found if number is not None), default=None)
+        parameters = {"thread_id": thread_id, "run_ids": tuple(run_ids), "message_ids": tuple(message_ids)}
+        items = [row[0] for row in self._sql.all("threads.summaries_of", parameters)]
+        return min((number for number in items if number is not None), default=None)
 
     def put_summary(self, thread_id: str, draft: SummaryDraft) -> None:
         """Store a summary, and mark the messages that it covers.
@@ -97,12 +97,12 @@ class Messages(Tables):
 
     def named(self, thread_id: str, message_ids: Sequence[str]) -> tuple[MessageRecord, ...]:
         """Return these committed messages in the order of their thread."""
-        asked = {"thread_id": thread_id, "message_ids": message_ids}
-        return tuple(map(rows.message, self._sql.all("threads.named_messages", asked)))
+        parameters = {"thread_id": thread_id, "message_ids": message_ids}
+        return tuple(map(rows.message, self._sql.all("threads.named_messages", parameters)))
 
     def list(self, thread_id: str, query: MessageQuery, limit: int) -> tuple[MessageRecord, ...]:
         """Return committed messages in order of `seq`."""
-        asked = {
+        parameters = {
             "thread_id": thread_id,
             "visibility": query.visibility and query.visibility.value,
             "after": query.after,
@@ -111,9 +111,9 @@ class Messages(Tables):
         }
         of_run = ""
         if query.run_id is not None:
-            of_run, asked["run_id"] = "_of_run", query.run_id
+            of_run, parameters["run_id"] = "_of_run", query.run_id
         newest = "_newest" if query.newest_first else ""
-        return tuple(map(rows.message, self._sql.all(f"threads.messages{of_run}{newest}", asked)))
+        return tuple(map(rows.message, self._sql.all(f"threads.messages{of_run}{newest}", parameters)))
 
     def delete(self, thread_id: str) -> int:
         """Remove a thread's committed messages; the numbering continues as before."""
@@ -147,7 +147,7 @@ class Messages(Tables):
             QueueFull: The thread would have more than `at_most` pending messages.
         """
         refuse_broken_delta(messages)
-        now, thread, ids = self._now(), {"thread_id": thread_id}, [one.id for one in messages]
+        now, thread, ids = self._now(), {"thread_id": thread_id}, [message.id for message in messages]
         looks: list[Look] = [
             ("threads.pending_versions", {**thread, "pending_ids": ids}),
             ("threads.committed", {**thread, "message_ids": ids}),
@@ -157,15 +157,20 @@ class Messages(Tables):
             at_least = max(at_most - len(messages) + 1, 1)
             looks.append(("threads.full_threads", {"thread_ids": [thread_id], "at_least": at_least}))
         twice, committed, [[place]], *full = self._sql.ask(*looks)
-        for found in (*twice, *committed):
-            raise DuplicateRecord(f"message {found[0]!r} is already in the thread", value=found[0])
+        for item in (*twice, *committed):
+            raise DuplicateRecord(f"message {item[0]!r} is already in the thread", value=item[0])
         if at_most is not None and (any(full) or len(messages) > at_most):
             raise thread_full(thread_id, at_most)
         added = tuple(
             PendingMessage(
-                thread_id=thread_id, message=one, position=position, mode=mode, created_at=now, updated_at=now
+                thread_id=thread_id,
+                message=message,
+                position=position,
+                mode=mode,
+                created_at=now,
+                updated_at=now,
             )
-            for position, one in enumerate(messages, start=1)
+            for position, message in enumerate(messages, start=1)
         )
         self._insert(added, range(place + 1, place + 1 + len(added)))
         return added
@@ -188,9 +193,9 @@ class Messages(Tables):
         def entries() -> Iterator[PendingMessage]:
             place, limit, position = _BEFORE_ALL, _FIRST_PAGE, 0
             while True:
-                asked = {"thread_id": thread_id, "place": place, "limit": limit}
-                found = self._sql.all("threads.pending_behind", asked)
-                for row in found:
+                parameters = {"thread_id": thread_id, "place": place, "limit": limit}
+                result = self._sql.all("threads.pending_behind", parameters)
+                for row in result:
                     position += 1
                     entry = rows.pending(row, position)
                     if resumed is None or entry.mode.may_resume(
@@ -198,9 +203,9 @@ class Messages(Tables):
                     ):
                         seen.append(entry)
                         yield entry
-                if len(found) < limit:
+                if len(result) < limit:
                     return
-                place, limit = found[-1][1], min(4 * limit, _LAST_PAGE)
+                place, limit = result[-1][1], min(4 * limit, _LAST_PAGE)
 
         select_pending(entries(), boundary, run_id, group=group)
         return tuple(seen)
@@ -216,8 +221,8 @@ class Messages(Tables):
         if row is None:
             return None
         if row[0] is not None:
-            found = self._sql.one("threads.run", {"run_id": row[0]})
-            return None if found is None else rows.run(found)
+            items = self._sql.one("threads.run", {"run_id": row[0]})
+            return None if items is None else rows.run(items)
         # An earlier release stored the message without its run, so each run of the thread is read.
         for body in self._sql.all("threads.turns", {"thread_id": thread_id, "since": 0}):
             run = rows.run((body[0], body[3]))
@@ -227,13 +232,13 @@ class Messages(Tables):
 
     def among_waiting(self, thread_id: str, message_ids: Sequence[str]) -> tuple[str, ...]:
         """Return the messages among these that are pending on the thread."""
-        asked = {"thread_id": thread_id, "pending_ids": tuple(message_ids)}
-        return tuple(row[0] for row in self._sql.all("threads.pending_versions", asked))
+        parameters = {"thread_id": thread_id, "pending_ids": tuple(message_ids)}
+        return tuple(row[0] for row in self._sql.all("threads.pending_versions", parameters))
 
     def full(self, thread_ids: Collection[str], at_most: int) -> frozenset[str]:
         """Return the threads among these that have at least `at_most` pending messages."""
-        asked = {"thread_ids": sorted(thread_ids), "at_least": at_most}
-        return frozenset(row[0] for row in self._sql.all("threads.full_threads", asked))
+        parameters = {"thread_ids": sorted(thread_ids), "at_least": at_most}
+        return frozenset(row[0] for row in self._sql.all("threads.full_threads", parameters))
 
     def edit_waiting(self, thread_id: str, message: Message, expected_revision: int | None) -> PendingMessage:
         """Replace the message that has this id; see `ThreadStore.edit_pending`."""
@@ -259,16 +264,16 @@ class Messages(Tables):
         self, thread_id: str, order: Sequence[str], expected: Sequence[PendingVersion] | None
     ) -> tuple[PendingMessage, ...]:
         """Put all pending messages into this order; see `ThreadStore.reorder_pending`."""
-        found = self._sql.all("threads.pending", {"thread_id": thread_id})
-        there = waiting(found)
-        if expected is not None and [one.version for one in there] != list(expected):
+        found_rows = self._sql.all("threads.pending", {"thread_id": thread_id})
+        there = waiting(found_rows)
+        if expected is not None and [pending.version for pending in there] != list(expected):
             raise VersionConflict("the waiting messages have changed", value=thread_id)
-        by_id = {one.pending_id: one for one in there}
+        by_id = {pending.pending_id: pending for pending in there}
         if sorted(order) != sorted(by_id):
             raise InvalidRecord("an order must name each waiting message once", value=list(order))
-        self.take(thread_id, [one.version for one in there])
+        self.take(thread_id, [pending.version for pending in there])
         ordered = tuple(replace(by_id[name], position=at) for at, name in enumerate(order, start=1))
-        self._insert(ordered, [row[1] for row in found])
+        self._insert(ordered, [row[1] for row in found_rows])
         return ordered
 
     def refer(self, thread_id: str, message: Message, answer: RunRecord) -> None:
@@ -281,32 +286,32 @@ class Messages(Tables):
 
     def take(self, thread_id: str, versions: Sequence[PendingVersion]) -> None:
         """Remove pending messages; the positions of later messages decrease."""
-        ids = [one.pending_id for one in versions]
+        ids = [pending_version.pending_id for pending_version in versions]
         self._sql.run("threads.take_pending", {"thread_id": thread_id, "pending_ids": ids})
 
     def threads_with_waiting(self, limit: int, after: str) -> tuple[str, ...]:
         """Return threads with pending messages, ordered by id."""
-        found = self._sql.all("threads.threads_with_pending", {"after": after, "limit": limit})
-        return tuple(row[0] for row in found)
+        found_rows = self._sql.all("threads.threads_with_pending", {"after": after, "limit": limit})
+        return tuple(row[0] for row in found_rows)
 
     def threads_left_over(self, limit: int, after: str) -> tuple[str, ...]:
         """Return, by id, idle threads with a pending message that may start a run or was meant for a run."""
-        found = self._sql.all("threads.threads_left_over", {"after": after, "limit": limit})
-        return tuple(row[0] for row in found)
+        found_rows = self._sql.all("threads.threads_left_over", {"after": after, "limit": limit})
+        return tuple(row[0] for row in found_rows)
 
     def _insert(self, entries: Sequence[PendingMessage], places: Sequence[int]) -> None:
         values: list[Values] = [
             {
-                "thread_id": one.thread_id,
+                "thread_id": pending.thread_id,
                 "place": place,
-                "pending_id": one.pending_id,
-                "revision": one.revision,
-                "created_at": one.created_at,
-                "updated_at": one.updated_at,
-                "mode": encode(one.mode),
-                "body": encode(one.message),
+                "pending_id": pending.pending_id,
+                "revision": pending.revision,
+                "created_at": pending.created_at,
+                "updated_at": pending.updated_at,
+                "mode": encode(pending.mode),
+                "body": encode(pending.message),
             }
-            for place, one in zip(places, entries, strict=True)
+            for place, pending in zip(places, entries, strict=True)
         ]
         self._sql.run_many("threads.insert_pending", values)
 
@@ -315,17 +320,17 @@ class Messages(Tables):
             ("threads.pending_named", {"thread_id": thread_id, "pending_id": pending_id}),
             ("threads.committed", {"thread_id": thread_id, "message_ids": [pending_id]}),
         )
-        found = rows.pending(there[0][:-1], there[0][-1]) if there else None
-        if found is None and committed:
+        pending = rows.pending(there[0][:-1], there[0][-1]) if there else None
+        if pending is None and committed:
             raise AlreadyConsumed(f"message {pending_id!r} is already consumed", value=pending_id)
-        if found is None:
+        if pending is None:
             raise UnknownMessage(f"no pending message {pending_id!r}", value=pending_id)
-        if expected_revision not in (None, found.revision):
+        if expected_revision not in (None, pending.revision):
             raise VersionConflict(
-                f"pending message {pending_id!r} is at revision {found.revision}, not {expected_revision}",
+                f"pending message {pending_id!r} is at revision {pending.revision}, not {expected_revision}",
                 value=pending_id,
             )
-        return found
+        return pending
 
 
 def waiting(found: Sequence[Row]) -> tuple[PendingMessage, ...]:
@@ -352,9 +357,9 @@ def refuse_changed(found: Sequence[Row], versions: Sequence[PendingVersion]) -> 
         VersionConflict: A message has changed or is no longer pending.
     """
     there = {tuple(row) for row in found}
-    for one in versions:
-        if (one.pending_id, one.revision) not in there:
+    for pending_version in versions:
+        if (pending_version.pending_id, pending_version.revision) not in there:
             raise VersionConflict(
-                f"pending message {one.pending_id!r} has no revision {one.revision}",
-                value=one.pending_id,
+                f"pending message {pending_version.pending_id!r} has no revision {pending_version.revision}",
+                value=pending_version.pending_id,
             )

@@ -133,7 +133,7 @@ def message_values(
 
     `run` has received or written some of the messages.
     """
-    given = () if run is None or run.input is None else run.input.trigger_message_ids
+    given_values = () if run is None or run.input is None else run.input.trigger_message_ids
     answer, values = with_answer(run), list[Values]()
     for seq, message in enumerate(messages, start=first_seq):
         refers = answer is not None and is_answer(message, answer)
@@ -146,7 +146,7 @@ def message_values(
                 "visibility": message.visibility.value,
                 "created_at": now,
                 "body": encode(replace(message, content=()) if refers else message),
-                "given_to": run.run_id if run is not None and message.id in given else None,
+                "given_to": run.run_id if run is not None and message.id in given_values else None,
                 "answer_of": answer.run_id if answer is not None and refers else None,
             }
         )
@@ -276,12 +276,12 @@ def message(row: Row) -> MessageRecord:
     """
     thread_id, seq, created_at, body, run_body = row
     try:
-        said = decode(Message, body, where="body")
+        message = decode(Message, body, where="body")
         if run_body is not None:
-            said = message_with(said, answer_in(run_body))
+            message = message_with(message, answer_in(run_body))
     except StoreCorrupt as error:
         raise unreadable("message", f"{thread_id}/{seq}", error) from error
-    return MessageRecord(thread_id=thread_id, seq=seq, message=said, created_at=created_at)
+    return MessageRecord(thread_id=thread_id, seq=seq, message=message, created_at=created_at)
 
 
 def pending(row: Row, position: int) -> PendingMessage:

@@ -73,8 +73,8 @@ class RunTables(Tables):
 
         After that, the results of the queries `others` are available without another round trip.
         """
-        found = asked(self._sql, (look, *others))
-        return rows.thread_state(found[look[0], *look[1].values()][0])
+        result = asked(self._sql, (look, *others))
+        return rows.thread_state(result[look[0], *look[1].values()][0])
 
     def begin(self, dispatch: RunDispatch, run: RunRecord | None) -> None:
         """Store a dispatch that this change claims and, if the run starts with this claim, also the run."""
@@ -106,18 +106,18 @@ class RunTables(Tables):
         looks = looks if step.joins is None and not step.consumes else further_looks(step, looks)
         if state is None:
             state = self.state(commit_look(step, message_ids), *looks)
-        found = asked(self._sql, looks) if looks else {}
+        found_rows = asked(self._sql, looks) if looks else {}
         moved: RunDispatch | None = None
         if step.claim is not None:
             owned = self._moved(step, step.claim, state, now)
             if isinstance(owned, StaleClaim):
                 return owned
             moved = owned
-        before = thread_before(step, state, found, now)
+        before = thread_before(step, state, found_rows, now)
         if delivery is not None:
             moved = delivered(step, delivery, state, now, self._new_id)
         if drafts is not None:
-            drafts.decide(found, now)
+            drafts.decide(found_rows, now)
         # All decisions are made. From here on, everything is written.
         next_dispatch, next_run = following or (None, None)
         after = self._write_thread(step, state, before, next_run, answer)
@@ -173,12 +173,12 @@ class RunTables(Tables):
 
         If the claim does not own the dispatch, return the reason.
         """
-        found = state.owned
-        if found is None:
+        dispatch = state.owned
+        if dispatch is None:
             lost = f"the claim was lost: no dispatch {claim.dispatch_id!r}"
             return StaleClaim(lost, value=claim.dispatch_id)
-        is_foreign = found.thread_id != step.thread_id
-        owned = self.dispatches.proved(claim, found, 0 if is_foreign else state.epoch)
+        is_foreign = dispatch.thread_id != step.thread_id
+        owned = self.dispatches.proved(claim, dispatch, 0 if is_foreign else state.epoch)
         if isinstance(owned, StaleClaim):
             return owned
         if is_foreign:
@@ -211,8 +211,8 @@ class RunTables(Tables):
             is_known = run is next_run or state.run is not None
             self._sql.run("threads.put_run" if is_known else "threads.add_run", rows.run_values(run))
         if step.messages:
-            said = rows.message_values(after.id, step.messages, before.message_count + 1, now, step.run)
-            self._sql.run_many("threads.append_message", said)
+            values = rows.message_values(after.id, step.messages, before.message_count + 1, now, step.run)
+            self._sql.run_many("threads.append_message", values)
         if step.answer is not None and answer is not None and is_answer(step.answer, answer):
             self.messages.refer(after.id, step.answer, answer)
         if step.consumes:
@@ -290,9 +290,9 @@ def further_looks(step: ThreadCommit, looks: list[Look]) -> list[Look]:
     if step.joins is not None:
         looks = [*looks, ("dispatches.dispatch", {"dispatch_id": step.joins})]
     if step.consumes:
-        ids = tuple([one.pending_id for one in step.consumes])
-        asked = {"thread_id": step.thread_id, "pending_ids": ids}
-        looks = [*looks, ("threads.pending_versions", asked)]
+        ids = tuple([pending_version.pending_id for pending_version in step.consumes])
+        parameters = {"thread_id": step.thread_id, "pending_ids": ids}
+        looks = [*looks, ("threads.pending_versions", parameters)]
     return looks
 
 
@@ -302,8 +302,13 @@ def thread_before(step: ThreadCommit, state: ThreadState, found: Found, now: int
     Raises:
         VersionConflict, InvalidRecord, DuplicateRecord, UnknownThread: As for `CommitCoordinator.commit`.
     """
-    thread_id, parent, known, count = step.thread_id, step.parent_thread_id, state.thread, state.message_count
-    if known is None and step.claim is not None:  # a commit without a claim creates the thread
+    thread_id, parent, known_thread, count = (
+        step.thread_id,
+        step.parent_thread_id,
+        state.thread,
+        state.message_count,
+    )
+    if known_thread is None and step.claim is not None:  # a commit without a claim creates the thread
         raise UnknownThread(f"thread {thread_id!r} no longer exists", value=thread_id)
     if found:
         refuse_others_first(step, found)
@@ -317,8 +322,8 @@ def thread_before(step: ThreadCommit, state: ThreadState, found: Found, now: int
         )
     if step.messages and not step.are_new and (twice := state.known_message) is not None:
         raise DuplicateRecord(f"message {twice!r} is already committed", value=twice)
-    if known is not None:
-        return known
+    if known_thread is not None:
+        return known_thread
     if parent == thread_id:
         raise own_ancestor(thread_id)
     if parent is not None and not state.has_parent:
@@ -340,7 +345,7 @@ def refuse_others_first(step: ThreadCommit, found: Found) -> None:
         if joined is None or not queued or joined.thread_id != thread_id:
             raise VersionConflict(f"dispatch {joins!r} is no longer queued", value=joins)
     if step.consumes:
-        ids = tuple([one.pending_id for one in step.consumes])
+        ids = tuple([pending_version.pending_id for pending_version in step.consumes])
         refuse_changed(found["threads.pending_versions", thread_id, ids], step.consumes)
 
 
@@ -371,10 +376,10 @@ def delivered(
         InvalidRecord, DuplicateRecord, DedupeKeyInUse, RunNotOpen, QueueFull, ActiveRunConflict,
             ForeignThread: As for `CommitCoordinator.commit`.
     """
-    asked, asks, cap, thread_id = delivery.dispatch, delivery.claim, delivery.queue_cap, step.thread_id
-    if asked.thread_id != thread_id:
-        raise ForeignThread(f"the dispatch is of thread {asked.thread_id!r}", value=asked.run_id)
-    if asks is not None and state.held_by not in (None, asked.run_id):
+    dispatch, asks, cap, thread_id = delivery.dispatch, delivery.claim, delivery.queue_cap, step.thread_id
+    if dispatch.thread_id != thread_id:
+        raise ForeignThread(f"the dispatch is of thread {dispatch.thread_id!r}", value=dispatch.run_id)
+    if asks is not None and state.held_by not in (None, dispatch.run_id):
         raise ActiveRunConflict(
             f"run {state.held_by!r} of thread {thread_id!r} waits for an answer, and later runs wait for it",
             value=thread_id,
@@ -386,9 +391,9 @@ def delivered(
             value=thread_id,
             details={"dispatch_id": state.claimed},
         )
-    stored = asked.prepared_for_enqueue(epoch=state.epoch)
+    stored = dispatch.prepared_for_enqueue(epoch=state.epoch)
     if state.taken:
-        refuse_taken(asked, state.taken)
+        refuse_taken(dispatch, state.taken)
     if cap is not None and state.queued >= cap:
         raise QueueFull(f"thread {thread_id!r} already has {cap} queued dispatches", value=thread_id)
     if asks is None:

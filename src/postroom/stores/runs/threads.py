@@ -28,16 +28,16 @@ class Threads(Tables):
 
     def load(self, thread_id: str) -> Thread | None:
         """Return one thread."""
-        found = self._asked([("threads.thread", {"thread_id": thread_id})])["threads.thread", thread_id]
-        return rows.thread(found[0]) if found else None
+        result = self._asked([("threads.thread", {"thread_id": thread_id})])["threads.thread", thread_id]
+        return rows.thread(result[0]) if result else None
 
     def made(self, thread_id: str) -> Thread:
         """Return the thread; create it if it is missing."""
-        found = self.load(thread_id)
-        if found is None:
-            found = new_thread(thread_id, self._now())
-            self.put(found)
-        return found
+        thread = self.load(thread_id)
+        if thread is None:
+            thread = new_thread(thread_id, self._now())
+            self.put(thread)
+        return thread
 
     def save(self, thread: Thread) -> None:
         """Store a thread as given, except for its `message_count`.
@@ -73,8 +73,8 @@ class Threads(Tables):
         They have no open or waiting run and no pending message, do not belong to a chat, and have no child
         threads.
         """
-        asked = {"before": before, "limit": limit, "among": among or (), "is_any": among is None}
-        return [row[0] for row in self._sql.all("threads.idle", asked)]
+        parameters = {"before": before, "limit": limit, "among": among or (), "is_any": among is None}
+        return [row[0] for row in self._sql.all("threads.idle", parameters)]
 
     def runs_of(self, thread_ids: Sequence[str]) -> list[str]:
         """Return the ids of all runs of threads."""
@@ -86,17 +86,19 @@ class Threads(Tables):
         Raises:
             InvalidRecord: The thread has children, and `children` is "reject".
         """
-        asked = {"thread_id": thread_id}
-        known, below = self._sql.ask(("threads.thread", asked), ("threads.below", asked))
+        parameters = {"thread_id": thread_id}
+        known, below = self._sql.ask(("threads.thread", parameters), ("threads.below", parameters))
         if not known:
             return False
         if below and children == "reject":
             raise InvalidRecord(f"thread {thread_id!r} has child threads", value=thread_id)
         gone = [thread_id, *(row[0] for row in below if children == "cascade")]
-        self._sql.run("threads.detach_children", asked)
+        self._sql.run("threads.detach_children", parameters)
         for part in ("messages", "summaries", "pending", "runs", "state", "threads"):
             self._sql.run(f"threads.drop_{part}", {"thread_ids": gone})
-        self._sql.run_many("threads.forget_thread", [{"thread_id": one, "below": f"{one}/"} for one in gone])
+        self._sql.run_many(
+            "threads.forget_thread", [{"thread_id": item, "below": f"{item}/"} for item in gone]
+        )
         self._sql.run("threads.forget_runs")
         return True
 
@@ -133,21 +135,21 @@ class Threads(Tables):
 
     def load_run(self, run_id: str) -> RunRecord | None:
         """Return one run."""
-        found = self._asked([("threads.run", {"run_id": run_id})])["threads.run", run_id]
-        return rows.run(found[0]) if found else None
+        result = self._asked([("threads.run", {"run_id": run_id})])["threads.run", run_id]
+        return rows.run(result[0]) if result else None
 
     def latest_runs(self, thread_id: str, limit: int) -> tuple[RunRecord, ...]:
         """Return a thread's newest runs, ordered by `updated_at`, then `created_at`, newest first."""
-        found = self._sql.all("threads.latest_runs", {"thread_id": thread_id, "limit": limit})
-        return tuple(map(rows.run, found))
+        result = self._sql.all("threads.latest_runs", {"thread_id": thread_id, "limit": limit})
+        return tuple(map(rows.run, result))
 
     def newest_runs(self, thread_ids: Sequence[str], before: RunCursor) -> Iterator[RunRecord]:
         """Yield the runs of some threads after a position, most recently changed first.
 
         The runs are read in batches of 50, on demand.
         """
-        asked = {**before._asdict(), "limit": _BATCH}
-        looks = [("threads.run_places", {"thread_id": name, **asked}) for name in thread_ids]
+        parameters = {**before._asdict(), "limit": _BATCH}
+        looks = [("threads.run_places", {"thread_id": name, **parameters}) for name in thread_ids]
         first = self._sql.ask(*looks) if looks else []
         merged = heapq.merge(*map(self._places, thread_ids, first), reverse=True)
         while batch := [place.run_id for place in islice(merged, _BATCH)]:
@@ -159,8 +161,8 @@ class Threads(Tables):
         while found:
             places = [RunCursor(*row) for row in found]
             yield from places
-            asked = {"thread_id": thread_id, **places[-1]._asdict(), "limit": _BATCH}
-            found = self._sql.all("threads.run_places", asked) if len(found) == _BATCH else ()
+            parameters = {"thread_id": thread_id, **places[-1]._asdict(), "limit": _BATCH}
+            found = self._sql.all("threads.run_places", parameters) if len(found) == _BATCH else ()
 
     def list_runs(self, query: RunQuery, limit: int) -> tuple[RunRecord, ...]:
         """Return runs in order of id."""
@@ -180,23 +182,23 @@ class Threads(Tables):
 
     def asked_since(self, at: int, run_id: str, limit: int) -> tuple[RunRecord, ...]:
         """Return the runs that wait and were last changed after a position, in this order."""
-        asked = {"updated_at": at, "run_id": run_id, "limit": limit}
-        return tuple(map(rows.run, self._sql.all("threads.asked_since", asked)))
+        parameters = {"updated_at": at, "run_id": run_id, "limit": limit}
+        return tuple(map(rows.run, self._sql.all("threads.asked_since", parameters)))
 
     def undelivered(self, limit: int, after: str) -> tuple[RunRecord, ...]:
         """Return the prepared or waiting runs that have no open dispatch, ordered by id."""
-        found = self._sql.all("threads.undelivered", {"after": after, "limit": limit})
-        return tuple(map(rows.run, found))
+        result = self._sql.all("threads.undelivered", {"after": after, "limit": limit})
+        return tuple(map(rows.run, result))
 
     def waiting_without_questions(self, limit: int, after: str) -> tuple[RunRecord, ...]:
         """Return waiting runs without questions whose threads have no open dispatch, ordered by id."""
-        found = self._sql.all("threads.waiting_without_questions", {"after": after, "limit": limit})
-        return tuple(map(rows.run, found))
+        result = self._sql.all("threads.waiting_without_questions", {"after": after, "limit": limit})
+        return tuple(map(rows.run, result))
 
     def count_open(self, thread_prefix: str) -> int:
         """Count the open runs of threads with this id prefix."""
-        asked = {"low": thread_prefix, "beyond": beyond(thread_prefix)}
-        [counted] = self._sql.all("threads.count_open", asked)
+        parameters = {"low": thread_prefix, "beyond": beyond(thread_prefix)}
+        [counted] = self._sql.all("threads.count_open", parameters)
         return int(counted[0])
 
     def turns(self, thread_id: str, since: int = 0) -> Sequence[Turn]:
@@ -204,13 +206,13 @@ class Threads(Tables):
 
         With `since`, runs that ended and were last written before that time are omitted.
         """
-        found = self._sql.all("threads.turns", {"thread_id": thread_id, "since": since})
-        return [rows.turn(row) for row in found]
+        result = self._sql.all("threads.turns", {"thread_id": thread_id, "since": since})
+        return [rows.turn(row) for row in result]
 
     def turns_named(self, run_ids: Sequence[str]) -> Sequence[Turn]:
         """Return these runs in the same form as `turns`, unordered."""
-        found = self._sql.all("threads.turns_named", {"run_ids": tuple(run_ids)})
-        return [rows.turn(row) for row in found]
+        result = self._sql.all("threads.turns_named", {"run_ids": tuple(run_ids)})
+        return [rows.turn(row) for row in result]
 
     def state(self, thread_id: str) -> dict[str, Json] | None:
         """Return the state that executors have stored for the thread."""
@@ -233,12 +235,13 @@ class Threads(Tables):
         """Add to the spending of scopes, always in the same order, so that changes cannot deadlock."""
         ordered = sorted(spends, key=lambda one: one.scope)
         values = [
-            {name: getattr(one, name) for name in _SPENT} | {"window_end": one.until or 0} for one in ordered
+            {name: getattr(spending, name) for name in _SPENT} | {"window_end": spending.until or 0}
+            for spending in ordered
         ]
         self._sql.run_many("threads.spend", values)
-        for one in ordered:
-            if (before := self._sql.spent.get(one.scope)) is not None:
-                self._sql.spent[one.scope] = before.plus(one)
+        for spending in ordered:
+            if (before := self._sql.spent.get(spending.scope)) is not None:
+                self._sql.spent[spending.scope] = before.plus(spending)
 
     def put_asker(self, scope: str, until: int | None, run_id: str, *, is_refused: bool = False) -> None:
         """Store the run that asks for a scope ('' for none); the caller must hold the lock of the limits."""

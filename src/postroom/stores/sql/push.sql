@@ -31,9 +31,15 @@ UPDATE push_subscriptions SET delivered_at = coalesce(:delivered_at, delivered_a
 -- notices
 SELECT subscription_id, item, created_at, closed_at FROM push_notices ORDER BY subscription_id, item;
 
+-- notice
+SELECT 1 FROM push_notices WHERE subscription_id = :subscription_id AND item = :item;
+
+-- drop_notice
+DELETE FROM push_notices WHERE subscription_id = :subscription_id AND item = :item;
+
 -- add_notice
 INSERT INTO push_notices (subscription_id, item, created_at) VALUES (:subscription_id, :item, :now)
-ON CONFLICT (subscription_id, item) DO NOTHING;
+ON CONFLICT (subscription_id, item) DO UPDATE SET created_at = excluded.created_at, closed_at = NULL;
 
 -- close_notice
 UPDATE push_notices SET closed_at = :now WHERE subscription_id = :subscription_id AND item = :item AND closed_at IS NULL;

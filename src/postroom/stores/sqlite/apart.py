@@ -35,8 +35,8 @@ class Apart:
         Raises:
             StoreError: The database cannot be read, or this object is closed.
         """
-        found: list[str] = await self._done("faults", database)
-        return found
+        results: list[str] = await self._done("faults", database)
+        return results
 
     async def read_back(self, copy: Path) -> str:
         """Read every table and index of a copy that no process writes to, and return its SHA-256.
@@ -66,15 +66,15 @@ class Apart:
         try:
             if self._is_closed:
                 self.close()
-            said = b""
+            data = b""
             async for told in process.stdout:
-                said = _heard(told)
+                data = _heard(told)
         finally:
             process.stdin.close()
             code = await process.wait()
             self._running.discard(process)
-        if said and not code:
-            return _told(said)
+        if data and not code:
+            return _told(data)
         self._refuse_closed()
         raise StoreUnavailable(f"the process that works on {database} ended with exit code {code}; try again")
 
@@ -111,8 +111,8 @@ def _heard(told: bytes) -> bytes:
 
 
 def _told(said: bytes) -> Any:
-    told = json.loads(said)
-    if "done" in told:
-        return told["done"]
-    kind: type[PostroomError] = getattr(errors, told["kind"])
-    raise kind(told["message"], value=told["value"], remedy=told["remedy"])
+    document = json.loads(said)
+    if "done" in document:
+        return document["done"]
+    kind: type[PostroomError] = getattr(errors, document["kind"])
+    raise kind(document["message"], value=document["value"], remedy=document["remedy"])

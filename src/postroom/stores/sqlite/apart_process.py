@@ -57,15 +57,15 @@ def main(work: str, database: str) -> None:
     os.nice(NICENESS)
     try:
         with progress.watched(_go_on):
-            told: Mapping[str, object] = {"done": _WORK[work](database)}
+            fields: Mapping[str, object] = {"done": _WORK[work](database)}
     except PostroomError as error:
-        told = {
+        fields = {
             "kind": type(error).__name__,
             "message": error.message,
             "value": str(error.value),
             "remedy": error.remedy,
         }
-    sys.stdout.write(json.dumps(told))
+    sys.stdout.write(json.dumps(fields))
     sys.stdout.flush()
     os._exit(0)  # the thread waits for the server
 

@@ -131,19 +131,19 @@ def refuse_shared(path: Path, *, mounts: Path = MOUNTS) -> None:
     try:
         if not path.exists():
             return
-        found = path.stat()
-        names = sum(one.inode() == found.st_ino for one in os.scandir(path.parent))
-        told = mounts.read_text(encoding="utf-8", errors="surrogateescape") if mounts.exists() else ""
+        value = path.stat()
+        names = sum(entry.inode() == value.st_ino for entry in os.scandir(path.parent))
+        text = mounts.read_text(encoding="utf-8", errors="surrogateescape") if mounts.exists() else ""
     except OSError as error:
         raise file_error(error, path) from error
     # The mount is checked first, because the name in its folder belongs to another file.
-    if str(path).translate(_ESCAPED) in (line.split(" ")[4] for line in told.splitlines()):
+    if str(path).translate(_ESCAPED) in (line.split(" ")[4] for line in text.splitlines()):
         raise WrongStore(
             f"{path} is mounted without its folder, which contains its lock and its log",
             value=str(path),
             remedy=f"mount its folder instead: {path.parent}",
         )
-    if found.st_nlink > names:
+    if value.st_nlink > names:
         raise WrongStore(
             f"{path} has a hard link in another folder",
             value=str(path),
@@ -239,17 +239,17 @@ def refuse_denied(path: Path) -> None:
         StoreReadOnly: A file is not writable; the error names its owner and the remedy.
     """
     wanted = os.R_OK | os.W_OK
-    if (found := denied(path.parent, wanted)) is not None:
+    if (value := denied(path.parent, wanted)) is not None:
         raise StoreReadOnly(
-            f"{path} cannot be written: {found.why(path)}", value=str(path), remedy=found.remedy
+            f"{path} cannot be written: {value.why(path)}", value=str(path), remedy=value.remedy
         )
     beside = (path, *(path.with_name(path.name + end) for end in ("-wal", "-shm")))
-    blamed = [found for one in beside if one.exists() and (found := denied(one, wanted)) is not None]
+    blamed = [value for path in beside if path.exists() and (value := denied(path, wanted)) is not None]
     if blamed:
         raise StoreReadOnly(
-            f"{path} cannot be written: {'; '.join(one.why(path) for one in blamed)}",
+            f"{path} cannot be written: {'; '.join(item.why(path) for item in blamed)}",
             value=str(path),
-            remedy="; ".join(one.remedy for one in blamed),
+            remedy="; ".join(item.remedy for item in blamed),
         )
 
 
@@ -257,16 +257,16 @@ def file_error(error: OSError, path: Path, *, is_read: bool = False) -> StoreErr
     """Return postroom's error for a file system error, naming the permission that is missing."""
     if error.errno in _NO_SPACE:
         return no_room(path, error)
-    told = f"{path} cannot be {'read' if is_read else 'written'}"
+    text = f"{path} cannot be {'read' if is_read else 'written'}"
     if isinstance(error, PermissionError):
         wanted = os.R_OK if is_read else os.R_OK | os.W_OK
         # The failed file may be another one next to it, such as its lock.
-        for one in (path, Path(error.filename) if isinstance(error.filename, str) else path):
-            if (found := denied(one, wanted)) is not None:
-                return StoreReadOnly(f"{told}: {found.why(path)}", value=str(path), remedy=found.remedy)
+        for item in (path, Path(error.filename) if isinstance(error.filename, str) else path):
+            if (value := denied(item, wanted)) is not None:
+                return StoreReadOnly(f"{text}: {value.why(path)}", value=str(path), remedy=value.remedy)
     may = "read" if is_read else "write to"
     return StoreReadOnly(
-        f"{told}: {error}",
+        f"{text}: {error}",
         value=str(path),
         remedy=f"give the user of this process permission to {may} {_folder_of(path)}",
     )
@@ -350,10 +350,10 @@ class SqliteTransaction(SqlTransaction):
 
     @override
     def ask(self, *looks: tuple[str, Values]) -> list[list[Row]]:
-        found = list[list[Row]]()
+        rows = list[list[Row]]()
         for statement, values in looks:
-            found.append(self._run(statement, values).fetchall())
-        return found
+            rows.append(self._run(statement, values).fetchall())
+        return rows
 
     @override
     def run(self, statement: str, values: Values = _NONE) -> None:
@@ -362,26 +362,26 @@ class SqliteTransaction(SqlTransaction):
     @override
     def run_many(self, statement: str, rows: Iterable[Values]) -> None:
         self.known.clear()
-        found = self._statements[statement]
-        self._execute_many(found.text, [_bound(found, values) for values in rows] if found.lists else rows)
+        value = self._statements[statement]
+        self._execute_many(value.text, [_bound(value, values) for values in rows] if value.lists else rows)
 
     @override
     def changed(self, statement: str, values: Values = _NONE) -> int:
         return self._run(statement, values).rowcount
 
     def _run(self, statement: str, values: Values) -> sqlite3.Cursor:
-        found = self._statements[statement]
-        if self.known and not found.text.startswith("SELECT"):
+        value = self._statements[statement]
+        if self.known and not value.text.startswith("SELECT"):
             self.known.clear()
-        if not found.lists:
-            return self._execute(found.text, values)
+        if not value.lists:
+            return self._execute(value.text, values)
         bound = dict(values)
-        for name in found.lists:
+        for name in value.lists:
             entries = values[name]
             if entries is None or len(entries) != 1:
-                return self._execute(found.text, _bound(found, values))
+                return self._execute(value.text, _bound(value, values))
             [bound[name]] = entries
-        return self._execute(found.text_of_one, bound)
+        return self._execute(value.text_of_one, bound)
 
     @override
     def lock(self, *names: str) -> None:

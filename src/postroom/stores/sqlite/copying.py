@@ -112,11 +112,11 @@ def _partial_of(target: Path) -> Iterator[Path]:
 
 
 def _refuse_strangers(partial: Path) -> None:
-    for one in (partial.with_name(partial.name + ending) for ending in ("", *COMPANIONS)):
-        if one.exists():
+    for path in (partial.with_name(partial.name + ending) for ending in ("", *COMPANIONS)):
+        if path.exists():
             raise InvalidPath(
-                f"{one} exists already, but a backup needs this name until it is complete",
-                value=str(one),
+                f"{path} exists already, but a backup needs this name until it is complete",
+                value=str(path),
                 remedy="move the file away, or use another name for the backup",
             )
 
@@ -249,10 +249,10 @@ def refuse_changed(file: Path, backup: Path) -> None:
         OSError: The digest or the file cannot be read.
     """
     try:
-        told = digest_file(backup).read_text(encoding="utf-8", errors="replace")
+        text = digest_file(backup).read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
         return
-    if told.split(" ")[0] != digest_of(file):
+    if text.split(" ")[0] != digest_of(file):
         raise _damaged(f"{backup} has changed since it was written: its SHA-256 differs", backup)
 
 

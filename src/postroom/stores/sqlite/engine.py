@@ -136,8 +136,8 @@ class OwnFiles:
         with self._checkpoint:
             if self._files is None:
                 return
-            found = os.fstat(self._descriptor)
-            is_as_written = (found.st_mtime_ns, found.st_size) == self._written
+            value = os.fstat(self._descriptor)
+            is_as_written = (value.st_mtime_ns, value.st_size) == self._written
             if is_as_written and (_which(self._path), _which(self._log)) == self._files:
                 return
             reason = self._what_changed(*self._files)
@@ -171,10 +171,10 @@ class OwnFiles:
         self._let_go()
 
     def _what_changed(self, database: object, log: object) -> str:
-        if (found := _which(self._path)) != database:
-            return f"{self._path} was {'deleted' if found is None else 'replaced'}"
-        if (found := _which(self._log)) != log:
-            return f"{self._log} was {'deleted' if found is None else 'replaced'}"
+        if (executable := _which(self._path)) != database:
+            return f"{self._path} was {'deleted' if executable is None else 'replaced'}"
+        if (executable := _which(self._log)) != log:
+            return f"{self._log} was {'deleted' if executable is None else 'replaced'}"
         if self._last_written() != self._written:
             if self._beginning() != self._header:
                 return f"another program wrote to {self._path}"
@@ -186,19 +186,19 @@ class OwnFiles:
         return os.read(self._descriptor, _HEADER)
 
     def _last_written(self) -> tuple[int, int]:
-        found = os.fstat(self._descriptor)
-        return found.st_mtime_ns, found.st_size
+        value = os.fstat(self._descriptor)
+        return value.st_mtime_ns, value.st_size
 
 
 def _which(path: Path) -> tuple[int, int] | None:
     """Return the numbers that identify a file; None if the file does not exist."""
     try:
-        found = path.stat()
+        value = path.stat()
     except FileNotFoundError:
         return None
     except OSError as error:
         raise file_error(error, path) from error
-    return found.st_dev, found.st_ino
+    return value.st_dev, value.st_ino
 
 
 class Readers:

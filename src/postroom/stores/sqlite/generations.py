@@ -81,10 +81,10 @@ def refuse_lost_commits(connection: sqlite3.Connection, database: Path) -> None:
     """
     file = generation_file(database)
     try:
-        kept = int(file.read_bytes())
+        kept_count = int(file.read_bytes())
     except (OSError, ValueError):  # the file is missing, or a power failure damaged it, so nothing is known
         return
-    if _number_in(connection) < kept:
+    if _number_in(connection) < kept_count:
         raise WrongStore(
             f"{database} lacks committed changes: its log {database.name}-wal was lost, or the file "
             "is an older copy",

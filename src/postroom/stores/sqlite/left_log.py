@@ -83,15 +83,15 @@ def cut_damaged_log(database: Path, *, now: int) -> Path | None:
     try:
         if (at := _damaged_at(log, database)) is None:
             return None
-        kept = database.with_name(f"{database.name}.damaged.{now}")
+        kept_path = database.with_name(f"{database.name}.damaged.{now}")
         for file in (database, log):
-            shutil.copy2(file, kept.with_name(file.name.replace(database.name, kept.name)))
+            shutil.copy2(file, kept_path.with_name(file.name.replace(database.name, kept_path.name)))
         os.truncate(log, at)
     except OSError as error:
         raise file_error(error, log) from error
     finally:
         lock.release()
-    return kept
+    return kept_path
 
 
 def _log_of(database: Path) -> Path:
@@ -113,8 +113,8 @@ def _damage(file: BinaryIO, database: Path) -> int | None:
     header = file.read(_HEADER.size)
     if len(header) < _HEADER.size:
         return None
-    magic, _, page_size, _, *salts, one, two = _HEADER.unpack(header)
-    order, prior = _ORDERS.get(magic, ""), (one, two)
+    magic, _, page_size, _, *salts, item, two = _HEADER.unpack(header)
+    order, prior = _ORDERS.get(magic, ""), (item, two)
     if not order or _checksum(header[: -2 * _WORD], (0, 0), order) != prior:
         return _HEADER_AT if _holds_frames(_frames(file, _page_size_of(database), _NATIVE)) else None
     at, frames = _HEADER.size, _frames(file, page_size, order)
@@ -159,11 +159,11 @@ def _frames(file: BinaryIO, page_size: int, order: str) -> Iterator[_Frame]:
     """Yield the complete frames after the header."""
     size = _FRAME.size + page_size
     while len(read := file.read(size)) == size:
-        _, pages, *salts, one, two = _FRAME.unpack_from(read)
+        _, pages, *salts, item, two = _FRAME.unpack_from(read)
         yield _Frame(
             ends_transaction=pages != 0,
             salts=(salts[0], salts[1]),
-            stored=(one, two),
+            stored=(item, two),
             order=order,
             data=read[: 2 * _WORD] + read[_FRAME.size :],
         )
@@ -172,14 +172,14 @@ def _frames(file: BinaryIO, page_size: int, order: str) -> Iterator[_Frame]:
 def _page_size_of(database: Path) -> int:
     with database.open("rb") as file:
         file.seek(_PAGE_SIZE_AT)
-        found = int.from_bytes(file.read(2), "big")
-    return _LARGEST_PAGE if found == 1 else found
+        number = int.from_bytes(file.read(2), "big")
+    return _LARGEST_PAGE if number == 1 else number
 
 
 def _checksum(data: bytes, prior: _Checksum, order: str) -> _Checksum:
-    one, two = prior
+    item, two = prior
     words = iter(struct.unpack(f"{order}{len(data) // _WORD}I", data))
     for first, second in zip(words, words, strict=True):
-        one = (one + first + two) & _ALL_BITS
-        two = (two + second + one) & _ALL_BITS
-    return one, two
+        item = (item + first + two) & _ALL_BITS
+        two = (two + second + item) & _ALL_BITS
+    return item, two

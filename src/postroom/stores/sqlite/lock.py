@@ -80,9 +80,9 @@ class OwnerLock:
         with contextlib.suppress(OSError):
             file = os.open(lock, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
             try:
-                found, folder = os.fstat(file), lock.parent.stat()
-                is_ours = stat.S_ISREG(found.st_mode) and found.st_nlink == 1 and found.st_size == 0
-                if is_ours and found.st_uid == 0 != folder.st_uid:
+                value, folder = os.fstat(file), lock.parent.stat()
+                is_ours = stat.S_ISREG(value.st_mode) and value.st_nlink == 1 and value.st_size == 0
+                if is_ours and value.st_uid == 0 != folder.st_uid:
                     os.fchown(file, folder.st_uid, folder.st_gid)
             finally:
                 os.close(file)

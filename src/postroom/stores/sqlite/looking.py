@@ -58,8 +58,8 @@ def damaged_messages_of_file(file: Path) -> list[int] | None:
         damaged = list[int]()
         last: int | None = 0
         while last is not None:
-            found, last = damaged_messages(SqliteTransaction(connection), after=last, limit=_PAGE)
-            damaged += found
+            numbers, last = damaged_messages(SqliteTransaction(connection), after=last, limit=_PAGE)
+            damaged += numbers
         return damaged
 
     return look_into_file(file, look)

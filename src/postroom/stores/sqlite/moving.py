@@ -59,21 +59,21 @@ class SqliteSide:
 
     def tables(self) -> list[Table]:
         """Return all tables that exist on both engines, referenced tables first."""
-        found = {
+        by_name = {
             name: self._table(name)
             for (name,) in self._all("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name")
             if not name.startswith(LEFT_OUT)
         }
         ordered: dict[str, Table] = {}
-        while left := found.keys() - ordered.keys():
+        while left := by_name.keys() - ordered.keys():
             ready = [name for name in sorted(left) if self._refers_to(name) <= ordered.keys() | {name}]
-            ordered |= {name: found[name] for name in ready}
+            ordered |= {name: by_name[name] for name in ready}
         return list(ordered.values())
 
     def store_id(self) -> str:
         """Return the id of the store; empty if it has none."""
-        found = self._all("SELECT store_id FROM store_identity")
-        return str(found[0][0]) if found else ""
+        rows = self._all("SELECT store_id FROM store_identity")
+        return str(rows[0][0]) if rows else ""
 
     def newest_message(self) -> int:
         """Return the highest number that was ever assigned to a message."""
@@ -91,21 +91,21 @@ class SqliteSide:
     def last_key(self, table: Table) -> Row | None:
         """Return the key of the last row."""
         order = ", ".join(f"{name} DESC" for name in table.key)
-        found = self._all(f"SELECT {', '.join(table.key)} FROM {table.name} ORDER BY {order} LIMIT 1")  # noqa: S608
-        return found[0] if found else None
+        rows = self._all(f"SELECT {', '.join(table.key)} FROM {table.name} ORDER BY {order} LIMIT 1")  # noqa: S608
+        return rows[0] if rows else None
 
     def count(self, table: Table) -> int:
         """Return the number of rows."""
-        [[found]] = self._all(f"SELECT count(*) FROM {table.name}")  # noqa: S608
-        return int(found)
+        [[value]] = self._all(f"SELECT count(*) FROM {table.name}")  # noqa: S608
+        return int(value)
 
     def copied_from(self) -> str | None:
         """Return the id of the store whose copy to this file is incomplete.
 
         Return None if there is no such store.
         """
-        found = self._all("SELECT name FROM schema_migrations WHERE version = ?", (UNFINISHED,))
-        return str(found[0][0]) if found else None
+        rows = self._all("SELECT name FROM schema_migrations WHERE version = ?", (UNFINISHED,))
+        return str(rows[0][0]) if rows else None
 
     def mark(self, store_id: str, tables: Sequence[Table]) -> None:
         """Empty some tables and record the start of a copy, in one transaction; also mark a new file."""

@@ -40,8 +40,8 @@ def indexes_that_lack_rows(connection: sqlite3.Connection) -> list[str]:
     """Return the indexes to rebuild; empty if there are other faults, or if an index may have extra rows."""
     lacks: Counter[str] = Counter()
     for (fault,) in connection.execute(f"PRAGMA integrity_check({_MAX_ROWS})"):
-        if found := _LACKS.fullmatch(fault):
-            lacks[found[1]] += 1
+        if match := _LACKS.fullmatch(fault):
+            lacks[match[1]] += 1
         elif fault != "ok" and not _WRONG.fullmatch(fault):
             return []
     if all(_is_explained(connection, name, number) for name, number in lacks.items()):
@@ -64,13 +64,13 @@ def write_again(connection: sqlite3.Connection, names: Sequence[str]) -> None:
 
 def _is_explained(connection: sqlite3.Connection, name: str, lacking: int) -> bool:
     """Return whether an index has exactly the rows of its table, except for the missing ones."""
-    found = connection.execute(
+    row = connection.execute(
         "SELECT tbl_name, sql FROM sqlite_schema WHERE type = 'index' AND name = ?", (name,)
     ).fetchone()
-    if found is None or found[1] is None or re.search(r"\bWHERE\b", found[1], re.IGNORECASE):
+    if row is None or row[1] is None or re.search(r"\bWHERE\b", row[1], re.IGNORECASE):
         # A partial index, or one made by a constraint of the table: its correct number of rows is unknown.
         return False
-    table, index = _quoted(found[0]), _quoted(name)
+    table, index = _quoted(row[0]), _quoted(name)
     columns = connection.execute(f"PRAGMA index_info({index})").fetchall()
     order = ", ".join(_quoted(column) for _, _, column in columns)
     [rows] = connection.execute(f"SELECT count(*) FROM {table} NOT INDEXED").fetchone()  # noqa: S608 - of the schema

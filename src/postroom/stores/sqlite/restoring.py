@@ -189,22 +189,22 @@ def known_schema(applied: Mapping[int, str], shown: Path) -> int:
         StoreCorrupt: The steps are not those of postroom.
         SchemaTooNew: A newer release wrote the database.
     """
-    known = {step.version: step.checksum for step in shipped_migrations("sqlite")}
-    if applied and max(applied) > max(known):
+    by_version = {step.version: step.checksum for step in shipped_migrations("sqlite")}
+    if applied and max(applied) > max(by_version):
         raise SchemaTooNew(
-            f"{shown} has schema {max(applied)}, but this release supports up to {max(known)}",
+            f"{shown} has schema {max(applied)}, but this release supports up to {max(by_version)}",
             value=max(applied),
             remedy="restore it with the newer release that wrote it",
         )
-    if not applied or any(known.get(version) != checksum for version, checksum in applied.items()):
+    if not applied or any(by_version.get(version) != checksum for version, checksum in applied.items()):
         raise _unfit(shown, "this is not a postroom database")
     return max(applied)
 
 
 def _read_whole(file: Path) -> tuple[list[str], dict[int, str]]:
     connection = connect(file)
-    told = f"reading all {file.stat().st_size:,} bytes of the database"
-    connection.set_progress_handler(lambda: progress.tell(told), _STEPS)
+    text = f"reading all {file.stat().st_size:,} bytes of the database"
+    connection.set_progress_handler(lambda: progress.tell(text), _STEPS)
     try:
         faults = [row[0] for row in connection.execute("PRAGMA integrity_check(5)") if row[0] != "ok"]
         return faults, applied_steps(connection)

@@ -8,23 +8,3 @@ addEventListener("click", ({ target }) => {
   items.push(`${key}.${Math.floor(Date.now() / 1000) + 604_800}`);
   document.cookie = `postroom_later=${items.join("_")};path=/;max-age=604800;samesite=strict`;
 });
-
-// With the person's consent, the browser tells of more rows while this tab is hidden.
-const button = document.getElementById("notify");
-let told = +document.querySelector("[data-needs]").dataset.needs;
-
-function offer() {
-  if (button) button.hidden = !("Notification" in window) || Notification.permission !== "default";
-}
-
-addEventListener("click", ({ target }) => target.id === "notify" && Notification.requestPermission().then(offer));
-document.addEventListener("postroom:changed", () => {
-  const now = +document.querySelector("[data-needs]").dataset.needs;
-  if (now > told && document.hidden && window.Notification?.permission === "granted") {
-    const asked = document.querySelector(".question .asked");
-    const shown = new Notification(`${now} need you`, { body: asked ? asked.textContent.trim().slice(0, 200) : "", tag: "postroom" });
-    shown.onclick = () => (window.focus(), shown.close());
-  }
-  told = now;
-});
-offer();

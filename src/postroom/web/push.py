@@ -1,0 +1,71 @@
+"""Notifications in browsers: switched on and off by a page, and answered by its service worker."""
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from postroom.contracts.errors import InvalidArgument, PostroomError
+from postroom.contracts.quoting import sentence
+from postroom.services.statuses import status_of
+from postroom.web.forms import read_form
+from postroom.web.serving import cookies_of, remember_name, remembered_name
+from postroom.web.site import WorkingSite
+
+
+class PushForm(msgspec.Struct):
+    """A change of the notifications of a browser, or the answer to a question that a notification asked."""
+
+    do: str = ""
+    by: str = ""
+    subscription: str = ""
+    endpoint: str = ""
+    p256dh: str = ""
+    auth: str = ""
+    project: str = ""
+    run: str = ""
+    number: str = ""
+    where: str = ""
+    """The subscription that showed the notification; empty if a page did."""
+
+
+async def push(site: WorkingSite, request: Request) -> Response:
+    """Return the state of notifications as JSON, or make a change; a script reads errors as JSON, too."""
+    try:
+        answer, by = await _done(site, request)
+    except PostroomError as error:
+        told = {"message": sentence(error.message), "remedy": sentence(error.remedy)}
+        return _json(told, status_of(error))
+    remember_name(request, page := _json(answer), by)
+    return page
+
+
+async def _done(site: WorkingSite, request: Request) -> tuple[object, str]:
+    """Return the answer to a request, and the name that the browser should remember."""
+    service, cookies = site.services.push, cookies_of(request)
+    if request.method == "GET":
+        subscription, me = request.query_params.get("subscription", ""), remembered_name(request)
+        return await service.state(cookies, subscription, me), ""
+    form = await read_form(request, site.services.visitors, PushForm)
+    by = form.by.strip()
+    match form.do:
+        case "on":
+            made = await service.subscribe(cookies, form.endpoint, form.p256dh, form.auth, by)
+            return {"subscription": made}, by
+        case "page":
+            return {}, by
+        case "off":
+            await service.unsubscribe(form.subscription)
+        case "test":
+            await service.test(form.subscription)
+        case "yes" | "no":
+            answered = await service.answer(
+                form.project, form.run, form.number, form.do, by=by, where=form.where
+            )
+            return answered, ""
+        case _:
+            raise InvalidArgument("the form is not known", value=form.do[:40], remedy="reload the page")
+    return {}, ""
+
+
+def _json(told: object, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(told), status, {"Cache-Control": "no-store"}, "application/json")

@@ -1,0 +1,40 @@
+// Shows what needs a person, and sends a yes or no. It intercepts no request of a page.
+const BUTTONS = { yes: "Yes", no: "No", open: "Open" };
+
+addEventListener("install", () => skipWaiting());
+addEventListener("push", (event) => event.waitUntil(show(event.data.json())));
+addEventListener("message", (event) => event.waitUntil(show(event.data)));
+addEventListener("notificationclick", (event) => event.waitUntil(clicked(event.notification, event.action)));
+
+async function show(notice, isResult = false) {
+  const { title, body, tag, answer, is_closed: isClosed } = notice, most = Notification.maxActions ?? 0;
+  const shown = await registration.getNotifications({ tag });
+  // A click beside the buttons opens the page. A yes is never offered without a no.
+  const names = isClosed || (answer && most < 2) ? [] : [...(answer ? ["yes", "no"] : []), "open"].slice(0, most);
+  const actions = names.map((action) => ({ action, title: BUTTONS[action] }));
+  await registration.showNotification(title, {
+    body, tag, actions, data: notice, silent: !!isClosed, requireInteraction: !!answer && !isClosed,
+  });
+  // Browsers require that each push shows something, so what was dismissed is shown and closed.
+  if (isClosed && !isResult && !shown.length) for (const one of await registration.getNotifications({ tag })) one.close();
+}
+
+async function clicked(notification, action) {
+  const notice = notification.data;
+  notification.close();
+  if (!notice.answer || !["yes", "no"].includes(action)) return clients.openWindow(notice.url ?? "/");
+  let answered, told;
+  try {
+    const body = new URLSearchParams({ ...notice.answer, do: action });
+    answered = await fetch("/push", { method: "POST", headers: { Accept: "application/json" }, body });
+    told = await answered.json();
+  } catch {
+    // The same answer counts once, so it can be sent again.
+    return show({ ...notice, title: `No reply to your answer: ${notice.title}` });
+  }
+  if (!answered.ok) {
+    const why = [told.message ?? told.detail, told.remedy].filter(Boolean).join(" ");
+    told = { title: "Not answered", body: answered.status === 401 ? "You are logged out. Log in, and answer on the page." : why };
+  }
+  return show({ ...told, tag: notice.tag, url: notice.url, is_closed: true }, true);
+}
