@@ -82,11 +82,12 @@ class Edge:
     def __post_init__(self) -> None:
         self.clock = ManualClock()
         self.store = SqliteStore.in_memory(self.clock)
+        dice = random.Random("the same each time")
         self.mail = Mail(
             self.store,
             self.clock,
             self.rules,
-            dice=random.Random("the same each time"),
+            dice=lambda _: dice,
             keep_token=lambda slug, name: (f"pra_{slug}_{name}", f"/tokens/{slug}/{name}"),
             tracing=self.tracing,
         )

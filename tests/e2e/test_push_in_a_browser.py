@@ -160,7 +160,7 @@ def test_a_question_that_is_answered_elsewhere_is_replaced_and_a_late_yes_says_w
     answer_elsewhere(server)
     closed = made.read(service.got.get(timeout=PATIENCE).body)
     click(browser, home, "yes")
-    settled = "Already answered by ben at the command line: no"
+    settled = "Already answered by ben over HTTP: no"
     shows(browser, ["Not answered", settled, ""])
     deliver(browser, home, closed)
     shows(browser, [f"Ada in {slug}", settled, ""])

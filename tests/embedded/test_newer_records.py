@@ -217,10 +217,10 @@ async def test_each_reader_gets_the_answer_also_after_a_restart_and_in_rows_of_t
         assert [await readers_of(mailbox, handle) for handle in again] == [[one] * 6 for one in said]
         assert await (await mailbox.enqueue("a", "b")).result(timeout=30) == large("b")
         assert await texts(mailbox, "a") == ["a", said[0], "b", large("b")]
-    block = '"content":[{"type":"text","text":"old message","data":{}}]'
+    block = '"role":"assistant","content":[{"type":"text","text":"old message","data":{}}]'
     for statement in (
         """UPDATE events SET answer_of = NULL, payload = replace(payload, '"text":null', '"text":"old event"')""",
-        f"""UPDATE run_messages SET answer_of = NULL, body = replace(body, '"content":[]', '{block}')""",
+        f"""UPDATE run_messages SET answer_of = NULL, body = replace(body, '"role":"assistant"', '{block}')""",
         "UPDATE run_dispatches SET answer_of = NULL, run_response = 'old dispatch'",
     ):
         database.run(statement)

@@ -15,12 +15,19 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def found_after(plant: Plant | None, copy: Path, worlds: int, first: int = 0) -> tuple[int, str]:
-    """Plant a fault in the copy; return how many worlds it took to find it, and the finding; "" for none."""
+    """Plant a fault in the copy; return how many worlds it took to find it, and the finding; "" for none.
+
+    Raises:
+        RuntimeError: The worlds could not be run.
+    """
     shutil.copytree(ROOT / "src", copy, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
     if plant is not None:
         plant.put_into(copy)
     shutil.copytree(ROOT / "tests/simulation", copy.parent / "tests/simulation", dirs_exist_ok=True)
-    environment = os.environ | {"PYTHONPATH": f"{copy.parent / 'tests'}:{copy}", "PYTHONHASHSEED": "0"}
+    environment = os.environ | {
+        "PYTHONPATH": f"{copy.parent / 'tests'}:{copy}:{ROOT / 'tests'}",
+        "PYTHONHASHSEED": "0",
+    }
     environment["PYTHONPYCACHEPREFIX"] = str(copy.parent / "compiled")
     words = [
         sys.executable,
@@ -33,7 +40,7 @@ def found_after(plant: Plant | None, copy: Path, worlds: int, first: int = 0) ->
     ]
     done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
     if not done.stdout:
-        return 0, done.stderr.strip()[-300:]
+        raise RuntimeError(done.stderr.strip()[-2_000:])
     told = json.loads(done.stdout)
     return told["worlds"], told["failed"][0]["found"][0] if told["failed"] else ""
 

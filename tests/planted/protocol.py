@@ -142,8 +142,8 @@ PLANTS = (
     plant(
         "a cancel is forgotten when the run is put back",
         COMPLETION,
-        "    asked = commands_in(tx, row)\n    if not asked:\n        return row\n",
-        "    asked = ()\n    if not asked:\n        return row\n",
+        "    commands = commands_in(tx, row)\n    if not commands:\n        return row\n",
+        "    commands = ()\n    if not commands:\n        return row\n",
     ),
     plant(
         "a failed attempt is not counted",

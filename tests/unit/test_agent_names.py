@@ -76,7 +76,7 @@ async def test_a_generated_name_that_is_taken_is_tried_again_and_the_end_is_a_pl
     room: Room,
 ) -> None:
     await room.open("Ada")
-    room.mail = Mail(room.store, room.clock, dice=_StuckDice())
+    room.mail = Mail(room.store, room.clock, dice=_StuckDice)
     first = await room.call("create_agent_identity", **WHO)
     second = await room.call("create_agent_identity", **WHO)
     assert second["name"] == first["name"] + "2"

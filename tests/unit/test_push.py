@@ -406,8 +406,9 @@ async def test_a_test_notification_is_sent_at_most_once_in_ten_seconds(
     browser = service.browser()
     client, token = await switch_on(room, browser)
     [one] = await room.stores.store.read(lambda tx: tx.push.subscriptions())
-    for _ in range(2):
-        await send(client, token, do="test", subscription=one.id)
+    for name in (one.id, one.id, "none"):
+        assert (await send(client, token, do="test", subscription=name)).status_code == 200
+    assert (await room.stores.store.read(lambda tx: tx.outbox.backlog(PUSH))).waiting == 1
     [notice] = await shown(room, service, browser)
     assert notice["body"] == "lena gets notifications in this browser."
     state = (await client.get("/push", params={"subscription": one.id})).json()

@@ -96,6 +96,7 @@ def test_the_end_of_a_text_begins_where_a_line_does():
     ):
         assert end_of(text, most) == end, (text, most)
     assert end_of("ne\ntwo\n", 9, begins_within=True) == "two\n"
+    assert end_of("ne\ntwo\n", 7, begins_within=True) == "two\n"
     assert end_of("ne", 9, begins_within=True) == "ne"
 
 

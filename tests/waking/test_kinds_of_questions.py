@@ -19,7 +19,6 @@ from postroom.gateway.replies import Question, card_of, question_of
 from postroom.gateway.session import Platform, SessionSource
 from postroom.mail.context import Caller
 from postroom.services.questions import QuestionTimeouts
-from postroom.stores.sqlite.store import SqliteStore
 from postroom.testing import ManualClock
 from waking_room import PROJECT
 from work_room import SLUG, TOKEN, WorkRoom, hidden, post
@@ -64,13 +63,6 @@ BAD = {
         "{",
     ],
 }
-
-
-@pytest.fixture
-def stores(clock: ManualClock):
-    held = SqliteStore.in_memory(clock)
-    yield held, held.runs
-    held.close()
 
 
 @pytest_asyncio.fixture

@@ -7,17 +7,9 @@ import pytest
 import pytest_asyncio
 
 from postroom.contracts.errors import IllegalTransition, InvalidArgument
-from postroom.stores.sqlite.store import SqliteStore
 from postroom.testing import ManualClock
 from waking_room import PROJECT
 from work_room import SLUG, WorkRoom
-
-
-@pytest.fixture
-def stores(clock: ManualClock):
-    held = SqliteStore.in_memory(clock)
-    yield held, held.runs
-    held.close()
 
 
 @pytest_asyncio.fixture

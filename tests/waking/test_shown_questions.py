@@ -9,18 +9,10 @@ import pytest_asyncio
 
 from postroom.contracts.errors import StaleDecision, StoreUnavailable
 from postroom.mcp_server.windows import Windows
-from postroom.stores.sqlite.store import SqliteStore
 from postroom.testing import ManualClock
 from waking.test_kinds_of_questions import QUESTIONS, asked, by_mail, over_http
 from waking_room import PROJECT
 from work_room import SLUG, TOKEN, WorkRoom
-
-
-@pytest.fixture
-def stores(clock: ManualClock):
-    held = SqliteStore.in_memory(clock)
-    yield held, held.runs
-    held.close()
 
 
 @pytest_asyncio.fixture

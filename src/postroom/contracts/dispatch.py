@@ -7,8 +7,9 @@
                              │  ├──── lease ended (attempts left) ─────┘ │ │
           interrupt /        │  └──── release (drain)  ──────────────────┘ │
           stale epoch ───────┤                                             │
+      deadline passed ───────┤                                             │
                              ▼                                             ▼
-                  Cancelled | Superseded         Acked | DeadLetter | Superseded
+           Cancelled | Superseded | DeadLetter   Acked | DeadLetter | Superseded
 
 A record changes only through the transitions below. Each transition returns a new record, and raises an error
 if the current state does not permit it. Stores persist the returned record, or make the same change in SQL. A

@@ -54,7 +54,7 @@ class Visibility(StrEnum):
     INTERNAL = "internal"
 
 
-class ContentBlock(Record, frozen=True, kw_only=True):
+class ContentBlock(Record, frozen=True, kw_only=True, omit_defaults=True):
     """A piece of a message: text, image, document, audio, video, tool_use, tool_result or thinking."""
 
     type: str = "text"
@@ -70,7 +70,7 @@ class ToolCall(Record, frozen=True, kw_only=True):
     arguments: Json = None
 
 
-class MessageMetadata(Record, frozen=True, kw_only=True):
+class MessageMetadata(Record, frozen=True, kw_only=True, omit_defaults=True):
     """The origin of a message.
 
     `compacts` is the range of `seq` that the message summarizes. `is_stopped` says whether the message is an
@@ -92,7 +92,7 @@ COMPACT = "compact"
 """The command that asks the runtime to summarize the conversation."""
 
 
-class Message(Record, frozen=True, kw_only=True):
+class Message(Record, frozen=True, kw_only=True, omit_defaults=True):
     """One entry of a conversation. A message without an id has not been accepted yet."""
 
     role: Role

@@ -209,7 +209,7 @@ class PersistedState(Record, frozen=True, kw_only=True):
     extensions: dict[str, Json] = field(default_factory=dict)
 
 
-class Usage(Record, frozen=True, kw_only=True):
+class Usage(Record, frozen=True, kw_only=True, omit_defaults=True):
     """Resources that a run used, as reported by its executor; `cost_micros` in millionths of a US dollar."""
 
     input_tokens: int = 0

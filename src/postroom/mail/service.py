@@ -151,22 +151,22 @@ class Mail:
         clock: Clock,
         rules: Rules | None = None,
         *,
-        dice: random.Random | None = None,
+        dice: Callable[[int], random.Random] = random.Random,
         keep_token: Callable[[str, str], tuple[str, str]] | None = None,
         tracing: Tracing = OFF,
         waker: Callable[[], "Waker | None"] = _nobody,
     ) -> None:
         """Keep the arguments.
 
-        `keep_token` creates a token for an agent of a project, stores it in a private file, and returns the
-        token and the path. `tracing` traces calls and runs for external monitoring. `waker` returns an object
-        that wakes recipients in the same change that stores their messages. Without it, the waker finds the
-        recipients later.
+        `dice` makes the random numbers of a call from its seed. `keep_token` creates a token for an agent of
+        a project, stores it in a private file, and returns the token and the path. `tracing` traces calls and
+        runs for external monitoring. `waker` returns an object that wakes recipients in the same change that
+        stores their messages. Without it, the waker finds the recipients later.
         """
         self.store = store
         self.clock = clock
         self.rules = rules or Rules()
-        self._dice = dice or random.SystemRandom()
+        self._dice = dice
         self.tracing = tracing
         self.changes = MailChanges(store.changes)
         """Notifies callers that wait for messages."""
@@ -387,8 +387,12 @@ class Mail:
         loaded: Sequence[LoadedAttachment] = (),
         waking: "OpenChange | None" = None,
         recognition: Recognition | None = None,
+        seed: int = 0,
     ) -> OperationContext[Any, Any]:
-        """Return the context of a caller's operations."""
+        """Return the context of a caller's operations.
+
+        A change that runs again gets the same random numbers, because they are derived from `seed`.
+        """
         bound = caller.grant.project_id if caller.grant is not None else None
         return OperationContext(
             tx=tx,
@@ -396,7 +400,7 @@ class Mail:
             now=tx.now(),
             rules=self.rules,
             caller=caller,
-            dice=self._dice,
+            dice=self._dice(seed),
             loaded=loaded,
             recognition=recognition,
             is_traced=self.tracing.is_on,
@@ -419,12 +423,13 @@ class Mail:
                 return before
         loaded = await self._prepared(command, caller) if is_slow else ()
         recognition = await self._recognition(command, caller) if is_slow else None
+        seed = random.SystemRandom().getrandbits(64)
 
         def change(tx: MailWrites, waking: "OpenChange | None" = None) -> Any:
             if caller.claim is not None:
                 tx.refuse_stale(caller.claim)
             lock_projects_of(tx, command)
-            context = self.context(tx, caller, loaded, waking, recognition)
+            context = self.context(tx, caller, loaded, waking, recognition, seed)
             if caller.agent_token is not None:
                 refuse_unknown_token(context)
             if place is None:

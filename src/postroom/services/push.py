@@ -234,7 +234,9 @@ class PushNotifier:
         await self._store.write(lambda tx: tx.push.drop([subscription_id]))
 
     async def test(self, subscription_id: str) -> None:
-        """Send a test notification to a browser, at most one in 10 seconds."""
+        """Send a test notification, at most one in 10 seconds; do nothing without a subscription."""
+        if await self._store.read(lambda tx: tx.push.subscription(subscription_id)) is None:
+            return
         number = self._clock.now() // _TEST_MS
         await self._store.write(lambda tx: _enqueue(tx, [(subscription_id, f"{_TEST}/{number}", "show")]))
 
@@ -279,7 +281,7 @@ class PushNotifier:
             try:
                 has_any = await self.round()
             except PostroomError as error:
-                _LOG.warning("push.put_off", reason=error.describe())
+                _LOG.warning("push.round_failed", reason=error.describe())
             rest_ms = min(_REST * (loop.time() - began) * 1_000, milliseconds(POLL_WITHOUT))
             await self._timer.sleep(int(rest_ms))
 
@@ -318,9 +320,8 @@ class PushNotifier:
             known.add((notice.subscription_id, notice.item))
             if notice.closed_at is None and notice.subscription_id in open_items:
                 open_items[notice.subscription_id].add(notice.item)
-        still = {
-            item: self._is_open(tx, item) for items in open_items.values() for item in items if item != _MORE
-        }
+        shown_items = set[str]().union(*open_items.values()) - {_MORE}
+        still = {item: self._is_open(tx, item) for item in shown_items}
         for one, items in open_items.items():
             closed = {item for item in items if not still.get(item, True)}
             items -= closed

@@ -114,7 +114,8 @@ class EventTables(Tables):
         Nothing is read before the write, because the caller needs neither the event's number nor an earlier
         event.
         """
-        options, answer, event_id = draft.options, with_answer(ended_run), self._event_id()
+        options, answer, now = draft.options, with_answer(ended_run), self._now()
+        event_id = f"evt_{now:012x}{self._new_id()[:20]}"  # the index of ids grows at its end
         rest = None if answer is None else without_answer(draft.payload, answer)
         scopes = tuple(map(attrgetter("key"), draft.scopes))
         thread, run = scopes
@@ -126,7 +127,7 @@ class EventTables(Tables):
             "run_name": encode(run),
             "event_kind": draft.event_kind,
             "payload": encode(draft.payload if rest is None else rest),
-            "created_at": self._now(),
+            "created_at": now,
             "causation_id": draft.causation_id,
             "correlation_id": draft.correlation_id,
             "origin": draft.origin,
@@ -150,7 +151,7 @@ class EventTables(Tables):
         """
         values = {
             "scope": scope,
-            "event_id": self._event_id(),
+            "event_id": f"evt_{at:012x}{self._new_id()[:20]}",
             "event_kind": kind,
             "payload": encode(payload),
             "created_at": at,
@@ -159,10 +160,6 @@ class EventTables(Tables):
         self._sql.run("events.note", values)
         self._sql.run("events.place_next", values)
         self._tell(scope)
-
-    def _event_id(self) -> str:
-        """Return an id that begins with the time, so that the index of ids grows at its end."""
-        return f"evt_{self._now():012x}{self._new_id()[:20]}"
 
     def write(self, new: Sequence[tuple[WrittenEvent, CanonicalEvent]]) -> None:
         """Write the new events, and notify the listeners of their scopes."""
