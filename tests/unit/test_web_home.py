@@ -445,8 +445,9 @@ async def test_the_digest_of_a_project_tells_what_the_tool_tells(room: WorkRoom)
     assert link is not None
     page = (await browser.get(html.unescape(link[1]))).text
     for words in (
-        "Ash</bdi> asks",
-        "Run of <bdi>Fay",
+        "Ash asks a person (question ",
+        "A run of Fay failed: &#34;",
+        "the key is not known",
         "Sweep the yard",
         "Count the bees",
         "1 waiting",

@@ -11,23 +11,19 @@ from postroom.cli import content, show
 from postroom.cli.call import shows
 from postroom.cli.client import Server
 from postroom.cli.content import save_file
-from postroom.cli.help_text import examples
+from postroom.cli.help_text import command_group
 from postroom.cli.options import HERE, Acting, AsJson, Key, Project, completed, project_key
 from postroom.contracts.choices import Importance
 from postroom.contracts.errors import InvalidArgument, UnknownMessage, UnknownThread
 
-app = typer.Typer(
-    help="Send, read and find messages.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    epilog=examples(
-        "mail send --as Ada --to Ben -s Lights 'On the north pier?'",
-        "mail inbox --as Ben --unread",
-        "mail read latest --as Ben",
-        "mail reply 1 --as Ben Yes.",
-        "mail thread msg-1",
-        "mail save 1 --as Ben --to ~/inbox",
-    ),
+app = command_group(
+    "Send, read and find messages.",
+    "mail send --as Ada --to Ben -s Lights 'On the north pier?'",
+    "mail inbox --as Ben --unread",
+    "mail read latest --as Ben",
+    "mail reply 1 --as Ben Yes.",
+    "mail thread msg-1",
+    "mail save 1 --as Ben --to ~/inbox",
 )
 
 Text = Annotated[
@@ -287,7 +283,7 @@ def ack(
     )
 
 
-@shows(app, "search_messages", takes_data_dir=False)
+@shows(app, "search_messages")
 def _(found: dict[str, Any]) -> str:
     from postroom.mail.query import parse_query
 
