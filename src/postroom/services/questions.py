@@ -194,9 +194,9 @@ class QuestionService:
         )
         return {"number": question.number, "snoozed_until": iso(until) if for_ms else None}
 
-    async def note_shown(self, questions: Iterable[OpenQuestion], where: str) -> None:
-        """Record that questions were shown at a place; see `SurfaceRecords.note`."""
-        await self._surfaces.note([(one.run_id, one.number) for one in questions], where)
+    async def note_shown(self, questions: Iterable[tuple[str, str]], where: str) -> None:
+        """Record that questions, each with its run and its number, were shown at a place."""
+        await self._surfaces.note(questions, where)
 
     async def show(self, number: str) -> QuestionRecord:
         """Return the record of a question. A unique prefix of its number is enough.
