@@ -76,6 +76,8 @@ def _takes(one: dict[str, Any]) -> str:
             taken = " ".join(f"{name}=..." for name in one["form"]["properties"])
         case _:
             taken = "yes | no"
+    if one["action"]:
+        taken += f" to exactly this: {one['action']}"
     who = "".join(f", from {name.removeprefix('human:')}" for name in one["to"])
     return taken + who + "".join(f", not from {name.removeprefix('human:')}" for name in one["not_by"])
 

@@ -553,7 +553,8 @@ class Commands:
             return f"{shown}\n{wording.OPERATORS_CHOOSE}"
         values = [(name, f"model {name}") for name in (*names, DEFAULT_AGENT)]
         buttons = [Button(label=name, value=value) for name, value in values if is_button_value(value)]
-        return Card(text=shown, buttons=tuple(buttons))
+        typed = [f"/{value}" for _, value in values if not is_button_value(value)]
+        return Card(text="\n".join([shown, *typed]), buttons=tuple(buttons))
 
     # Parts of the commands.
 

@@ -151,18 +151,14 @@ def form_of(body: dict[str, Json], attachment: Attachment, data: bytes) -> list[
 
 
 def components_of(card: Card) -> list[Json] | None:
-    """Return a card's buttons in rows; None if Discord cannot show all of them."""
+    """Return a card's buttons in rows; None if Discord cannot show all of them with their whole labels."""
     if len(card.buttons) > BUTTONS_A_ROW * ROWS or any(
-        len(button.value) > MAX_VALUE_LENGTH for button in card.buttons
+        len(button.value) > MAX_VALUE_LENGTH or len(button.label) > MAX_LABEL_LENGTH
+        for button in card.buttons
     ):
         return None
     shown: Sequence[Json] = [
-        {
-            "type": 2,
-            "style": 2,
-            "label": button.label[:MAX_LABEL_LENGTH] or "\u200b",
-            "custom_id": button.value,
-        }
+        {"type": 2, "style": 2, "label": button.label or "\u200b", "custom_id": button.value}
         for button in card.buttons
     ]
     rows = range(0, len(shown), BUTTONS_A_ROW)
