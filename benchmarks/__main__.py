@@ -26,6 +26,7 @@ ALL = (
     "globs",
     "archive",
     "flatness",
+    "catching_up",
     "dispatch_store",
     "dispatch_mailbox",
     "enqueue_many",

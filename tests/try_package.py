@@ -21,9 +21,9 @@ MODULES = {
     "postgres": ["postroom.stores.postgres.engine"],
     "openai": ["postroom.runtime.openai_endpoint"],
     "telegram": ["postroom.gateway.platforms.telegram_api"],
-    "slack": ["postroom.gateway.platforms.slack_api", "postroom.gateway.platforms.slack_socket"],
+    "slack": ["websockets", "postroom.gateway.platforms.slack_library"],
     "discord": ["discord.gateway", "postroom.gateway.platforms.discord_library"],
-    "matrix": ["httpx2", "postroom.gateway.platforms.matrix_http"],
+    "matrix": ["httpx2", "postroom.gateway.platforms.matrix"],
     "otel": ["postroom.app.otel"],
 }
 """The modules that each extra must make importable."""

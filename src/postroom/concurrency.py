@@ -51,7 +51,7 @@ class Tasks:
             raise RuntimeError(f"{self._owner} is closed")
         task = asyncio.get_running_loop().create_task(work, name=f"{self._owner}: {name}")
         self._running.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._on_task_end)
         return task
 
     async def complete(self, work: Coroutine[Any, Any, T], *, name: str) -> T:
@@ -108,9 +108,9 @@ class Tasks:
             self._running.discard(task)
             _LOG.warning("caller.gone", task=task.get_name(), reason=error.describe())
         else:
-            self._ended(task)
+            self._on_task_end(task)
 
-    def _ended(self, task: "asyncio.Task[Any]") -> None:
+    def _on_task_end(self, task: "asyncio.Task[Any]") -> None:
         self._running.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             _LOG.error("task.failed", task=task.get_name(), exc_info=error)

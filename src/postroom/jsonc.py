@@ -228,7 +228,7 @@ class _Reader:
         children: list[Child] = []
         tail = self.at
         while True:
-            tail = self._skipped(tail)
+            tail = self._skip_comments(tail)
             if self._text.startswith(closing, self.at):
                 break
             if children and children[-1].comma is None:
@@ -238,7 +238,7 @@ class _Reader:
         self.at += 1
         return tuple(children), tail
 
-    def _skipped(self, tail: int) -> int:
+    def _skip_comments(self, tail: int) -> int:
         """Skip whitespace and comments; return where the last comment ends, or `tail` if there is none."""
         begin = self.at
         self.skip()

@@ -161,7 +161,7 @@ class Leases:
         async with self._renewing:
             asked_at, names, before = self._store.clock.now(), frozenset(self._wanted), set(self._held)
             try:
-                await self._look_for_gone()
+                await self._find_ended_servers()
                 fences = await self._store.write(partial(self._taken, names=names), key=LEASES)
             except StoreError as error:
                 _LOG.warning("leases.not_renewed", reason=error.describe())
@@ -185,7 +185,7 @@ class Leases:
         is_over = lease.until + milliseconds(_SERVERS_KEPT) <= now
         return lease.name.startswith(SERVER) and (is_over or lease.holder in self.gone)
 
-    async def _look_for_gone(self) -> None:
+    async def _find_ended_servers(self) -> None:
         """Find servers that have certainly ended, but whose leases have not expired yet."""
         leases = await self._store.read(lambda tx: tx.leases.listed())
         others = {

@@ -139,7 +139,9 @@ def to_html(
         PARSER.renderer.render(_deep_ones_scroll(tokens), PARSER.options, env),
         tags=_TAGS,
         attributes={"a": {"href", "title"}, "ol": {"start"}, "img": {"src", "alt"}, "pre": {"data-language"}},
-        attribute_filter=lambda tag, attribute, value: _kept(tag, attribute, value, pictures, references),
+        attribute_filter=lambda tag, attribute, value: _allowed_attribute(
+            tag, attribute, value, pictures, references
+        ),
         allowed_classes=_CLASSES,
         tag_attribute_values={tag: {"dir": {"auto"}} for tag in ("ul", "ol", "blockquote")},
         set_tag_attribute_values=_SCROLLED,
@@ -331,7 +333,9 @@ def _mark_task(item: Token, inline: Token) -> None:
         item.attrs["class"] = "task"
 
 
-def _kept(tag: str, attribute: str, value: str, pictures: Pictures, references: References) -> str | None:
+def _allowed_attribute(
+    tag: str, attribute: str, value: str, pictures: Pictures, references: References
+) -> str | None:
     if attribute == "href" and not (value.lower().startswith(_SCHEMES) or value in references.values()):
         return None
     if attribute == "src" and value not in pictures.values():

@@ -150,7 +150,7 @@ class Relay(EffectPerformer):
                         async with asyncio.timeout(QUIET.total_seconds()):
                             await stopping.wait()
                     await news.wait(POLL)
-                self._begin_gathered()
+                self._start_batches()
                 async with asyncio.timeout(GRACE.total_seconds()):
                     await self._tasks.settled()
             except TimeoutError:
@@ -189,9 +189,9 @@ class Relay(EffectPerformer):
                 self._gathered[place].append(row)
             else:
                 self._gathered[place] = [row]
-                asyncio.get_running_loop().call_later(GATHERING.total_seconds(), self._begin_gathered, place)
+                asyncio.get_running_loop().call_later(GATHERING.total_seconds(), self._start_batches, place)
 
-    def _begin_gathered(self, *places: Place) -> None:
+    def _start_batches(self, *places: Place) -> None:
         """Start the batches of these targets, or of all targets.
 
         A target whose batch is in progress starts later.
@@ -226,7 +226,7 @@ class Relay(EffectPerformer):
         """
         before = self._performed
         while await self._round(gathers=False) or self._tokens or self._gathered:
-            self._begin_gathered()
+            self._start_batches()
             await self._tasks.settled()
         return self._performed - before
 
@@ -237,7 +237,7 @@ class Relay(EffectPerformer):
             StoreError: The outbox could not be read.
         """
         while await self._round() or any(place[0] == kind for place in (*self._under_way, *self._gathered)):
-            self._begin_gathered()
+            self._start_batches()
             await self._tasks.settled()
 
     async def _surviving(self, work: Callable[[], Awaitable[int]]) -> int:
@@ -343,7 +343,7 @@ class Relay(EffectPerformer):
             if is_looked_for or place in self._came_meanwhile:
                 self.hint()
             self._came_meanwhile.discard(place)
-            self._begin_gathered(place)
+            self._start_batches(place)
 
     async def _perform(self, place: Place, handler: Handler, rows: Sequence[OutboxMessage]) -> bool:
         """Perform effects together and write their outcome; return whether they were performed."""
@@ -383,11 +383,11 @@ class Relay(EffectPerformer):
             tx.lock(*sorted({lock, *(also.locks if also else ())}))
             if also is not None:
                 also.change(tx)
-            return _written(tx, rows, tokens, outcome, rest)
+            return _write_outcome(tx, rows, tokens, outcome, rest)
 
         def change_again(tx: Transaction) -> int:
             tx.lock(lock)
-            return _written(tx, rows, renewed, outcome, rest)
+            return _write_outcome(tx, rows, renewed, outcome, rest)
 
         done = await self._store.write(change, key=lock)
         if done < len(ids):
@@ -418,7 +418,7 @@ class Relay(EffectPerformer):
         return rest
 
 
-def _written(
+def _write_outcome(
     tx: Transaction, rows: Sequence[OutboxMessage], tokens: Sequence[str], outcome: Outcome, rest: int
 ) -> int:
     """Write the outcome of effects; return how many were written.

@@ -31,16 +31,16 @@ def denied(path: Path, wanted: int) -> Denied | None:
         try:
             value = item.stat()
         except FileNotFoundError:
-            return None if above is None else _blamed(above, above.stat(), wanted, is_way=False)
+            return None if above is None else _denied_because(above, above.stat(), wanted, is_way=False)
         except OSError:
             return None
-        if denied := _blamed(item, value, wanted, is_way=item != path):
+        if denied := _denied_because(item, value, wanted, is_way=item != path):
             return denied
         above = item
     return None
 
 
-def _blamed(path: Path, found: os.stat_result, wanted: int, *, is_way: bool) -> Denied | None:
+def _denied_because(path: Path, found: os.stat_result, wanted: int, *, is_way: bool) -> Denied | None:
     is_folder = stat.S_ISDIR(found.st_mode)
     need = os.X_OK if is_way else wanted | (os.X_OK if is_folder else 0)
     if os.access(path, need, effective_ids=os.access in os.supports_effective_ids):

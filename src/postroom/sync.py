@@ -144,7 +144,7 @@ class _Twin:
         return repr(self._twin)
 
 
-def _waited(
+def _waiting_method(
     method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[Any, P], T]:
     @wraps(method)
@@ -164,7 +164,7 @@ def _handle(
     return call
 
 
-def _iterated(
+def _iterating_method(
     method: Callable[Concatenate[Any, P], Any],
 ) -> Callable[Concatenate[Any, P], Iterator[RunEvent]]:
     @wraps(method)
@@ -200,10 +200,10 @@ class RunHandle(_Twin):
         """Return the answer of the run."""
         return self._call(self._twin.result(timeout=timeout, type=type))
 
-    status = _waited(embedded.RunHandle.status)
-    cancel = _waited(embedded.RunHandle.cancel)
-    answer = _waited(embedded.RunHandle.answer)
-    events = _iterated(embedded.RunHandle.events)
+    status = _waiting_method(embedded.RunHandle.status)
+    cancel = _waiting_method(embedded.RunHandle.cancel)
+    answer = _waiting_method(embedded.RunHandle.answer)
+    events = _iterating_method(embedded.RunHandle.events)
 
 
 class _Operators(_Twin):
@@ -309,9 +309,9 @@ class Mailbox(_Twin):
         """Schedules, which enqueue work repeatedly."""
         return _Operators(self._loop, self._twin.schedules)
 
-    stream = _iterated(embedded.Mailbox.stream)
+    stream = _iterating_method(embedded.Mailbox.stream)
     handle = _handle(embedded.Mailbox.handle)
-    cancel = _waited(embedded.Mailbox.cancel)
+    cancel = _waiting_method(embedded.Mailbox.cancel)
 
 
 class Run(_Twin):
@@ -353,7 +353,7 @@ class Run(_Twin):
 
         async def here(*args: object, **kwargs: object) -> object:
             done = asyncio.get_running_loop().create_future()
-            jobs.put(partial(_settled, self._loop, done, partial(function, *args, **kwargs)))
+            jobs.put(partial(_settle, self._loop, done, partial(function, *args, **kwargs)))
             return await done
 
         is_plain = callable(function) and not inspect.iscoroutinefunction(function)
@@ -365,11 +365,11 @@ class Run(_Twin):
         """Add to the usage of the run."""
         self._twin.used(input_tokens=input_tokens, output_tokens=output_tokens, cost_micros=cost_micros)
 
-    history = _waited(embedded.Run.history)
-    ask = _waited(embedded.Run.ask)
-    sleep = _waited(embedded.Run.sleep)
-    stream = _waited(embedded.Run.stream)
-    log = _waited(embedded.Run.log)  # type: ignore[arg-type] # its facts may have any name
+    history = _waiting_method(embedded.Run.history)
+    ask = _waiting_method(embedded.Run.ask)
+    sleep = _waiting_method(embedded.Run.sleep)
+    stream = _waiting_method(embedded.Run.stream)
+    log = _waiting_method(embedded.Run.log)  # type: ignore[arg-type] # its facts may have any name
 
     def _call(self, work: Coroutine[Any, Any, T]) -> T:
         try:
@@ -394,7 +394,7 @@ def _as_coroutine(loop: _Loop, work: Any) -> Any:
 
     async def on_a_thread(twin: embedded.Run) -> object:
         run, done = Run(loop, twin), unreported(asyncio.get_running_loop().create_future())
-        call = partial(_settled, loop, done, partial(work, run))
+        call = partial(_settle, loop, done, partial(work, run))
         threading.Thread(target=call, name=f"postroom-run {run.id}", daemon=True).start()
         try:
             return await asyncio.shield(done)
@@ -409,7 +409,7 @@ def _as_coroutine(loop: _Loop, work: Any) -> Any:
     return on_a_thread
 
 
-def _settled(loop: _Loop, future: "asyncio.Future[object]", call: Callable[[], object]) -> None:
+def _settle(loop: _Loop, future: "asyncio.Future[object]", call: Callable[[], object]) -> None:
     """Call a function on this thread, and pass its result to a future of the loop."""
     try:
         settle = partial(future.set_result, call())

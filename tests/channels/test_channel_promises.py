@@ -48,7 +48,7 @@ from postroom.contracts.errors import MissingExtra, StoreUnavailable
 from postroom.contracts.executor import AgentRunResult
 from postroom.contracts.inference import CallerRequest
 from postroom.contracts.messages import STOPPED_MARK
-from postroom.contracts.questions import Given, person
+from postroom.contracts.questions import Asked, Given, asked_for, person
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import (
@@ -439,6 +439,24 @@ def asking(agent: Agent, tickets: int = 1) -> None:
     agent.act = act
 
 
+def choosing(agent: Agent, asks: Asked) -> None:
+    """Make the agent ask such a question before it answers."""
+
+    async def act(activation: Any, sink: Any) -> Any:
+        if activation.decisions:
+            [(_, resume)] = activation.decisions
+            return AgentRunResult(run_id=activation.run_id, response=f"chosen: {resume.reason}")
+        ticket = RunWaitingTicket(
+            ticket_id="t1", tool_call_id="c1", tool_name="ask", reason="Which?", asked=asks
+        )
+        waiting = RunWaitingState(reason=WaitingReason.USER_INPUT, tickets=(ticket,))
+        return AgentRunResult(
+            run_id=activation.run_id, termination=TerminationReason.suspended(), waiting=waiting
+        )
+
+    agent.act = act
+
+
 async def card_of(stage: Stage, tool: str = "delete0") -> Shown:
     await stage.until(lambda: any(tool in one.text for one in stage.driver.shown()))
     return next(one for one in stage.driver.shown() if tool in one.text)
@@ -485,6 +503,66 @@ async def test_a_model_is_chosen_by_a_button_and_holds_for_that_chat(stage) -> N
     asked = CallerRequest.of(stage.agent.activations[-1].messages[-1])
     assert asked.overrides is not None
     assert asked.overrides.upstream_model == "large"
+
+
+async def test_a_model_without_a_button_is_named_with_the_command_that_chooses_it(stage) -> None:
+    names = (*(f"model-{number:02}" for number in range(30)), "m" * 70)
+    await stage.start(models={None: names})
+    await stage.driver.command("/model")
+    card = await card_of(stage, "model: as the agent's")
+    labels = [label for label, _ in card.buttons]
+    assert f"/model {'m' * 70}" in card.text
+    assert all(name in labels or f"{name}: /model {name}" in card.text for name in names[:-1])
+    assert labels in ([], [*names[:-1], "default"])
+    await stage.driver.command(f"/model {names[-1]}")
+    await stage.driver.say("hello")
+    await stage.until(stage.shows("re: hello"))
+    asked = CallerRequest.of(stage.agent.activations[-1].messages[-1])
+    assert asked.overrides is not None
+    assert asked.overrides.upstream_model == names[-1]
+
+
+async def test_each_of_twenty_long_choices_can_be_chosen_and_comes_whole(stage) -> None:
+    choices = [f"{number:02} {'é' * 57}" for number in range(20)]
+    choosing(stage.agent, asked_for(choices=choices))
+    await stage.start()
+    await stage.driver.say("which")
+    card = await card_of(stage, "Which?")
+    if not stage.lacks("buttons"):
+        assert [label for label, _ in card.buttons] == choices
+    await answer(stage, card, choices[-1])
+    await stage.until(stage.shows(f"chosen: {choices[-1]}"))
+
+
+async def test_of_several_presses_of_choices_the_first_counts(stage) -> None:
+    choosing(stage.agent, asked_for(choices=["EUR", "USD"]))
+    await stage.start()
+    await stage.driver.say("which")
+    card = await card_of(stage, "Which?")
+    for label in ("USD", "USD", "EUR"):
+        await answer(stage, card, label)
+    await stage.until(stage.shows("chosen: USD"))
+    if not stage.lacks("edits"):
+        await stage.until(
+            lambda: (found := now(stage, card)) is not None and "Answered: USD by" in found.text
+        )
+    await answer(stage, card, "EUR")  # after the answer
+    await stage.driver.say("and then")
+    await stage.until(lambda: len(stage.agent.read) >= 2)
+    assert stage.texts().count("chosen: USD") == 1
+    assert "chosen: EUR" not in stage.texts()
+
+
+async def test_a_choice_of_somebody_whom_the_question_does_not_name_leaves_it_open(stage) -> None:
+    choosing(stage.agent, replace(asked_for(choices=["EUR", "USD"]), to=("human:Somebody",)))
+    await stage.start()
+    await stage.driver.say("which")
+    card = await card_of(stage, "From Somebody.")
+    await answer(stage, card, "USD")
+    await stage.pass_time(2)
+    [run] = await stage.room.runs.threads.list_runs(RunQuery(statuses=(RunStatus.WAITING,)))
+    assert run.answered == ()
+    assert now(stage, card).buttons == card.buttons  # type: ignore[union-attr]  # seen just now
 
 
 @on(TelegramDriver)

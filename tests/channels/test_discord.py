@@ -1022,7 +1022,7 @@ async def test_a_message_is_marked_as_seen_until_the_mark_is_taken_back(adapter,
 
 
 async def test_a_card_has_buttons_until_it_is_answered(fake, inbox, clock) -> None:
-    card = Card(text="May I?", buttons=tuple(Button(label=f"{n}" * 90, value=f"v{n}") for n in range(7)))
+    card = Card(text="May I?", buttons=tuple(Button(label=f"{n}" * 80, value=f"v{n}") for n in range(7)))
     async with connected(fake, inbox, clock) as adapter:
         sent = await adapter.send_card(DIRECT, card)
         rows = fake.said[0]["components"]
@@ -1035,6 +1035,11 @@ async def test_a_card_has_buttons_until_it_is_answered(fake, inbox, clock) -> No
         many = Card(text="Which?", buttons=tuple(Button(label=str(n), value=f"v{n}") for n in range(26)))
         assert (await adapter.send_card(DIRECT, many)).success
         assert "25: /v25" in fake.said[1]["content"]
+        alike = Card(
+            text="Which?", buttons=tuple(Button(label=f"{'l' * 80}{n}", value=f"v{n}") for n in range(2))
+        )
+        assert (await adapter.send_card(DIRECT, alike)).success
+        assert f"{'l' * 80}1: /v1" in fake.said[2]["content"], "labels that were cut would look the same"
         assert (await adapter.send_card(DIRECT, Card(text="x" * 2_001))).error_kind is SendErrorKind.TOO_LONG
 
 

@@ -880,7 +880,7 @@ async def test_a_card_has_buttons_until_it_is_answered(adapter, fake) -> None:
 
 
 async def test_a_large_card_is_cut_into_sections_and_rows(adapter, fake) -> None:
-    buttons = tuple(Button(label="l" * 200, value=f"v{number}") for number in range(30))
+    buttons = tuple(Button(label="l" * 75, value=f"v{number}") for number in range(30))
     sent = await adapter.send_card(CHANNEL, Card(text="&" * 2_000 + "\n" + "b" * 100, buttons=buttons))
     blocks = fake.posted[sent.message_id or ""]["blocks"]
     texts = [block["text"]["text"] for block in blocks if block["type"] == "section"]
@@ -888,6 +888,11 @@ async def test_a_large_card_is_cut_into_sections_and_rows(adapter, fake) -> None
     assert all(len(text) <= 3_000 and not text.startswith("amp;") for text in texts)
     assert [len(block["elements"]) for block in blocks if block["type"] == "actions"] == [25, 5]
     assert len(blocks[-1]["elements"][0]["text"]["text"]) == 75
+    alike = (Button(label=f"{'l' * 75}{number}", value=f"v{number}") for number in range(2))
+    sent = await adapter.send_card(CHANNEL, Card(text="Which?", buttons=tuple(alike)))
+    shown = fake.posted[sent.message_id or ""]
+    assert f"{'l' * 75}1: /v1" in str(shown), "labels that were cut would look the same"
+    assert "actions" not in str(shown)
 
 
 async def test_where_buttons_are_refused_the_text_says_what_to_answer(adapter, fake) -> None:

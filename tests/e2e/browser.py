@@ -105,6 +105,14 @@ class Browser:
         """Speak to another tab from now on."""
         self._session = tab
 
+    def frame(self) -> str:
+        """Attach to the sandboxed frame that the page shows; return its name, for `go_to`."""
+        tab, self._session = self._session, None
+        [frame] = [one for one in self.ask("Target.getTargets")["targetInfos"] if one["type"] == "iframe"]
+        session = self.ask("Target.attachToTarget", targetId=frame["targetId"], flatten=True)["sessionId"]
+        self._session = tab
+        return str(session)
+
     def permit_notifications(self, origin: str) -> None:
         """Answer yes when pages of an origin ask for permission to notify."""
         tab, self._session = self._session, None

@@ -161,12 +161,13 @@ def test_take_back_leads_back_to_the_inbox_and_disappears_after_its_time(
     assert not browser.complaints()
 
 
-def test_a_long_action_without_spaces_is_wrapped_on_a_phone(
+def test_a_long_action_and_a_long_choice_without_spaces_are_wrapped_on_a_phone(
     server: RunningServer, browser: Browser, tmp_path: Path
 ) -> None:
     folder, action = tmp_path / "yard", "x" * 54
     slug = ask(server, folder)
-    asker = ASKER.replace("Ada", "Ann").replace('"question"', f'"action": "{action}", "question"')
+    more = f'"action": "{action}", "choices": ["{"y" * 60}", "EUR"], "question"'
+    asker = ASKER.replace("Ada", "Ann").replace('"question"', more)
     agent(server, folder, "Ann", [sys.executable, "-c", asker])
     with server.line() as line:
         said = {"project_key": str(folder), "sender_name": "Bo", "subject": "Wall", "body_md": "up"}
@@ -175,6 +176,7 @@ def test_a_long_action_without_spaces_is_wrapped_on_a_phone(
     for place in ("/", f"/p/{slug}", f"/p/{slug}/questions"):
         browser.open(f"{server.url}{place}", width=390)
         becomes(browser, "!!document.querySelector('pre[aria-label=Action]')")
+        becomes(browser, "document.querySelectorAll('.choices button[name=answer]').length", 4)
         assert browser.see("document.documentElement.scrollWidth") <= 390, place
     assert not browser.complaints()
 

@@ -45,7 +45,7 @@ BROAD_EXCEPTS = {
     "postroom/dispatch/completion.py:_told_by": "an exception of foreign code that cannot tell its text: the kind is told",
     "postroom/embedded/running.py:Run._tried": "a step is the program's own code: its last failure is raised",
     "postroom/sync.py:_Loop.run.on_thread": "hands the end of the event loop to the thread that waits for it",
-    "postroom/sync.py:_settled": "hands whatever a program's function raised to the run that waits for it",
+    "postroom/sync.py:_settle": "hands whatever a program's function raised to the run that waits for it",
 }
 """Where an `except` catches everything and does not raise it again, and what it does instead."""
 Function = ast.FunctionDef | ast.AsyncFunctionDef

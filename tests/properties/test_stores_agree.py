@@ -184,7 +184,7 @@ nudges = st.builds(Nudges, held_seq=st.integers(0, 4), notified_at=st.integers(0
 file_views = st.builds(
     FileView,
     file=words,
-    agent_id=st.integers(1, 2),
+    viewer_id=st.integers(1, 2),
     seen_blob=st.sampled_from(["", "hook", "gone"]),
     written_at=instants,
     changed_by=st.none() | ids,
@@ -266,8 +266,8 @@ messages = (
     | step("purge_client_sessions", before=instants, limit=limits)
     | step("set_nudges", agent_id=ids, nudges=nudges)
     | step("put_file_view", view=file_views)
-    | step("note_file_change", file=words, blob=words, agent_id=ids, now=instants)
-    | step("mark_file_views_told", agent_id=ids)
+    | step("note_file_change", file=words, blob=words, viewer_id=ids, now=instants, since=instants)
+    | step("mark_file_views_told", viewer_id=ids)
     | step("purge_file_views", before=instants, limit=limits)
     | step("insert_blob", sha256=hashes, content=st.binary(max_size=4))
     | step("insert_attachment", message_id=ids, attachment=attachments)
@@ -356,8 +356,8 @@ looks = (
     | step("directed_unread", agent_id=ids, limit=st.integers(1, 3))
     | step("client_session", client=words, session_id=words)
     | step("nudges", agent_id=ids)
-    | step("file_views", files=st.lists(words, max_size=2))
-    | step("due_file_views", agent_id=ids, limit=limits)
+    | step("file_views", files=st.lists(words, max_size=2), viewer_id=ids)
+    | step("due_file_views", viewer_id=ids, limit=limits)
     | step("attachments", message_ids=some)
     | step("thread", project_id=st.integers(1, 2), thread_id=thread_names, limit=limits, after=places)
     | step("thread_tail", project_id=st.integers(1, 2), thread_id=thread_names, limit=limits)

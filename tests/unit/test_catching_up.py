@@ -1,11 +1,13 @@
 """`catch_up`: the events of a project since a cursor, for a caller that was absent."""
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 from mail_room import HARBOR, SHORE, Room, room_in_memory
 from postroom.contracts.errors import CursorAhead, CursorExpired, InvalidArgument
 from postroom.contracts.runs import Usage
+from postroom.contracts.waking import AskedQuestion, MessageRun
 from postroom.mail.catching_up import MAX_ENTRIES_READ
 from postroom.mail.context import Caller, token_hash
 from postroom.stores.mail.access import MailWrites
@@ -141,3 +143,84 @@ async def test_a_wrong_cursor_is_refused(room: Room) -> None:
     await room.refused(InvalidArgument, "catch_up", hours=0)
     await room.open(project=SHORE)
     assert (await caught_up(room, project_key=SHORE))["events"] == 4
+
+
+def said(found: dict[str, Any], about: str) -> list[str]:
+    return [one["text"] for one in found["sentences"] if one["about"] == about]
+
+
+async def test_it_says_in_sentences_what_was_asked_decided_done_failed_and_changed(room: Room) -> None:
+    await room.open()
+    for title in ("Light the pier", "Paint", "Dig", "Check"):
+        acceptance = "person" if title == "Check" else ""
+        await room.call("add_task", agent_name="Ada", title=title, acceptance=acceptance)
+    await room.call("claim_task", agent_name="Ben", task_id=1)
+    await room.call("done_task", agent_name="Ben", task_id=1, epoch=1, commit="4f2a", message="It burns.")
+    await room.call("claim_task", agent_name="Ben", task_id=2)
+    await room.call("update_task", agent_name="Ben", task_id=2, epoch=1, state="blocked", reason="no paint")
+    await room.call("claim_task", agent_name="Cyd", task_id=3)
+    await room.call("claim_task", agent_name="Ben", task_id=4)
+    await room.call("done_task", agent_name="Ben", task_id=4, epoch=1)
+    await room.call("add_note", agent_name="Ben", subject="Test command", text="Run make quick.")
+    await room.call("add_note", agent_name="Ada", subject="test command", text="Run make all.", replaces=[1])
+    await room.call("file_reservation_paths", agent_name="Ada", paths=["docs/plan.md"])
+    await room.send("Ada", "Ben", subject="Lights", thread_id="lights")
+    await room.store.write(lambda tx: tx.note_branches(1, ["pier"], into="main", commit="a" * 40, now=2))
+    found = await caught_up(room)
+    assert said(found, "asked") == [
+        'Ada added task 1 "Light the pier".',
+        'Ada added task 2 "Paint".',
+        'Ada added task 3 "Dig".',
+        'Ada added task 4 "Check".',
+        'Ben asks a person to accept task 4 "Check".',
+    ]
+    assert said(found, "decided") == [
+        'Ben added note 1 "Test command": "Run make quick.".',
+        'Ada added note 2 "test command": "Run make all.", in place of note 1.',
+    ]
+    assert said(found, "done") == [
+        'Ben finished task 1 "Light the pier"; commit "4f2a"; it says "It burns.".'
+    ]
+    assert said(found, "failed") == ['Ben blocked task 2 "Paint": "no paint".']
+    assert {
+        'Branch "pier" was merged into "main".',
+        'Cyd claimed task 3 "Dig".',
+        'Ada reserved "docs/plan.md" and still holds it.',
+    } <= set(said(found, "changed"))
+    assert 'Ada wrote a message about "Lights" (thread "lights").' in said(found, "said")
+    ids = {key for one in found["sentences"] for key in one}
+    assert {"task_id", "note_id", "thread_id", "message_id"} <= ids
+
+
+async def test_it_says_why_runs_failed_what_they_asked_and_what_they_used(room: Room) -> None:
+    await room.open()
+    message_id = await room.send("Ben", "Ada")
+
+    def work(tx: MailWrites) -> None:
+        for run_id in ("well", "badly", "asks"):
+            tx.begin_run(run_id, 1, 1)
+        tx.end_run("well", now=2, usage=Usage(input_tokens=900, output_tokens=100, cost_micros=20_000))
+        state = MessageRun(message_id=message_id, agent_id=1, run_id="badly", delivered_at=2)
+        tx.put_message_run(state)
+        tx.put_message_run(replace(state, ended_at=3, failure="no key is set"))
+        tx.end_run("badly", "failed", now=3)
+        tx.ask("asks", 1, AskedQuestion(id="q1", text="May I merge?"), 4)
+        tx.end_run("asks", "waiting", now=5, asked_at={"q1": 5})
+
+    await room.store.write(work)
+    found = await caught_up(room, after=0)
+    assert said(found, "asked") == ["Ada asks a person (question q1)."]
+    assert said(found, "done") == ["Ada ended 1 run well."]
+    assert said(found, "failed") == ['A run of Ada failed: "no key is set".']
+    assert said(found, "spent") == ["Runs used 1,000 tokens and 0.02 USD."]
+
+
+async def test_the_sentences_are_limited_and_quote_in_one_line_what_agents_wrote(room: Room) -> None:
+    await room.open()
+    for number in range(25):
+        await room.call("add_task", agent_name="Ada", title=f'{number} "quoted" ' + "x" * 150)
+    found = await caught_up(room)
+    asked = said(found, "asked")
+    assert (len(asked), asked[0]) == (11, "15 earlier ones are not listed.")
+    assert asked[1].startswith('Ada added task 16 "15 ')
+    assert all(len(one) < 260 and one.count('"') == 2 for one in asked[1:])

@@ -155,6 +155,13 @@ def test_a_question_is_not_put_off_by_a_text_that_is_no_duration(
     assert not fake.seen
 
 
+def test_lists_show_what_a_yes_permits(fake: FakePostroom, run: Run) -> None:
+    fake.admin["GET", "/admin/questions"] = lambda _: {"questions": [{**QUESTION, "action": "DROP\nTABLE a"}]}
+    fake.admin["GET", "/admin/runs/failed"] = lambda _: {"failed": []}
+    for command in (("questions", "list"), ("inbox",)):
+        assert "exactly this: DROP TABLE a" in run(*command).out, command
+
+
 def test_the_inbox_is_listed_in_pages(fake: FakePostroom, run: Run) -> None:
     asked = list[str]()
 
@@ -222,15 +229,12 @@ def test_catch_up_tells_what_happened_and_where_to_continue(fake: FakePostroom, 
         "events": 9,
         "skipped": 3,
         "next": 12,
-        "threads": [
-            {
-                "thread_id": "t",
-                "subject": "Li\nghts",
-                "messages": 2,
-                "newest_id": 4,
-                "senders": ["Ada", "Ben"],
-            }
+        "sentences": [
+            {"about": "asked", "text": 'Ada added task 3 "Li\nghts".', "at": "", "task_id": 3},
+            {"about": "asked", "text": "Ash asks a person (question q1).", "at": ""},
+            {"about": "said", "text": 'Ada and Ben wrote 2 messages about "Lights".', "at": ""},
         ],
+        "threads": [],
         "threads_in_all": 1,
         "questions": [{"question_id": "q1", "run_id": "r", "agent": "Ash", "at": ""}],
         "answered": 0,
@@ -243,13 +247,11 @@ def test_catch_up_tells_what_happened_and_where_to_continue(fake: FakePostroom, 
     assert run("catch-up", "--after", "3").out.splitlines() == [
         "Since 2026-11-26T09:00:00Z: 9 events.",
         "3 older events are not part of this summary.",
-        "Runs: 1 waiting, 2 succeeded. 1,200 tokens, 0.25 USD.",
-        "Tasks: 3 done.",
-        "Notes: 2 added.",
-        "  asks     q1  Ash",
-        "  reserved piers/**  Ben",
-        "Threads with new messages: 1.",
-        "  t  2  Li ghts  (Ada, Ben)",
+        "Asked:",
+        '  Ada added task 3 "Li ghts".',
+        "  Ash asks a person (question q1).",
+        "Messages:",
+        '  Ada and Ben wrote 2 messages about "Lights".',
         "Next time: postroom catch-up --after 12",
     ]
     assert fake.seen[-1].body["params"]["arguments"]["after"] == 3

@@ -4,11 +4,13 @@ Each hook is the real one, with the JSON of its client. It asks the real service
 """
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import os
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import timedelta
@@ -23,7 +25,7 @@ from mail_room import Room, a_room
 from postroom.cli import hook
 from postroom.cli.hook_files import LARGEST_COPY, LARGEST_FILE, Look
 from postroom.contracts.clients import EVENTS
-from postroom.contracts.waking import FileView
+from postroom.contracts.waking import FileView, agent_of_viewer, viewer
 from postroom.mail.context import Rules
 from postroom.services.hooks import VIEWS_KEPT, Hooks
 from postroom.stores.sqlite import SqliteStore
@@ -72,12 +74,16 @@ class Team:
         *,
         client: str = "claude",
         call: str = "",
+        shown: str = "additionalContext",
         **env: str,
     ) -> str:
-        """Run one hook of an agent's client and return the text for the model; `held: ` precedes a refusal."""
+        """Run one hook of an agent's client and return the text for the model; `held: ` precedes a refusal.
+
+        `shown` names another field of the answer, such as the text for the person.
+        """
         event = next(name for name, one in EVENTS[client].items() if one == kind)
-        cwd = env.pop("cwd", str(self.folder))
-        session = {"sessionId": f"s-{agent}"} if client == "copilot" else {"session_id": f"s-{agent}"}
+        cwd, number = env.pop("cwd", str(self.folder)), f"s-{env.pop('session', agent)}"
+        session = {"sessionId" if client == "copilot" else "session_id": number}
         names = ("toolName", "toolArgs") if client == "copilot" else ("tool_name", "tool_input")
         sent = {
             **session,
@@ -96,7 +102,7 @@ class Team:
         found = json.loads(raw) if raw else {}
         found = found.get("hookSpecificOutput", found)
         refusal = found.get("permissionDecisionReason") or found.get("reason")
-        return f"held: {refusal}" if refusal else str(found.get("additionalContext", ""))
+        return f"held: {refusal}" if refusal else str(found.get(shown, ""))
 
     async def use(
         self,
@@ -115,8 +121,8 @@ class Team:
         act()
         return await self.tell(agent, "tool", tool, given, client=client, **env)
 
-    async def read(self, agent: str, name: str = "a.py") -> str:
-        return await self.use(agent, "Read", {"file_path": str(self.folder / name)})
+    async def read(self, agent: str, name: str = "a.py", **env: str) -> str:
+        return await self.use(agent, "Read", {"file_path": str(self.folder / name)}, **env)
 
     async def write(self, agent: str, text: str | bytes, name: str = "a.py", **env: str) -> str:
         path = {"file_path": str(self.folder / name), **({"content": text} if isinstance(text, str) else {})}
@@ -320,6 +326,87 @@ async def test_a_change_that_was_reverted_is_not_told(make: Make) -> None:
     assert 'was changed by "Ada"' in await team.tell("Ben", "prompt")
     await team.run("Ada", "git checkout a.py", lambda: team.put("a.py", before))
     assert "held" not in await team.write("Ben", "ben\n")
+
+
+async def test_two_sessions_of_one_agent_have_each_read_what_they_have_read(make: Make) -> None:
+    team = await make()
+    other = {"session": "other"}
+    assert [await team.read("Ada"), await team.read("Ada", **other)] == ["", ""]
+    assert await team.write("Ada", "one\ntwo and a half\nthree\n") == ""
+    await team.read("Ada")
+    team.wait(5)
+    told = await team.tell("Ada", "prompt", **other)
+    assert 'was changed by another session of "Ada" 5 s ago, after you last read it.' in told
+    assert await team.tell("Ada", "prompt", **other) == "", "told once"
+    held = await team.write("Ada", "one\ntwo\nfour\n", **other)
+    assert held.startswith("held: ")
+    assert "+two and a half" in held
+    await team.read("Ada", **other)
+    told = await team.write("Ada", "one\ntwo and a half\nfour\n", **other)
+    assert 'Another session of "Ada" wrote "a.py" 5 s ago, too.' in told
+    assert "start_session" in told
+    assert (await team.write("Ada", "five\n")).startswith("held: ")
+    assert "another session" not in await team.tell("Ben", "prompt")
+
+
+async def test_sessions_of_two_clients_with_the_same_id_share_nothing(make: Make) -> None:
+    team = await make()
+    await team.read("Ada")
+    path = {"filePath": str(team.folder / "a.py")}
+    await team.use("Ada", "read", path, client="opencode")
+    await team.write("Ada", "ada\n")
+    assert (await team.use("Ada", "write", path, client="opencode")).startswith("held: ")
+
+
+async def test_a_revert_that_no_hook_reported_is_judged_by_the_file_as_it_is(make: Make) -> None:
+    team = await make()
+    before = (team.folder / "a.py").read_text()
+    for agent in ("Ada", "Ben"):
+        await team.read(agent)
+    await team.write("Ada", "ada\n")
+    team.put("a.py", before)  # as `git checkout` of a person does
+    assert await team.tell("Ben", "prompt") == ""
+    assert await team.run("Ben", "true") == ""
+    assert "held" not in await team.write("Ben", "ben\n")
+    await team.read("Ada")
+    team.put("a.py", "by a person\n")
+    assert (await team.write("Ada", "more\n")).startswith("held: "), (
+        "Ben's version is not the file's any more"
+    )
+    assert "no hook reported by whom" in await team.tell("Ben", "prompt")
+
+
+async def test_a_change_that_was_told_and_then_reverted_is_told_when_it_comes_again(make: Make) -> None:
+    team = await make()
+    before = (team.folder / "a.py").read_text()
+    for agent in ("Ada", "Ben"):
+        await team.read(agent)
+    for _ in range(2):
+        await team.write("Ada", "ada\n")
+        assert 'changed by "Ada"' in await team.tell("Ben", "prompt")
+        team.put("a.py", before)
+        assert await team.tell("Ben", "prompt") == ""
+        await team.read("Ada")
+
+
+async def test_a_change_that_keeps_the_time_and_the_size_of_a_file_is_seen(make: Make) -> None:
+    team = await make()
+    path = team.folder / "a.py"
+    await team.read("Ben")
+    times = path.stat().st_mtime_ns
+    path.write_text("ONE\ntwo\nthree\n")
+    os.utime(path, ns=(times, times))
+    assert "no hook reported by whom" in await team.tell("Ben", "prompt")
+    assert (await team.write("Ben", "mine\n")).startswith("held: ")
+
+
+async def test_a_read_of_the_new_version_ends_the_news_of_it(make: Make) -> None:
+    team = await make()
+    for agent in ("Ada", "Ben"):
+        await team.read(agent)
+    await team.write("Ada", "ada\n")
+    assert await team.read("Ben") == ""
+    assert await team.tell("Ben", "prompt") == ""
 
 
 async def test_a_change_that_no_hook_reported_is_told_as_such(make: Make) -> None:
@@ -668,18 +755,20 @@ async def test_an_agent_has_one_row_for_a_file_and_rows_expire(make: Make) -> No
             await team.read(agent)
             await team.write(agent, f"{agent} {number}\n")
     key = next(iter({view.file for view in await views(team, "a.py")}))
-    assert [view.agent_id for view in await views(team, "a.py")] == [1, 2]
+    assert [agent_of_viewer(view.viewer_id) for view in await views(team, "a.py")] == [1, 2]
     assert key.endswith(f":{team.folder / 'a.py'}")
     team.wait(VIEWS_KEPT / 1_000 + 1)
     team.put("b.py", "x\n")
     await team.read("Ben", "b.py")
-    assert await views(team, "a.py") == []
-    assert len(await views(team, "b.py")) == 1
+    assert [*await views(team, "a.py"), *await views(team, "a.py", "Ben")] == []
+    assert len(await views(team, "b.py", "Ben")) == 1
 
 
-async def views(team: Team, name: str) -> list[FileView]:
+async def views(team: Team, name: str, agent: str = "Ada") -> list[FileView]:
+    """Return what the store has about a file: the view of this agent's session, and those of writers."""
+    mine = viewer({"Ada": 1, "Ben": 2}[agent], f"session claude/s-{agent}")
     key = f"{socket.gethostname()}:{team.folder / name}"
-    return await team.room.store.read(lambda tx: tx.file_views([key]))
+    return await team.room.store.read(lambda tx: tx.file_views([key], viewer_id=mine))
 
 
 async def test_a_repeated_read_writes_nothing_to_the_store(make: Make) -> None:
@@ -689,6 +778,69 @@ async def test_a_repeated_read_writes_nothing_to_the_store(make: Make) -> None:
     team.wait(60)
     await team.read("Ada")
     assert await views(team, "a.py") == before
+
+
+@pytest.fixture
+def full_disk(tmp_path: Path) -> Iterator[Callable[[], None]]:
+    """Give what fills the disk under the data folder, a small file system of its own."""
+    home = tmp_path / "home"
+    home.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(home)]
+    if subprocess.run(command, capture_output=True, check=False, timeout=20).returncode:
+        pytest.skip("only root mounts a small file system")
+
+    def fill() -> None:
+        with contextlib.suppress(OSError), (home / "full").open("wb", buffering=0) as file:
+            while file.write(b"x" * 4096):
+                pass
+
+    yield fill
+    subprocess.run(["umount", str(home)], check=True, timeout=20)
+
+
+async def test_on_a_full_disk_writes_are_held_by_what_is_known_and_a_warning_says_so(
+    make: Make, full_disk: Callable[[], None]
+) -> None:
+    team = await make()
+    for agent in ("Ada", "Ben"):
+        await team.read(agent)
+    await asyncio.to_thread(full_disk)
+    path = {"file_path": str(team.folder / "a.py"), "content": "ada\n"}
+    warned = await team.tell("Ada", "edit", "Write", path, shown="systemMessage")
+    assert "hook-files cannot be written (No space left on device)" in warned
+    assert "POSTROOM_DATA_DIR" in warned
+    assert "cannot be written" not in await team.write("Ada", "ada\n"), "the model has nothing to do"
+    held = await team.write("Ben", "ben\n")
+    assert held.startswith("held: postroom: this write is held")
+    assert "cannot be written" in held
+    await team.read("Ben")
+    assert "held" not in await team.write("Ben", "ada and ben\n")
+    left = [one.name for one in (team.home / "hook-files").rglob("*") if one.is_file()]
+    assert [one for one in left if "." in one and not one.endswith(".late")] == [], "no drafts"
+    (team.home / "full").unlink()
+    assert (await team.write("Ada", "more\n")).startswith("held: ")
+    await team.read("Ada")
+    assert await team.tell("Ada", "edit", "Write", path, shown="systemMessage") == ""
+
+
+async def test_a_file_that_is_cut_off_on_a_full_disk_replaces_no_whole_one(tmp_path: Path) -> None:
+    script = """
+import resource, sys
+from postroom.cli.hook_files import _put
+path = sys.argv[1]
+_put(path, b"whole\\n" * 1_000)
+resource.setrlimit(resource.RLIMIT_FSIZE, (8_000, 8_000))
+try:
+    _put(path, b"other\\n" * 2_000)
+except OSError as error:
+    print(error.strerror)
+"""
+    path = tmp_path / "folder" / "file"
+    command = [sys.executable, "-c", script, str(path)]
+    done = await asyncio.to_thread(subprocess.run, command, capture_output=True, check=True, timeout=60)
+    assert done.stdout == b"File too large\n"
+    assert path.read_bytes() == b"whole\n" * 1_000
+    assert [one.name for one in path.parent.iterdir()] == ["file"]
 
 
 def test_copies_and_lists_of_sessions_have_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -729,7 +881,8 @@ def test_the_words_of_a_shell_command_say_how_it_uses_a_file(
     for name in ("a", "b", "c", "a b", "d/a b"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(name)
-    sent = {"cwd": str(tmp_path), "session_id": "s", "tool_name": "Bash", "tool_input": {"command": command}}
+    given = {"tool_name": "Bash", "tool_input": {"command": command}}
+    sent = {"cwd": str(tmp_path), "session_id": command, **given}
     before = Look("claude", "edit", sent, str(tmp_path / "data"))
     before.save()
     after = Look("claude", "tool", sent, str(tmp_path / "data"))

@@ -536,6 +536,7 @@ async def test_a_claim_looks_at_a_bounded_number_of_tasks_whose_files_others_hol
         (InvalidArgument, "add_task", {"title": "t", "assignee": "role:two words"}),
         (InvalidArgument, "add_task", {"title": " "}),
         (InvalidArgument, "add_task", {"title": "two\nlines"}),
+        (InvalidArgument, "add_task", {"title": "two\u2028lines"}),
         (InvalidArgument, "add_task", {"title": "x" * 201}),
         (InvalidArgument, "add_task", {"title": "t", "priority": "soon"}),
         (InvalidPattern, "add_task", {"title": "t", "paths": ["../secret"]}),

@@ -237,6 +237,17 @@ async def test_a_second_answer_is_told_the_first_on_every_surface(room):
     assert given.decision.result == {"choice": "EUR"}
 
 
+async def test_a_late_answer_is_told_the_words_of_the_first_and_json_says_yes_with_true(room):
+    run, question = await asked(room, choices=["EUR", "USD"])
+    assert await over_http(room, run, question, "EUR", "ana") == ""
+    assert 'ana over HTTP answered \\"EUR\\" at' in await over_http(room, run, question, "USD", "ben")
+    await room.turn()
+    run, question = await asked(room)
+    assert await over_http(room, run, question, True, "ana") == ""  # type: ignore[arg-type]
+    told = await over_http(room, run, question, "no", "ben")
+    assert "ana over HTTP answered yes at" in told
+
+
 async def test_not_now_leaves_the_question_open_and_is_neither_yes_nor_no(room, clock):
     run, question = await asked(room)
     browser = room.browser()
@@ -407,6 +418,7 @@ NO_FORM = "the form is not a flat JSON schema: "
 @pytest.mark.parametrize(
     ("asks", "why"),
     [
+        ({"question": " \n"}, "the question has no text"),
         ({"choices": ["EUR", "USD", "EUR"]}, 'choices contain "EUR" twice'),
         ({"choices": ["EUR", "eur"]}, 'choices contain "eur" twice'),
         ({"choices": ["\u00e9", "e\u0301"]}, 'choices contain "e\u0301" twice'),

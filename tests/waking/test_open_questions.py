@@ -28,6 +28,7 @@ from postroom.contracts.runs import (
 )
 from postroom.gateway.questions import answer_run
 from postroom.gateway.replies import question_of
+from postroom.mail.context import Caller, token_hash
 from postroom.stores.mail.store import MailStore
 from postroom.stores.runs.ports import RunStores
 from postroom.testing import ManualClock
@@ -514,3 +515,18 @@ async def test_a_call_that_is_repeated_after_the_answer_asks_nobody_again(room):
     assert len(answers) == 2
     assert (await bodies(room, "Ada"))[1:] == ["done with it"]
     assert await room.runs.threads.list_runs(RunQuery(statuses=(RunStatus.WAITING,))) == ()
+
+
+async def test_a_summary_has_the_text_of_an_open_question_for_people_and_for_the_agent_that_asked(room):
+    room.agents.act = asks_first(room)
+    await room.people("Ada", "Bo", runners=("Bo",))
+    await room.send("Ada", "Bo")
+    await room.turn()
+    for name in ("Ada", "Bo"):
+        await room.mail.issue_token(PROJECT, name, token_hash(f"pra_{name}"))
+    callers = [Caller(operator=True), *(Caller(agent_token=f"pra_{name}") for name in ("Bo", "Ada"))]
+    texts = list[str]()
+    for caller in callers:
+        found = await room.mail.call("catch_up", {"project_key": PROJECT}, caller=caller)
+        texts += [one["text"] for one in found["sentences"] if one["about"] == "asked"]
+    assert ['"May I?"' in one for one in texts] == [True, True, False]

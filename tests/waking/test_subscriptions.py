@@ -10,6 +10,7 @@ import pytest
 import pytest_asyncio
 
 from postroom.contracts.clock import iso
+from postroom.mail.context import Caller
 from postroom.mail.waking.subscription_rounds import MAX_EVENTS_READ, SubscriptionRounds
 from postroom.services.hooks import Hooks
 from postroom.stores.mail.store import MailStore
@@ -170,7 +171,22 @@ async def test_an_agent_gets_no_message_about_a_task_that_it_made_ready(room: Ro
     assert [one["agent"] for one in log["events"]] == ["Ada", "Ada", "Ada", None, "Ben"]
 
 
-async def test_subscriptions_with_the_same_id_have_different_threads(room: Room) -> None:
+@both_engines
+async def test_the_id_of_a_subscription_is_never_used_again(room: Room) -> None:
+    await room.people("Ada", "Ben")
+    ids = []
+    for number, name in enumerate(("Ada", "Ben", "Ben", "Ada")):
+        made = await call(room, "subscribe", name, kind="task_ready", once=number % 2 == 0)
+        ids.append(made["id"])
+        if number % 2:
+            await call(room, "end_subscription", name, subscription_id=made["id"])
+        else:
+            await call(room, "add_task", "Ada" if name == "Ben" else "Ben", title=f"task {number}")
+            await settle(room)
+    assert ids == [1, 2, 3, 4]
+
+
+async def test_each_subscription_has_its_own_thread(room: Room) -> None:
     await room.people("Ada", "Ben")
     for number, name in enumerate(("Ada", "Ben", "Ben")):
         made = await call(room, "subscribe", name, kind="task_ready", once=True)
@@ -180,6 +196,8 @@ async def test_subscriptions_with_the_same_id_have_different_threads(room: Room)
     found = [*await room.inbox("Ada"), *await room.inbox("Ben")]
     threads = [one["thread_id"] for one in found if one["thread_id"].startswith("subscription-")]
     assert len(set(threads)) == 3, (made["id"], threads)
+    told = await room.mail.call("catch_up", {"project_key": PROJECT}, caller=Caller(operator=True))
+    assert [one for one in told["sentences"] if one["about"] == "said"] == [], "no agent wrote them"
 
 
 @both_engines

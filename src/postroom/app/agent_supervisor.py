@@ -242,7 +242,13 @@ class ExecutorRegistry:
         def look(tx: MailReads) -> str | None:
             addressed = tx.agent_addressed(slug, name)
             if addressed is None:
-                named = _addresses_of(tx, name)
+                # The addresses of the agents with this name in the first 200 projects.
+                found = [
+                    (project, tx.agent(project.id, name)) for project in tx.projects(limit=_MAX_PROJECTS)
+                ]
+                named = [
+                    f"{one.name}@{project.slug}" for project, one in found if one and one.retired_at is None
+                ]
                 remedy = f"use one of the agents named {name}: {', '.join(named)}" if named else None
                 raise AgentNotFound(f"there is no agent {agent_id!r}", value=agent_id, remedy=remedy)
             return addressed.runner
@@ -309,12 +315,6 @@ class ExecutorRegistry:
         await self._acp.close()
 
 
-def _addresses_of(tx: MailReads, name: str) -> list[str]:
-    """Return the addresses of the agents with this name in the first 200 projects."""
-    found = [(project, tx.agent(project.id, name)) for project in tx.projects(limit=_MAX_PROJECTS)]
-    return [f"{one.name}@{project.slug}" for project, one in found if one and one.retired_at is None]
-
-
 def signing_secret(runner: HttpRunner, environment: Mapping[str, str]) -> str:
     """Return a runner's secret, from an environment variable or a private file. Blocks.
 
@@ -375,17 +375,7 @@ class AgentSupervisor:
             ConfigError: The configuration file declares an agent that cannot be registered or run here.
             StoreError: The earlier work could not be resumed.
         """
-        await self._declare()
-        await asyncio.to_thread(self._executors.programs.remove_left)
-        await self._runs.start()
-        self.is_waking = True
-        self._tasks.start(self._waker.serve(), name="waker")
-        self._tasks.start(TaskRuns(self._mail, self._waker).serve(), name="tasks for agents")
-        self._tasks.start(self._timeouts.serve(), name="question timeouts")
-        self._tasks.start(self._schedules.kept.serve(), name="schedules")
-
-    async def _declare(self) -> None:
-        """Register the agents in the configuration file, and remove runners that it no longer declares."""
+        # Register the agents in the configuration file, and remove runners that it no longer declares.
         kept: set[tuple[str, str]] = set()
         for one in self._declared:
             try:
@@ -396,6 +386,13 @@ class AgentSupervisor:
             slug, name = before.project.slug, before.agent.name
             if before.declared_by == "file" and (slug, name.casefold()) not in kept:
                 await self._mail.set_runner(slug, name, None)
+        await asyncio.to_thread(self._executors.programs.remove_left)
+        await self._runs.start()
+        self.is_waking = True
+        self._tasks.start(self._waker.serve(), name="waker")
+        self._tasks.start(TaskRuns(self._mail, self._waker).serve(), name="tasks for agents")
+        self._tasks.start(self._timeouts.serve(), name="question timeouts")
+        self._tasks.start(self._schedules.kept.serve(), name="schedules")
 
     async def _declare_one(self, one: DeclaredAgent) -> str:
         """Register an agent in the configuration file with its runner, and return the slug of its project."""

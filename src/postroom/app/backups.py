@@ -194,7 +194,17 @@ class Backups:
     async def round(self) -> int:
         """Make a backup if one is due, and return the milliseconds until the next check."""
         try:
-            wait = await self._look()
+            # Make a backup if one is due, and return in how many milliseconds the next one is due.
+            timed = await self._timed()
+            age = self._clock.now() - timed[-1].made_at if timed else self._interval_ms
+            if age < self._interval_ms:
+                wait = self._interval_ms - age
+            else:
+                made = await self.make(f"daily-{stamp(self._clock.now())}")
+                self._failure, self._tries = None, 0
+                _LOG.info("backup.made", file=made.path.name, size=made.size)
+                await asyncio.to_thread(self._remove, (await self._timed())[: -self._keep])
+                wait = self._interval_ms
         except PostroomError as error:
             self._failure, self._tries = error, self._tries + 1
             _LOG.error("backup.failed", code=error.code, reason=error.message, tries=self._tries)
@@ -207,18 +217,6 @@ class Backups:
         while True:
             await self._timer.sleep(wait)
             wait = await self.round()
-
-    async def _look(self) -> int:
-        """Make a backup if one is due, and return in how many milliseconds the next one is due."""
-        timed = await self._timed()
-        age = self._clock.now() - timed[-1].made_at if timed else self._interval_ms
-        if age < self._interval_ms:
-            return self._interval_ms - age
-        made = await self.make(f"daily-{stamp(self._clock.now())}")
-        self._failure, self._tries = None, 0
-        _LOG.info("backup.made", file=made.path.name, size=made.size)
-        await asyncio.to_thread(self._remove, (await self._timed())[: -self._keep])
-        return self._interval_ms
 
     async def _timed(self) -> list[Backup]:
         """Return the daily backups, oldest first, except those whose date is in the future."""
@@ -245,18 +243,19 @@ class Backups:
         except OSError as error:
             raise file_error(error, self.folder) from error
         if free < (needed := _ROOM * (size + log)):
+            remedy = f"free space on the disk of {self.folder}"
+            if len(backups_in(self.folder)) < _SOME:
+                making_room = remedy
+            else:
+                making_room = (
+                    f"{remedy}, or remove older backups: `postroom backup prune --keep 1` keeps the newest"
+                )
             raise StoreFull(
                 f"no backup was made: it needs {needed} bytes of free space, twice the database "
                 f"({size}) and its log ({log}), but only {free} are free",
                 value=free,
-                remedy=self._making_room(),
+                remedy=making_room,
             )
-
-    def _making_room(self) -> str:
-        remedy = f"free space on the disk of {self.folder}"
-        if len(backups_in(self.folder)) < _SOME:
-            return remedy
-        return f"{remedy}, or remove older backups: `postroom backup prune --keep 1` keeps the newest"
 
     def _remove(self, older: list[Backup]) -> None:
         try:

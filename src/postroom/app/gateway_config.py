@@ -297,7 +297,7 @@ def _routes(
                 )
         if is_person(route.agent):
             _check_person(table, route.agent, route, connected)
-        routes.append(structs.replace(route, agent=_named(table, route.agent, agent, models)))
+        routes.append(structs.replace(route, agent=_routed_agent(table, route.agent, agent, models)))
     try:
         check_routes(routes)
     except ConfigError as error:
@@ -325,7 +325,9 @@ def _check_person(table: TableName, person: str, route: Route, connected: Sequen
             )
 
 
-def _named(table: TableName, name: str, agent: AgentConfig, models: Mapping[str, AgentConfig]) -> str | None:
+def _routed_agent(
+    table: TableName, name: str, agent: AgentConfig, models: Mapping[str, AgentConfig]
+) -> str | None:
     """Return the agent that a route names; None if it is the one in `[agent]`."""
     if name in (DEFAULT_AGENT, agent.agent_id):
         return None

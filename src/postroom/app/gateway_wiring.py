@@ -75,7 +75,7 @@ class ChatAgents(SeveralExecutors):
         for agent in (told.agent, *told.others.values()):
             if agent.run is None:
                 self._clients.append(make_model(agent, clock=clock))
-                models[agent.agent_id] = _resolved(agent, self._clients[-1])
+                models[agent.agent_id] = _resolve_agent(agent, self._clients[-1])
             elif agents is None:
                 raise ConfigError("this server executes no agents of the mail room", value=agent.agent_id)
         self._models = AgentRuntime(MapResolver(models), clock=clock, timer=timer) if models else None
@@ -243,14 +243,14 @@ class ChatService:
 
         People who write to a missing agent are told that nobody will answer; everyone else is served.
         """
-        looked_at = [await self._fault_of(named) for named in answering(self._told).values()]
+        looked_at = [await self._find_fault(named) for named in answering(self._told).values()]
         return [item for item in looked_at if item is not None]
 
     def names(self, whom: str) -> bool:
         """Return whether a rule names this person or mail agent as a respondent."""
         return whom.casefold() in map(str.casefold, answering(self._told))
 
-    async def _fault_of(self, named: Named) -> Missing | None:
+    async def _find_fault(self, named: Named) -> Missing | None:
         if is_person(named.whom):
             name = named.whom.removeprefix(PERSON)
             is_there = self._knows_person is None or await self._knows_person(name)
@@ -456,7 +456,7 @@ def _channel(config: PlatformConfig) -> dict[str, Json]:
     }
 
 
-def _resolved(agent: AgentConfig, model: OpenAICompatibleModel) -> ResolvedAgent:
+def _resolve_agent(agent: AgentConfig, model: OpenAICompatibleModel) -> ResolvedAgent:
     spec = AgentSpec(
         model=agent.model,
         agent_id=agent.agent_id,

@@ -40,7 +40,7 @@ class ServerHealth:
             HealthFact(name="server", state="ok", text=f"Server ready, up {up}")
             if readiness.is_ready
             else HealthFact(name="server", state="failed", text=f"Server not ready, up {up}"),
-            *(fact for check in readiness.checks if (fact := _told(check)) is not None),
+            *(fact for check in readiness.checks if (fact := _fact_for_people(check)) is not None),
             _slots(counts[RunDispatchStatus.CLAIMED], application.runs.slots),
             HealthFact(name="queue", state="ok", text=f"{queued} run{'' if queued == 1 else 's'} queued"),
             *[fact async for fact in _spending(application, now)],
@@ -52,7 +52,7 @@ def _slots(taken: int, of: int) -> HealthFact:
     return HealthFact(name="slots", state="ok" if taken < of else "failed", text=f"slots {taken} of {of}")
 
 
-def _told(check: Check) -> HealthFact | None:
+def _fact_for_people(check: Check) -> HealthFact | None:
     """Return a check as a fact for people; None if there is nothing that people need to know."""
     text = _TEXTS[check.name](check)
     return None if not text else HealthFact(name=check.name, state=check.state, text=text)

@@ -161,11 +161,11 @@ class _Form(logging.Formatter):
         fields = {
             **bound_facts(),
             **facts,
-            "event": line.event if isinstance(line, LogLine) else _message_of(record),
+            "event": line.event if isinstance(line, LogLine) else _format_message(record),
             "logger": record.name,
             "level": record.levelname.lower(),
         }
-        shown = {name: _masked(name, value, 0) for name, value in fields.items()}
+        shown = {name: _mask(name, value, 0) for name, value in fields.items()}
         moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="microseconds")
         shown["timestamp"] = moment.replace("+00:00", "Z")
         is_raised = bool(record.exc_info and record.exc_info[0])
@@ -182,10 +182,10 @@ class _Form(logging.Formatter):
             label = f"\x1b[{_COLORS[level]}m{label}\x1b[0m"
         line = " ".join([moment, f"[{label}]", f"{event:<30}", f"[{logger}]", *facts])
         # Each line of a traceback is indented, so that the text of an exception cannot look like a log line.
-        return "\n  ".join([line, *map(_escaped, trace.splitlines())])
+        return "\n  ".join([line, *map(_escape, trace.splitlines())])
 
 
-def _message_of(record: logging.LogRecord) -> str:
+def _format_message(record: logging.LogRecord) -> str:
     """Return the message of a library's record, even if its arguments do not fit its format."""
     try:
         return record.getMessage()
@@ -193,11 +193,11 @@ def _message_of(record: logging.LogRecord) -> str:
         return f"{record.msg} (its arguments do not fit: {error})"
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     return _CONTROLS.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
 
 
-def _masked(key: str, value: object, depth: int) -> object:
+def _mask(key: str, value: object, depth: int) -> object:
     if _SECRET_KEYS.fullmatch(key) and value:
         return "***"
     if value is None or isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
@@ -207,7 +207,7 @@ def _masked(key: str, value: object, depth: int) -> object:
     if depth >= _DEEPEST:
         return "..."
     if isinstance(value, Mapping):
-        return {str(inner): _masked(str(inner), value, depth + 1) for inner, value in value.items()}
+        return {str(inner): _mask(str(inner), value, depth + 1) for inner, value in value.items()}
     if isinstance(value, Sequence | set | frozenset) and not isinstance(value, str | bytes | bytearray):
-        return [_masked("", item, depth + 1) for item in value]
-    return _escaped(redact(str(value)))
+        return [_mask("", item, depth + 1) for item in value]
+    return _escape(redact(str(value)))

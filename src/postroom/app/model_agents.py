@@ -75,7 +75,7 @@ class ModelAgents(AgentRuntime):
         if not isinstance(runner, ModelRunner):
             raise InvalidRunner(f"the runner of {agent_id!r} is not a model", value=runner.kind.value)
         self._agents[agent_id] = await self._resolved(agent_id, runner)
-        return await super().run(await _as_shown(activation), sink)
+        return await super().run(await _request_as_seen(activation), sink)
 
     async def _resolved(self, agent_id: str, runner: ModelRunner) -> ResolvedAgent:
         name, _, slug = agent_id.partition("@")
@@ -93,9 +93,9 @@ class ModelAgents(AgentRuntime):
         ends = ("done_task", "update_task") if runner.claims_tasks else ()
         named = tuple(dict.fromkeys((*runner.tools, *ends)))
         tools = tools_for(named, self._calls, project=slug, agent=name, caller=caller)
-        return ResolvedAgent(spec=spec, model=await self._model_of(runner), tools=tuple(tools))
+        return ResolvedAgent(spec=spec, model=await self._model_client(runner), tools=tuple(tools))
 
-    async def _model_of(self, runner: ModelRunner) -> OpenAICompatibleModel:
+    async def _model_client(self, runner: ModelRunner) -> OpenAICompatibleModel:
         """Return the client for the endpoint; all agents of the endpoint share it and its connections."""
         name = runner.api_key_env
         key = None if name is None else secret_named(name, self._environment)
@@ -125,7 +125,7 @@ class ModelAgents(AgentRuntime):
             await model.close()
 
 
-async def _as_shown(activation: RunActivation) -> RunActivation:
+async def _request_as_seen(activation: RunActivation) -> RunActivation:
     """Return the request as its run must see it: decisions become results of the run's own calls."""
     messages = tuple(
         message for message in activation.messages if not (message.id or "").startswith(DECISION)

@@ -71,7 +71,7 @@ def back_up_offline(target: Path | None, *, data_dir: Path | None, now: int) -> 
         chosen.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise file_error(error, chosen.parent) from error
-    with _owned(settings.database, now, "backup"):
+    with _lock_database(settings.database, now, "backup"):
         if target is None:
             _tidy(chosen.parent)
         with translated(), closing(connect(settings.database)) as connection:
@@ -110,8 +110,8 @@ def examine_offline(absent: PostroomError, *, data_dir: Path | None, now: int) -
         checks.append(_finding("settings", error))
     else:
         checks.append(_finding("settings"))
-        checks.append(_checked("token", lambda: _look_at_token(settings)))
-        checks.append(_checked("store", lambda: _look_at_store(settings, now)))
+        checks.append(_run_check("token", lambda: _look_at_token(settings)))
+        checks.append(_run_check("store", lambda: _look_at_store(settings, now)))
         seen = (
             _messages(settings, now),
             _backups(settings, now),
@@ -146,12 +146,12 @@ def _outline(settings: Settings, now: int) -> Outline:
         with closing(_postgres(settings)) as store:
             return asyncio.run(store.outline())
     _require(settings.database)
-    with _owned(settings.database, now, "support"):
+    with _lock_database(settings.database, now, "support"):
         return outline_of_file(settings.database)
 
 
 @contextmanager
-def _owned(database: Path, now: int, purpose: str) -> Iterator[None]:
+def _lock_database(database: Path, now: int, purpose: str) -> Iterator[None]:
     """Lock a database so that no server can open it.
 
     Raise if its log is damaged, because opening the database would consume the log.
@@ -206,7 +206,7 @@ def _look_at_store(settings: Settings, now: int) -> None:
         with kept.telling_where():
             refuse_missing(settings.database)
     _require(settings.database)
-    with _owned(settings.database, now, "doctor"):
+    with _lock_database(settings.database, now, "doctor"):
         checked_schema(settings.database, settings.database)
         look_into_file(settings.database, partial(refuse_lost_commits, database=settings.database))
         if faults := look_into_file(settings.database, lacking_tables):
@@ -223,7 +223,7 @@ def _messages(settings: Settings, now: int) -> CheckResult:
             with closing(_postgres(settings)) as store:
                 return told_of_messages(asyncio.run(damaged_messages(store)))
         _require(settings.database)
-        with _owned(settings.database, now, "doctor"):
+        with _lock_database(settings.database, now, "doctor"):
             damaged = damaged_messages_of_file(settings.database)
     except PostroomError as error:
         detail = f"messages were not verified: {error.message}"
@@ -252,7 +252,7 @@ def _backups(settings: Settings, now: int) -> CheckResult:
     return CheckResult(part="backups", state="ok", detail=detail)
 
 
-def _checked(name: str, look: Callable[[], None]) -> CheckView:
+def _run_check(name: str, look: Callable[[], None]) -> CheckView:
     try:
         look()
     except PostroomError as error:

@@ -641,7 +641,7 @@ class AnswerQuestion(Command, frozen=True):
 
     number: _QuestionNumber
     answer: Annotated[
-        str | dict[str, Any], Meta(description="yes or no, a choice, a text, or the fields of a form")
+        str | bool | dict[str, Any], Meta(description="yes or no, a choice, a text, or the fields of a form")
     ]
     why: Annotated[str, Meta(description="a comment for the agent")] = ""
     by: Annotated[str, Meta(max_length=64, description="the name of the person who answers")] = ""
@@ -667,7 +667,7 @@ async def answer_question(
     questions: QuestionService,
     request: Request,
     number: str,
-    answer: str | dict[str, Any],
+    answer: str | bool | dict[str, Any],
     why: str,
     by: str,
 ) -> AnsweredQuestion:

@@ -65,7 +65,7 @@ class OtelTracing:
             "gen_ai.tool.name": tool,
             "gen_ai.tool.type": "function",
         }
-        return self._watched(f"execute_tool {tool}", attributes, [*places[:1], answered])
+        return self._start_span(f"execute_tool {tool}", attributes, [*places[:1], answered])
 
     def invoking(
         self, agent: str, *, thread_id: str, run_id: str, follows: Sequence[str] = ()
@@ -78,11 +78,11 @@ class OtelTracing:
             "gen_ai.conversation.id": thread_id,
             "postroom.run.id": run_id,
         }
-        return self._watched(f"invoke_agent {agent}", attributes, [_place(follow) for follow in follows])
+        return self._start_span(f"invoke_agent {agent}", attributes, [_place(follow) for follow in follows])
 
     def traceparent(self) -> str | None:
         """Return the traceparent of the current span; None if there is none."""
-        return _written(trace.get_current_span())
+        return _write_traceparent(trace.get_current_span())
 
     def close(self) -> None:
         """Send the remaining spans, unless the collector takes more than a few seconds. Blocks."""
@@ -90,7 +90,7 @@ class OtelTracing:
         sending.start()
         sending.join(CLOSE_SECONDS)
 
-    def _watched(
+    def _start_span(
         self, name: str, attributes: dict[str, str], follows: Sequence[trace.SpanContext | None]
     ) -> "_Watched":
         """Start a span as a child of the first span in `follows`, with one link to each of the others."""
@@ -118,7 +118,7 @@ class _Watched(AbstractContextManager[Span]):
     @property
     def traceparent(self) -> str | None:
         """The traceparent of the span."""
-        return _written(self._span)
+        return _write_traceparent(self._span)
 
     def failed(self, kind: str) -> None:
         """Record a failure without its text, because the text may quote what a person wrote."""
@@ -151,7 +151,7 @@ def _place(traceparent: str | None) -> trace.SpanContext | None:
     return place if place.is_valid else None
 
 
-def _written(span: trace.Span) -> str | None:
+def _write_traceparent(span: trace.Span) -> str | None:
     headers: dict[str, str] = {}
     _FORM.inject(headers, trace.set_span_in_context(span, Context()))
     return headers.get(_TRACEPARENT)

@@ -62,7 +62,7 @@ def data_dir(environment: Mapping[str, str], *, platform: str = sys.platform) ->
         return absolute(chosen, environment)
     if platform == "darwin":
         return home(environment) / "Library" / "Application Support" / "postroom"
-    return _based(environment, "XDG_DATA_HOME", home(environment) / ".local" / "share")
+    return _base_folder(environment, "XDG_DATA_HOME", home(environment) / ".local" / "share")
 
 
 def refuse_closed(folder: Path) -> None:
@@ -96,7 +96,7 @@ def config_file(environment: Mapping[str, str], *, platform: str = sys.platform)
         return absolute(chosen, environment)
     if platform == "darwin":
         return home(environment) / "Library" / "Application Support" / "postroom" / "config.toml"
-    return _based(environment, "XDG_CONFIG_HOME", home(environment) / ".config") / "config.toml"
+    return _base_folder(environment, "XDG_CONFIG_HOME", home(environment) / ".config") / "config.toml"
 
 
 def token_file(data_dir: Path) -> Path:
@@ -202,7 +202,7 @@ def absolute(text: str, environment: Mapping[str, str], *, base: Path | None = N
     return Path(os.path.abspath((base or Path.cwd()) / text))  # noqa: PTH100 - resolve() would follow links
 
 
-def _based(environment: Mapping[str, str], name: str, default: Path) -> Path:
+def _base_folder(environment: Mapping[str, str], name: str, default: Path) -> Path:
     chosen = environment.get(name, "")
     base = Path(chosen)
     # The XDG specification says that a relative path in this variable must be ignored.

@@ -41,7 +41,7 @@ def keep_private(settings: Settings) -> None:
             path.chmod(stat.S_IMODE(value.st_mode) & ~_SHARED)
         elif path != settings.data_dir or value.st_mode & stat.S_IWOTH:
             # A data folder that another user owns, such as a mounted volume, only leads to postroom's files.
-            raise _told(path, value)
+            raise _access_error(path, value)
 
 
 def told_of_folders(settings: Settings) -> CheckResult:
@@ -70,7 +70,7 @@ def _is_shared(path: Path) -> bool:
     return bool(mode & _SHARED) and (stat.S_ISDIR(mode) or stat.S_ISREG(mode))
 
 
-def _told(path: Path, found: os.stat_result) -> ConfigError:
+def _access_error(path: Path, found: os.stat_result) -> ConfigError:
     return ConfigError(
         f"other users can use {path} (mode {stat.S_IMODE(found.st_mode):04o}), and it belongs to "
         f"user {found.st_uid}, not to the server's user {os.geteuid()}",

@@ -73,10 +73,10 @@ def another_archive(archive: Archive, project: Project, now: int) -> Repair:
 
 async def performed(repairs: Sequence[Repair], *, dry_run: bool) -> list[RepairView]:
     """Perform the given repairs one after another; a failure is reported and does not stop the others."""
-    return [await _performed(repair, dry_run=dry_run) for repair in repairs]
+    return [await _perform_repair(repair, dry_run=dry_run) for repair in repairs]
 
 
-async def _performed(repair: Repair, *, dry_run: bool) -> RepairView:
+async def _perform_repair(repair: Repair, *, dry_run: bool) -> RepairView:
     repair_view: RepairView = {"name": repair.name, "does": repair.does, "state": "planned", "detail": ""}
     if dry_run:
         return repair_view

@@ -145,7 +145,7 @@ def settle_identity(store: Stores, settings: Settings, kept: Kept, *, new_store:
         WrongStore: The store does not belong here; nothing was changed.
         StoreError: The archive cannot be moved.
     """
-    value, aside = _awaited(store.identity(kept.projects)), None
+    value, aside = _wait_for(store.identity(kept.projects)), None
     try:
         refuse_wrong(value, kept, settings)
     except WrongStore:
@@ -155,8 +155,8 @@ def settle_identity(store: Stores, settings: Settings, kept: Kept, *, new_store:
         kept = Kept(beside=None, archive=None, slugs=[])
     store_id = value.store_id or kept.store_id or secrets.token_hex(16)
     if value.store_id is None:
-        _awaited(store.identify(store_id))
-        store_id = _awaited(store.identity()).store_id or store_id  # another server may write it first
+        _wait_for(store.identify(store_id))
+        store_id = _wait_for(store.identity()).store_id or store_id  # another server may write it first
     _keep(settings.data_dir, kept.beside, StoreMark(store_id=store_id, database=settings.shown_database))
     if settings.archive_enabled:
         _keep(settings.storage_root, kept.archive, StoreMark(store_id=store_id, logs=value.logs))
@@ -201,7 +201,7 @@ def give_up_damaged_log(settings: Settings, clock: Clock) -> None:
         raise file_error(error, settings.database) from error
 
 
-def _awaited(asked: Coroutine[Any, Any, T]) -> T:
+def _wait_for(asked: Coroutine[Any, Any, T]) -> T:
     """Return the store's result; wait on a separate thread, because an event loop may run on this one."""
     with ThreadPoolExecutor(max_workers=1) as thread:
         return thread.submit(asyncio.run, asked).result()

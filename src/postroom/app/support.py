@@ -173,11 +173,11 @@ def _log(file: Path) -> str:
         )
     except OSError as error:
         return f"the log file cannot be read: {type(error).__name__}\n"
-    told = [value for line in lines[-LOG_LINES:] if (value := _told(line))]
+    told = [value for line in lines[-LOG_LINES:] if (value := _redact_line(line))]
     return "".join(f"{line}\n" for line in told)
 
 
-def _told(line: str) -> str | None:
+def _redact_line(line: str) -> str | None:
     if line.startswith("{"):
         return _told_json(line)
     match = _CONSOLE.match(line)

@@ -32,7 +32,7 @@ def read_table(table: TableName, told: object, kind: type[T], environment: Mappi
     Raises:
         ConfigError: The table is invalid. The error names the table, the name and the remedy.
     """
-    return _converted(table, check_table(table, told, kind), kind, environment)
+    return _convert(table, check_table(table, told, kind), kind, environment)
 
 
 def check_table(table: TableName, told: object, kind: type[Table]) -> dict[str, Any]:
@@ -98,7 +98,7 @@ def _secrets(kind: type[Table]) -> list[str]:
     return [*own, *kind.ALSO]
 
 
-def _converted(table: TableName, told: Mapping[str, Any], kind: type[T], environment: Mapping[str, str]) -> T:
+def _convert(table: TableName, told: Mapping[str, Any], kind: type[T], environment: Mapping[str, str]) -> T:
     rest, fields = dict(told), fields_of(kind)
     for name in _secrets(kind):
         secret, target = take_secret(table, rest, name, environment), kind.ALSO.get(name, name)
@@ -114,11 +114,11 @@ def _converted(table: TableName, told: Mapping[str, Any], kind: type[T], environ
             rest[name] = _value(table, name, value, fields[name], environment)
         elif is_many:
             tables = {
-                key: _converted(within.within(key), item, inner, environment) for key, item in value.items()
+                key: _convert(within.within(key), item, inner, environment) for key, item in value.items()
             }
             rest[name] = tables
         else:
-            rest[name] = _converted(within, value, inner, environment)
+            rest[name] = _convert(within, value, inner, environment)
     try:
         return msgspec.convert(rest, kind)
     except ConfigError as error:  # the struct raised this error itself

@@ -29,14 +29,14 @@ class UndeliveredService:
 
     async def dead(self) -> UndeliveredList:
         """Return up to 500 undelivered messages."""
-        return {"undelivered": await self._kept.read(_undelivered)}
+        return {"undelivered": await self._kept.read(_list_undelivered)}
 
     async def revive(self, outbox_id: str) -> StoredEffect:
         """Retry a dead letter, given by a unique prefix of its id.
 
         A message that no channel of this server can deliver stays on the list.
         """
-        named = await self._named(outbox_id)
+        named = await self._find_dead_letter(outbox_id)
         if named.payload.get("kind") == ReplyKind.UPDATE:
             raise InvalidArgument(
                 "this is a raw update from a chat platform, which cannot be retried",
@@ -51,12 +51,12 @@ class UndeliveredService:
 
     async def discard(self, outbox_id: str) -> DiscardedEffect:
         """Discard a dead letter, given by a unique prefix of its id."""
-        named = await self._named(outbox_id)
+        named = await self._find_dead_letter(outbox_id)
         if not await self._outbox.discard(named.outbox_id):
             raise _not_dead(outbox_id)
         return {"outbox_id": named.outbox_id, "discarded": True}
 
-    async def _named(self, outbox_id: str) -> OutboxMessage:
+    async def _find_dead_letter(self, outbox_id: str) -> OutboxMessage:
         """Return the dead letter that this id, or unique prefix, names.
 
         Raises:
@@ -108,11 +108,13 @@ def _not_dead(outbox_id: str) -> InvalidArgument:
     )
 
 
-def _undelivered(tx: Transaction) -> list[UndeliveredView]:
-    return [_shown(tx, row) for row in tx.outbox.dead_letters(kind=CHAT_KIND, after="", limit=MAX_DEAD)]
+def _list_undelivered(tx: Transaction) -> list[UndeliveredView]:
+    return [
+        _describe_row(tx, row) for row in tx.outbox.dead_letters(kind=CHAT_KIND, after="", limit=MAX_DEAD)
+    ]
 
 
-def _shown(tx: Transaction, row: OutboxMessage) -> UndeliveredView:
+def _describe_row(tx: Transaction, row: OutboxMessage) -> UndeliveredView:
     payload = row.payload
     source = payload.get("source")
     ids, thread_id = payload.get("inbound_ids") or (), payload.get("thread_id")

@@ -8,19 +8,15 @@ import typer
 from postroom.cli import runners, show
 from postroom.cli.call import shows
 from postroom.cli.client import Server
-from postroom.cli.help_text import examples
+from postroom.cli.help_text import command_group
 from postroom.cli.options import HERE, AsJson, DataDir, Key, Project, project_key
 from postroom.mail.names import check_name
 
-app = typer.Typer(
-    help="List, register and retire agents.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    epilog=examples(
-        'agents register Ada --task "lights of the harbour"',
-        "agents list",
-        "agents set-runner Bo -- python3 tools/bo.py",
-    ),
+app = command_group(
+    "List, register and retire agents.",
+    'agents register Ada --task "lights of the harbour"',
+    "agents list",
+    "agents set-runner Bo -- python3 tools/bo.py",
 )
 
 app.command("set-runner")(runners.set_runner)

@@ -107,9 +107,7 @@ def call(name: str, /, *, data_dir: Path | None = None, **given: object) -> dict
     return perform(Server.find(data_dir=data_dir, timeout=timeout), name, **given)
 
 
-def shows(
-    app: typer.Typer, name: str, *, takes_data_dir: bool = True
-) -> Callable[[Callable[..., str]], Callable[..., None]]:
+def shows(app: typer.Typer, name: str) -> Callable[[Callable[..., str]], Callable[..., None]]:
     """Return a decorator that adds the command of an operation to a group.
 
     The decorated function gets the answer (or the answer and the fields that were sent), and returns the text
@@ -143,8 +141,7 @@ def shows(
                 answer, as_json=as_json, text=lambda: text(answer, sent) if takes_sent else text(answer)
             )
 
-        shared: dict[str, tuple[Any, Any]] = {"data_dir": (DataDir, None)} if takes_data_dir else {}
-        shared["as_json"] = (AsJson, False)
+        shared: dict[str, tuple[Any, Any]] = {"data_dir": (DataDir, None), "as_json": (AsJson, False)}
         taken = {field["name"]: _taken(field) for field in fields} | shared
         taken |= {_hidden(item): _taken(item, hidden=True) for item in twice}
         command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]

@@ -19,7 +19,7 @@ Look = Callable[[Server, str, str | None], Pairs]
 Complete = Callable[[Any, str], list[tuple[str, str]]]
 
 
-def _asked(look: Look) -> Complete:
+def _completion_function(look: Look) -> Complete:
     """Return a completion function that offers values with descriptions.
 
     The function hides failures, because a shell cannot show them.
@@ -96,13 +96,13 @@ def _questions(server: Server, _project: str, _acting: str | None) -> Pairs:
 
 
 KINDS: Final[Mapping[str, Complete]] = {
-    "projects": _asked(_projects),
-    "pages": _asked(_pages),
-    "messages": _asked(_messages),
-    "reservations": _asked(_reservations),
-    "agents": _asked(_agents),
-    "threads": _asked(_threads),
-    "runs": _asked(_runs),
-    "questions": _asked(_questions),
+    "projects": _completion_function(_projects),
+    "pages": _completion_function(_pages),
+    "messages": _completion_function(_messages),
+    "reservations": _completion_function(_reservations),
+    "agents": _completion_function(_agents),
+    "threads": _completion_function(_threads),
+    "runs": _completion_function(_runs),
+    "questions": _completion_function(_questions),
 }
 """The completions, keyed by the kind of value."""

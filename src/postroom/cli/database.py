@@ -7,17 +7,14 @@ import typer
 
 from postroom.app import places
 from postroom.cli import show
-from postroom.cli.help_text import examples
+from postroom.cli.help_text import command_group
 from postroom.cli.options import AsJson, DataDir
 from postroom.contracts.addresses import is_postgres_address, refuse_malformed_address
 from postroom.contracts.clock import SystemClock
 from postroom.contracts.errors import InvalidArgument
 
-app = typer.Typer(
-    help="Copy the data to another database.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    epilog=examples("database copy --to postgresql://postroom@db.example/mail"),
+app = command_group(
+    "Copy the data to another database.", "database copy --to postgresql://postroom@db.example/mail"
 )
 
 _SQLITE: Final = "sqlite:"

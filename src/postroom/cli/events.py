@@ -61,7 +61,7 @@ def events(
         )
     signal.signal(signal.SIGTERM, terminate)
     arguments = {"project_key": project_key(project), "kinds": kind or []}
-    for item in _followed(arguments, after) if follow else _kept(arguments, after):
+    for item in _follow_events(arguments, after) if follow else _stored_events(arguments, after):
         show.print_line(json.dumps(item) if as_json else _as_line(item))
 
 
@@ -71,7 +71,7 @@ def _(found: dict[str, Any]) -> str:
     return "\n".join(map(show.moment, lines))
 
 
-def _kept(asked: Mapping[str, object], after: int | None) -> Iterator[Mapping[str, Any]]:
+def _stored_events(asked: Mapping[str, object], after: int | None) -> Iterator[Mapping[str, Any]]:
     """Yield the stored events after the number `after`, up to the newest one.
 
     Raises:
@@ -96,7 +96,7 @@ def _beginning(server: Server, asked: Mapping[str, object]) -> int:
     return int(str(answer["oldest"]))
 
 
-def _followed(asked: Mapping[str, object], after: int | None) -> Iterator[Mapping[str, Any]]:
+def _follow_events(asked: Mapping[str, object], after: int | None) -> Iterator[Mapping[str, Any]]:
     """Yield the events after the number `after`, or from now on; each once.
 
     Raises:

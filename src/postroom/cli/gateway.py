@@ -9,7 +9,7 @@ import typer
 from postroom.cli import loading, show
 from postroom.cli.call import call, perform, shows
 from postroom.cli.client import Server
-from postroom.cli.help_text import examples
+from postroom.cli.help_text import command_group
 from postroom.cli.options import AsJson, DataDir
 from postroom.contracts.errors import (
     ConfigError,
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from postroom.app.gateway_answering import Missing, Named
     from postroom.app.gateway_config import GatewayFile
 
-app = typer.Typer(
-    help="Manage chats: channels, people, and undelivered messages.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    epilog=examples("gateway status", "gateway reconnect telegram", "gateway config check"),
+app = command_group(
+    "Manage chats: channels, people, and undelivered messages.",
+    "gateway status",
+    "gateway reconnect telegram",
+    "gateway config check",
 )
 config = typer.Typer(help="Check the file gateway.toml.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(config, name="config")

@@ -6,14 +6,11 @@ from typing import Annotated
 import typer
 
 from postroom.cli import guard_check, guard_hooks, show
-from postroom.cli.help_text import examples
+from postroom.cli.help_text import command_group
 from postroom.cli.options import AsJson
 
-app = typer.Typer(
-    help="Block commits and pushes of files that others reserved.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    epilog=examples("guard install", "guard remove"),
+app = command_group(
+    "Block commits and pushes of files that others reserved.", "guard install", "guard remove"
 )
 
 Repo = Annotated[

@@ -15,7 +15,7 @@ from postroom.contracts.clients import MODES, unchecked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
 HOOKS = ("pre-commit", "pre-push")
 MAY_PASS = 0
@@ -47,7 +47,22 @@ def run_check(hook: str, arguments: Sequence[str], *, sent: str | None = None) -
     if mode == "off":
         return MAY_PASS
     try:
-        outcome, text, meaning = _decided(hook, arguments, sent, environment, mode)
+        # The outcome, the text and the mode from the server.
+        if hook == "pre-commit":
+            paths = list(committed())
+        else:
+            paths = list(pushed(sys.stdin.read() if sent is None else sent, arguments))
+        top = _git("rev-parse", "--show-toplevel").decode("utf-8", "replace").rstrip("\r\n")
+        agent = environment.get("POSTROOM_AGENT") or _configured("postroom.agent")
+        call = {"cwd": top, "agent": agent[:400], "guard": mode}
+        endpoint = endpoint_of(environment) if paths else None
+        answer = ("allow", "", mode)
+        for start in range(0, len(paths), ASKED_AT_ONCE):
+            body = json.dumps({**call, "paths": paths[start : start + ASKED_AT_ONCE]}).encode()
+            answer = _read(*ask(endpoint, f"/hooks/git/{hook}", body, budget=BUDGET))
+            if answer[0] != "allow":
+                break
+        outcome, text, meaning = answer
     except Unreachable:
         outcome, text, meaning = "error", unchecked("the server does not answer"), mode
     except (OSError, subprocess.SubprocessError, ValueError, KeyError, TypeError) as error:
@@ -56,31 +71,6 @@ def run_check(hook: str, arguments: Sequence[str], *, sent: str | None = None) -
         print(text, file=sys.stderr)
     held = outcome == "deny" or (outcome in ("error", "unknown") and (meaning or mode) == "block")
     return HELD if held else MAY_PASS
-
-
-def _decided(
-    hook: str, arguments: Sequence[str], sent: str | None, environment: Mapping[str, str], mode: str
-) -> tuple[str, str, str]:
-    """Return the outcome, the text and the mode from the server.
-
-    Raises:
-        Unreachable, OSError, SubprocessError, ValueError: The check failed.
-    """
-    if hook == "pre-commit":
-        paths = list(committed())
-    else:
-        paths = list(pushed(sys.stdin.read() if sent is None else sent, arguments))
-    top = _git("rev-parse", "--show-toplevel").decode("utf-8", "replace").rstrip("\r\n")
-    agent = environment.get("POSTROOM_AGENT") or _configured("postroom.agent")
-    call = {"cwd": top, "agent": agent[:400], "guard": mode}
-    endpoint = endpoint_of(environment) if paths else None
-    answer = ("allow", "", mode)
-    for start in range(0, len(paths), ASKED_AT_ONCE):
-        body = json.dumps({**call, "paths": paths[start : start + ASKED_AT_ONCE]}).encode()
-        answer = _read(*ask(endpoint, f"/hooks/git/{hook}", body, budget=BUDGET))
-        if answer[0] != "allow":
-            break
-    return answer
 
 
 def _read(status: int, body: bytes) -> tuple[str, str, str]:
@@ -105,28 +95,27 @@ def pushed(sent: str, arguments: Sequence[str]) -> Iterator[str]:
         _, local, _, remote = (*line.split(" "), "", "", "", "")[:4]
         if not local.strip("0"):
             continue  # the push deletes a branch, so no file changes
-        known_values = [f"^{remote}"] if remote.strip("0") and _has(remote) else []
+        known_values = (
+            [f"^{remote}"]
+            if remote.strip("0") and _ask_git("cat-file", "-e", f"{remote}^{{commit}}").returncode == 0
+            else []
+        )
+        # The Git option that stands for the commits that the remote already has. If the remote has no name,
+        # Git passes its address instead.
+        name = arguments[0] if arguments else ""
+        configured = _git("remote").decode("utf-8", "replace").split()
         new = _git(
-            "rev-list", f"--max-count={MAX_COMMITS}", local, *known_values, "--not", _remotes(arguments)
+            "rev-list",
+            f"--max-count={MAX_COMMITS}",
+            local,
+            *known_values,
+            "--not",
+            f"--remotes={name}" if name in configured else "--remotes",
         )
         commits.update(dict.fromkeys(new.decode("ascii").split()))
     listed = "".join(f"{commit}\n" for commit in commits).encode()
     options = ("--stdin", "-r", "-c", "--no-commit-id", "--root")
     return _names(_git("diff-tree", *options, *_NAMES, given=listed) if commits else b"")
-
-
-def _remotes(arguments: Sequence[str]) -> str:
-    """Return the Git option that stands for the commits that the remote already has.
-
-    If the remote has no name, Git passes its address instead.
-    """
-    name = arguments[0] if arguments else ""
-    configured = _git("remote").decode("utf-8", "replace").split()
-    return f"--remotes={name}" if name in configured else "--remotes"
-
-
-def _has(commit: str) -> bool:
-    return _ask_git("cat-file", "-e", f"{commit}^{{commit}}").returncode == 0
 
 
 def _configured(name: str) -> str:

@@ -122,7 +122,17 @@ def install(repository: Path) -> list[Hook]:
         StateError: A hook was overwritten, or another program writes these hooks and does not call the guard.
     """
     folder = hooks_folder(repository)
-    _refuse_shared(repository, folder)
+    # Raise if the hooks are shared, so that other repositories are not guarded by accident.
+    homes = [
+        _git(repository, "--path-format=absolute", word) for word in ("--git-common-dir", "--show-toplevel")
+    ]
+    real = folder.resolve()
+    if not any(real.is_relative_to(Path(home).resolve()) for home in homes):
+        raise InvalidPath(
+            f"core.hooksPath points to {folder}, outside this repository",
+            value=str(folder),
+            remedy="give this repository its own hooks: git config core.hooksPath .githooks",
+        )
     for name in HOOKS:
         _unwrap_pre_commit(folder, name)
     hooks = hooks_of(repository)
@@ -136,7 +146,15 @@ def install(repository: Path) -> list[Hook]:
     _refuse_overwritten(hooks)
     folder.mkdir(parents=True, exist_ok=True)
     for hook in hooks:
-        _put(hook)
+        draft = hook.path.with_name(f".{hook.name}.{os.getpid()}")
+        try:
+            draft.write_text(_script(hook.name), encoding="utf-8", newline="\n")
+            draft.chmod(0o755)
+            if hook.state == "foreign" and os.path.lexists(hook.path):
+                hook.path.rename(hook.kept)
+            draft.replace(hook.path)
+        finally:
+            draft.unlink(missing_ok=True)
     return hooks_of(repository)
 
 
@@ -250,18 +268,6 @@ def _is_ours(path: Path) -> bool:
         return any(line.startswith(MARK.encode()) for line in file.read(400).split(b"\n")[1:2])
 
 
-def _put(hook: Hook) -> None:
-    draft = hook.path.with_name(f".{hook.name}.{os.getpid()}")
-    try:
-        draft.write_text(_script(hook.name), encoding="utf-8", newline="\n")
-        draft.chmod(0o755)
-        if hook.state == "foreign" and os.path.lexists(hook.path):
-            hook.path.rename(hook.kept)
-        draft.replace(hook.path)
-    finally:
-        draft.unlink(missing_ok=True)
-
-
 def _script(hook: str) -> str:
     told = hook == "pre-push"
     return _SCRIPT.format(
@@ -282,20 +288,6 @@ def _refuse_overwritten(found: list[Hook]) -> None:
                 value=str(hook.path),
                 remedy=f"keep one of the two files: remove {hook.kept.name}, or move it to {hook.name}",
             )
-
-
-def _refuse_shared(repository: Path, folder: Path) -> None:
-    """Raise if the hooks are shared, so that other repositories are not guarded by accident."""
-    homes = [
-        _git(repository, "--path-format=absolute", word) for word in ("--git-common-dir", "--show-toplevel")
-    ]
-    real = folder.resolve()
-    if not any(real.is_relative_to(Path(home).resolve()) for home in homes):
-        raise InvalidPath(
-            f"core.hooksPath points to {folder}, outside this repository",
-            value=str(folder),
-            remedy="give this repository its own hooks: git config core.hooksPath .githooks",
-        )
 
 
 def _git(repository: Path, *words: str) -> str:

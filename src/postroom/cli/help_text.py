@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from typer import BadParameter
+from typer import BadParameter, Typer
 from typer.core import TyperGroup
 
 GROUPS: Final[Mapping[str, Sequence[str]]] = {
@@ -56,3 +56,8 @@ class GroupedCommands(TyperGroup):
 def examples(*lines: str) -> str:
     """Return the closing section of a help text, with example commands to copy, one per line."""
     return "\n".join(["\b", "Examples:", *(f"  postroom {line}" for line in lines)])
+
+
+def command_group(help_text: str, *lines: str) -> Typer:
+    """Return a group of commands that prints its help, with these example commands, if none is named."""
+    return Typer(help=help_text, no_args_is_help=True, rich_markup_mode=None, epilog=examples(*lines))

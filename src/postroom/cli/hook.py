@@ -69,7 +69,7 @@ def answered(client: str, event: str, raw: bytes, environment: Mapping[str, str]
     sent = read(raw)
     call, look = _call_and_look(client, kind, sent, environment)
     if call is None:
-        return b""
+        return _warned(client, event, kind, "", "", look)
     queued = _queued(client, kind, sent)
     call.update(agent=environment.get("POSTROOM_AGENT", "")[:400], guard=mode)
     found: object = None
@@ -81,6 +81,15 @@ def answered(client: str, event: str, raw: bytes, environment: Mapping[str, str]
         outcome, text = _failed(kind, "the server does not answer", mode if mode == "block" else "off")
     text += look.conclude(found) if look is not None else ""
     text = "" if text == queued else text[:MAX_TEXT_LENGTH]  # the prompt already says it
+    return _warned(client, event, kind, outcome, text, look)
+
+
+def _warned(client: str, event: str, kind: str, outcome: str, text: str, look: Look | None) -> bytes:
+    """Return the answer, with a warning if the edit's files cannot be remembered on this machine."""
+    warning = look.warning() if look is not None and kind == "edit" else ""
+    if warning:
+        outcome = outcome if outcome == "deny" else "note"
+        text = "\n".join(filter(None, (text, warning)))
     shaped = _shaped(client, event, kind, outcome, text)
     return written(shaped).encode() if shaped else b""
 

@@ -30,8 +30,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     Values = Mapping[str, object]
-    Version = tuple[str, int, int]
-    """A file's version, and its time in nanoseconds and its size when the version was determined."""
+    Version = tuple[str, int, int, int]
+    """A file's version, and what the file had when it was determined.
+
+    This is the time at which it was changed, in nanoseconds, its size, and the time at which the file system
+    recorded a change, which a program cannot set.
+    """
 
 LARGEST_FILE = 4 * 1024 * 1024
 """Maximum bytes of a file that is hashed."""
@@ -97,6 +101,8 @@ class Look:
         self._list = self._path("sessions", _hash(f"{client}/{session}".encode())) if session else ""
         self._known = _versions(self._list)
         self._seen: dict[str, Version] = {}
+        self.trouble = ""
+        """Why the data folder cannot be written, in the words of the operating system; empty if it can."""
         self.reports: list[list[str]] = []
         """The path, the version and the use of each file that the server must be told about."""
         uses: dict[str, str] = {}
@@ -115,7 +121,7 @@ class Look:
                 _remove(self._call)
             self.reports = [*self._unsent(), *self.reports]
         elif self._call and self._seen:
-            _put(self._call, _as_rows(self._seen.items()))
+            self._put(self._call, _as_rows(self._seen.items()))
             _prune(self._path("calls"), MAX_CALLS, MAX_COPIED)
 
     def _path(self, *parts: str) -> str:
@@ -180,14 +186,29 @@ class Look:
         self._copy(written, self._content)
         return written
 
+    def warning(self) -> str:
+        """Return the warning about a data folder that cannot be written; empty if it can."""
+        if not self.trouble:
+            return ""
+        return (
+            f"postroom: {self._folder} cannot be written ({self.trouble}). Writes are still checked by what "
+            "the server knows, but changed lines are not shown, and changes that no hook reported may be "
+            "noticed late. Free space there, or set POSTROOM_DATA_DIR to another folder."
+        )
+
+    def _put(self, path: str, content: bytes) -> None:
+        try:
+            _put(path, content)
+        except OSError as error:
+            self.trouble = self.trouble or os.strerror(error.errno or 0)
+
     def _find_changes(self) -> None:
-        """Report the files in the session's list that have changed since they were listed."""
+        """Report the files in the session's list that were written since they were listed."""
         for path, known in self._known.items():
             if path not in self._seen:
                 found = self._version(path, known)
-                if found is not None and found[0] != known[0]:
-                    self.reports.append([path, found[0], "found"])
                 if found is not None and found != known:
+                    self.reports.append([path, found[0], "found"])  # also if a change was reverted
                     self._seen[path] = found
 
     def _version(self, path: str, known: Version | None = None) -> Version | None:
@@ -199,7 +220,7 @@ class Look:
             found = os.stat(path)  # noqa: PTH116 - no pathlib here
             if found.st_mode & 0o170000 != 0o100000:
                 return None
-            place = (found.st_mtime_ns, found.st_size)
+            place = (found.st_mtime_ns, found.st_size, found.st_ctime_ns)
             if found.st_size > LARGEST_FILE:
                 return ("huge", *place)
             if known is not None and known[1:] == place and self._now - place[0] > UNSURE:
@@ -209,7 +230,7 @@ class Look:
             self._left -= found.st_size
             content = _content(path)
         except (FileNotFoundError, NotADirectoryError):
-            return ("gone", 0, 0)
+            return ("gone", 0, 0, 0)
         except OSError:
             return None
         blob = _hash(b"blob %d\0" % len(content) + content)
@@ -221,7 +242,7 @@ class Look:
         path = self._path(blob[0], blob)
         if len(content) > LARGEST_COPY or b"\0" in content or os.path.exists(path):  # noqa: PTH110
             return
-        _put(path, content)
+        self._put(path, content)
         _prune(self._path(blob[0]), MAX_COPIES, MAX_COPIED)
 
     def _unsent(self) -> list[list[str]]:
@@ -251,7 +272,7 @@ class Look:
         """Keep the reports of a tool's use for the session's next hook, because the server did not answer."""
         rows = [f"{blob} {how} {path}\n" for path, blob, how in self.reports[-MAX_USED:] if how in _USED]
         if self._list and self._is_used and rows:
-            _put(f"{self._list}.late", "".join(rows).encode("utf-8", "surrogateescape"))
+            self._put(f"{self._list}.late", "".join(rows).encode("utf-8", "surrogateescape"))
 
     def save(self) -> None:
         """Store the session's list, after the server has accepted the reports."""
@@ -261,7 +282,7 @@ class Look:
             _remove(f"{self._list}.late")
         kept = {path: one for path, one in self._known.items() if path not in self._seen} | self._seen
         if self._seen:
-            _put(self._list, _as_rows([*kept.items()][-MAX_LISTED:]))
+            self._put(self._list, _as_rows([*kept.items()][-MAX_LISTED:]))
         if self._seen and not self._known:
             _prune(self._path("sessions"), MAX_SESSIONS, MAX_COPIED)
 
@@ -512,15 +533,15 @@ def _versions(path: str) -> dict[str, Version]:
     found = {}
     try:
         for row in _rows(path) if path else ():
-            blob, time_ns, size, name = row.split(" ", 3)
-            found[name] = (blob, int(time_ns), int(size))
+            blob, time_ns, size, recorded_ns, name = row.split(" ", 4)
+            found[name] = (blob, int(time_ns), int(size), int(recorded_ns))
     except (OSError, ValueError):
         return {}
     return found
 
 
 def _as_rows(versions: Iterable[tuple[str, Version]]) -> bytes:
-    rows = [f"{one[0]} {one[1]} {one[2]} {path}\n" for path, one in versions]
+    rows = [f"{' '.join(map(str, one))} {path}\n" for path, one in versions]
     return "".join(rows).encode("utf-8", "surrogateescape")
 
 
@@ -548,20 +569,26 @@ def _content(path: str) -> bytes:
 
 
 def _put(path: str, content: bytes) -> None:
-    """Write a file that only this user can read. If this fails, notices will not show lines."""
+    """Write a file that only this user can read, whole or not at all.
+
+    Raises:
+        OSError: The file cannot be written, for example because the disk is full.
+    """
     draft = f"{path}.{os.getpid()}"
+    folder = os.path.dirname(path)  # noqa: PTH120 - no pathlib here
+    for one in (os.path.dirname(folder), folder):  # noqa: PTH120 - `makedirs` gives the mode to the last alone
+        os.makedirs(one, mode=0o700, exist_ok=True)  # noqa: PTH103 - as above
     try:
-        folder = os.path.dirname(path)  # noqa: PTH120 - no pathlib here
-        for one in (os.path.dirname(folder), folder):  # noqa: PTH120 - `makedirs` gives the mode to the last alone
-            os.makedirs(one, mode=0o700, exist_ok=True)  # noqa: PTH103 - as above
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         try:
-            os.write(descriptor, content)
+            while content:  # a disk that becomes full writes a part first, and fails then
+                content = content[os.write(descriptor, content) :]
         finally:
             os.close(descriptor)
         os.replace(draft, path)  # noqa: PTH105 - as above
     except OSError:
-        return
+        _remove(draft)
+        raise
 
 
 def _prune(folder: str, most: int, most_bytes: int) -> None:

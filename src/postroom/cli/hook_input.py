@@ -123,7 +123,7 @@ def call_of(client: str, kind: str, sent: object) -> dict[str, object] | None:
         spelled = dict.fromkeys(item for path in paths for item in _spellings(path, folder_of(sent)))
         return {**call, "paths": list(spelled)} if paths else None
     if kind == "tool":
-        return {**call, **_acted(tool, given_fields, sent)}
+        return {**call, **_caller_of_tool(tool, given_fields, sent)}
     if kind == "start" and sent.get("source") == "compact":
         return {**call, "compacted": True}
     if kind == "stop":
@@ -208,7 +208,7 @@ def patch_of(value: object) -> str:
     return text_of(value)
 
 
-def _acted(tool: str, given: Values, sent: Values) -> dict[str, object]:
+def _caller_of_tool(tool: str, given: Values, sent: Values) -> dict[str, object]:
     """Return the agent and the project that a call to a postroom tool names; empty for all other tools."""
     for names, key in ((_SENDING, "sender_name"), (_ACTING, "agent_name"), (_REGISTERING, "name")):
         if any(tool == name or tool.endswith(tuple(between + name for between in "_-:./")) for name in names):

@@ -50,18 +50,14 @@ def awaited(client: str, raw: bytes, environment: Mapping[str, str]) -> str:
     Raises:
         Exception: The client's input or the server's answer cannot be read.
     """
-    if _is_unattended(environment):
+    # Whether Claude Code runs without a person: `claude -p` would wait for this process to end.
+    attended = environment.get("CLAUDE_CODE_SESSION_ATTENDED", "")
+    entry = environment.get("CLAUDE_CODE_ENTRYPOINT", "")
+    if attended == "0" or (not attended and entry.startswith("sdk-")):
         return ""
     parent = os.getppid()
     since = time.monotonic_ns()
     return _line(client, raw, environment, lambda seconds: _gone_within(seconds, parent), since, last=WAKE)
-
-
-def _is_unattended(environment: Mapping[str, str]) -> bool:
-    """Return whether Claude Code runs without a person: `claude -p` would wait for this process to end."""
-    attended = environment.get("CLAUDE_CODE_SESSION_ATTENDED", "")
-    entry = environment.get("CLAUDE_CODE_ENTRYPOINT", "")
-    return attended == "0" or (not attended and entry.startswith("sdk-"))
 
 
 def leave_waiter(raw: bytes, environment: Mapping[str, str]) -> None:
@@ -95,9 +91,22 @@ def leave_waiter(raw: bytes, environment: Mapping[str, str]) -> None:
         since = time.monotonic_ns()
         line = _line("codex", raw, environment, lambda seconds: _ended_within(seconds, codex, until), since)
         if line:
-            _queue(codex, session, line)
+            # Queue a turn with the same Codex program; only the hook of that turn shows that it has started.
+            import subprocess
+
+            program = codex.exe()
+            if "codex" not in os.path.basename(program):  # noqa: PTH119 - a script: its interpreter is the program
+                program = "codex"
+            words = [program, "queue", f"--thread={session}", f"--message={line}"]
+            subprocess.run(words, timeout=QUEUING, check=False)  # noqa: S603 - the words are ours, the id is one word
         elif _ended_within(0, codex, until):
-            _tell_end(raw, environment, since)
+            # Report to the server that a Codex session has ended; Codex itself has no hook for this. The
+            # server ignores the report if a newer process waits for the session, because the session was then
+            # resumed.
+            call = call_of("codex", "end", read(raw))
+            if call is not None:
+                call.update(agent=environment.get("POSTROOM_AGENT", "")[:400], waiting_since=since)
+                _asked(environment, "codex", "SessionEnd", written(call).encode())
     finally:
         os._exit(0)
 
@@ -132,18 +141,6 @@ def _line(
             return ""
         is_patient = True
         pause = min(pause * 2, MAX_PAUSE) if outcome == "away" else MIN_PAUSE
-
-
-def _tell_end(raw: bytes, environment: Mapping[str, str], since: int) -> None:
-    """Report to the server that a Codex session has ended; Codex itself has no hook for this.
-
-    The server ignores the report if a newer process waits for the session, because the session was then
-    resumed.
-    """
-    call = call_of("codex", "end", read(raw))
-    if call is not None:
-        call.update(agent=environment.get("POSTROOM_AGENT", "")[:400], waiting_since=since)
-        _asked(environment, "codex", "SessionEnd", written(call).encode())
 
 
 def _asked(environment: Mapping[str, str], client: str, event: str, body: bytes) -> tuple[str, str]:
@@ -198,14 +195,3 @@ def _ended_within(seconds: float, codex: Process, until: float) -> bool:
     except psutil.Error:
         return True
     return not is_there or time.monotonic() > until
-
-
-def _queue(codex: Process, session: str, line: str) -> None:
-    """Queue a turn with the same Codex program; only the hook of that turn shows that it has started."""
-    import subprocess
-
-    program = codex.exe()
-    if "codex" not in os.path.basename(program):  # noqa: PTH119 - a script: its interpreter is the program
-        program = "codex"
-    words = [program, "queue", f"--thread={session}", f"--message={line}"]
-    subprocess.run(words, timeout=QUEUING, check=False)  # noqa: S603 - the words are ours, the id is one word

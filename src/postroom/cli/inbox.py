@@ -33,7 +33,14 @@ def inbox(
         for one in groups
     ]
     rows = [
-        ("asks", one["number"], show.agent(one), one["waiting_since"], one["question"]) for one in questions
+        (
+            "asks",
+            one["number"],
+            show.agent(one),
+            one["waiting_since"],
+            one["question"] + (f" A yes permits exactly this: {one['action']}" if one["action"] else ""),
+        )
+        for one in questions
     ] + [
         (
             "failed" if len(one["runs"]) == 1 else f"failed {len(one['runs'])} times",

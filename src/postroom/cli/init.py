@@ -82,7 +82,7 @@ def init(
     }
     if answer is False and rules is None and not document["rules"]:
         document["notes"].append("no rules were written to AGENTS.md; add --rules to write them")
-    show.answer(document, as_json=as_json, text=lambda: _told(document))
+    show.answer(document, as_json=as_json, text=lambda: _init_text(document))
     setup.end(results)
 
 
@@ -155,7 +155,7 @@ def _rules_part(client: Client, target: SetupScope) -> list[Part]:
     return [part for part in every if part.own is not None and part.own.extra == "rules"]
 
 
-def _told(document: dict[str, Any]) -> str:
+def _init_text(document: dict[str, Any]) -> str:
     server, name, is_dry = document["server"], document["agent"], document["dry_run"]
     state = "started" if server["started"] else "running" if server["runs"] else "would start"
     lines = [f"Server: {state} at {show.line(server['address'])}"]

@@ -11,23 +11,19 @@ from postroom.cli import content, show
 from postroom.cli.call import shows
 from postroom.cli.client import Server
 from postroom.cli.content import save_file
-from postroom.cli.help_text import examples
+from postroom.cli.help_text import command_group
 from postroom.cli.options import HERE, Acting, AsJson, Key, Project, completed, project_key
 from postroom.contracts.choices import Importance
 from postroom.contracts.errors import InvalidArgument, UnknownMessage, UnknownThread
 
-app = typer.Typer(
-    help="Send, read and find messages.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    epilog=examples(
-        "mail send --as Ada --to Ben -s Lights 'On the north pier?'",
-        "mail inbox --as Ben --unread",
-        "mail read latest --as Ben",
-        "mail reply 1 --as Ben Yes.",
-        "mail thread msg-1",
-        "mail save 1 --as Ben --to ~/inbox",
-    ),
+app = command_group(
+    "Send, read and find messages.",
+    "mail send --as Ada --to Ben -s Lights 'On the north pier?'",
+    "mail inbox --as Ben --unread",
+    "mail read latest --as Ben",
+    "mail reply 1 --as Ben Yes.",
+    "mail thread msg-1",
+    "mail save 1 --as Ben --to ~/inbox",
 )
 
 Text = Annotated[
@@ -287,7 +283,7 @@ def ack(
     )
 
 
-@shows(app, "search_messages", takes_data_dir=False)
+@shows(app, "search_messages")
 def _(found: dict[str, Any]) -> str:
     from postroom.mail.query import parse_query
 
@@ -326,7 +322,27 @@ def thread(
         named["thread_id"] = f"msg-{number}"
         answer = show.fields(server.call_tool("summarize_thread", named))
     messages = [] if summary else list(_messages_of(server, named))
-    texts = [_summary(answer), *map(_message, messages)]
+    people = ", ".join(
+        f"{show.line(item['name'])} ({item['messages']})" for item in show.items(answer["participants"])
+    )
+    lines = [
+        f"{show.line(answer['subject'])}",
+        f"{_counted(answer)}, by {people}",
+    ]
+    lines += [
+        f"open question from {show.line(item['asked_by'])} in message {item['message_id']}: "
+        f"{show.line(item['text'])}"
+        for item in show.items(answer.get("open_questions"))
+    ]
+    lines += [
+        f"not acknowledged by {', '.join(map(show.line, item['waiting_for']))}: message {item['message_id']}"
+        for item in show.items(answer.get("unacknowledged"))
+    ]
+    lines += [
+        f"{show.line(item['agent'])} holds {show.line(item['path'])} until {show.moment(item['expires_ts'])}"
+        for item in show.items(answer.get("reservations"))
+    ]
+    texts = ["\n".join(lines), *map(_message, messages)]
     document = answer if summary else {**answer, "conversation": messages}
     show.answer(document, as_json=as_json, text=lambda: f"\n\n{show.RULE}\n".join(texts))
 
@@ -427,30 +443,6 @@ def _message(message: Mapping[str, Any]) -> str:
     if left := message.get("characters_left"):
         text += f"\n... {left:,} more characters: postroom mail read {message.get('id')}"
     return text
-
-
-def _summary(found: Mapping[str, Any]) -> str:
-    people = ", ".join(
-        f"{show.line(item['name'])} ({item['messages']})" for item in show.items(found["participants"])
-    )
-    lines = [
-        f"{show.line(found['subject'])}",
-        f"{_counted(found)}, by {people}",
-    ]
-    lines += [
-        f"open question from {show.line(item['asked_by'])} in message {item['message_id']}: "
-        f"{show.line(item['text'])}"
-        for item in show.items(found.get("open_questions"))
-    ]
-    lines += [
-        f"not acknowledged by {', '.join(map(show.line, item['waiting_for']))}: message {item['message_id']}"
-        for item in show.items(found.get("unacknowledged"))
-    ]
-    lines += [
-        f"{show.line(item['agent'])} holds {show.line(item['path'])} until {show.moment(item['expires_ts'])}"
-        for item in show.items(found.get("reservations"))
-    ]
-    return "\n".join(lines)
 
 
 def _counted(thread: Mapping[str, Any]) -> str:

@@ -3,26 +3,20 @@
 from collections.abc import Mapping
 from typing import Any
 
-import typer
-
 from postroom.cli import show
 from postroom.cli.call import shows
-from postroom.cli.help_text import examples
+from postroom.cli.help_text import command_group
 
-app = typer.Typer(
-    help="Add, find and end the notes of a project.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    epilog=examples(
-        "notes add 'test command' 'Run make quick, not make test.' --as Ada --path 'piers/**'",
-        "notes list lamp",
-        "notes add 'test command' 'Run make test.' --as Ben --path 'piers/**' --replaces 1",
-        "notes end 2 --as Ben",
-    ),
+app = command_group(
+    "Add, find and end the notes of a project.",
+    "notes add 'test command' 'Run make quick, not make test.' --as Ada --path 'piers/**'",
+    "notes list lamp",
+    "notes add 'test command' 'Run make test.' --as Ben --path 'piers/**' --replaces 1",
+    "notes end 2 --as Ben",
 )
 
 
-@shows(app, "find_notes", takes_data_dir=False)
+@shows(app, "find_notes")
 def _(found: dict[str, Any]) -> str:
     lines = [_whole(item) for item in show.items(found["notes"])]
     if found["more"]:
@@ -30,13 +24,13 @@ def _(found: dict[str, Any]) -> str:
     return "\n".join(lines) or "No notes."
 
 
-@shows(app, "add_note", takes_data_dir=False)
+@shows(app, "add_note")
 def _(found: dict[str, Any]) -> str:
     old = f", in place of {', '.join(map(str, found['replaces']))}" if found["replaces"] else ""
     return f"Note {found['id']} is active until {found['expires_ts']}{old}."
 
 
-@shows(app, "end_note", takes_data_dir=False)
+@shows(app, "end_note")
 def _(found: dict[str, Any]) -> str:
     return f"Note {found['id']} has ended."
 

@@ -2,17 +2,15 @@
 
 from typing import Any
 
-import typer
-
 from postroom.cli import show
 from postroom.cli.call import shows
-from postroom.cli.help_text import examples
+from postroom.cli.help_text import command_group
 
-app = typer.Typer(
-    help="Manage the people whom agents may write to.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    epilog=examples("people add Kim", "people add Kim --chat telegram/123456", "people list"),
+app = command_group(
+    "Manage the people whom agents may write to.",
+    "people add Kim",
+    "people add Kim --chat telegram/123456",
+    "people list",
 )
 
 

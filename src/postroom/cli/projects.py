@@ -8,19 +8,15 @@ import typer
 from postroom.cli import show
 from postroom.cli.call import call, named_project, shows
 from postroom.cli.exit_codes import REFUSED
-from postroom.cli.help_text import examples
+from postroom.cli.help_text import command_group
 from postroom.cli.options import AsJson, DataDir, completed
 from postroom.contracts.errors import InvalidArgument
 
-app = typer.Typer(
-    help="List projects, move their folders, or merge two projects. For the operator.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    epilog=examples(
-        "projects list",
-        "projects merge ~/harbour-worktree ~/harbour --dry-run",
-        "projects move harbour ~/boats/harbour",
-    ),
+app = command_group(
+    "List projects, move their folders, or merge two projects. For the operator.",
+    "projects list",
+    "projects merge ~/harbour-worktree ~/harbour --dry-run",
+    "projects move harbour ~/boats/harbour",
 )
 
 _MOVED: Final = ("agents", "messages", "reservations", "tokens")

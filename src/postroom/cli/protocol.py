@@ -83,8 +83,8 @@ class Message:
     """The protocol revision that the line itself names; empty if the line names none."""
     client: str = ""
     """The name of the client program, which only an `initialize` line has."""
-    elicits: bool = False
-    """Whether the line is an `initialize` that declares elicitation."""
+    marks: tuple[str, ...] = ()
+    """What an `initialize` line declares that the server has to know later: `elicits`, `cards`."""
     cancels: RequestId = None
     """The id of the request that the client cancels; None if the line cancels nothing."""
     reads: bool = False
@@ -113,17 +113,17 @@ def read_line(line: bytes) -> Message:
         raise UnreadableLine(failure(None, PARSE_ERROR, f"not JSON: {error}")) from error
     body = line.strip()
     if isinstance(document, list) and document:
-        awaited = tuple(_id(part["id"]) for part in document if _is_request(part))
+        awaited = tuple(
+            _id(part["id"])
+            for part in document
+            if isinstance(part, dict) and "id" in part and "method" in part
+        )
         return Message(body=body, awaits=awaited, batch=True)
     if isinstance(document, dict):
         return _single(body, document)
     raise UnreadableLine(
         failure(None, INVALID_REQUEST, "a message must be an object, or an array of objects")
     )
-
-
-def _is_request(part: object) -> bool:
-    return isinstance(part, dict) and "id" in part and "method" in part
 
 
 def _single(body: bytes, found: dict[str, object]) -> Message:
@@ -144,7 +144,7 @@ def _single(body: bytes, found: dict[str, object]) -> Message:
         headers=_routing(method, given_fields, version) if version else {},
         version=version,
         client=_client(given_fields) if method == "initialize" else "",
-        elicits=method == "initialize" and _elicits(given_fields),
+        marks=_marks(given_fields) if method == "initialize" else (),
         cancels=_id(given_fields.get("requestId")) if method == "notifications/cancelled" else None,
         reads=method in _READING_METHODS
         or (method == "tools/call" and _is_reading(given_fields.get("name"))),
@@ -166,9 +166,13 @@ def _client(parameters: dict[str, object]) -> str:
     return name[:MAX_NAMES_SHOWN] if isinstance(name, str) and _PLAIN.fullmatch(name) else ""
 
 
-def _elicits(parameters: dict[str, object]) -> bool:
+def _marks(parameters: dict[str, object]) -> tuple[str, ...]:
     capabilities = parameters.get("capabilities")
-    return isinstance(capabilities, dict) and "elicitation" in capabilities
+    if not isinstance(capabilities, dict):
+        return ()
+    extensions = capabilities.get("extensions")
+    shows = isinstance(extensions, dict) and "io.modelcontextprotocol/ui" in extensions
+    return ("elicits",) * ("elicitation" in capabilities) + ("cards",) * shows
 
 
 def _version(parameters: dict[str, object]) -> str:

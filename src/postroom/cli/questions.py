@@ -10,23 +10,19 @@ import typer
 
 from postroom.cli import show
 from postroom.cli.call import call, shows
-from postroom.cli.help_text import examples
+from postroom.cli.help_text import command_group
 from postroom.cli.options import AsJson, DataDir, completed, seconds
 from postroom.contracts.errors import InvalidArgument, NotPermitted, StaleDecision, TooLarge
 from postroom.services.cut_ids import whole_id
 
-app = typer.Typer(
-    help="List and answer the questions of agents.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    epilog=examples(
-        "questions list",
-        "questions answer",
-        "questions answer 4f2a yes --why 'after lunch'",
-        "questions answer 4f2a EUR",
-        "questions snooze 4f2a 2h",
-        "questions show 4f2a",
-    ),
+app = command_group(
+    "List and answer the questions of agents.",
+    "questions list",
+    "questions answer",
+    "questions answer 4f2a yes --why 'after lunch'",
+    "questions answer 4f2a EUR",
+    "questions snooze 4f2a 2h",
+    "questions show 4f2a",
 )
 
 
@@ -80,6 +76,8 @@ def _takes(one: dict[str, Any]) -> str:
             taken = " ".join(f"{name}=..." for name in one["form"]["properties"])
         case _:
             taken = "yes | no | TEXT" if one["in_words"] else "yes | no"
+    if one["action"]:
+        taken += f" to exactly this: {one['action']}"
     who = "".join(f", from {name.removeprefix('human:')}" for name in one["to"])
     return taken + who + "".join(f", not from {name.removeprefix('human:')}" for name in one["not_by"])
 

@@ -42,7 +42,7 @@ def archive(
     key = None if project is None else project_key(project)
     with show.progress(as_json=as_json):
         written = call("rebuild_archive", data_dir=data_dir, project=key)
-    lines = [f"{show.line(slug)}: {_counted(count, 'record')}" for slug, count in written.items()]
+    lines = [f"{show.line(slug)}: {_count_text(count, 'record')}" for slug, count in written.items()]
     show.answer({"written": written}, as_json=as_json, text=lambda: "\n".join(lines) or "No projects.")
 
 
@@ -81,12 +81,12 @@ def database(
             chosen.unlink(missing_ok=True)  # created just before, and an incomplete database is of no use
             raise
     document = {"path": str(chosen), "rows": rows, "notes": [LACKS]}
-    held = f"{_counted(rows['messages'], 'message')} of {_counted(rows['projects'], 'project')}"
+    held = f"{_count_text(rows['messages'], 'message')} of {_count_text(rows['projects'], 'project')}"
     text = f"{show.line(chosen)} contains {held}\n{LACKS}"
     show.answer(document, as_json=as_json, text=lambda: text)
 
 
-def _counted(number: object, what: str) -> str:
+def _count_text(number: object, what: str) -> str:
     return f"{number} {what}" + ("" if number == 1 else "s")
 
 

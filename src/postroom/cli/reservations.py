@@ -10,19 +10,15 @@ from postroom.cli import show
 from postroom.cli.call import shows
 from postroom.cli.client import Server
 from postroom.cli.exit_codes import FAILED
-from postroom.cli.help_text import examples
+from postroom.cli.help_text import command_group
 from postroom.cli.options import HERE, Acting, AsJson, Key, Project, Ttl, completed, project_key
 from postroom.contracts.errors import InvalidArgument
 
-app = typer.Typer(
-    help="Reserve files before editing them.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    epilog=examples(
-        "reservations reserve 'piers/**' --as Ada --reason 'placing the lights'",
-        "reservations check piers/north.py --as Ben",
-        "reservations release --all --as Ada",
-    ),
+app = command_group(
+    "Reserve files before editing them.",
+    "reservations reserve 'piers/**' --as Ada --reason 'placing the lights'",
+    "reservations check piers/north.py --as Ben",
+    "reservations release --all --as Ada",
 )
 
 Paths = Annotated[
@@ -43,7 +39,7 @@ Shared = Annotated[
 ]
 
 
-@shows(app, "list_file_reservations", takes_data_dir=False)
+@shows(app, "list_file_reservations")
 def _(found: dict[str, Any]) -> str:
     return _listed(found, "reservations")
 

@@ -147,8 +147,8 @@ def set_runner(  # noqa: PLR0913 - the options of the command
         "cwd": None if cwd is None else str(cwd.absolute()),
         "env": dict(_pair(value) for value in env) if env else None,
         "pass_env": pass_env,
-        "timeout": None if timeout is None else _seconds_of(timeout),
-        "idle_timeout": None if idle_timeout is None else _seconds_of(idle_timeout),
+        "timeout": None if timeout is None else _parse_seconds(timeout),
+        "idle_timeout": None if idle_timeout is None else _parse_seconds(idle_timeout),
         "resume": resume or None,
         "session_per": session_per,
         "runs_on": runs_on,
@@ -157,7 +157,7 @@ def set_runner(  # noqa: PLR0913 - the options of the command
         "base_url": base_url,
         "model": model,
         "api_key_env": api_key_env,
-        "instructions": None if instructions is None else _text_of(instructions),
+        "instructions": None if instructions is None else _read_text(instructions),
         "max_steps": max_steps,
         "tools": tool,
         "url": url,
@@ -195,7 +195,7 @@ def what_runs(runner: Mapping[str, Any]) -> str:
             return " ".join(runner.get("argv") or [runner.get("recipe", "")])
 
 
-def _text_of(file: Path) -> str:
+def _read_text(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
@@ -211,6 +211,6 @@ def _pair(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _seconds_of(text: str) -> float:
+def _parse_seconds(text: str) -> float:
     """Return the number of seconds in a duration; a number without a unit means seconds."""
     return int(text) if text.isdecimal() else seconds(text)

@@ -3,7 +3,7 @@
 import json
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -136,6 +136,17 @@ def discard(
 @shows(app, "show_control_room")
 def _(found: dict[str, Any]) -> str:
     """Return the control room as lists of lines, omitting empty lists."""
+    # A line for each group of conflicting reservations: its paths, each with its holder.
+    pairs = found["conflicts"]
+    from postroom.mail.reservations import together  # not needed by other commands
+
+    both = ((_held(pair["first"]), _held(pair["second"])) for pair in pairs)
+    lines = []
+    for group in together(both):
+        holders: dict[str, list[str]] = {}
+        for held in group:
+            holders.setdefault(held.pattern, []).append(held.holder)
+        lines.append("; ".join(f"{pattern}: {', '.join(names)}" for pattern, names in holders.items()))
     lists = {
         "SERVER": [item["text"] for item in found["health"]],
         "QUESTIONS": [
@@ -143,7 +154,7 @@ def _(found: dict[str, Any]) -> str:
             for question in found["questions"]
         ],
         "DEAD LETTERS": [f"{item['run_id']}  {item['agent']}: {item['why']}" for item in found["given_up"]],
-        "CONFLICTING RESERVATIONS": _overlaps(found["conflicts"]),
+        "CONFLICTING RESERVATIONS": lines,
         "RUNS": [f"{work['run_id']}  {show.agent(work)}: {_stands(work)}" for work in found["works"]],
         "WAITING FOR EACH OTHER": [
             f"{' -> '.join(wait['names'])}: {show.state_word(wait['state'])}" for wait in found["waits"]
@@ -165,20 +176,6 @@ class _Held:
     id: int
     holder: str
     pattern: str
-
-
-def _overlaps(pairs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a line for each group of conflicting reservations: its paths, each with its holder."""
-    from postroom.mail.reservations import together  # not needed by other commands
-
-    both = ((_held(pair["first"]), _held(pair["second"])) for pair in pairs)
-    lines = []
-    for group in together(both):
-        holders: dict[str, list[str]] = {}
-        for held in group:
-            holders.setdefault(held.pattern, []).append(held.holder)
-        lines.append("; ".join(f"{pattern}: {', '.join(names)}" for pattern, names in holders.items()))
-    return lines
 
 
 def _held(one: Mapping[str, Any]) -> _Held:

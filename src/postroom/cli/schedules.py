@@ -6,21 +6,17 @@ import typer
 
 from postroom.cli import show
 from postroom.cli.call import call, shows
-from postroom.cli.help_text import examples
+from postroom.cli.help_text import command_group
 from postroom.cli.options import HERE, AsJson, DataDir, Project, project_key, seconds
 from postroom.contracts.clock import every
 from postroom.contracts.errors import InvalidArgument
 
-app = typer.Typer(
-    help="Send messages on a schedule, for example to Ada every Monday at 9:00.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    epilog=examples(
-        "schedules add weekly --from Kim --to Ada --subject Report --body News? --cron '0 9 * * MON'",
-        "schedules add nine --from Kim --to human:Kim --subject Yesterday --catch-up --cron '0 9 * * *'",
-        "schedules list",
-        "schedules trigger weekly",
-    ),
+app = command_group(
+    "Send messages on a schedule, for example to Ada every Monday at 9:00.",
+    "schedules add weekly --from Kim --to Ada --subject Report --body News? --cron '0 9 * * MON'",
+    "schedules add nine --from Kim --to human:Kim --subject Yesterday --catch-up --cron '0 9 * * *'",
+    "schedules list",
+    "schedules trigger weekly",
 )
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The schedule's name.")]

@@ -163,21 +163,19 @@ def _(found: dict[str, Any]) -> str:
 @app.command()
 def version(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """Show the version, and the version of a running server."""
+    server_version: str | None
+    try:
+        server_version = str(Server.find(data_dir=data_dir).admin("GET", "/healthz").get("version"))
+    except PostroomError:  # this command always succeeds; `status` reports problems
+        server_version = None
     fields: dict[str, object] = {
         "version": __version__,
-        "server": _server_version(data_dir),
+        "server": server_version,
         "python": platform.python_version(),
         "system": platform.platform(),
     }
     served = f", server {show.line(fields['server'])}" if fields["server"] else ""
     show.answer(fields, as_json=as_json, text=lambda: f"postroom {__version__}{served}")
-
-
-def _server_version(data_dir: Path | None) -> str | None:
-    try:
-        return str(Server.find(data_dir=data_dir).admin("GET", "/healthz").get("version"))
-    except PostroomError:  # this command always succeeds; `status` reports problems
-        return None
 
 
 def _repaired(one: Mapping[str, Any]) -> str:

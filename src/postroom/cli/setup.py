@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from datetime import timedelta
-from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
@@ -249,8 +248,16 @@ def set_up(  # noqa: PLR0913 - each is a choice of its own
         ConfigError: The command `postroom` is not on the PATH. Nothing was written.
     """
     server = served(target.environment)
-    if not target.is_dry_run and not (way == "http" and not hooks):
-        _require_command(target.environment)
+    needs_command = not target.is_dry_run and not (way == "http" and not hooks)
+    if needs_command and command_path(target.environment) is None:
+        raise ConfigError(
+            "the command `postroom` is not on the PATH, so clients could not start it",
+            value=target.environment.get("PATH", ""),
+            remedy=(
+                "install it for your account (`uv tool install .` or `pipx install .` in the clone), or "
+                "add the folder of this command to the PATH"
+            ),
+        )
     records = Records(target.environment)
     results = []
     for client in clients:
@@ -320,18 +327,6 @@ def _recorded(target: SetupScope, records: Records) -> list[Client]:
         for client in _fitting(target)
         if any(is_recorded(form, target, records) for form in forms(client, target))
     ]
-
-
-def _require_command(environment: Mapping[str, str]) -> None:
-    if command_path(environment) is None:
-        raise ConfigError(
-            "the command `postroom` is not on the PATH, so clients could not start it",
-            value=environment.get("PATH", ""),
-            remedy=(
-                "install it for your account (`uv tool install .` or `pipx install .` in the clone), or "
-                "add the folder of this command to the PATH"
-            ),
-        )
 
 
 def _set_up(
@@ -427,17 +422,16 @@ def _file(change: Change, *, dry_run: bool) -> dict[str, Any]:
         "backup": None if change.backup is None else str(change.backup),
     }
     if dry_run:
-        result["diff"] = _diff(change.path, before, change.after or "")
+        lines = difflib.unified_diff(
+            before.splitlines(keepends=True),
+            (change.after or "").splitlines(keepends=True),
+            str(change.path),
+            str(change.path),
+        )
+        result["diff"] = "".join(
+            line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines
+        )
     return result
-
-
-def _diff(path: Path, before: str, after: str) -> str:
-    lines = difflib.unified_diff(
-        before.splitlines(keepends=True), after.splitlines(keepends=True), str(path), str(path)
-    )
-    return "".join(
-        line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines
-    )
 
 
 def notes_of(results: Sequence[Mapping[str, Any]], target: SetupScope, *, dry_run: bool) -> list[str]:

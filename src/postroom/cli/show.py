@@ -163,25 +163,23 @@ def _drawn_progress() -> Iterator[None]:
 def outline(found: object, depth: int = 0) -> str:
     """Return nested data as indented lines, for data that does not fit into a table."""
     indent = "  " * depth
-    pairs = found.items() if isinstance(found, Mapping) else (("-", item) for item in _sequence(found))
+    pairs = (
+        found.items()
+        if isinstance(found, Mapping)
+        else (("-", item) for item in (found if isinstance(found, list | tuple) else [found]))
+    )
     lines = []
     for name, value in pairs:
         label = f"{indent}{line(name)}" + ("" if name == "-" else ":")
         if isinstance(value, Mapping | list) and value:
             lines += [label, outline(value, depth + 1)]
         else:
-            lines.append(f"{label} {_word(value)}")
+            if isinstance(value, bool):
+                word = "yes" if value else "no"
+            else:
+                word = line("-" if value in (None, "", [], {}) else value)
+            lines.append(f"{label} {word}")
     return "\n".join(lines)
-
-
-def _sequence(found: object) -> Sequence[object]:
-    return found if isinstance(found, list | tuple) else [found]
-
-
-def _word(value: object) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return line("-" if value in (None, "", [], {}) else value)
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[object]], *, none: str) -> str:

@@ -97,7 +97,7 @@ class Proxy:
         self._handshake = False
         self._version = ""
         self._client = ""
-        self._elicits = False
+        self._marks: tuple[str, ...] = ()
         self._modern = False
 
     def take(self, line: bytes) -> None:
@@ -115,7 +115,7 @@ class Proxy:
             if message.version:
                 self._version, self._modern = message.version, True
             self._client = message.client or self._client
-            self._elicits = self._elicits or message.elicits
+            self._marks = self._marks or message.marks
             self._waiting.append(PendingRequest(message))
             self._start_what_fits()
 
@@ -261,8 +261,8 @@ class Proxy:
             headers["MCP-Protocol-Version"] = self._version
         if self._client:
             headers[CLIENT_HEADER] = self._client
-        if self._elicits and not self._modern:
-            headers["Mcp-Session-Id"] = "elicits-pipe"
+        if self._marks and not self._modern:
+            headers["Mcp-Session-Id"] = "-".join([*self._marks, "pipe"])
         return headers
 
     def _stream(

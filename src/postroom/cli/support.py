@@ -39,7 +39,7 @@ def support_bundle(
     if target.exists():
         raise _there_already(target)
     with show.progress(as_json=as_json):
-        files, is_running = _collected(data_dir, now)
+        files, is_running = _collect_files(data_dir, now)
     _write(target, files, now)
     fields: dict[str, object] = {"path": str(target), "server": is_running, "files": sorted(files)}
     show.answer(
@@ -47,7 +47,7 @@ def support_bundle(
     )
 
 
-def _collected(data_dir: Path | None, now: int) -> tuple[dict[str, str], bool]:
+def _collect_files(data_dir: Path | None, now: int) -> tuple[dict[str, str], bool]:
     """Return the files, and whether a server has provided them."""
     try:
         answer = call("collect_support_bundle", data_dir=data_dir)
@@ -70,22 +70,22 @@ def _write(target: Path, files: Mapping[str, str], now: int) -> None:
     Raises:
         InvalidPath: A file with this name exists, or the bundle cannot be written.
     """
-    packed = _packed(files, now)
+    packed = _pack(files, now)
     try:
         descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError as error:
         raise _there_already(target) from error
     except OSError as error:
-        raise _not_written(target, error) from error
+        raise _write_error(target, error) from error
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(packed)
     except OSError as error:
         target.unlink(missing_ok=True)
-        raise _not_written(target, error) from error
+        raise _write_error(target, error) from error
 
 
-def _packed(files: Mapping[str, str], now: int) -> bytes:
+def _pack(files: Mapping[str, str], now: int) -> bytes:
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as bundle:
         for name, text in sorted(files.items()):
@@ -102,7 +102,7 @@ def _there_already(target: Path) -> InvalidPath:
     )
 
 
-def _not_written(target: Path, error: OSError) -> InvalidPath:
+def _write_error(target: Path, error: OSError) -> InvalidPath:
     return InvalidPath(
         f"{target} cannot be written: {error.strerror}",
         value=str(target),

@@ -3,29 +3,23 @@
 from collections.abc import Mapping
 from typing import Any
 
-import typer
-
 from postroom.cli import show
 from postroom.cli.call import shows
-from postroom.cli.help_text import examples
+from postroom.cli.help_text import command_group
 
-app = typer.Typer(
-    help="List, claim and finish the tasks of a project.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    epilog=examples(
-        "tasks add 'Light the north pier' --as Ada --path 'piers/**' --check 'make test'",
-        "tasks list",
-        "tasks claim --as Ben",
-        "tasks claim 12 --as Ben",
-        "tasks done 12 --as Ben --epoch 1 --commit 4f2a --output '12 passed'",
-        "tasks decide 12 no --by kim --why 'the lamp is dark'",
-        "tasks decide 13 cancel --by kim --why 'the pier is gone'",
-    ),
+app = command_group(
+    "List, claim and finish the tasks of a project.",
+    "tasks add 'Light the north pier' --as Ada --path 'piers/**' --check 'make test'",
+    "tasks list",
+    "tasks claim --as Ben",
+    "tasks claim 12 --as Ben",
+    "tasks done 12 --as Ben --epoch 1 --commit 4f2a --output '12 passed'",
+    "tasks decide 12 no --by kim --why 'the lamp is dark'",
+    "tasks decide 13 cancel --by kim --why 'the pier is gone'",
 )
 
 
-@shows(app, "list_tasks", takes_data_dir=False)
+@shows(app, "list_tasks")
 def _(found: dict[str, Any], sent: Mapping[str, Any]) -> str:
     listed = show.items(found.get("tasks"))
     if sent["task_id"] is not None:
@@ -45,7 +39,7 @@ def _(found: dict[str, Any], sent: Mapping[str, Any]) -> str:
     return show.table(("ID", "STATE", "PRIORITY", "AGENT", "TITLE", "NOTE"), rows, none="No tasks.")
 
 
-@shows(app, "claim_task", takes_data_dir=False)
+@shows(app, "claim_task")
 def _(found: dict[str, Any], sent: Mapping[str, Any]) -> str:
     if found.get("task") is None:
         return f"Claimed nothing: {show.line(found['reason'])}."
@@ -53,17 +47,17 @@ def _(found: dict[str, Any], sent: Mapping[str, Any]) -> str:
     return f"{did} this task.\n\n{_whole(show.fields(found['task']))}"
 
 
-@shows(app, "add_task", takes_data_dir=False)
+@shows(app, "add_task")
 def _(found: dict[str, Any]) -> str:
     return f"Added task {found['id']}: it is {found['state']}."
 
 
-@shows(app, "update_task", takes_data_dir=False)
+@shows(app, "update_task")
 def _(found: dict[str, Any]) -> str:
     return f"Task {found['id']} is {found['state']}."
 
 
-@shows(app, "done_task", takes_data_dir=False)
+@shows(app, "done_task")
 def _(found: dict[str, Any]) -> str:
     task, ready = show.fields(found["task"]), found["ready"]
     freed = f" Ready now: {', '.join(map(str, ready))}." if ready else ""

@@ -14,15 +14,15 @@ import typer
 from postroom.app.tokens import new_named_token
 from postroom.cli import show
 from postroom.cli.call import call, shows
-from postroom.cli.help_text import examples
+from postroom.cli.help_text import command_group
 from postroom.cli.options import AsJson, DataDir, project_key, seconds
 from postroom.contracts.errors import InvalidPath, PostroomError
 
-app = typer.Typer(
-    help="Create, list, replace and revoke tokens for programs. For the operator.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    epilog=examples("tokens create ci --scope mail:read", "tokens list", "tokens rotate ci"),
+app = command_group(
+    "Create, list, replace and revoke tokens for programs. For the operator.",
+    "tokens create ci --scope mail:read",
+    "tokens list",
+    "tokens rotate ci",
 )
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The token's name.")]

@@ -123,7 +123,7 @@ def drawn(found: Mapping[str, Any], *, lines: int | None = None) -> "Group":
         ("TASKS", "blue", [_task(task, now) for task in found["tasks"]]),
         ("WAITING MESSAGES", "yellow", [_mail(item, now) for item in found["waiting"]]),
         ("FAILED", "red", [_run(item, now, item["why"]) for item in states["failed"]]),
-        ("LATELY", "cyan", [_ended(item, now) for item in ended]),
+        ("LATELY", "cyan", [_ended_row(item, now) for item in ended]),
     ]
     console = Console()
     head = _head(found, states)
@@ -209,7 +209,7 @@ def _run(run: Mapping[str, Any], now: int, text: str) -> Row:
     return run["run_id"], since(moment, now), "", show.agent(run), text
 
 
-def _ended(run: Mapping[str, Any], now: int) -> Row:
+def _ended_row(run: Mapping[str, Any], now: int) -> Row:
     run_id, moment, _, whose, _ = _run(run, now, "")
     return run_id, moment, f"  {show.state_word(run['state']):<9}", whose, ""
 

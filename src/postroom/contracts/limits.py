@@ -200,7 +200,7 @@ class Budget:
         limits = self.limits
         if not limits:
             raise ConfigError(
-                "a budget needs at least one limit", value=str(self.per), remedy=f"set {_listed()}"
+                "a budget needs at least one limit", value=str(self.per), remedy=f"set {_measures_text()}"
             )
         for name, limit in limits.items():
             refuse_no_number(f"`{name}` of a budget", limit, least=0)
@@ -240,11 +240,11 @@ class Budget:
 
 def window_of(window: BudgetWindow, zone: str, now: int) -> tuple[str, int]:
     """Return the name of the window that contains a time, and the time at which the window ends."""
-    return _window_of(window, zone, now // 60_000)
+    return _window(window, zone, now // 60_000)
 
 
 @lru_cache(maxsize=64)
-def _window_of(window: BudgetWindow, zone: str, minute: int) -> tuple[str, int]:
+def _window(window: BudgetWindow, zone: str, minute: int) -> tuple[str, int]:
     """Return the name and end of the window for a minute since the epoch.
 
     Windows start and end on minutes.
@@ -286,5 +286,5 @@ def _zone(name: str) -> tzinfo:
     return UTC if name == "UTC" else ZoneInfo(name)
 
 
-def _listed() -> str:
+def _measures_text() -> str:
     return f"{', '.join(_MEASURES[:-1])} or {_MEASURES[-1]}"

@@ -451,6 +451,8 @@ EventKind = Literal[
     "task.cancelled",
     "agent.idle",
     "file.changed",
+    "branch.merged",
+    "branch.moved",
     "note.added",
     "note.ended",
     "contact.asked",

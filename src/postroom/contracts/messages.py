@@ -29,7 +29,7 @@ id_of = attrgetter("id")
 """Returns the id of a message."""
 
 
-CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 """Characters that a name must not contain, because a terminal or a log line cannot display them."""
 
 

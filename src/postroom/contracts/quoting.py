@@ -65,19 +65,19 @@ _LINE_ENDS: Final = re.compile(r"\r\n?")
 _UNSEEN: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
-def _named(found: re.Match[str]) -> str:
+def _escape_character(found: re.Match[str]) -> str:
     code = ord(found[0])
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def readable(text: str) -> str:
     """Return a text with each control or hidden character shown as its code; line breaks are kept."""
-    return _IN_TEXT.sub(_named, text.replace("\r\n", "\n"))
+    return _IN_TEXT.sub(_escape_character, text.replace("\r\n", "\n"))
 
 
 def one_line(text: str) -> str:
     """Return a text as one line without hidden characters; newlines and tabs become spaces."""
-    return _IN_LINE.sub(_named, _BLANKS.sub(" ", text.replace("\r\n", "\n")))
+    return _IN_LINE.sub(_escape_character, _BLANKS.sub(" ", text.replace("\r\n", "\n")))
 
 
 def quoted(text: str, *, longest: int = MAX_QUOTED_LENGTH) -> str:

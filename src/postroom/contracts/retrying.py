@@ -12,11 +12,11 @@ def retry_after_ms(headers: Mapping[str, str], *, now: int) -> int | None:
     """Return the delay in ms that an endpoint requests; its headers may give ms, seconds or a date."""
     for name, unit in (("retry-after-ms", 1), ("retry-after", 1_000)):
         if (text := headers.get(name)) and (number := _number(text)) is not None:
-            return _bounded(number * unit)
+            return _clamp_wait(number * unit)
     try:
         moment = parsedate_to_datetime(headers.get("retry-after", ""))
         zoned = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-        return _bounded(zoned.timestamp() * 1_000 - now)
+        return _clamp_wait(zoned.timestamp() * 1_000 - now)
     except (ValueError, OverflowError):
         return None
 
@@ -29,5 +29,5 @@ def _number(text: str) -> float | None:
     return None if math.isnan(number) else number
 
 
-def _bounded(milliseconds: float) -> int:
+def _clamp_wait(milliseconds: float) -> int:
     return int(min(max(milliseconds, 0), MAX_WAIT_MS))

@@ -82,3 +82,8 @@ class Task(Record, frozen=True, kw_only=True):
     def place(self) -> str:
         """The `place` value with which its files are reserved."""
         return f"task {self.id}"
+
+
+def place_in_message(message_id: int) -> str:
+    """Return the `place` of a claim that belongs to the run that this message starts."""
+    return f"message {message_id}"

@@ -165,31 +165,74 @@ class Nudges:
     """The last time that a hook added a line during a turn; 0 if none ever did."""
 
 
+_SESSION_BITS: Final = 31
+
+
+def viewer(agent_id: int, session: str) -> int:
+    """Return the number that stands for one session of an agent in the views of files.
+
+    Sessions are told apart by 31 bits of a hash. `session` is the client and the session's id. Events without
+    a session's id share one view for each agent.
+    """
+    number = int.from_bytes(sha256(session.encode()).digest()[:4]) >> 1 if session else 0
+    return agent_id << _SESSION_BITS | number
+
+
+def agent_of_viewer(viewer_id: int) -> int:
+    """Return the id of the agent whose session this is."""
+    return viewer_id >> _SESSION_BITS
+
+
+def is_sibling(viewer_id: int, other_id: int | None) -> bool:
+    """Return whether two sessions act as the same agent."""
+    return other_id is not None and agent_of_viewer(viewer_id) == agent_of_viewer(other_id)
+
+
+GONE: Final = "gone"
+HUGE: Final = "huge"
+UNKNOWN: Final = "?"
+"""Stands for a version that an agent read while the file was changing.
+
+In front of a version, it says that the agent has read only a part of this version.
+"""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileView:
-    """The versions of a file that an agent knows, as its hooks reported them.
+    """The versions of a file that a session of an agent knows, as its hooks reported them.
 
     A version is the hash of Git's blob, `gone` for a missing file, or `huge` for a file that is not hashed.
     """
 
     file: str
     """The machine and the absolute path without symbolic links."""
-    agent_id: int
+    viewer_id: int
+    """The session and its agent, as `viewer` returns them."""
     seen_blob: str = ""
-    """The last version that the agent knew completely; empty if it never read the file, `?` if that is
-    unknown. If the agent has only read a part of the file, `?` and the version.
+    """The last version that the session knew completely; empty if it never read the file, `?` if that is
+    unknown. If the session has only read a part of the file, `?` and the version.
     """
     written_blob: str = ""
-    """The version that the agent last wrote; empty if it wrote none."""
+    """The version that the session last wrote; empty if it wrote none."""
     written_at: int = 0
     changed_blob: str = ""
-    """The newest version that was noticed and that the agent did not know at that time; empty if there was
+    """The newest version that was noticed and that the session did not know at that time; empty if there was
     none.
     """
     changed_by: int | None = None
-    """The agent that wrote this version; None if no hook reported the change."""
+    """The viewer that wrote this version; None if no hook reported the change."""
     changed_at: int = 0
     notice: int = 0
-    """0 if the agent knows the newest version, 1 if a notice is due, 2 if the agent was told."""
+    """0 if the session knows the newest version, 1 if a notice is due, 2 if the session was told."""
     used_at: int = 0
     """The time of the last report, which determines when the view expires."""
+
+    @property
+    def known_blob(self) -> str:
+        """The version that the session last read, all of it or a part; empty if it is unknown."""
+        return self.seen_blob.removeprefix(UNKNOWN)
+
+    @property
+    def is_part(self) -> bool:
+        """Whether the session has read only a part of this version."""
+        return self.seen_blob.startswith(UNKNOWN)

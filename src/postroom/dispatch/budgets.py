@@ -236,8 +236,8 @@ class Budgets:
         if not is_start(run) or dispatch.has_missed_deadline(now := tx.now()):
             return Start()
         ids = _ids(dispatch, run)
-        allowed = set() if run.waiting is None else _allowed(run)
-        counted = [item for item in self._counted(ids, now) if item[1].scope not in allowed]
+        allowed = set() if run.waiting is None else _approved_scopes(run)
+        counted = [item for item in self._counted_budgets(ids, now) if item[1].scope not in allowed]
         spent = tx.runs.threads.spending([account.scope for _, account in counted])
         tickets = list[RunWaitingTicket]()
         for budget, account in counted:
@@ -258,14 +258,16 @@ class Budgets:
         if tickets:
             return Start(asks=tuple(tickets))
         if self._of_costs and not is_now:
-            crowded = self._crowded(tx, counted, spent, ids, Counter() if starting is None else starting)
+            crowded = self._why_too_small(
+                tx, counted, spent, ids, Counter() if starting is None else starting
+            )
             if crowded is not None:
                 return Start(held=crowded)
         # runs with the same scope and window share one count
         scopes = {account.scope: account for _, account in counted}
         return Start(spends=tuple(_of(account, runs=1) for account in scopes.values()))
 
-    def _crowded(
+    def _why_too_small(
         self,
         tx: Transaction,
         counted: Sequence[tuple[Budget, Spending]],
@@ -324,10 +326,10 @@ class Budgets:
         cost = _costs(used, wall_ms)
         if not self._of_costs or not any(cost.values()):
             return ()
-        scopes = {account.scope: account for _, account in self._counted(_ids(dispatch, run), now)}
+        scopes = {account.scope: account for _, account in self._counted_budgets(_ids(dispatch, run), now)}
         return tuple(_of(account, **cost) for account in scopes.values())
 
-    def _counted(self, ids: dict[BudgetScope, str], now: int) -> Iterator[tuple[Budget, Spending]]:
+    def _counted_budgets(self, ids: dict[BudgetScope, str], now: int) -> Iterator[tuple[Budget, Spending]]:
         for budget in self._budgets:
             account = budget.account(ids, now)
             if account is not None:
@@ -386,7 +388,7 @@ def asks(runs: RunTables, spent: Spending) -> bool:
 
 def question_about(run: RunRecord, scope: str) -> RunWaitingTicket | None:
     """Return the open question of a run about the budget of a scope."""
-    return next((ticket for ticket in run.open_tickets if _scope_of(ticket) == scope), None)
+    return next((ticket for ticket in run.open_tickets if _budget_scope(ticket) == scope), None)
 
 
 def held_threads(
@@ -430,7 +432,7 @@ def settle(tx: Transaction, run: RunRecord, answers: Sequence[AnsweredTicket]) -
     `run` already contains the answers. Earlier use is not subtracted from the granted amount.
     """
     for answered in answers:
-        scope = _scope_of(answered.ticket)
+        scope = _budget_scope(answered.ticket)
         if scope is None:
             continue
         facts, threads = _facts(answered.ticket), tx.runs.threads
@@ -496,11 +498,11 @@ def _costs(used: Usage, wall_ms: int) -> dict[str, int]:
     return {"wall_ms": wall_ms, "tokens": tokens, "cost_micros": used.cost_micros}
 
 
-def _allowed(run: RunRecord) -> set[str | None]:
+def _approved_scopes(run: RunRecord) -> set[str | None]:
     """Return the scopes for which a person has approved the run's question."""
     yes = {answered.ticket.ticket_id for answered in run.answered if answered.decision.approved}
     tickets = run.waiting.tickets if run.waiting is not None else ()
-    return {_scope_of(ticket) for ticket in tickets if ticket.ticket_id in yes}
+    return {_budget_scope(ticket) for ticket in tickets if ticket.ticket_id in yes}
 
 
 def _ids(dispatch: RunDispatch, run: RunRecord) -> dict[BudgetScope, str]:
@@ -517,7 +519,7 @@ def _facts(ticket: RunWaitingTicket) -> dict[str, Any]:
     return ticket.arguments if isinstance(ticket.arguments, dict) else {}
 
 
-def _scope_of(ticket: RunWaitingTicket) -> str | None:
+def _budget_scope(ticket: RunWaitingTicket) -> str | None:
     return _facts(ticket).get("scope") if ticket.tool_name == BUDGET_TOOL else None
 
 

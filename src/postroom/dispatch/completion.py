@@ -725,7 +725,7 @@ class Completion:
         tx.tell(*((WORK,) if core.config.limits or core.budgets.holds_back else ()))
         if core.effects is not None:
             core.effects.write(tx, run, accept)
-        tells, unasked = self._resumed(tx, dispatch, run, commands) if commands else (None, ())
+        tells, unasked = self._resume_if_decided(tx, dispatch, run, commands) if commands else (None, ())
         claimed: Claimed | Held | None = None
         if asks is not None and (following is not None or done.leaves_queued or tells is not None):
             claimed = following.noted(tx, asks) if following else claimed_next(tx, thread_id, asks)
@@ -758,7 +758,7 @@ class Completion:
             told = None if ended is None else partial(self.told_withdrawn, row, ended)
         return Ending(run=run, next=claimed_next(tx, after.thread_id, asks), tells=told)
 
-    def _resumed(
+    def _resume_if_decided(
         self, tx: Transaction, dispatch: RunDispatch, run: RunRecord, asked: Sequence[LiveRunCommand]
     ) -> tuple[Callable[[], Awaitable[None]] | None, tuple[str, ...]]:
         """Resume the run if its question has already been decided; return the calls of other decisions."""
@@ -784,7 +784,7 @@ class Completion:
             core.random,
             waits_for_outages=core.executor.waits_for_outages(dispatch.thread_id),
         )
-        row = await self._moved(
+        row = await self._move_dispatch(
             "nack",
             dispatch,
             lambda row, now: row.nacked(
@@ -829,7 +829,7 @@ class Completion:
             return begun.record_run_result(failed, now=now).dead_lettered(error=error, now=now)
 
         outcome = OutcomeKind.PERMANENT_ERROR.value
-        await self._moved("dead_letter", dispatch, given_up, outcome=outcome, failed=cause)
+        await self._move_dispatch("dead_letter", dispatch, given_up, outcome=outcome, failed=cause)
 
     async def put_back(self, claimed: RunDispatch, error: Exception) -> bool:
         """Queue a dispatch again if it failed before its execution; return False after the last attempt.
@@ -840,7 +840,7 @@ class Completion:
         delay, outcome = backoff_ms(self._core.config, attempts), classify(error)
         most = attempts if isinstance(error, DeadlinePassed) else None
         try:
-            row = await self._moved(
+            row = await self._move_dispatch(
                 "nack",
                 claimed,
                 lambda row, now: row.nacked(
@@ -860,7 +860,7 @@ class Completion:
         Raises:
             StaleClaim: The claim has ended; nothing was written.
         """
-        row = await self._moved(
+        row = await self._move_dispatch(
             "release",
             claimed,
             lambda row, now: row.released(now=now, delay_ms=delay_ms),
@@ -874,7 +874,7 @@ class Completion:
         Raises:
             StaleClaim: This process no longer owns the dispatch; nothing was written.
         """
-        await self._moved("release", claimed, lambda row, now: row.stopped(now=now), is_failed=False)
+        await self._move_dispatch("release", claimed, lambda row, now: row.stopped(now=now), is_failed=False)
 
     async def cut_off(self, claimed: RunDispatch) -> bool:
         """Queue a dispatch again whose execution was stopped because its claim was uncertain.
@@ -886,7 +886,9 @@ class Completion:
         Raises:
             StaleClaim: This process no longer owns the dispatch; nothing was written.
         """
-        row = await self._moved("nack", claimed, lambda row, now: row.lease_ended(now=now), is_failed=False)
+        row = await self._move_dispatch(
+            "nack", claimed, lambda row, now: row.lease_ended(now=now), is_failed=False
+        )
         return row.status is RunDispatchStatus.QUEUED
 
     async def taken_back(self, row: RunDispatch) -> RunDispatch:
@@ -895,7 +897,7 @@ class Completion:
         Raises:
             StaleClaim: The dispatch was superseded; this is now stored.
         """
-        return await self._moved(
+        return await self._move_dispatch(
             "nack", row, lambda row, now: row.lease_ended(now=now, reason=OWNER_GONE), is_failed=False
         )
 
@@ -1100,7 +1102,7 @@ class Completion:
         except PostroomError as error:
             _LOG.warning("budgets.not_released", reason=error.describe())
 
-    async def _moved(
+    async def _move_dispatch(
         self,
         operation: str,
         dispatch: RunDispatch,

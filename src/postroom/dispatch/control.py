@@ -301,9 +301,9 @@ class Control:
         mode = DeliveryMode(boundary=Boundary.NEXT_STEP, target_run_id=run_id)
         await self._core.threads.append_pending(target.thread_id, messages, mode)
         woken = executor.wake_pending_boundary(run_id) if is_here else await self._sent(target, _WAKE)
-        return woken or not await self._retracted(target.thread_id, messages)
+        return woken or not await self._retract(target.thread_id, messages)
 
-    async def _retracted(self, thread_id: str, messages: tuple[Message, ...]) -> bool:
+    async def _retract(self, thread_id: str, messages: tuple[Message, ...]) -> bool:
         """Withdraw staged messages; return False if the run has already read them, so they were delivered."""
         for message in messages:
             try:

@@ -147,7 +147,7 @@ class MailboxMetrics:
 
     def collect(self) -> "Iterable[Metric]":
         """Return the text for Prometheus."""
-        return [item.collect() for item in self._kept()]
+        return [item.collect() for item in self._number_metrics()]
 
     def value(self, name: str, **labels: str) -> float:
         """Return the value of one metric; 0 if it was never recorded.
@@ -155,7 +155,7 @@ class MailboxMetrics:
         Raises:
             InvalidArgument: No metric has this name, or it has other labels.
         """
-        for item in self._kept():
+        for item in self._number_metrics():
             recorded = item.samples().get(name)
             if recorded is None:
                 continue
@@ -171,7 +171,7 @@ class MailboxMetrics:
             remedy="see docs/reference/metrics.md for the names",
         )
 
-    def _kept(self) -> list[_Number | _Seconds]:
+    def _number_metrics(self) -> list[_Number | _Seconds]:
         return [item for item in vars(self).values() if isinstance(item, _Number | _Seconds)]
 
     async def observed(self, operation: str, work: Awaitable[T]) -> T:

@@ -124,7 +124,7 @@ class Recovery:
                     expired.claim_token in here
                 ):  # a clock was set forward, so the claim is renewed instead of released
                     continue
-                row = await core.observed("reclaim", self._reclaimed(expired))
+                row = await core.observed("reclaim", self._release_lease(expired))
                 if row is None:
                     continue
                 reclaimed.append(row)
@@ -136,7 +136,7 @@ class Recovery:
                 break
         return reclaimed
 
-    async def _reclaimed(self, expired: RunDispatch) -> RunDispatch | None:
+    async def _release_lease(self, expired: RunDispatch) -> RunDispatch | None:
         """Release one lease; after too many interruptions, the same change makes the run a dead letter."""
 
         def reclaim(tx: Transaction) -> tuple[RunDispatch, RunRecord | None] | None:
@@ -153,13 +153,13 @@ class Recovery:
         queued runs.
         """
         enqueued, after, prepared = 0, "", list[RunRecord]()
-        while page := await self._read_runs(partial(_undelivered, after=after)):
+        while page := await self._read_runs(partial(_list_undelivered, after=after)):
             for run in page:
                 if await self._lacks_dispatch(run):
                     enqueued += await self._enqueue_for(run)
                     prepared.append(run)
             after = page[-1].run_id
-        in_order = sorted(prepared, key=lambda run: (_priority_of(run), run.created_at, run.run_id))
+        in_order = sorted(prepared, key=lambda run: (_run_priority(run), run.created_at, run.run_id))
         thread_ids = dict.fromkeys(run.thread_id for run in in_order)
         await self._dispatcher.try_all([value for value in thread_ids if value not in queued_threads])
         return enqueued
@@ -484,11 +484,11 @@ class Rounds:
                     workers.forget(thread_id)
 
 
-def _priority_of(run: RunRecord) -> int:
+def _run_priority(run: RunRecord) -> int:
     return DEFAULT_PRIORITY if run.activation is None else run.activation.delivery.priority
 
 
-def _undelivered(tx: Transaction, after: str) -> tuple[RunRecord, ...]:
+def _list_undelivered(tx: Transaction, after: str) -> tuple[RunRecord, ...]:
     return tx.runs.threads.undelivered(MAX_PAGE, after)
 
 
@@ -550,7 +550,7 @@ class Lifecycle:
         """
         async with self._transition:
             if not self._tasks:
-                await self._recovered(config)
+                await self._recover_with_retries(config)
                 self._begin(config, recover=False)
         return MailboxLifecycleHandle(self)
 
@@ -589,7 +589,7 @@ class Lifecycle:
             "garbage": (collect, settings.gc_interval),
         }
         if recover:
-            serve["recovery"] = (lambda: self._recovered_or_logged(config), None)
+            serve["recovery"] = (lambda: self._recover_or_log(config), None)
         for name, (work, interval) in serve.items():
             self._tasks.add(self._core.tasks.start(self._kept_up(name, work, interval), name=name))
 
@@ -619,7 +619,7 @@ class Lifecycle:
                 _LOG.warning("mailbox.poll_failed", reason=error.describe())
                 await self._core.timer.sleep(milliseconds(self._core.config.poll_interval))
 
-    async def _recovered(self, config: MailboxLifecycleConfig) -> None:
+    async def _recover_with_retries(self, config: MailboxLifecycleConfig) -> None:
         recovery = config.startup_recovery
         await self._core.timer.sleep(milliseconds(config.startup_delay))
         for attempt in range(1, recovery.max_attempts + 1):
@@ -635,9 +635,9 @@ class Lifecycle:
                     _LOG.info("mailbox.recovered", taken_up=taken_up)
                 return
 
-    async def _recovered_or_logged(self, config: MailboxLifecycleConfig) -> None:
+    async def _recover_or_log(self, config: MailboxLifecycleConfig) -> None:
         try:
-            await self._recovered(config)
+            await self._recover_with_retries(config)
         except PostroomError as error:
             _LOG.error("mailbox.not_recovered", reason=error.describe())
 

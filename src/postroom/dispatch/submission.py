@@ -472,7 +472,7 @@ def plan_submission(  # noqa: PLR0913 - what was seen and decided before, by nam
         activation = _continuing(activation, existing.run_id, request.trace.run_mode)
     snapshot = activation.snapshot(trigger_message_ids=triggers, covered=covered)
     if joins is not None and existing is not None and existing.activation is not None:
-        snapshot = _joined(existing.activation, snapshot)
+        snapshot = _merge_request(existing.activation, snapshot)
     run, before = existing, state.latest_started_run
     if run is None:
         run = RunRecord(
@@ -606,7 +606,7 @@ def _answers(run: RunRecord, request: RunActivation, now: int) -> list[AnsweredT
     return answered_tickets
 
 
-def _joined(queued: RunActivationSnapshot, more: RunActivationSnapshot) -> RunActivationSnapshot:
+def _merge_request(queued: RunActivationSnapshot, more: RunActivationSnapshot) -> RunActivationSnapshot:
     """Merge new messages and decisions into the queued request; duplicates count once."""
     known_decision_ids = {resume.decision_id for _, resume in queued.seeded_decisions}
     fresh = tuple(
@@ -760,9 +760,9 @@ class Submissions:
         """
         request = self.checked(request, background=True)
         if strategy is BusyPolicy.STEER:
-            return await self._steered_or_queued(request, None)
+            return await self._steer_or_queue(request, None)
         try:
-            return await self._queued(request, strategy, first)
+            return await self._queue_run(request, strategy, first)
         except ActiveRunConflict as error:
             raise SubmissionRejected(error.message, value=request.thread_id) from error
         except RunNotOpen:
@@ -770,7 +770,7 @@ class Submissions:
                 raise
         row = await self._control.keep_decisions(request)
         if row is None:  # the run was active, and is no longer
-            return await self._queued(request, strategy)
+            return await self._queue_run(request, strategy)
         return MailboxSubmitResult(
             dispatch_id=row.dispatch_id,
             run_id=row.run_id,
@@ -844,7 +844,7 @@ class Submissions:
         written = await core.observed("commit", core.store.write(submit, key=locks[0]))
         for prepared in written:
             if isinstance(prepared, Prepared):
-                await self._told(prepared)
+                await self._publish(prepared)
                 if not dispatcher.is_polled:
                     worker = dispatcher.workers.get_or_create(prepared.run.thread_id)
                     worker.expect(prepared.activation.delivery.tenant)
@@ -865,7 +865,7 @@ class Submissions:
         thread_id, trace = request.thread_id, request.trace
         if thread_id == together.runs.get(request.hints.run_id or ""):
             message = together.messages.get(run_id)
-            stored = (message,) if message is not None else _messages_of(tx, thread_id, run_id)
+            stored = (message,) if message is not None else _starting_messages(tx, thread_id, run_id)
             refuse_other_content(request, run_id, stored)
             return _Known(thread_id, run_id)
         is_more = request.decisions or request.continue_run_id or request.committed_message_ids
@@ -873,7 +873,7 @@ class Submissions:
             state = together.state(thread_id, run_id, submission.dispatch_id, request.messages)
             if state is not None and (cap is None or state.queued < cap):
                 plan = self._plan(tx, self._as_its_agent(request), state, submission, None)
-                dispatch = together.add(plan.run, plan.commit.messages, self._dispatch_of(tx, plan))
+                dispatch = together.add(plan.run, plan.commit.messages, self._new_dispatch(tx, plan))
                 return replace(plan, dispatch=dispatch)
         together.write(looked_at_alone=thread_id)
         prepared = self._submitted_in(tx, submission, request)
@@ -884,7 +884,7 @@ class Submissions:
         agent_id = self._core.executor.agent_of(request.thread_id)
         return request if agent_id is None else replace(request, agent_id=agent_id)
 
-    def _dispatch_of(self, tx: Transaction, plan: Prepared) -> RunDispatch:
+    def _new_dispatch(self, tx: Transaction, plan: Prepared) -> RunDispatch:
         core = self._core
         if plan.activation.delivery.deadline_at is not None:
             refuse_missed_deadline(plan.activation.delivery, tx.now())
@@ -899,18 +899,18 @@ class Submissions:
 
         Delivery is at least once: if the reply that accepts the messages is lost, they are also queued.
         """
-        return await self._steered_or_queued(self.checked(request, background=True), expected_run_id)
+        return await self._steer_or_queue(self.checked(request, background=True), expected_run_id)
 
     async def submit_committed(self, request: RunActivation) -> MailboxSubmitResult:
         """Queue a run that reads messages which are already committed."""
-        return await self._queued(request)
+        return await self._queue_run(request)
 
-    async def _steered_or_queued(
+    async def _steer_or_queue(
         self, request: RunActivation, expected_run_id: str | None
     ) -> MailboxSubmitResult:
         steered = await self._control.steered(request, expected_run_id)
         if steered is None:
-            return await self._queued(request)
+            return await self._queue_run(request)
         return MailboxSubmitResult(
             dispatch_id=steered.dispatch_id,
             run_id=steered.run_id,
@@ -918,7 +918,7 @@ class Submissions:
             status=MailboxDispatchStatus.RUNNING,
         )
 
-    async def _queued(
+    async def _queue_run(
         self,
         request: RunActivation,
         policy: BusyPolicy = BusyPolicy.QUEUE,
@@ -928,7 +928,7 @@ class Submissions:
         submission = self._arriving(request, policy)
 
         async def queue() -> MailboxSubmitResult:
-            with self._reserved([submission]):
+            with self._reserve_slots([submission]):
                 prepared = submission.prepared = await self.prepare(submission, first)
             return await self._gone_on(submission, prepared)
 
@@ -950,7 +950,7 @@ class Submissions:
         )
 
     @contextmanager
-    def _reserved(self, submissions: Sequence[Submission]) -> Iterator[None]:
+    def _reserve_slots(self, submissions: Sequence[Submission]) -> Iterator[None]:
         """At the end, release the reservations that did not lead to a claim.
 
         If the store reports a failure, the change and its claims may have been stored nevertheless, so the
@@ -1070,7 +1070,9 @@ class Submissions:
             submission = Submission(request=request, policy=policy, claims=claims, is_now=True)
             try:
                 prepared = await (
-                    self._stored_now(submission) if active is None else self._in_place_of(active, submission)
+                    self._stored_now(submission)
+                    if active is None
+                    else self._replace_active(active, submission)
                 )
             except ActiveRunConflict:
                 if active is None and was_free:
@@ -1086,7 +1088,7 @@ class Submissions:
                 return prepared, prepared.claimed
         raise ActiveRunConflict(ACTIVE_RUN_CONFLICT_MESSAGE, value=thread_id)
 
-    async def _in_place_of(self, active: RunDispatch, submission: Submission) -> Prepared | None:
+    async def _replace_active(self, active: RunDispatch, submission: Submission) -> Prepared | None:
         """Stop an active run and store a submission, whose commit ends that run; None if it does not stop.
 
         If the submission is refused after all, the run continues at once. If the store fails, the run
@@ -1099,7 +1101,7 @@ class Submissions:
             return await self._stored_now(submission)
         except (InputError, StateError) as error:
             if not isinstance(error, ActiveRunConflict):
-                await self._core.store.write(partial(_hurried, active), key=active.thread_id)
+                await self._core.store.write(partial(_make_due_now, active), key=active.thread_id)
             raise
 
     async def _stored_now(self, submission: Submission) -> Prepared:
@@ -1185,12 +1187,12 @@ class Submissions:
             self._accepted_in(tx, arrival, request.messages, mode)
 
         async def deliver() -> MailboxSubmitResult | None:
-            with self._reserved([arrival]):
+            with self._reserve_slots([arrival]):
                 await self._make_ids_of_arrival(arrival)
                 if isinstance(arrival.pin, PostroomError):
                     raise arrival.pin
                 await self._core.observed("commit", self._core.store.write(submit, key=request.thread_id))
-            return await self._arrived(arrival)
+            return await self._after_write(arrival)
 
         return await self._core.claiming.complete(deliver(), name="a delivery")
 
@@ -1257,13 +1259,13 @@ class Submissions:
     ) -> T:
         """Write a change that delivers messages to threads, then start or notify the threads' runs."""
         core = self._core
-        with self._reserved(arrivals):
+        with self._reserve_slots(arrivals):
             for arrival in arrivals:
                 await self._make_ids_of_arrival(arrival)
             done = await core.observed("commit", core.store.write(change, key=key))
         for arrival in arrivals:
             try:
-                await self._arrived(arrival)
+                await self._after_write(arrival)
             except PostroomError as error:  # the message is stored, and recovery checks it again
                 thread_id = arrival.request.thread_id
                 _LOG.warning("arrival.not_begun", thread_id=thread_id, reason=error.describe())
@@ -1307,10 +1309,10 @@ class Submissions:
                 with suppress(DuplicateRecord):
                     tx.runs.put_waiting(arrival.request.thread_id, (message,), mode, most)
 
-    async def _arrived(self, arrival: Submission) -> MailboxSubmitResult | None:
+    async def _after_write(self, arrival: Submission) -> MailboxSubmitResult | None:
         """Continue after the write: execute the new run, or notify the active run of its pending messages."""
         if arrival.prepared is not None:
-            await self._told(arrival.prepared)
+            await self._publish(arrival.prepared)
             return await self._gone_on(arrival, arrival.prepared)
         thread_id = arrival.request.thread_id
         started = await self.take_up_left_over(thread_id) if arrival.looks_again else None
@@ -1345,7 +1347,7 @@ class Submissions:
             return None
         request = RunActivation(thread_id=thread_id).traced(run_mode=RunMode.SCHEDULED)
         try:
-            return await self._queued(request, BusyPolicy.REJECT)
+            return await self._queue_run(request, BusyPolicy.REJECT)
         except (AlreadyConsumed, DeliveryBlocked, ActiveRunConflict):
             return None  # a run is active now, and its end examines the messages
 
@@ -1360,7 +1362,7 @@ class Submissions:
         checked = self.checked(request, background=True)
         submission = Submission(request=checked, run_id=run.run_id, dispatch_id=tx.new_id())
         prepared = self._submitted_in(tx, submission, checked)
-        return lambda: self._told(prepared)
+        return lambda: self._publish(prepared)
 
     # Planning and writing in one commit.
 
@@ -1401,7 +1403,7 @@ class Submissions:
         except StoreError as error:
             await self._tell_failure(submission, error)
             raise
-        await self._told(prepared)
+        await self._publish(prepared)
         return prepared
 
     async def _naming_its_run(self, error: DuplicateRecord, thread_id: str) -> DuplicateRecord:
@@ -1438,7 +1440,7 @@ class Submissions:
         if submission.is_queued and (submission.is_now or submission.policy is not BusyPolicy.QUEUE):
             request, state, gave_way = self._by_policy(tx, submission, request, state, mode)
         if activation.run_id is not None and request.messages and submission.is_queued:
-            request = _unrepeated(tx, request, state)
+            request = _without_known_messages(tx, request, state)
         plan = self._plan(tx, request, state, submission, mode)
         # The commit uses the same read, unless it writes rows that the read does not cover.
         is_seen = plan.run.run_id == (request.run_id or submission.run_id) and not plan.commit.consumes
@@ -1448,7 +1450,7 @@ class Submissions:
             is_free = state.claimed is None and not state.queued and not is_held
             plan = self._queued_in(tx, plan, submission, seen, is_free=is_free)
         else:
-            done, claimed = self._committed(tx, plan, plan.commit, seen), None
+            done, claimed = self._write_planned(tx, plan, plan.commit, seen), None
             if plan.joins is not None and plan.answers:
                 tx.runs.dispatches.hurry(plan.joins.dispatch_id, not_before=_due_with_answers(plan, tx.now()))
             if submission.claims is not None:
@@ -1497,7 +1499,7 @@ class Submissions:
         is_free: bool,
     ) -> Prepared:
         """Store a run with its dispatch; claim and start it in the same change if it is the thread's next."""
-        claims, dispatch, run = submission.claims, self._dispatch_of(tx, plan), plan.run
+        claims, dispatch, run = submission.claims, self._new_dispatch(tx, plan), plan.run
         if claims is not None and claims.places is not None and claims.is_elsewhere(tx, run.thread_id):
             claims = None
         is_next = submission.is_now or (is_free and dispatch.available_at <= tx.now())
@@ -1512,18 +1514,18 @@ class Submissions:
         cap = None if plan.answers else submission.queue_cap
         delivery = Delivery(dispatch=dispatch, queue_cap=cap, claim=claims if is_next else None)
         if claims is None or not is_next:
-            done = self._committed(tx, plan, replace(plan.commit, delivery=delivery), state)
+            done = self._write_planned(tx, plan, replace(plan.commit, delivery=delivery), state)
             claimed = None if claims is None else claimed_next(tx, run.thread_id, claims)
             return replace(plan, dispatch=done.dispatch, claimed=claimed)
         if not begins:
-            done = self._committed(tx, plan, replace(plan.commit, delivery=delivery), state)
+            done = self._write_planned(tx, plan, replace(plan.commit, delivery=delivery), state)
             claimed = None if done.dispatch is None else begun_in(tx, done.dispatch, claims)
             return replace(plan, dispatch=done.dispatch, claimed=claimed)
         if claims.limits:
             note_start(tx, claims.limits, dispatch)
         run = run.begun(dispatch.dispatch_id, claims.instance_id, now=tx.now())
         commit = replace(plan.commit, delivery=delivery, run=run, begins=claims.instance_id)
-        done = self._committed(tx, plan, commit, state)
+        done = self._write_planned(tx, plan, commit, state)
         claimed = None
         if done.dispatch is not None:
             claimed = Claimed(
@@ -1539,7 +1541,7 @@ class Submissions:
                 claimed = claimed.noted(tx, claims)
         return replace(plan, run=run, dispatch=done.dispatch, claimed=claimed)
 
-    def _committed(
+    def _write_planned(
         self, tx: Transaction, plan: Prepared, commit: ThreadCommit, state: ThreadState | None
     ) -> Committed:
         """Write the planned rows, and their events if the event log is in the same database."""
@@ -1641,7 +1643,7 @@ class Submissions:
         pending = messages.leading(request.thread_id, boundary, run_id, resumed=resumed)
         return replace(state, pending=pending)
 
-    async def _told(self, prepared: Prepared) -> None:
+    async def _publish(self, prepared: Prepared) -> None:
         """Count the written rows in the metrics, and publish their events."""
         metrics, events = self._core.metrics, self._events
         if prepared.gave_way is not None:
@@ -1713,7 +1715,7 @@ def _going_on(
     return None, None, resumed  # another message is resuming the run; this one is for the next run
 
 
-def _hurried(active: RunDispatch, tx: Transaction) -> None:
+def _make_due_now(active: RunDispatch, tx: Transaction) -> None:
     """Make a dispatch that was stopped for a submission due at once, under the lock of its thread."""
     tx.lock(thread_lock(active.thread_id))
     tx.runs.dispatches.hurry(active.dispatch_id, not_before=tx.now())
@@ -1735,7 +1737,7 @@ def _due_with_answers(plan: Prepared, now: int) -> int:
     return max(due, plan.joins.available_at or 0) if plan.joins and waits_for_earlier else due
 
 
-def _unrepeated(tx: Transaction, request: RunActivation, state: ThreadState) -> RunActivation:
+def _without_known_messages(tx: Transaction, request: RunActivation, state: ThreadState) -> RunActivation:
     """Return the request without its messages if the run that it names is already queued with them.
 
     A caller that did not receive the reply repeats the request with the run id, but without message ids.
@@ -1749,9 +1751,13 @@ def _unrepeated(tx: Transaction, request: RunActivation, state: ThreadState) -> 
         return request
     ids = run.activation.trigger_message_ids
     by_message_id = {
-        record.message_id: _said(record.message) for record in tx.runs.messages.named(run.thread_id, ids)
+        record.message_id: _without_id(record.message)
+        for record in tx.runs.messages.named(run.thread_id, ids)
     }
-    read, messages = [by_message_id.get(id) for id in ids], [_said(message) for message in request.messages]
+    read, messages = (
+        [by_message_id.get(id) for id in ids],
+        [_without_id(message) for message in request.messages],
+    )
     starts = range(len(read) - len(messages) + 1)
     if not any(read[start : start + len(messages)] == messages for start in starts):
         return request
@@ -1778,7 +1784,7 @@ def refuse_other_content(request: RunActivation, run_id: str, stored: Sequence[M
     )
 
 
-def _messages_of(tx: Transaction, thread_id: str, run_id: str) -> Sequence[Message]:
+def _starting_messages(tx: Transaction, thread_id: str, run_id: str) -> Sequence[Message]:
     """Return the messages that started a run, except those that have been deleted."""
     run = tx.runs.threads.load_run(run_id)
     ids = run.activation.trigger_message_ids if run is not None and run.activation is not None else ()
@@ -1787,10 +1793,10 @@ def _messages_of(tx: Transaction, thread_id: str, run_id: str) -> Sequence[Messa
 
 def _words(message: Message) -> bytes:
     """Return the content of a message as the store encodes it, so that a tuple compares equal to a list."""
-    return msgspec.json.encode(_said(message), order="sorted")
+    return msgspec.json.encode(_without_id(message), order="sorted")
 
 
-def _said(message: Message) -> Message:
+def _without_id(message: Message) -> Message:
     return replace(message, id=None, metadata=None)
 
 

@@ -170,11 +170,11 @@ class RunHandle:
             # the read has a longer timeout, so that a run that has ended is found
             with suppress(TimeoutError):
                 async with asyncio.timeout(_MAX_LOOK_S):
-                    run = await self._retried(self._loaded)
+                    run = await self._retry(self._load_run)
         if run is None or run.status is not RunStatus.DONE:
             try:
                 async with asyncio.timeout(timeout):
-                    run = await self._ended()
+                    run = await self._wait_for_end()
             except TimeoutError:
                 raise TimeoutError(
                     f"run {self.id} did not end within {max(timeout or 0, 0):g} s. The run continues: call "
@@ -192,7 +192,7 @@ class RunHandle:
                 else "correct the reason, then call mailbox.dead_letters.replay(run_id)"
             )
             raise RunUnsuccessful(f"{what}: {why}" if why else what, value=self.id, remedy=remedy)
-        return text if type is None else _decoded(text, type)
+        return text if type is None else _decode(text, type)
 
     async def status(self) -> RunState:
         """Return the current state of the run.
@@ -200,7 +200,7 @@ class RunHandle:
         Raises:
             UnknownRun: The run no longer exists.
         """
-        run = await self._loaded()
+        run = await self._load_run()
         stores, row = self._mailbox.stores, None
         if run.status is not RunStatus.DONE and run.dispatch_id is not None:
             row = await stores.dispatches.load_dispatch(run.dispatch_id)
@@ -257,7 +257,7 @@ class RunHandle:
             )
         if not text and approved is None and values is None:
             raise InvalidArgument("the answer is empty", remedy="pass a text, or approved=True or False")
-        run = await self._retried(self._loaded)
+        run = await self._retry(self._load_run)
         decision = self._decision(run, question_id, text if values is None else values, approved, by)
         if _is_answered(run, question_id, decision.result, by):
             return
@@ -265,12 +265,12 @@ class RunHandle:
             self.thread_id, [], continue_run_id=self.id, decisions=[(question_id, decision)]
         )
         try:
-            await self._retried(lambda: self._mailbox.admin.submit_background(request))
+            await self._retry(lambda: self._mailbox.admin.submit_background(request))
         except StateError as error:
-            if not _is_answered(await self._retried(self._loaded), question_id, decision.result, by):
+            if not _is_answered(await self._retry(self._load_run), question_id, decision.result, by):
                 if isinstance(error, StaleDecision):
                     raise
-                raise _not_asked(self.id, question_id, ()) from error
+                raise _not_open_error(self.id, question_id, ()) from error
 
     def _decision(
         self,
@@ -320,7 +320,7 @@ class RunHandle:
         has_text, is_over = after > 0, False  # events before the cursor are unknown
         question: object = None
         while True:
-            page = await self._retried(partial(store.list, scope, after=after, limit=_PAGE))
+            page = await self._retry(partial(store.list, scope, after=after, limit=_PAGE))
             for event in page.events:
                 after = event.sequences[scope.key]
                 run_event = _told(event, after)
@@ -337,12 +337,12 @@ class RunHandle:
             if not page.events:
                 if is_over:  # the reader has the last event already
                     return
-                is_over = await self._retried(self._has_its_last_event)
+                is_over = await self._retry(self._has_its_last_event)
                 if not is_over:
-                    await self._retried(partial(store.wait, scope, after=after))
+                    await self._retry(partial(store.wait, scope, after=after))
             after = max(after, page.cursor)
 
-    async def _ended(self) -> RunRecord:
+    async def _wait_for_end(self) -> RunRecord:
         """Wait until the run has ended, and return it.
 
         If only this process can execute the run, and the run was open when the watch started, the end of the
@@ -350,7 +350,7 @@ class RunHandle:
         """
         watch, changes = self._watch, self._mailbox.stores.store.changes
         if watch is not None and self._mailbox.is_exclusive:
-            if not self._was_open and (seen := await self._retried(self._loaded)).status is RunStatus.DONE:
+            if not self._was_open and (seen := await self._retry(self._load_run)).status is RunStatus.DONE:
                 return seen
             self._was_open = True
             with suppress(TimeoutError):
@@ -358,7 +358,7 @@ class RunHandle:
                     await watch.told.wait()
         with changes.listen(EventScope.run(self.id).key) as news:
             while (run := self._told_end()) is None:
-                run = await self._retried(self._loaded)
+                run = await self._retry(self._load_run)
                 if run.status is RunStatus.DONE:
                     break
                 await news.wait(LOOK_AGAIN_AFTER)
@@ -378,16 +378,16 @@ class RunHandle:
         An executor that commits its own steps stores the end of the run first; a later change ends the
         dispatch and writes the `end` event.
         """
-        run = await self._loaded()
+        run = await self._load_run()
         if run.status is not RunStatus.DONE:
             return False
         row = run.dispatch_id and await self._mailbox.stores.dispatches.load_dispatch(run.dispatch_id)
         return not row or row.status.is_terminal
 
-    async def _retried(self, step: Callable[[], Awaitable[T]]) -> T:
+    async def _retry(self, step: Callable[[], Awaitable[T]]) -> T:
         return await retried(step, SystemTimer())
 
-    async def _loaded(self) -> RunRecord:
+    async def _load_run(self) -> RunRecord:
         run = await self._mailbox.stores.threads.load_run(self.id)
         if run is None:
             raise unknown_run(self.id)
@@ -411,10 +411,10 @@ def _is_answered(run: RunRecord, question_id: str, result: Json, by: str) -> boo
         by,
     ):
         return True
-    raise _not_asked(run.run_id, question_id, tickets, is_answered=bool(given_resumes))
+    raise _not_open_error(run.run_id, question_id, tickets, is_answered=bool(given_resumes))
 
 
-def _not_asked(
+def _not_open_error(
     run_id: str, question_id: str, asked: Sequence[RunWaitingTicket], *, is_answered: bool = False
 ) -> StaleDecision:
     """Return the error for an answer to a question that is not open; it names the open questions."""
@@ -478,7 +478,7 @@ def _cursor(after: int | str | None) -> int:
     )
 
 
-def _decoded(text: str, type: Any) -> Any:
+def _decode(text: str, type: Any) -> Any:
     try:
         return text if type is str else msgspec.json.decode(text, type=type)
     except msgspec.DecodeError as error:

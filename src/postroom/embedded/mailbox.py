@@ -255,7 +255,7 @@ class Mailbox:
             if index % _AT_ONCE == _AT_ONCE - 1:
                 await asyncio.sleep(0)  # let other tasks run
             try:
-                request = _request_of(item, self.admin.new_id)
+                request = _build_request(item, self.admin.new_id)
                 if request.run_id is not None:
                     first = named.setdefault(request.run_id, request)
                     refuse_other_content(request, request.run_id, first.messages)
@@ -503,7 +503,7 @@ def live_channels(stores: Stores, opened: AsyncExitStack) -> LiveChannels:
     return channels
 
 
-def _request_of(item: Item, new_id: Ids) -> RunActivation:
+def _build_request(item: Item, new_id: Ids) -> RunActivation:
     if not isinstance(item, Item):
         raise InvalidArgument(
             f"this must be an Item, not {type(item).__name__}",

@@ -153,7 +153,7 @@ class DeadLetters:
         Raises:
             UnknownRun, IllegalTransition: No such dead letter exists, or its thread has an open question.
         """
-        dispatch_id = await self._dispatch_of(run_id)
+        dispatch_id = await self._find_dispatch(run_id)
         try:
             again = await self._queue.replay_dead_letter(dispatch_id)
         except UnknownDispatch as error:  # another caller has already done this
@@ -166,13 +166,13 @@ class DeadLetters:
         Raises:
             UnknownRun, IllegalTransition: No such dead letter exists.
         """
-        dispatch_id = await self._dispatch_of(run_id)
+        dispatch_id = await self._find_dispatch(run_id)
         try:
             await self._queue.discard_dead_letter(dispatch_id)
         except UnknownDispatch as error:  # another caller has already done this
             raise _no_dead_letter(run_id) from error
 
-    async def _dispatch_of(self, run_id: str) -> str:
+    async def _find_dispatch(self, run_id: str) -> str:
         refuse_other_id("the id of a run", run_id)
         stores = self._mailbox.stores
         run = await stores.threads.load_run(run_id)

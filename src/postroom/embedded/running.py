@@ -325,7 +325,7 @@ class Run:
             )
         if name is None:  # not by position, because concurrent questions have no fixed order
             words = "-".join(re.findall(r"\w+", question.lower()))[:_SHOWN_OF_QUESTION]
-            name = self._numbered(f"{ASK}-{words}-{sha256(question.encode()).hexdigest()[:8]}")
+            name = self._number_name(f"{ASK}-{words}-{sha256(question.encode()).hexdigest()[:8]}")
         nobody = Answer(text="", approved=None, timed_out=True)
         if self._is_done(name):
             return nobody
@@ -364,7 +364,7 @@ class Run:
             InvalidStep: The name is blank, or was used in this run before.
             InvalidArgument: `until` is neither a duration nor a `datetime` with a time zone.
         """
-        name = self._numbered(SLEEP) if name is None else name
+        name = self._number_name(SLEEP) if name is None else name
         if self._is_done(name):
             return
         call_id, now = f"{self.id}/{name}", self._clock.now()
@@ -450,7 +450,7 @@ class Run:
         self._memory.is_suspended = True
         return Suspended(ticket)
 
-    def _numbered(self, kind: str) -> str:
+    def _number_name(self, kind: str) -> str:
         self._memory.unnamed[kind] += 1
         return f"{kind}-{self._memory.unnamed[kind]}"
 
@@ -557,7 +557,7 @@ class FunctionExecutor(RunDispatchExecutor):
         if not isinstance(control, RunControl) or activation.run_id is None:
             raise InvalidActivation("only a mailbox can start a run of a function", value=activation.run_id)
         run_id = activation.run_id
-        activation, memory = await retried(partial(self._remembered, activation, control), self._timer)
+        activation, memory = await retried(partial(self._load_memory, activation, control), self._timer)
         if memory.is_streamed:
             await sink.emit(StreamReset(reason="the run starts again"))
         run = Run(activation, control, sink, memory, clock=self._stores.clock, timer=self._timer)
@@ -591,7 +591,7 @@ class FunctionExecutor(RunDispatchExecutor):
             counted=memory.counted,
         )
 
-    async def _remembered(
+    async def _load_memory(
         self, activation: RunActivation, control: RunControl
     ) -> tuple[RunActivation, _Memory]:
         """Return the original request of the run, and the results of its earlier executions."""

@@ -92,7 +92,24 @@ class ChatSettings:
             case "busy":
                 raise _no_choice(value, f"choose one of {', '.join(CHAT_POLICIES)}")
             case "reset":
-                return _reset_of(value)
+                # Convert a reset policy (`none`, `daily 4` or `idle 2h`) to the value that is stored.
+                word, _, detail = value.casefold().partition(" ")
+                policy = None
+                if word == "none" and not detail:
+                    policy = SessionResetPolicy()
+                elif word == "daily" and (not detail or _HOUR.fullmatch(detail)):
+                    policy = SessionResetPolicy(mode=ResetMode.DAILY, at_hour=int(detail or 4))
+                elif (
+                    word == "idle"
+                    and (span := parse_duration(detail))
+                    and timedelta(minutes=1) <= span <= MAX_DURATION
+                ):
+                    policy = SessionResetPolicy(
+                        mode=ResetMode.IDLE, idle_minutes=span // timedelta(minutes=1)
+                    )
+                if policy is None:
+                    raise _no_choice(value, "write none, daily 4 (the hour, 0 to 23) or idle 2h")
+                return {**structs.asdict(policy), "mode": policy.mode.value}
             case "quiet":
                 is_off = value.casefold() == QUIET_OFF
                 return QUIET_OFF if is_off else str(await asyncio.to_thread(QuietHours.parse, value))
@@ -139,21 +156,6 @@ class ChatSettings:
 def _with(session: ChatSession, name: str, chosen: Json) -> ChatSession:
     kept_fields = {item: value for item, value in session.settings.items() if item != name}
     return replace(session, settings=kept_fields if chosen is None else {**kept_fields, name: chosen})
-
-
-def _reset_of(value: str) -> Json:
-    """Convert a reset policy (`none`, `daily 4` or `idle 2h`) to the value that is stored."""
-    word, _, detail = value.casefold().partition(" ")
-    policy = None
-    if word == "none" and not detail:
-        policy = SessionResetPolicy()
-    elif word == "daily" and (not detail or _HOUR.fullmatch(detail)):
-        policy = SessionResetPolicy(mode=ResetMode.DAILY, at_hour=int(detail or 4))
-    elif word == "idle" and (span := parse_duration(detail)) and timedelta(minutes=1) <= span <= MAX_DURATION:
-        policy = SessionResetPolicy(mode=ResetMode.IDLE, idle_minutes=span // timedelta(minutes=1))
-    if policy is None:
-        raise _no_choice(value, "write none, daily 4 (the hour, 0 to 23) or idle 2h")
-    return {**structs.asdict(policy), "mode": policy.mode.value}
 
 
 def _reset_in_words(policy: SessionResetPolicy) -> str:

@@ -301,7 +301,12 @@ class Commands:
                 thread.thread_id, MessageQuery(before=before, newest_first=True)
             ):
                 looked_at, before = looked_at + len(page), page[-1].seq
-                said = (_searched(record.message) for record in page if _is_shown(record.message))
+                said = (
+                    _searched(record.message)
+                    for record in page
+                    if record.message.visibility is Visibility.ALL
+                    and record.message.role in (Role.USER, Role.ASSISTANT)
+                )
                 texts += [
                     f"{thread.title or 'untitled'}: {_around(text, words[0])}"
                     for text in said
@@ -339,7 +344,10 @@ class Commands:
         if not shown:
             return "There is no message to answer again."
         last = shown[-1]
-        messages = await self._asked_by(last)
+        ids = last.input.trigger_message_ids if last.input else ()
+        messages = [
+            record.message for record in await self._threads.load_message_records(last.thread_id, ids)
+        ]
         if not await self._hide(session, [last]):
             return wording.too_much_forgotten(MAX_HIDDEN)
         if last.dispatch_id is not None:  # if the run failed, this notice is its only answer
@@ -545,7 +553,8 @@ class Commands:
             return f"{shown}\n{wording.OPERATORS_CHOOSE}"
         values = [(name, f"model {name}") for name in (*names, DEFAULT_AGENT)]
         buttons = [Button(label=name, value=value) for name, value in values if is_button_value(value)]
-        return Card(text=shown, buttons=tuple(buttons))
+        typed = [f"/{value}" for _, value in values if not is_button_value(value)]
+        return Card(text="\n".join([shown, *typed]), buttons=tuple(buttons))
 
     # Parts of the commands.
 
@@ -571,10 +580,6 @@ class Commands:
         records = await self._threads.load_message_records(session.thread_id, ids)
         wishes = {record.message_id for record in records if record.message.asks_to_compact}
         return [run for run in runs if run.input is None or wishes.isdisjoint(run.input.trigger_message_ids)]
-
-    async def _asked_by(self, run: RunRecord) -> list[Message]:
-        ids = run.input.trigger_message_ids if run.input else ()
-        return [record.message for record in await self._threads.load_message_records(run.thread_id, ids)]
 
     async def _hide(self, session: ChatSession, runs: Sequence[RunRecord]) -> bool:
         by_run_id = {run.run_id: run.input.trigger_message_ids if run.input else () for run in runs}
@@ -862,10 +867,6 @@ def help_text(may_use: Callable[[Command], bool], word: str = "") -> str:
 
 def _counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def _is_shown(message: Message) -> bool:
-    return message.visibility is Visibility.ALL and message.role in (Role.USER, Role.ASSISTANT)
 
 
 def _searched(message: Message) -> str:

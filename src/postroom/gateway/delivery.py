@@ -108,7 +108,10 @@ class OutgoingMessage:
                 self.sent, tries = self.sent + 1, 0
             elif result.error_kind is SendErrorKind.TOO_LONG and tries < _TRIES_TO_FIT:
                 tries += 1
-                self._cut_smaller(adapter)
+                # Split the next part into smaller ones, because its markup made it too long for the platform.
+                part, unit = self.parts[self.sent], adapter.capabilities.unit
+                limit = max(unit.measure(part) * 2 // 3, SMALLEST_LIMIT)
+                self.parts[self.sent : self.sent + 1] = split(part, limit=limit, unit=unit)
             else:
                 if result.error_kind is not None and result.error_kind.may_have_arrived:
                     self._mark(adapter)
@@ -135,12 +138,6 @@ class OutgoingMessage:
             self.draft_id = None
         reply_to = self.address.answers[-1] if self.address.answers and number == 0 else None
         return await adapter.send(source.chat_id, part, reply_to, metadata)
-
-    def _cut_smaller(self, adapter: BasePlatformAdapter) -> None:
-        """Split the next part into smaller ones, because its markup made it too long for the platform."""
-        part, unit = self.parts[self.sent], adapter.capabilities.unit
-        limit = max(unit.measure(part) * 2 // 3, SMALLEST_LIMIT)
-        self.parts[self.sent : self.sent + 1] = split(part, limit=limit, unit=unit)
 
     def _mark(self, adapter: BasePlatformAdapter) -> None:
         """Mark the next part as a possible duplicate."""
@@ -270,7 +267,16 @@ class Delivery:
             return NotPerformed(error="another server has its channel", untried=True, not_before_ms=rest)
         if not result.success:
             return await self._failed(row, reply, closes, result)
-        return await self._delivered(row, reply, closes.change(reply.failed, voice), closes.inbound_ids)
+        # The outcome of a delivered row, with the change that closes the answered messages.
+        change = closes.change(reply.failed, voice)
+        if reply.mail_key is not None and self._mail is not None:
+            await self._mail.arrived(reply.mail_key)
+        self._outgoing.pop(row.outbox_id, None)
+        self._metrics.delivered(self._clock.now() - row.created_at)
+        self._presenter.seen.clear(closes.inbound_ids)
+        if reply.run_id and not reply.questions:  # a run that asked a question may have a new draft by now
+            self._presenter.drafts.pop(reply.run_id, None)
+        return Performed(also=change)
 
     async def _answered(self, row: OutboxMessage, reply: Reply) -> tuple[ReplyAddress | None, _Closes]:
         """Return the address of a reply and the messages that it closes.
@@ -556,19 +562,6 @@ class Delivery:
                 address[0],
                 lambda one: replace(one, settings=_with_card(one.settings, number, card_id)),
             )
-
-    async def _delivered(
-        self, row: OutboxMessage, reply: Reply, change: Joined, inbound_ids: tuple[int, ...]
-    ) -> Performed:
-        """Return the outcome of a delivered row, with the change that closes the answered messages."""
-        if reply.mail_key is not None and self._mail is not None:
-            await self._mail.arrived(reply.mail_key)
-        self._outgoing.pop(row.outbox_id, None)
-        self._metrics.delivered(self._clock.now() - row.created_at)
-        self._presenter.seen.clear(inbound_ids)
-        if reply.run_id and not reply.questions:  # a run that asked a question may have a new draft by now
-            self._presenter.drafts.pop(reply.run_id, None)
-        return Performed(also=change)
 
     async def _failed(
         self, row: OutboxMessage, reply: Reply, closes: _Closes, result: SendResult

@@ -161,7 +161,9 @@ class Gateway:
         await self._write_status("starting")
         try:
             for adapter in self._adapters.values():
-                await self._take_lock(adapter)
+                identity = adapter.lock_identity()
+                if identity is not None:
+                    await asyncio.to_thread(self._locks.acquire, adapter.platform.value, identity)
             self.runner.adapters = dict(self._adapters)
             if self._leases is not None:
                 self._leases.want(*self._lease_names())
@@ -358,7 +360,14 @@ class Gateway:
         """Connect a channel. After start-up, only a refused credential stops further attempts."""
         async with self._connecting:
             if self._is_ours(adapter):
-                await self._remind(adapter)
+                # Pass the newest stored message of each chat to the adapter.
+                known: set[tuple[str, str | None]] = set()
+                for message in await self.stores.intake_log.newest(adapter.platform.value):
+                    kept = message.body.get("source")
+                    source = SessionSource.from_dict(kept) if kept else None
+                    if source is not None and (source.chat_id, source.thread_id) not in known:
+                        known.add((source.chat_id, source.thread_id))
+                        adapter.remember(source, message.key.message_id)
                 await self._connected(adapter, is_reconnect=is_reconnect)
             elif adapter.liveness.state is not AdapterState.ELSEWHERE:
                 await adapter.disconnect()
@@ -390,21 +399,6 @@ class Gateway:
         if liveness.state is AdapterState.CONNECTING:
             liveness.state = AdapterState.CONNECTED
         liveness.error_code = liveness.error = None
-
-    async def _remind(self, adapter: BasePlatformAdapter) -> None:
-        """Pass the newest stored message of each chat to the adapter."""
-        known: set[tuple[str, str | None]] = set()
-        for message in await self.stores.intake_log.newest(adapter.platform.value):
-            kept = message.body.get("source")
-            source = SessionSource.from_dict(kept) if kept else None
-            if source is not None and (source.chat_id, source.thread_id) not in known:
-                known.add((source.chat_id, source.thread_id))
-                adapter.remember(source, message.key.message_id)
-
-    async def _take_lock(self, adapter: BasePlatformAdapter) -> None:
-        identity = adapter.lock_identity()
-        if identity is not None:
-            await asyncio.to_thread(self._locks.acquire, adapter.platform.value, identity)
 
     async def _write_status(self, word: str) -> None:
         async with self._writing_status:  # one at a time, so that the newest status is the last written

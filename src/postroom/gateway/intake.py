@@ -98,17 +98,17 @@ class Intake:
             StoreError: The message could not be stored.
             InputError: The message can never be stored.
         """
-        source = self._checked(event)
+        source = self._check_source(event)
         worker = self._runner.workers.of(source)
         command = BY_NAME.get(event.get_command())
         if command is not None and not command.has_turn:
-            await self._arrived(event, source, ChatWorker())
+            await self._store_arrival(event, source, ChatWorker())
             return
         async with worker.accepting:
             await worker.decided.wait()
-            await self._arrived(event, source, worker)
+            await self._store_arrival(event, source, worker)
 
-    async def _arrived(self, event: MessageEvent, source: SessionSource, worker: ChatWorker) -> None:
+    async def _store_arrival(self, event: MessageEvent, source: SessionSource, worker: ChatWorker) -> None:
         """Store a message that is addressed to the bot, and let the worker of its chat handle it."""
         await self._open.wait()
         if self.tasks.closed:
@@ -120,7 +120,7 @@ class Intake:
         if not (event.addressed or known_source or self._config.routes or self._config.group_context):
             return  # people are talking to each other, not to the bot
         source = await self._people.learn(source)
-        routed = known_source or await self._routed(event, source)
+        routed = known_source or await self._route(event, source)
         if routed is None:
             return
         source = event.source = routed
@@ -173,7 +173,7 @@ class Intake:
             while len(self._threads_answered) > _MAX_THREADS:
                 self._threads_answered.popitem(last=False)
 
-    async def _routed(self, event: MessageEvent, source: SessionSource) -> SessionSource | None:
+    async def _route(self, event: MessageEvent, source: SessionSource) -> SessionSource | None:
         """Return the source of a message, completed with the agent that answers; None if no agent does.
 
         If a chosen agent is no longer reachable, the choice is removed.
@@ -201,7 +201,7 @@ class Intake:
         Raises:
             StoreError: The message could not be read.
         """
-        source = self._checked(event)
+        source = self._check_source(event)
         await self._people.learn(source)
         if not self._people.may_write(source):
             return
@@ -331,7 +331,7 @@ class Intake:
         key = inbound_key(source, message_id)
         message = await self._log.find(key)
         if message is not None and message.status is InboundStatus.WAITING:
-            await self._note_cancelled(message)
+            await self._record_cancellation(message)
             message = await self._log.find(key)
             if message is not None and message.thread_id is None:
                 return message.status is InboundStatus.RETRACTED
@@ -350,10 +350,10 @@ class Intake:
             is_background = other.body.get("metadata", {}).get("background", False)
             if other.key.message_id != message_id and (is_background or is_waited_for(other.key.message_id)):
                 return False
-        await self._note_cancelled(message)
+        await self._record_cancellation(message)
         return await self._handover.cancel(run.run_id)
 
-    async def _note_cancelled(self, message: InboundMessage) -> None:
+    async def _record_cancellation(self, message: InboundMessage) -> None:
         """Record that the caller has cancelled a message, unless it is already answered."""
         with suppress(IllegalTransition):
             await self._log.move([message.inbound_id], _CANCEL)
@@ -445,7 +445,7 @@ class Intake:
         while len(self._albums_for_us) > _MAX_ALBUMS:
             self._albums_for_us.popitem(last=False)
 
-    def _checked(self, event: MessageEvent) -> SessionSource:
+    def _check_source(self, event: MessageEvent) -> SessionSource:
         source = event.source
         if source is None or not event.message_id or not (source.chat_id or source.user_id):
             raise InvalidRecord("a message needs a source, a chat and a unique id", value=event.message_id)

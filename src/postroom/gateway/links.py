@@ -54,10 +54,25 @@ class Links:
             return wording.LINKED_WHERE
         address = source.address
         if not word:
-            return await self._offered(address)
+            code = new_code()
+            await self._store.offer(address, hash_of(_SCOPE, code), self._config.pairing)
+            others = [
+                linked_chat.address.name
+                for linked_chat in await self._others(await self._store.find(address))
+            ]
+            minutes = self._config.pairing.code_ms // 60_000
+            return wording.link_code(code, minutes, others)
         if word.casefold() in (_APART, _TOGETHER):
             return await self._shared(address, shares=word.casefold() == _TOGETHER)
-        return await self._redeemed(source, address, word)
+        outcome, giver = await self._store.redeem(
+            address, hash_of(_SCOPE, word.upper()), self._config.pairing, person=token_hex(16)
+        )
+        if outcome is not LinkOutcome.LINKED or giver is None:
+            return wording.NOT_LINKED_BECAUSE[outcome]
+        await self._sessions.join(giver.address, giver.person or "")
+        self._people.forget_links()
+        await self._tell(giver, source)
+        return wording.linked(giver.address.name)
 
     async def unlink(self, source: SessionSource) -> str:
         """Remove the links of a chat; return the reply.
@@ -81,31 +96,11 @@ class Links:
             *(linked_chat.address for linked_chat in await self._others(await self._store.find(here))),
         ]
 
-    async def _offered(self, address: ChatAddress) -> str:
-        code = new_code()
-        await self._store.offer(address, hash_of(_SCOPE, code), self._config.pairing)
-        others = [
-            linked_chat.address.name for linked_chat in await self._others(await self._store.find(address))
-        ]
-        minutes = self._config.pairing.code_ms // 60_000
-        return wording.link_code(code, minutes, others)
-
     async def _shared(self, address: ChatAddress, *, shares: bool) -> str:
         if not await self._store.share(address, shares=shares):
             return wording.NOT_LINKED
         self._people.forget_links()
         return wording.TOGETHER if shares else wording.APART
-
-    async def _redeemed(self, source: SessionSource, address: ChatAddress, code: str) -> str:
-        outcome, giver = await self._store.redeem(
-            address, hash_of(_SCOPE, code.upper()), self._config.pairing, person=token_hex(16)
-        )
-        if outcome is not LinkOutcome.LINKED or giver is None:
-            return wording.NOT_LINKED_BECAUSE[outcome]
-        await self._sessions.join(giver.address, giver.person or "")
-        self._people.forget_links()
-        await self._tell(giver, source)
-        return wording.linked(giver.address.name)
 
     async def _tell(self, giver: LinkedChat, source: SessionSource) -> None:
         """Notify the chat in which the code was created that the code was used.

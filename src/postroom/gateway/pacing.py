@@ -133,7 +133,23 @@ class Pacing:
                 if scope.rate is not None:
                     scope.ended.append(now)
             if turn.was_refused:
-                self._quieten(scopes, now, UNTOLD_MS if turn.quiet_ms is None else turn.quiet_ms)
+                # Pause the narrowest scope of a refused call. If another scope is pausing already, the limit
+                # is assumed to be that of the bot, which then pauses, too. Two chats (or two methods) may
+                # each have a limit of their own, so the bot takes the shorter pause. A chat and a method have
+                # only the bot in common, so the bot takes this pause.
+                narrow, bot, until = (
+                    scopes[0],
+                    scopes[-1],
+                    now + (UNTOLD_MS if turn.quiet_ms is None else turn.quiet_ms),
+                )
+                narrow.quiet = (now, max(until, narrow.quiet[1]))
+                others = [
+                    scope for scope in self._scopes.values() if scope is not narrow and scope is not bot
+                ]
+                if quiet := [other for other in others if other.quiet[1] > now]:
+                    if all(scope.is_method is narrow.is_method for scope in quiet):
+                        until = min(until, *(scope.quiet[1] for scope in quiet))
+                    bot.quiet = (now, max(until, bot.quiet[1]))
 
     async def _waited(self, scopes: "Sequence[_Scope]", key: Hashable, *, gives_way: bool) -> int:
         """Wait up to `PATIENCE_MS` for the caller's turn.
@@ -160,21 +176,6 @@ class Pacing:
             if not wait or comes_back:
                 return wait
             await self._timer.sleep(wait)
-
-    def _quieten(self, scopes: "Sequence[_Scope]", now: int, quiet_ms: int) -> None:
-        """Pause the narrowest scope of a refused call.
-
-        If another scope is pausing already, the limit is assumed to be that of the bot, which then pauses,
-        too. Two chats (or two methods) may each have a limit of their own, so the bot takes the shorter
-        pause. A chat and a method have only the bot in common, so the bot takes this pause.
-        """
-        narrow, bot, until = scopes[0], scopes[-1], now + quiet_ms
-        narrow.quiet = (now, max(until, narrow.quiet[1]))
-        others = [scope for scope in self._scopes.values() if scope is not narrow and scope is not bot]
-        if quiet := [other for other in others if other.quiet[1] > now]:
-            if all(scope.is_method is narrow.is_method for scope in quiet):
-                until = min(until, *(scope.quiet[1] for scope in quiet))
-            bot.quiet = (now, max(until, bot.quiet[1]))
 
     def _of(self, method: str, chat_id: str | None, *, is_group: bool, is_alone: bool) -> "list[_Scope]":
         """Return the scopes that a call counts against, from the narrowest to that of the bot."""

@@ -196,15 +196,15 @@ def read_every(words: str, zone: str) -> tuple[When, str]:
     if match is None:
         raise InvalidSchedule(wording.WHEN_AND_WHAT, value=words[:80])
     days = [part.strip().casefold() for part in match["days"].split(",")]
-    hour, minute = _time_of(match["time"])
+    hour, minute = _parse_time(match["time"])
     rest, named = match["rest"], _ZONE.fullmatch(match["rest"])
-    if named is not None and (told := _zone_named(named[1])) is not None:
+    if named is not None and (told := _find_zone(named[1])) is not None:
         zone, rest = told, named[2]
     at = f"every {', '.join(days)} at {hour}:{minute:02} {zone}"
-    return When(cron=f"{minute} {hour} * * {_days_of(days)}", zone=zone, words=at), rest
+    return When(cron=f"{minute} {hour} * * {_days_field(days)}", zone=zone, words=at), rest
 
 
-def _zone_named(told: str) -> str | None:
+def _find_zone(told: str) -> str | None:
     """Return the name of a time zone as the zone database spells it; None for other words, such as `and/or`.
 
     If an unknown name begins with a capital letter, or with a known area such as `europe/`, it is returned
@@ -217,7 +217,7 @@ def _zone_named(told: str) -> str | None:
     return zones.get(folded, told if is_place else None)
 
 
-def _time_of(told: str) -> tuple[int, int]:
+def _parse_time(told: str) -> tuple[int, int]:
     match = _TIME.fullmatch(told.casefold())
     hour, minute = (int(match[1]), int(match[2] or 0)) if match else (24, 0)
     if match and match[3]:
@@ -229,7 +229,7 @@ def _time_of(told: str) -> tuple[int, int]:
     return hour, minute
 
 
-def _days_of(days: Sequence[str]) -> str:
+def _days_field(days: Sequence[str]) -> str:
     """Return days as the last field of a cron expression, such as `1,3-5`."""
     fields = []
     for day in days:

@@ -74,7 +74,7 @@ class Sessions:
         now = self._clock.now()
         session = await self.load(key)
         if session is None:
-            return self._kept(await self._store.open(self._fresh(key, source, now))), False
+            return self._cache_session(await self._store.open(self._fresh(key, source, now))), False
         is_delivered = source.person is None or self._is_delivered(session.thread_id)
         policy = self.reset_policy(session, source)
         if not is_delivered or ends_session(policy, active_at=session.active_at, now=now):
@@ -96,7 +96,7 @@ class Sessions:
     def note(self, activity: "Activity") -> None:
         """Update the cached session after its activity has been stored."""
         if activity.written is not None:
-            self._kept(activity.written)
+            self._cache_session(activity.written)
             self._addresses.pop(activity.thread_id, None)
 
     async def chosen_agent(self, source: SessionSource) -> str | None:
@@ -132,11 +132,11 @@ class Sessions:
         known_session = self._known.get(key)
         if known_session is None:
             known_session = await self._store.load(key)
-        return None if known_session is None else self._kept(known_session)
+        return None if known_session is None else self._cache_session(known_session)
 
     async def begin_anew(self, key: str, source: SessionSource) -> ChatSession:
         """Bind the session to a new thread. The old thread can be resumed later."""
-        self._kept(await self._store.open(self._fresh(key, source, self._clock.now())))
+        self._cache_session(await self._store.open(self._fresh(key, source, self._clock.now())))
         thread_id = self._new_thread(source)
         return await self.bind(key, thread_id, title=None)
 
@@ -200,7 +200,7 @@ class Sessions:
                 return session
             self._known.pop(key, None)  # if this fails, the change may have been stored nevertheless
             try:
-                return self._kept(await self._store.put(after))
+                return self._cache_session(await self._store.put(after))
             except VersionConflict:
                 continue
         raise VersionConflict(f"other writers changed session {key!r} {_TRIES} times in a row", value=key)
@@ -291,7 +291,7 @@ class Sessions:
             self._addresses.popitem(last=False)
         return result
 
-    def _kept(self, session: ChatSession) -> ChatSession:
+    def _cache_session(self, session: ChatSession) -> ChatSession:
         """Cache a stored session, if no other process can change it; return the newest known version."""
         known_session = self._known.get(session.session_key)
         if self._is_shared or (known_session is not None and known_session.revision > session.revision):

@@ -108,7 +108,7 @@ class _Splitter:
         self._text = text
         self._room = room
         self._unit = unit
-        self._fences = [fence for fence in map(self._carried, _fences(text)) if fence is not None]
+        self._fences = [fence for fence in map(self._reopening_fence, _fences(text)) if fence is not None]
         self._fence_starts = [fence.start for fence in self._fences]
         self._spans = [span for span in _spans(text, self._fences) if self._fits(*span)]
         self._span_starts = [start for start, _ in self._spans]
@@ -130,7 +130,7 @@ class _Splitter:
             yield Piece(start=start, end=end, opening=opening, closing=closing)
             start = cut.after
 
-    def _carried(self, fence: _Fence) -> _Fence | None:
+    def _reopening_fence(self, fence: _Fence) -> _Fence | None:
         """Return the fence with which each part reopens the code.
 
         Return None if its markers leave no room for code.
@@ -319,14 +319,14 @@ def _spans(text: str, fences: list[_Fence]) -> Iterator[tuple[int, int]]:
         block: list[tuple[int, int]] = []
         for mark in _TICKS.finditer(text, low, max(low, high)):
             if mark[0] == "\n":
-                yield from _paired(text, block)
+                yield from _code_spans(text, block)
                 block = []
             else:
                 block.append(mark.span())
-        yield from _paired(text, block)
+        yield from _code_spans(text, block)
 
 
-def _paired(text: str, runs: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+def _code_spans(text: str, runs: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     """Yield the code spans of a block.
 
     Each begins at a run of backticks, and ends at the next equally long run.

@@ -87,14 +87,14 @@ class ScopedLocks:
             return
         folder = self._folder / LOCKS
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        name = f"{scope}-{_hashed(identity)}"
+        name = f"{scope}-{_hash(identity)}"
         ours = f"{name}.{store_id[:16]}." if store_id else f"{name}.lock"
-        lock = _lock_of(folder / (f"{ours}{_hashed(server)}.lock" if store_id else ours))
+        lock = _file_lock(folder / (f"{ours}{_hash(server)}.lock" if store_id else ours))
         try:
             lock.acquire()
             for other in sorted(folder.glob(f"{name}.*lock")):
                 if not other.name.startswith(ours):
-                    with _lock_of(other):  # the lock is free, because its process has ended
+                    with _file_lock(other):  # the lock is free, because its process has ended
                         pass
         except Timeout as error:
             lock.release()
@@ -117,11 +117,11 @@ class ScopedLocks:
             self.release(scope, identity)
 
 
-def _lock_of(file: Path) -> FileLock:
+def _file_lock(file: Path) -> FileLock:
     return FileLock(file, timeout=0, mode=0o600, thread_local=False)
 
 
-def _hashed(text: str) -> str:
+def _hash(text: str) -> str:
     return sha256(text.encode()).hexdigest()[:16]
 
 

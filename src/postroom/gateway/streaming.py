@@ -305,7 +305,7 @@ class StreamingPresenter:
 
         Text that arrives too soon after an update is shown later, even if no more text follows.
         """
-        shown, label = await self._draft_of(adapter, source.chat_id, run), self.sessions.label(source)
+        shown, label = await self._find_draft(adapter, source.chat_id, run), self.sessions.label(source)
         between, is_begun = "", False
         alarm: asyncio.Task[None] | None = None
 
@@ -347,7 +347,7 @@ class StreamingPresenter:
             await adapter.edit_message(chat_id, shown.message_id, "", {"begins_again": True, "draft": True})
         shown.is_open = False
 
-    async def _draft_of(self, adapter: BasePlatformAdapter, chat_id: str, run: RunInChat) -> Shown:
+    async def _find_draft(self, adapter: BasePlatformAdapter, chat_id: str, run: RunInChat) -> Shown:
         """Return the draft of a run; a retry continues in the message of the earlier attempt."""
         shown = self.drafts.get(run.run_id)
         if shown is not None:

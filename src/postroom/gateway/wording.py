@@ -181,7 +181,7 @@ def end_of(run: RunRecord) -> str:
         case TerminationKind.BLOCKED:
             return f"The agent was not allowed to continue: {_short(reason.value)}"
         case TerminationKind.ERROR:
-            return _failed(reason)
+            return _failure_sentence(reason)
         case _:
             return _mark(reason) or NO_ANSWER
 
@@ -198,7 +198,7 @@ def _mark(reason: TerminationReason | None) -> str:
     return ""
 
 
-def _failed(reason: TerminationReason) -> str:
+def _failure_sentence(reason: TerminationReason) -> str:
     """Return a sentence that gives the reason for a missing answer, and the remedy."""
     why = _plain(reason.value)
     match reason.detail:

@@ -59,14 +59,14 @@ def ways(context: ReadContext, project: Project, agent: Agent) -> list[WayView]:
     if agent.retired_at is not None:
         return [WayView(way=INBOX, taken=False, why="it is retired and receives no messages")]
     results = list[WayView]()
-    for way, taken, why in _tried(context, project, agent):
+    for way, taken, why in _delivery_ways(context, project, agent):
         results.append(WayView(way=way, taken=taken, why=why))
         if taken:
             break
     return results
 
 
-def _tried(context: ReadContext, project: Project, agent: Agent) -> Iterator[tuple[str, bool, str]]:
+def _delivery_ways(context: ReadContext, project: Project, agent: Agent) -> Iterator[tuple[str, bool, str]]:
     reach = context.tx.reach(agent.id, [agent.id]).get(agent.id)
     if project.slug == PEOPLE_SLUG:
         has_chat = reach is not None and reach.is_woken
@@ -165,10 +165,10 @@ class HealthView(TypedDict):
 
 def ensure_project(context: WriteContext, asked: EnsureProject) -> ProjectView:
     """Return the project of a folder; the first call creates it."""
-    return project_view(_project_of(context, asked.human_key, asked.git_identity))
+    return project_view(_ensure_project(context, asked.human_key, asked.git_identity))
 
 
-def _project_of(context: WriteContext, human_key: str, git_identity: str = "") -> Project:
+def _ensure_project(context: WriteContext, human_key: str, git_identity: str = "") -> Project:
     path = checked_path(human_key)
     read = context.recognition
     identity = git_identity or (read.folder.identity if read is not None else "")
@@ -228,18 +228,18 @@ def _note_identities(context: WriteContext, identities: Mapping[int, str]) -> No
 def register_agent(context: WriteContext, asked: RegisterAgent) -> AgentView:
     """Register an agent, or update the description of the agent that already has the name."""
     project = find_project(context.projects, asked.project_key)
-    return agent_view(_registered(context, project, asked))
+    return agent_view(_update_agent(context, project, asked))
 
 
-def _registered(context: WriteContext, project: Project, asked: RegisterAgent | StartSession) -> Agent:
+def _update_agent(context: WriteContext, project: Project, asked: RegisterAgent | StartSession) -> Agent:
     refuse_to_speak_for(context, project)
     if asked.name is None:
-        return _made(context, project, asked)
+        return _create_agent(context, project, asked)
     name = check_name(asked.name, of="a person" if project.slug == PEOPLE_SLUG else "an agent")
     known_agent = context.tx.agent(project.id, name)
     if known_agent is None:
         _refuse_look_alike(context, project, check_new_name(name))
-        return _made(context, project, asked, name=name)
+        return _create_agent(context, project, asked, name=name)
     if known_agent.name != name:
         raise NameTaken(
             f"agent {known_agent.name!r} exists and differs from {name!r} only in upper and lower case",
@@ -290,10 +290,10 @@ def create_agent_identity(context: WriteContext, asked: CreateAgentIdentity) -> 
     """Register an agent under a generated name."""
     project = find_project(context.projects, asked.project_key)
     refuse_to_speak_for(context, project)
-    return agent_view(_made(context, project, asked))
+    return agent_view(_create_agent(context, project, asked))
 
 
-def _made(
+def _create_agent(
     context: WriteContext,
     project: Project,
     asked: RegisterAgent | CreateAgentIdentity | StartSession,
@@ -330,8 +330,10 @@ def _free_name(context: WriteContext, project: Project) -> str:
 def start_session(context: WriteContext, asked: StartSession) -> SessionView:
     """Create project and agent if missing, reserve paths, and return the first messages of the inbox."""
     known_project = context.projects.project(asked.project_key)
-    project = _project_of(context, asked.project_key if known_project is None else known_project.human_key)
-    agent = _registered(context, project, asked)
+    project = _ensure_project(
+        context, asked.project_key if known_project is None else known_project.human_key
+    )
+    agent = _update_agent(context, project, asked)
     reserved = None
     if asked.reserve_paths:
         reserved = reserve_all(context, project, agent, asked.reserve_paths, ttl_seconds=asked.ttl_seconds)

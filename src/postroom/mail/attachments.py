@@ -51,7 +51,7 @@ def load_attachments(asked: Sequence[AttachmentIn], *, root: str, rules: Rules) 
                 value=total,
                 remedy="send the files with several messages",
             )
-        loaded.append(_loaded(name, content, rules))
+        loaded.append(_load(name, content, rules))
     return loaded
 
 
@@ -59,7 +59,7 @@ def _content(one: AttachmentIn, root: str, rules: Rules) -> tuple[str, bytes]:
     if one.path is not None and one.content_base64 is None:
         return one.name or Path(one.path).name, _read_inside(Path(root), one.path, rules)
     if one.content_base64 is not None and one.path is None and one.name:
-        return one.name, _decoded(one.name, one.content_base64, rules)
+        return one.name, _decode(one.name, one.content_base64, rules)
     raise InvalidArgument(
         "an attachment needs either `path`, or `name` with `content_base64`",
         value=one.path or one.name,
@@ -67,7 +67,7 @@ def _content(one: AttachmentIn, root: str, rules: Rules) -> tuple[str, bytes]:
     )
 
 
-def _decoded(name: str, text: str, rules: Rules) -> bytes:
+def _decode(name: str, text: str, rules: Rules) -> bytes:
     text = "".join(text.split())  # many encoders insert line breaks
     if len(text) > rules.max_attachment_bytes * 4 // 3 + 4:
         raise _too_large(name, len(text) * 3 // 4, rules)
@@ -124,7 +124,7 @@ def _too_large(name: str, size: int, rules: Rules) -> TooLarge:
     )
 
 
-def _loaded(name: str, content: bytes, rules: Rules) -> LoadedAttachment:
+def _load(name: str, content: bytes, rules: Rules) -> LoadedAttachment:
     plain = "".join(character for character in Path(name.replace("\\", "/")).name if character.isprintable())
     media_type = mimetypes.guess_type(plain)[0] or "application/octet-stream"
     preview = None

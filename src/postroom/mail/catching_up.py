@@ -1,20 +1,24 @@
 """The operation that summarizes the events of a project since a cursor, computed from the project's log.
 
-    after ──▶ newest 2,000 entries that the caller may see ──▶ threads, questions, runs, usage ──▶ next
+    after ──▶ newest 2,000 entries that the caller may see ──▶ sentences, threads, runs, usage ──▶ next
 
 The summary reads at most `MAX_ENTRIES_READ` entries, however long the log is, so that its cost does not grow
-with the project. Older entries after the cursor are only counted, in `skipped`.
+with the project. Older entries after the cursor are only counted, in `skipped`. For each subject of
+`SUBJECTS` it has at most `LISTED` sentences. Text that agents have written is in quotes.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, TypedDict, TypeVar
+from typing import Final, Literal, NotRequired, TypedDict, TypeVar, get_args
 
 from postroom.contracts.clock import iso
-from postroom.contracts.mail import Happening, Project
+from postroom.contracts.mail import OTHER, Happening, Project
+from postroom.contracts.quoting import quoted
+from postroom.contracts.subscriptions import SUBSCRIPTION_THREAD
+from postroom.contracts.tasks import Task
 from postroom.mail.commands import CatchUp
 from postroom.mail.context import ReadContext
-from postroom.mail.event_log import agent_addresses, check_cursor, visible_events
+from postroom.mail.event_log import agent_addresses, check_cursor, reader_of, visible_events
 from postroom.mail.projects import find_project
 
 MAX_ENTRIES_READ: Final = 2_000
@@ -32,6 +36,25 @@ _STATE_AFTER: Final = {
     "run.failed": "failed",
 }
 K = TypeVar("K")
+Subject = Literal["asked", "decided", "done", "failed", "changed", "said", "spent"]
+"""What a sentence is about, in the order of the summary."""
+SUBJECTS: Final[tuple[Subject, ...]] = get_args(Subject)
+_LONGEST: Final = 200
+"""Maximum number of characters that a sentence quotes of one text."""
+
+
+class CaughtSentence(TypedDict):
+    """A sentence on what was asked, decided, done, failed, changed, said or spent; ids lead to more."""
+
+    about: str
+    text: str
+    at: str
+    task_id: NotRequired[int]
+    note_id: NotRequired[int]
+    run_id: NotRequired[str]
+    question_id: NotRequired[str]
+    thread_id: NotRequired[str]
+    message_id: NotRequired[int]
 
 
 class CaughtThread(TypedDict):
@@ -88,13 +111,15 @@ class Spent(TypedDict):
 class CaughtUpView(TypedDict):
     """A summary of the events after a cursor; pass `next` as `after` of the next call.
 
-    `skipped` entries lie between the cursor and the first entry of the summary. Lists hold the newest 10.
+    `skipped` entries lie between the cursor and the first entry of the summary. Lists hold the newest 10, and
+    `sentences` the newest 10 of each kind, oldest first.
     """
 
     since: str
     events: int
     skipped: int
     next: int
+    sentences: list[CaughtSentence]
     threads: list[CaughtThread]
     threads_in_all: int
     questions: list[CaughtQuestion]
@@ -154,18 +179,20 @@ def summary(context: ReadContext, project: Project, *, after: int | None, begin:
         for run_id, one in _newest(runs)
         if one.kind == "run.failed" and not one.detail.get("cancelled")
     ]
-    made = {one.reservation_id: one for one in told if one.kind == "reservation.made"}
-    reserved = {
-        one.id: made[one.id]
-        for one in context.tx.reservations_by_id([number for number in made if number is not None])
-        if one.released_at is None and one.expires_at > context.now
-    }
+    reserved, threads = _still_reserved(context, told), _threads(context, sent)
+    sentences = _Sentences(context, names)
+    sentences.add_questions(questions)
+    sentences.add_work(told, runs)
+    sentences.add_changes(told, reserved)
+    sentences.add_threads(threads, sent)
+    spent = sentences.add_spent(told)
     return CaughtUpView(
         since=iso(since),
         events=len(events),
         skipped=skipped,
         next=bounds.newest,
-        threads=_threads(context, sent),
+        sentences=sentences.listed(),
+        threads=threads,
         threads_in_all=len({one.detail["thread_id"] for one in sent}),
         questions=open_questions[:LISTED],
         answered=sum(one.kind == "question.answered" for one in questions.values()),
@@ -173,14 +200,204 @@ def summary(context: ReadContext, project: Project, *, after: int | None, begin:
         failed=failed[:LISTED],
         reserved=[
             CaughtPath(agent=names.get(one.agent_id), path=str(one.detail["path"]))
-            for _, one in _newest(reserved)[:LISTED]
+            for one in reserved[:LISTED]
         ],
-        spent=Spent(
-            tokens=_sum(told, "tokens"),
-            cost_micros=_sum(told, "cost_micros"),
-        ),
+        spent=spent,
         counts=dict(sorted(Counter(str(one.kind) for one in told).items())),
     )
+
+
+def _still_reserved(context: ReadContext, told: Sequence[Happening]) -> list[Happening]:
+    """Return the entries of the reservations that are still held, newest first."""
+    made = {one.reservation_id: one for one in told if one.kind == "reservation.made"}
+    reserved = {
+        one.id: made[one.id]
+        for one in context.tx.reservations_by_id([number for number in made if number is not None])
+        if one.released_at is None and one.expires_at > context.now
+    }
+    return [one for _, one in _newest(reserved)]
+
+
+class _Sentences:
+    """Writes the sentences of a summary; each method adds those about one part of the log."""
+
+    def __init__(self, context: ReadContext, names: Mapping[int | None, str]) -> None:
+        self._context, self._names = context, names
+        self._found: dict[Subject, list[tuple[int, CaughtSentence]]] = {one: [] for one in SUBJECTS}
+
+    def add(self, about: Subject, at: int, text: str, **ids: object) -> None:
+        """Add a sentence with the ids of the things that it is about."""
+        sentence: CaughtSentence = {"about": about, "text": text, "at": iso(at), **ids}  # type: ignore[typeddict-item]
+        self._found[about].append((at, sentence))
+
+    def listed(self) -> list[CaughtSentence]:
+        """Return the newest sentences of each kind, and how many more there are."""
+        rows = list[CaughtSentence]()
+        for about, found in self._found.items():
+            found.sort(key=lambda one: one[0])
+            more = len(found) - LISTED
+            if more > 0:
+                text = f"{more} earlier {'one is' if more == 1 else 'ones are'} not listed."
+                rows.append({"about": about, "text": text, "at": iso(found[more - 1][0])})
+            rows += [sentence for _, sentence in found[-LISTED:]]
+        return rows
+
+    def add_questions(self, questions: Mapping[tuple[str | None, str | int | bool], Happening]) -> None:
+        """Add the open questions with their texts, and those that were answered.
+
+        An agent reads only the texts of its own questions.
+        """
+        reader = reader_of(self._context)
+        asked = [key for key, one in _newest(questions) if one.kind == "question.asked"][:LISTED]
+        waiting = filter(None, map(self._context.tx.run_of, {str(run_id) for run_id, _ in asked}))
+        texts = {(run.run_id, one.ticket_id): one.reason for run in waiting for one in run.open_tickets}
+        for (run_id, number), one in questions.items():
+            ids = {"run_id": str(run_id), "question_id": str(number)}
+            who = self._who(one)
+            if one.kind == "question.answered":
+                self.add("decided", one.at, f"A person answered question {number} of {who}.", **ids)
+            elif one.kind == "question.asked":
+                is_open_to = reader is None or reader.id == one.agent_id
+                text = texts.get((str(run_id), str(number)), "") if is_open_to else ""
+                said = f": {_quoted(text)}" if text else ""
+                self.add("asked", one.at, f"{who} asks a person (question {number}){said}.", **ids)
+
+    def add_work(self, told: Sequence[Happening], runs: Mapping[str | None, Happening]) -> None:
+        """Add the tasks, the notes, and the runs."""
+        self._add_tasks(told)
+        self._add_notes(told)
+        self._add_runs(runs, told)
+
+    def _add_tasks(self, told: Sequence[Happening]) -> None:
+        """Add a sentence for each task that was added, and one for its newest state."""
+        added = {one.detail["task_id"]: one for one in told if one.kind == "task.added"}
+        newest = {one.detail["task_id"]: one for one in told if one.kind in _OF_TASK}
+        rows = [*added.items(), *newest.items()]
+        rows.sort(key=lambda item: item[1].at)
+        tasks = self._context.tx.tasks_by_id([int(number) for number, _ in rows[-len(SUBJECTS) * LISTED :]])
+        for number, one in rows:
+            task = tasks.get(int(number))
+            title = f" {_quoted(task.title)}" if task else ""
+            about, done = _OF_TASK.get(one.kind, ("asked", "{who} added {task}."))
+            facts = _facts(task, one) if task else ""
+            text = done.format(who=self._who(one), task=f"task {number}{title}")
+            self.add(about, one.at, text.removesuffix(".") + facts, task_id=int(number))
+
+    def _add_notes(self, told: Sequence[Happening]) -> None:
+        """Add the notes with their texts."""
+        added = [one for one in told if one.kind == "note.added"]
+        notes = self._context.tx.notes_by_id([int(one.detail["note_id"]) for one in added[-LISTED:]])
+        for one in added:
+            note = notes.get(int(one.detail["note_id"]))
+            said = f" {_quoted(note.subject)}: {_quoted(note.text)}" if note else ""
+            old = f", in place of note {', '.join(map(str, note.replaces))}" if note and note.replaces else ""
+            text = f"{self._who(one)} added note {one.detail['note_id']}{said}{old}."
+            self.add("decided", one.at, text, note_id=int(one.detail["note_id"]))
+        for one in told:
+            if one.kind in ("contact.granted", "contact.blocked"):
+                verb = "allowed" if one.kind == "contact.granted" else "forbade"
+                other = self._context.tx.agents_by_id([int(one.detail[OTHER])]).get(int(one.detail[OTHER]))
+                whom = other.name if other else "an agent"
+                self.add("decided", one.at, f"{self._who(one)} {verb} {whom} to write to it.")
+
+    def _add_runs(self, runs: Mapping[str | None, Happening], told: Sequence[Happening]) -> None:
+        """Add the failed runs with their reasons, and the number of each agent's runs that succeeded."""
+        failures = {one.run_id: one for one in told if one.kind == "delivery.failed"}
+        failed = [one for _, one in _newest(runs) if one.kind == "run.failed"]
+        known = [failures[one.run_id] for one in failed[:LISTED] if one.run_id in failures]
+        messages = [one.message_id for one in known if one.message_id is not None]
+        states = self._context.tx.message_runs(messages)
+        for one in failed:
+            if one.detail.get("cancelled"):
+                self.add(
+                    "failed", one.at, f"A run of {self._who(one)} was cancelled.", run_id=str(one.run_id)
+                )
+                continue
+            failure = failures.get(one.run_id)
+            state = states.get(failure.message_id or 0, {}).get(failure.agent_id or 0) if failure else None
+            why = f": {_quoted(state.failure)}" if state and state.failure else ""
+            self.add("failed", one.at, f"A run of {self._who(one)} failed{why}.", run_id=str(one.run_id))
+        well: dict[int | None, list[Happening]] = {}
+        for one in runs.values():
+            if one.kind == "run.ended":
+                well.setdefault(one.agent_id, []).append(one)
+        for ended in well.values():
+            last = max(ended, key=lambda one: one.at)
+            number = "1 run" if len(ended) == 1 else f"{len(ended)} runs"
+            text = f"{self._who(last)} ended {number} well."
+            self.add("done", last.at, text, run_id=str(last.run_id))
+
+    def add_changes(self, told: Sequence[Happening], reserved: Sequence[Happening]) -> None:
+        """Add the changed files, the merged branches, the paths that are still reserved, and new agents."""
+        files = {(one.agent_id, one.detail["path"]): one for one in told if one.kind == "file.changed"}
+        for (_, path), one in files.items():
+            self.add("changed", one.at, f"{self._who(one)} changed {_quoted(str(path))}.")
+        for one in reserved:
+            text = f"{self._who(one)} reserved {_quoted(str(one.detail['path']))} and still holds it."
+            self.add("changed", one.at, text)
+        for one in told:
+            if one.kind == "branch.merged":
+                branch, into = _quoted(str(one.detail["branch"])), _quoted(str(one.detail["into"]))
+                self.add("changed", one.at, f"Branch {branch} was merged into {into}.")
+            elif one.kind in ("agent.registered", "agent.retired"):
+                text = f"{self._who(one)} was {one.kind.removeprefix('agent.')} as an agent."
+                self.add("changed", one.at, text)
+
+    def add_threads(self, threads: Sequence[CaughtThread], sent: Sequence[Happening]) -> None:
+        """Add the threads with new messages."""
+        times = {one.message_id: one.at for one in sent}
+        for one in threads:
+            if one["thread_id"].startswith(SUBSCRIPTION_THREAD):
+                continue  # its messages repeat events of the log, in the name of their reader
+            number = "a message" if one["messages"] == 1 else f"{one['messages']} messages"
+            who = (
+                " and ".join(filter(None, (", ".join(one["senders"][:-1]), *one["senders"][-1:])))
+                or "Somebody"
+            )
+            text = (
+                f"{who} wrote {number} about {_quoted(one['subject'])} (thread {_quoted(one['thread_id'])})."
+            )
+            ids = {"thread_id": one["thread_id"], "message_id": one["newest_id"]}
+            self.add("said", times[one["newest_id"]], text, **ids)
+
+    def add_spent(self, told: Sequence[Happening]) -> Spent:
+        """Add the reported usage of runs, and return it."""
+        tokens, cost_micros = (
+            sum(int(one.detail.get(detail, 0)) for one in told) for detail in ("tokens", "cost_micros")
+        )
+        if tokens or cost_micros:
+            cost = f"{cost_micros / 1e6:.2f} USD"
+            self.add("spent", told[-1].at, f"Runs used {tokens:,} tokens and {cost}.")
+        return Spent(tokens=tokens, cost_micros=cost_micros)
+
+    def _who(self, one: Happening) -> str:
+        return self._names.get(one.agent_id) or "Somebody"
+
+
+_OF_TASK: Final[Mapping[str, tuple[Subject, str]]] = {
+    "task.claimed": ("changed", "{who} claimed {task}."),
+    "task.released": ("changed", "{who} gave back {task}."),
+    "task.lease_ended": ("failed", "{who} lost {task}, because its lease ended."),
+    "task.blocked": ("failed", "{who} blocked {task}."),
+    "task.review": ("asked", "{who} asks a person to accept {task}."),
+    "task.done": ("done", "{who} finished {task}."),
+    "task.cancelled": ("decided", "{who} cancelled {task}."),
+}
+"""By kind of log entry, the subject and the sentence of a task whose newest state it is."""
+
+
+def _facts(task: Task, one: Happening) -> str:
+    """Return the end of the sentence about a task: its evidence, or the reason for its state."""
+    if one.kind in ("task.done", "task.review"):
+        commit = f"; commit {_quoted(task.commit)}" if task.commit else ""
+        said = f"; it says {_quoted(task.result)}" if task.result else ""
+        return f"{commit}{said}."
+    has_reason = one.kind in ("task.blocked", "task.cancelled", "task.released") and task.reason
+    return f": {_quoted(task.reason)}." if has_reason else "."
+
+
+def _quoted(text: str) -> str:
+    return quoted(text, longest=_LONGEST)
 
 
 def _count_states(newest_events: Iterable[Happening]) -> CaughtRuns:
@@ -194,10 +411,6 @@ def _count_states(newest_events: Iterable[Happening]) -> CaughtRuns:
         failed=states["failed"],
         cancelled=states["cancelled"],
     )
-
-
-def _sum(told: Sequence[Happening], detail: str) -> int:
-    return sum(int(one.detail.get(detail, 0)) for one in told)
 
 
 def _newest(found: Mapping[K, Happening]) -> list[tuple[K, Happening]]:

@@ -695,7 +695,7 @@ class EndNote(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Subscribe(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Be sent a message when an agent is idle, a task is ready, or another agent changes a file.
+    """Be sent a message when an agent is idle, a task is ready, a file changes, or a branch is merged.
 
     Use it instead of asking again and again.
     """
@@ -703,7 +703,9 @@ class Subscribe(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
     project_key: ProjectKey
     agent_name: AgentName
     kind: Watched
-    about: Annotated[str, Meta(max_length=4096, description="agent name, task id or file pattern")] = ""
+    about: Annotated[
+        str, Meta(max_length=4096, description="agent name, task id, file pattern or branch")
+    ] = ""
     once: Annotated[bool, Meta(description="end with the first message")] = False
 
 

@@ -66,7 +66,7 @@ class Conversation:
         For each other project, at most the last 200 are counted.
         """
         own = self._reads.thread_size(self._project.id, self._thread_id)
-        theirs = [message for other in self._others for message in self._tail_of(other, COUNTED)]
+        theirs = [message for other in self._others for message in self._thread_tail(other, COUNTED)]
         return own + len(self._here(theirs))
 
     def participants(self, *, among: int) -> list[ThreadParticipant]:
@@ -112,13 +112,13 @@ class Conversation:
 
     def newest(self, *, limit: int) -> list[Message]:
         """Return the thread's newest messages, in order."""
-        windows = [self._tail_of(project, limit) for project in (self._project, *self._others)]
+        windows = [self._thread_tail(project, limit) for project in (self._project, *self._others)]
         known_from = max((window[0].id for window in windows if len(window) == limit), default=0)
         return self._here([message for window in windows for message in window if message.id >= known_from])[
             -limit:
         ]
 
-    def _tail_of(self, project: Project, limit: int) -> list[Message]:
+    def _thread_tail(self, project: Project, limit: int) -> list[Message]:
         return self._reads.thread_tail(project.id, self._thread_id, limit=limit)
 
     def _here(self, found: Sequence[Message]) -> list[Message]:

@@ -71,7 +71,7 @@ def newest_of(context: ReadContext, project_key: str) -> EventsView:
     return {"events": [], "next": bounds.newest, "newest": bounds.newest, "oldest": bounds.oldest}
 
 
-def _reader(context: ReadContext) -> Agent | None:
+def reader_of(context: ReadContext) -> Agent | None:
     """Return the agent that makes the call, identified by its token or its run.
 
     Return None if the operator or a person makes the call.
@@ -110,7 +110,7 @@ def check_cursor(after: int, bounds: LogBounds) -> None:
 
 def visible_events(context: ReadContext, home: Project, events: Sequence[ProjectEvent]) -> list[ProjectEvent]:
     """Return the entries of a project's log that the caller may see."""
-    reader = _reader(context)
+    reader = reader_of(context)
     if reader is None:
         return [one for one in events if context.caller.operator or _is_open(one)]
     messages = sorted({one.happening.message_id for one in events if one.happening.message_id is not None})

@@ -111,14 +111,14 @@ def read_folder(path: str) -> RepositoryFolder:
         "--git-common-dir",
         "--show-prefix",
     )
-    is_bare, common, prefix = [*_ask(git, path, *asked).split("\n"), "", "", ""][:3]
+    is_bare, common, prefix = [*ask_git(git, path, *asked).split("\n"), "", "", ""][:3]
     if not common:
         return plain
     inner = prefix.rstrip("/")
     top, real_top = _without(path, inner), _without(real, inner)
     main = str(Path(common).parent) if is_bare == "false" and Path(common).name == ".git" else real_top
     others = tuple(dict.fromkeys(one for one in (real_top, main) if one != top))
-    has_home = main != real_top and _ask(git, real_top, "config", "--get", "core.bare") != "true"
+    has_home = main != real_top and ask_git(git, real_top, "config", "--get", "core.bare") != "true"
     return RepositoryFolder(
         top=top, home=main if has_home else "", others=others, identity=_identity(git, real_top)
     )
@@ -214,14 +214,14 @@ def _without(path: str, inner: str) -> str:
 
 def _identity(git: str, folder: str, depth: int = 0) -> str:
     """Return remote and first commit; a clone of a local working tree gets the remote of that tree."""
-    remote = _ask(git, folder, "config", "--get", "remote.origin.url")
+    remote = ask_git(git, folder, "config", "--get", "remote.origin.url")
     if len(remote) > MAX_REMOTE_LENGTH:
         remote = hashlib.sha256(remote.encode(errors="surrogatepass")).hexdigest()
     elif remote and (origin := _local(remote, folder)):
         remote = origin
         if S_ISDIR(_mode(origin)) and depth < _LOCAL_ORIGINS:
             its = parts_of(_identity(git, origin, depth + 1))[0]
-            is_bare = _ask(git, origin, "rev-parse", "--is-bare-repository") == "true"
+            is_bare = ask_git(git, origin, "rev-parse", "--is-bare-repository") == "true"
             remote = its or (origin if is_bare else "")
     elif remote:
         remote = plain_remote(remote)
@@ -249,12 +249,12 @@ def _local(remote: str, folder: str) -> str:
 
 def _root(git: str, folder: str) -> str:
     """Return the oldest root commit of all branches; empty for a shallow or empty history."""
-    if _ask(git, folder, "rev-parse", "--is-shallow-repository") == "true":
+    if ask_git(git, folder, "rev-parse", "--is-shallow-repository") == "true":
         return ""
     branches = ("--branches", "--remotes=origin")
-    head = ("HEAD",) if _ask(git, folder, "rev-parse", "--verify", "--quiet", "HEAD") else ()
+    head = ("HEAD",) if ask_git(git, folder, "rev-parse", "--verify", "--quiet", "HEAD") else ()
     words = ("rev-list", "--max-parents=0", *branches, *head)
-    return "".join(_ask(git, folder, *words, timeout=WALK_SECONDS).split()[-1:])
+    return "".join(ask_git(git, folder, *words, timeout=WALK_SECONDS).split()[-1:])
 
 
 def environment_of(git: str) -> dict[str, str]:
@@ -269,7 +269,7 @@ def environment_of(git: str) -> dict[str, str]:
     }
 
 
-def _ask(git: str, path: str, *words: str, timeout: int = QUICK_SECONDS) -> str:
+def ask_git(git: str, path: str, *words: str, timeout: int = QUICK_SECONDS) -> str:
     """Run Git and return its output; disable settings of the folder that could run programs or fetch data."""
     try:
         done = subprocess.run(  # noqa: S603 - fixed words; the path is an argument, not a command

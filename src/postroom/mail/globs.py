@@ -169,13 +169,13 @@ def _set(written: str, case_sensitive: bool) -> str | _Ranges:
 
     A class with one character becomes that character.
     """
-    ranges = _merged((ord(low), ord(high)) for low, high in _items(written))
+    ranges = _merge_ranges((ord(low), ord(high)) for low, high in _items(written))
     is_negated = written[1] in "!^"
     if not is_negated and len(ranges) == 1 and ranges[0][0] == ranges[0][1]:
         return chr(ranges[0][0]) if case_sensitive else folded(chr(ranges[0][0]))
     if not case_sensitive:
         ranges = _with_cases(ranges)
-    return _inverted(ranges) if is_negated else _inverted(_inverted(ranges))
+    return _invert_ranges(ranges) if is_negated else _invert_ranges(_invert_ranges(ranges))
 
 
 def _holds(ranges: _Ranges, code: int) -> bool:
@@ -202,7 +202,7 @@ def _items(written: str) -> list[tuple[str, str]]:
     return [(low or item, high or item) for low, high, item in _SET_ITEM.findall(body)]
 
 
-def _merged(ranges: Iterable[tuple[int, int]]) -> _Ranges:
+def _merge_ranges(ranges: Iterable[tuple[int, int]]) -> _Ranges:
     merged: list[tuple[int, int]] = []
     for low, high in sorted(ranges):
         if merged and low <= merged[-1][1] + 1:
@@ -212,9 +212,9 @@ def _merged(ranges: Iterable[tuple[int, int]]) -> _Ranges:
     return tuple(merged)
 
 
-def _inverted(ranges: _Ranges) -> _Ranges:
+def _invert_ranges(ranges: _Ranges) -> _Ranges:
     """Return all characters permitted in a name that are not in `ranges`; NUL and slash are not permitted."""
-    taken = _merged([*ranges, (0, 0), (ord("/"), ord("/"))])
+    taken = _merge_ranges([*ranges, (0, 0), (ord("/"), ord("/"))])
     gaps = [(before[1] + 1, after[0] - 1) for before, after in pairwise(taken)]
     return tuple(gaps) + (((taken[-1][1] + 1, _LAST_CHARACTER),) if taken[-1][1] < _LAST_CHARACTER else ())
 
@@ -242,10 +242,10 @@ def _cases() -> dict[str, tuple[int, ...]]:
 def _with_cases(ranges: _Ranges) -> _Ranges:
     """Return the character class extended by all case variants of its characters."""
     more = [codes for codes in _cases().values() if any(_holds(ranges, code) for code in codes)]
-    return _merged([*ranges, *((code, code) for codes in more for code in codes)])
+    return _merge_ranges([*ranges, *((code, code) for codes in more for code in codes)])
 
 
-_ANY = _inverted(())
+_ANY = _invert_ranges(())
 
 
 MAX_LENGTH = 1024
@@ -372,7 +372,7 @@ def _refuse_lines_and_lists(raw: str, text: str) -> None:
             f"the pattern {raw[:200]!r} has a comma before a space, but a pattern is one path",
             value=raw,
             remedy=(
-                f"send a list: [{_listed(paths)}]; if the name of the file has this form, write ? "
+                f"send a list: [{_paths_text(paths)}]; if the name of the file has this form, write ? "
                 "instead of the space"
             ),
         )
@@ -382,7 +382,8 @@ def _refuse_lines_and_lists(raw: str, text: str) -> None:
             f"the pattern {raw[:200]!r} looks like {len(paths)} paths, but a pattern is one path",
             value=raw,
             remedy=(
-                f"send a list: [{_listed(paths)}]; if a name has this form, write ? instead of each separator"
+                f"send a list: [{_paths_text(paths)}]; "
+                "if a name has this form, write ? instead of each separator"
             ),
         )
 
@@ -412,11 +413,11 @@ def _refuse_written_lists(raw: str, text: str) -> None:
         raise InvalidPattern(
             f"the pattern {raw[:200]!r} looks like a list, but a pattern is one path",
             value=raw,
-            remedy=f"send a list: [{_listed(paths)}]; write ./ before the pattern to use it unchanged",
+            remedy=f"send a list: [{_paths_text(paths)}]; write ./ before the pattern to use it unchanged",
         )
 
 
-def _listed(paths: Sequence[str]) -> str:
+def _paths_text(paths: Sequence[str]) -> str:
     return ", ".join(f'"{path}"' for path in paths if path)[:400]
 
 

@@ -182,7 +182,7 @@ def fetch_inbox(context: ReadContext, asked: FetchInbox) -> list[InboxView]:
         message, recipients = visible_message(context, project, reader, asked.message_id)
         received = next((recipient for recipient in recipients if recipient.agent_id == reader.id), None)
         if received is None:
-            raise _not_received(reader, message.id)
+            raise _not_received_error(reader, message.id)
         views = shown_messages(context, project, [message], viewer=reader)
         fit_bodies(views, offset=asked.offset)
         return [inbox_view(received, views[0])]
@@ -334,7 +334,7 @@ def mark_message_read(context: WriteContext, asked: MarkMessageRead) -> MarkView
     _, agent = acting_active(context, asked.project_key, asked.agent_name, may_be_retired=True)
     read_at = context.tx.mark_read(asked.message_id, agent.id, context.now)
     if read_at is None:
-        raise _not_received(agent, asked.message_id)
+        raise _not_received_error(agent, asked.message_id)
     return {"message_id": asked.message_id, "read": True, "read_at": iso(read_at)}
 
 
@@ -358,7 +358,7 @@ def acknowledge_message(context: WriteContext, asked: AcknowledgeMessage) -> Ack
         acked_at = context.tx.mark_acked(message_id, agent.id, context.now)
         read_at = context.tx.mark_read(message_id, agent.id, context.now)
         if acked_at is None or read_at is None:
-            raise _not_received(agent, message_id)
+            raise _not_received_error(agent, message_id)
         done.append(
             {
                 "message_id": message_id,
@@ -380,7 +380,7 @@ def acknowledge_message(context: WriteContext, asked: AcknowledgeMessage) -> Ack
     }
 
 
-def _not_received(agent: Agent, message_id: int) -> UnknownMessage:
+def _not_received_error(agent: Agent, message_id: int) -> UnknownMessage:
     return UnknownMessage(f"message {message_id} was not sent to {agent.name}", value=message_id)
 
 

@@ -72,7 +72,7 @@ def plan_of(
             remedy="give two different projects",
         )
     asked, refusals = dict(renames or {}), list(_refusals(tx, source, target))
-    equal = [value for value in tx.shared_agents(source.id, target.id) if _named(asked, value) is None]
+    equal = [value for value in tx.shared_agents(source.id, target.id) if _new_name(asked, value) is None]
     if rename_equal:
         taken = {name.casefold() for name in asked.values()}
         for name in equal:
@@ -101,7 +101,7 @@ def plan_of(
     )
 
 
-def _named(names: Mapping[str, str], name: str) -> str | None:
+def _new_name(names: Mapping[str, str], name: str) -> str | None:
     return next((new for old, new in names.items() if old.casefold() == name.casefold()), None)
 
 

@@ -132,7 +132,7 @@ def find_notes(context: ReadContext, asked: FindNotes) -> NotesView:
     """
     project = find_project(context.projects, asked.project_key)
     if asked.note_id is not None:
-        return {"notes": note_views(context.tx, [_known(context, project, asked.note_id)]), "more": 0}
+        return {"notes": note_views(context.tx, [_require_note(context, project, asked.note_id)]), "more": 0}
     paths = normal_paths(context, project, asked.paths)
     notes = [
         note
@@ -160,7 +160,7 @@ def end_note(context: WriteContext, asked: EndNote) -> NoteView:
         UnknownNote: The project has no active note with this id.
     """
     project, agent = acting_active(context, asked.project_key, asked.agent_name)
-    note = _known(context, project, asked.note_id)
+    note = _require_note(context, project, asked.note_id)
     if note.ends_at <= context.now:
         raise UnknownNote(f"note {note.id} has ended already, at {iso(note.ends_at)}", value=note.id)
     context.tx.end_note(note, by=agent.id, now=context.now)
@@ -291,7 +291,7 @@ def _authors(tx: RecordReads, notes: Sequence[Note]) -> dict[int, str]:
     return {agent.id: agent.name for agent in agents.values()}
 
 
-def _known(context: ReadContext, project: Project, note_id: int) -> Note:
+def _require_note(context: ReadContext, project: Project, note_id: int) -> Note:
     note = context.tx.note(note_id)
     if note is None or note.project_id != project.id:
         raise UnknownNote(f"project {project.slug} has no note {note_id}", value=note_id)
@@ -303,7 +303,7 @@ def _refuse_ended(context: WriteContext, project: Project, note: Note, active: s
     for number in note.replaces:
         if number in active:
             continue
-        old = _known(context, project, number)
+        old = _require_note(context, project, number)
         newer = None if old.replaced_by is None else context.tx.note(old.replaced_by)
         if newer is not None and newer.ends_at > context.now:
             still_active = tuple(number for number in note.replaces if number in active)

@@ -368,7 +368,7 @@ MAIL_OPERATIONS: tuple[Operation, ...] = (
         subscriptions.subscribe,
         is_of_one_project=True,
         line="subscriptions add KIND ABOUT",
-        line_help="Send an agent a message when an agent is idle, a task is ready, or a file changes.",
+        line_help="Send an agent a message about idle agents, ready tasks, changed files or merged branches.",
         options={
             **_ACTING,
             "kind": Option(help="What to watch."),

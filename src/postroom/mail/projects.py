@@ -54,10 +54,10 @@ def checked_path(human_key: str) -> str:
         raise _invalid(human_key, "is a placeholder")
     if not (human_key.startswith(("/", "\\\\")) or _DRIVE.match(human_key)):
         raise _invalid(human_key, "is not an absolute path")
-    return _tidied(human_key)
+    return _tidy(human_key)
 
 
-def _tidied(path: str) -> str:
+def _tidy(path: str) -> str:
     windows = not path.startswith("/")
     separator = "\\" if windows else "/"
     parts = re.split(r"[\\/]+" if windows else "/+", path)

@@ -77,7 +77,7 @@ class _Reader:
                 parts.append(part)
             if self._peek() == ("close", ")"):
                 self._at += 1
-        return _joined(parts)
+        return _join_parts(parts)
 
     def _peek(self) -> tuple[str, str] | None:
         return self._tokens[self._at] if self._at < len(self._tokens) else None
@@ -114,7 +114,7 @@ class _Reader:
                 self._operator("AND")
             if part := self._one(depth):
                 parts.append(part)
-        result = _joined(parts)
+        result = _join_parts(parts)
         if result is None or not without:
             return result
         return Not(result, without[0] if len(without) == 1 else AnyOf(tuple(without)))
@@ -162,7 +162,7 @@ def _in_field(query: Query | None, field: str) -> Query | None:
             return AnyOf(tuple(_in_field(part, field) or part for part in parts))
 
 
-def _joined(parts: list[Query]) -> Query | None:
+def _join_parts(parts: list[Query]) -> Query | None:
     if not parts:
         return None
     return parts[0] if len(parts) == 1 else All(tuple(parts))

@@ -46,8 +46,8 @@ def locations_of(path: str, base: str) -> tuple[Location, ...]:
         return ()
     locations: dict[Location, None] = {}
     for item in dict.fromkeys((written, os.path.realpath(written))):
-        worktree, main = _worktree_of(Path(item))
-        top = worktree or _top_of(Path(item))
+        worktree, main = _find_worktree(Path(item))
+        top = worktree or _find_top(Path(item))
         locations[Location(path=item, floor=worktree, top=top)] = None
         if worktree:
             locations[Location(path=main + item[len(worktree) :], top=main)] = None
@@ -82,7 +82,7 @@ def _upwards(location: Location) -> Iterator[str]:
             return
 
 
-def _worktree_of(path: Path) -> tuple[str, str]:
+def _find_worktree(path: Path) -> tuple[str, str]:
     """Return the linked worktree that contains a path, and the main working tree; empty if there is none."""
     for folder in (path, *path.parents):
         pointer = _pointed_at(folder / ".git", "gitdir: ", folder)
@@ -95,7 +95,7 @@ def _worktree_of(path: Path) -> tuple[str, str]:
     return "", ""
 
 
-def _top_of(path: Path) -> str:
+def _find_top(path: Path) -> str:
     return next((str(path) for path in (path, *path.parents) if os.path.lexists(path / ".git")), "")
 
 
@@ -143,7 +143,7 @@ class Repositories:
             self._read.update(project.id for project in unread)
             read = await asyncio.to_thread(recognise, path, unread)
         if may_move:
-            await self._moved(known_project, read)
+            await self._move_project(known_project, read)
         return read
 
     def _look(self, tx: MailReads, key: str) -> tuple[str, Project | None, list[Project]]:
@@ -161,7 +161,7 @@ class Repositories:
     async def _is_homeless(known: Project, path: str) -> bool:
         return path != known.human_key and not await asyncio.to_thread(is_folder, known.human_key)
 
-    async def _moved(self, known: Project | None, read: Recognition) -> None:
+    async def _move_project(self, known: Project | None, read: Recognition) -> None:
         """Move a project whose folder no longer exists to this folder."""
         folder, home = read.folder, read.folder.lasting
         kept_project = known or await self._store.read(lambda tx: project_of(tx, folder, folder.identity))

@@ -223,7 +223,7 @@ def reserve_all(  # noqa: PLR0913 - the terms of a reservation
         NotHolder: `refuses` is true, and another agent holds one of the paths.
     """
     ttl = checked_ttl(context, ttl_seconds)
-    patterns = _parsed(context, project, paths)
+    patterns = _parse_patterns(context, project, paths)
     for over in context.tx.expire_reservations(project.id, context.now):
         to_archive(context, "reservation", over.id, project.id)
     own = {
@@ -301,7 +301,7 @@ def check_file_reservations(context: ReadContext, asked: CheckReservations) -> C
     project, agent = acting(context, asked.project_key, asked.agent_name)
     conflicts = [
         _conflict(pattern.text, holders)
-        for pattern in _parsed(context, project, asked.paths)
+        for pattern in _parse_patterns(context, project, asked.paths)
         if (holders := _holders(context, project, agent, pattern, exclusive=asked.exclusive))
     ]
     return {"conflicts": conflicts, "enforced_by": list(context.rules.enforced_by)}
@@ -317,7 +317,7 @@ def holder_of(
     """
     sensitive = context.rules.case_sensitive_paths
     taken = [parse_pattern(text, case_sensitive=sensitive) for text in own]
-    for pattern in _parsed(context, project, paths):
+    for pattern in _parse_patterns(context, project, paths):
         if overlapping(pattern, taken):
             return agent.name
         if reservations := _holders(context, project, agent, pattern, exclusive=True):
@@ -331,10 +331,10 @@ def normal_paths(context: ReadContext, project: Project, paths: Sequence[str]) -
     Raises:
         InvalidPattern: A pattern cannot be read, or leaves the project.
     """
-    return tuple(pattern.text for pattern in _parsed(context, project, paths))
+    return tuple(pattern.text for pattern in _parse_patterns(context, project, paths))
 
 
-def _parsed(context: ReadContext, project: Project, paths: Sequence[str]) -> list[Pattern]:
+def _parse_patterns(context: ReadContext, project: Project, paths: Sequence[str]) -> list[Pattern]:
     """Parse all patterns before anything is changed; drop repeated patterns.
 
     An absolute path inside the project's folder becomes relative to that folder.
@@ -450,7 +450,7 @@ def _own(
     ]
     for path in paths or ():
         named = {reservation.id for reservation in live if reservation.pattern == path}
-        patterns = [] if named else _parsed(context, project, [path])
+        patterns = [] if named else _parse_patterns(context, project, [path])
         named |= {
             reservation.id for reservation, pattern in held if any(covers(item, pattern) for item in patterns)
         }

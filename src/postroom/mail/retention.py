@@ -67,7 +67,7 @@ def rules_of_projects(
         UnknownProject: A rule that puts messages on hold names a missing project, so that messages might be
             deleted by mistake.
     """
-    about = [(rule, _project_of(projects, rule)) for rule in rules]
+    about = [(rule, _rule_project_id(projects, rule)) for rule in rules]
     return {
         number: ProjectRules([rule for rule, project in about if project in (0, number)]) for number in ids
     }
@@ -128,7 +128,7 @@ def _fits(rule: KeepRule, message: AgedMessage) -> bool:
     return rule.topic in (None, message.topic) and rule.thread in (None, message.thread_id)
 
 
-def _project_of(projects: ProjectReads, rule: KeepRule) -> int | None:
+def _rule_project_id(projects: ProjectReads, rule: KeepRule) -> int | None:
     """Return the id of the project that a rule names; 0 for all projects, None if it does not exist."""
     if rule.project is None:
         return 0

@@ -22,6 +22,7 @@ from postroom.contracts.errors import (
     UnknownThread,
 )
 from postroom.contracts.mail import Agent, Message, Project, Reach, Recipient
+from postroom.contracts.messages import CONTROL
 from postroom.contracts.runners import reads_at_work
 from postroom.contracts.tracing import message_trace
 from postroom.mail.commands import RecallMessage, ReplyMessage, SendMessage
@@ -42,7 +43,6 @@ from postroom.stores.mail.access import RecordReads
 _REPLY_PREFIX = re.compile(r"^\s*(?:re\s*:\s*)+", re.IGNORECASE)
 _GENERATED_THREAD = re.compile(r"msg-([1-9][0-9]*)")
 _ID_DIGITS = 15
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 MAX_BROADCAST = 10_000
 MAX_THREAD = 1_000
 """How many of a thread's newest messages the address `thread:` searches for recipients."""
@@ -584,7 +584,7 @@ def _check_size(context: WriteContext, new: NewMessage) -> None:
             value=len(new.subject),
             remedy="move the text to the body",
         )
-    if _CONTROL.search(new.subject):
+    if CONTROL.search(new.subject):
         raise InvalidArgument(
             "the subject contains line breaks or control characters",
             value=new.subject,

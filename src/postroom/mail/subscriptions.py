@@ -6,10 +6,12 @@ from typing import Final, TypedDict
 from postroom.contracts.clock import iso
 from postroom.contracts.errors import EventNotReported, InvalidArgument, TooLarge, UnknownSubscription
 from postroom.contracts.mail import Agent, EventKind, Project, ProjectEvent
+from postroom.contracts.messages import CONTROL
 from postroom.contracts.quoting import quoted
 from postroom.contracts.subscriptions import MAX_OF_AGENT, Subscription, Watched
 from postroom.mail.commands import EndSubscription, ListSubscriptions, Subscribe
 from postroom.mail.context import ReadContext, WriteContext
+from postroom.mail.git_identity import is_of_git
 from postroom.mail.globs import matches, parse_pattern
 from postroom.mail.identity import acting, acting_active, find_agent
 from postroom.mail.reservations import normal_paths
@@ -21,16 +23,18 @@ KINDS_OF: Final[Mapping[Watched, Sequence[EventKind]]] = {
     "agent_idle": ("agent.idle", "run.ended", "run.failed"),
     "task_ready": ("task.ready",),
     "file_changed": ("file.changed",),
+    "branch_merged": ("branch.merged", "branch.moved"),
 }
 """By kind of subscription, the kinds of log entries that it considers."""
 _LISTED: Final = 50
 """Maximum number of lines in one message; further lines are only counted."""
+_LONGEST_BRANCH: Final = 200
 _RECENT: Final = 1_000
 """Number of the newest log entries in which the last end of a client's turn is searched."""
 
 
 class SubscriptionView(TypedDict):
-    """A subscription; `about` is the agent, the task or the files that it watches."""
+    """A subscription; `about` is the agent, the task, the files or the branch that it watches."""
 
     id: int
     kind: str
@@ -55,16 +59,17 @@ def subscribe(context: WriteContext, asked: Subscribe) -> SubscribedView:
     """Store a subscription to later events; if an equal one exists, return that one instead.
 
     Raises:
-        EventNotReported: No part of postroom reports such events.
+        EventNotReported: The project has no Git repository that the server can read.
         InvalidArgument, InvalidPattern, UnknownAgent, UnknownTask: `about` does not fit the kind.
         TooLarge: The agent already has the maximum number of subscriptions.
     """
     project, agent = acting_active(context, asked.project_key, asked.agent_name)
-    if asked.kind not in KINDS_OF:
+    if asked.kind == "branch_merged" and not is_of_git(project.git_identity):
         raise EventNotReported(
-            "nothing reports merged branches to postroom",
+            "the server knows no Git repository of this project",
             value=asked.kind,
-            remedy=f"use {', '.join(KINDS_OF)}; or ask the agent that merges to send a message",
+            remedy="use the project of a folder with a Git repository on the server's machine, "
+            f"or one of {', '.join(kind for kind in KINDS_OF if kind != asked.kind)}",
         )
     wanted = Subscription(
         id=0,
@@ -161,6 +166,16 @@ def news_for(
         if agent is None or (ends[-1].kind != "agent.idle" and tx.is_working(_threads(project, agent))):
             return []  # the run is still open, so a later entry will report its end
         return [f"{agent.name} is idle since {iso(ends[-1].at)}."]
+    if subscription.kind == "branch_merged":
+        merged = [one.detail for one in found if one.kind == "branch.merged"]
+        return list(
+            dict.fromkeys(
+                f"{quoted(str(one['branch']), longest=200)} was merged into "
+                f"{quoted(str(one['into']), longest=200)} (now at commit {str(one['commit'])[:10]})."
+                for one in merged
+                if about in ("", one["branch"])
+            )
+        )
     pattern = parse_pattern(about, case_sensitive=case_sensitive)
     changed = [one for one in found if matches(pattern, str(one.detail["path"]))]
     names = tx.agents_by_id(sorted({one.agent_id for one in changed if one.agent_id is not None}))
@@ -217,6 +232,14 @@ def _checked_about(context: WriteContext, project: Project, agent: Agent, asked:
                 remedy="give the number, or nothing for every task",
             )
         return str(find_task(context, project, int(about)).id) if about else ""
+    if asked.kind == "branch_merged":
+        if CONTROL.search(about) or len(about) > _LONGEST_BRANCH:
+            raise InvalidArgument(
+                f"`about` is not the name of a branch: {about[:80]!r}",
+                value=about[:80],
+                remedy="give the name as `git branch` prints it, or nothing for every branch",
+            )
+        return about
     if not about:
         raise InvalidArgument(
             "`about` is empty",

@@ -32,6 +32,7 @@ from postroom.contracts.tasks import (
     Task,
     TaskDecision,
     TaskState,
+    place_in_message,
 )
 from postroom.mail.commands import AddTask, ClaimTask, DoneTask, ListTasks, UpdateTask
 from postroom.mail.context import ReadContext, WriteContext
@@ -282,11 +283,6 @@ def take(
             place=claimed.place,
         )
     return claimed
-
-
-def place_in_message(message_id: int) -> str:
-    """Return the `place` of a claim that belongs to the run that this message starts."""
-    return f"message {message_id}"
 
 
 def next_ready(

@@ -237,7 +237,7 @@ def summarize_thread(context: ReadContext, asked: SummarizeThread) -> SummaryVie
         "last_ts": iso(messages[-1].created_at),
         "participants": _participants(messages),
         "open_questions": _open_questions(messages),
-        "unacknowledged": _unacknowledged(messages, recipients),
+        "unacknowledged": _unacked_messages(messages, recipients),
         "reservations": [
             reservation_view(reservation) for reservation in held if reservation.agent_id in writers
         ],
@@ -268,7 +268,7 @@ def _open_questions(messages: Sequence[Message]) -> list[QuestionView]:
 
 def _questions(body: str) -> list[str]:
     """Return the questions in a text, in their original wording, including any code in them."""
-    prose = _CODE.sub(_blanked, body)
+    prose = _CODE.sub(_blank_code, body)
     results, begin = [], 0
     for end in (*_SENTENCE_END.finditer(prose), None):
         stop = end.start() if end else len(prose)
@@ -279,12 +279,14 @@ def _questions(body: str) -> list[str]:
     return results
 
 
-def _blanked(code: re.Match[str]) -> str:
+def _blank_code(code: re.Match[str]) -> str:
     """Return a replacement for code: the same length, no question marks; a code block ends a sentence."""
     return ("\n" if "\n" in code[0] else "x") * len(code[0])
 
 
-def _unacknowledged(messages: Sequence[Message], recipients: dict[int, list[Recipient]]) -> list[UnackedView]:
+def _unacked_messages(
+    messages: Sequence[Message], recipients: dict[int, list[Recipient]]
+) -> list[UnackedView]:
     unacked_views: list[UnackedView] = []
     for message in messages:
         waiting = [

@@ -9,7 +9,7 @@
   one, and news comes by `subscriptions/listen`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final
 from uuid import uuid4
@@ -28,7 +28,7 @@ from postroom.contracts.errors import AccessError, InsufficientScope
 from postroom.mcp_server.callers import GRANT_SCOPE, refuse_message, scope_challenge
 from postroom.mcp_server.server import PostroomMcpServer
 from postroom.mcp_server.short_way import ShortWay
-from postroom.mcp_server.windows import SESSION
+from postroom.mcp_server.windows import marks_of
 
 _REFUSED: Final = -32000
 _ANY_ANSWER: Final = (b"accept", b"application/json, text/event-stream")
@@ -84,8 +84,8 @@ class Endpoint:
             if answer is None and self._server is not None and self._server.windows is not None:
                 if _is_answer(message) and self._server.windows.replied(message):
                     answer = Response(status_code=202)
-                elif message.get("method") == "initialize" and _declares_elicitation(message):
-                    send = _with_session(send)
+                elif message.get("method") == "initialize" and (marks := _marks(message)):
+                    send = _with_session(send, marks)
                 else:
                     answer = await self._server.ask_in_stream(scope, message)
             if answer is None and self._short_way is not None:
@@ -131,17 +131,16 @@ def _of_no_revision(request: Request, message: Mapping[str, Any]) -> Response | 
     return _answer(400, told, named=message.get("id"))
 
 
-def _declares_elicitation(message: Mapping[str, Any]) -> bool:
-    capabilities = (message.get("params") or {}).get("capabilities")
-    return isinstance(capabilities, dict) and "elicitation" in capabilities
+def _marks(message: Mapping[str, Any]) -> list[str]:
+    return marks_of((message.get("params") or {}).get("capabilities"))
 
 
-def _with_session(send: Send) -> Send:
-    """Add a session id that says that the client has declared elicitation; nothing is stored."""
+def _with_session(send: Send, marks: Sequence[str]) -> Send:
+    """Add a session id that says what the client has declared; nothing is stored."""
 
     async def sent(message: Message) -> None:
         if message["type"] == "http.response.start" and message["status"] == 200:
-            named = (b"mcp-session-id", f"{SESSION}{uuid4().hex}".encode())
+            named = (b"mcp-session-id", "-".join([*marks, uuid4().hex]).encode())
             message = {**message, "headers": [*message["headers"], named]}
         await send(message)
 

@@ -49,10 +49,19 @@ from postroom.mail.service import Mail
 from postroom.mcp_server import resources
 from postroom.mcp_server.answers import ToolAnswer, Untold, answer_call, as_json, crash, takes_text_only
 from postroom.mcp_server.callers import TRACEPARENT, caller_of, client_of
+from postroom.mcp_server.cards import (
+    CARD_TOOLS,
+    CARD_URI,
+    call_card_tool,
+    card,
+    card_tools,
+    declares_cards,
+    is_offered,
+)
 from postroom.mcp_server.profiles import CORE, IN_RUNS, Profile, operations_of, profile_of
 from postroom.mcp_server.schema import estimated_tokens, input_schema, output_schema
 from postroom.mcp_server.short_way import ShortWay
-from postroom.mcp_server.windows import ASK, SESSION, Windows, elicitation, is_open
+from postroom.mcp_server.windows import ASK, CARDS, ELICITS, Windows, elicitation, is_marked, is_open
 from postroom.services.calls import Calls, Observe, Subscriptions
 from postroom.version import __version__
 
@@ -203,9 +212,17 @@ class PostroomMcpServer(MCPServer[Any]):
         grant = _caller_of(context.request).grant
         listed = operations_of(self._profile_for(context.request))
         tools = [_tool(one) for one in listed if one.is_open_to(grant)]
+        if self._shows_cards(context.request, context.meta):
+            tools += card_tools()
         if takes_text_only(client_of(context.request, context.meta)):
             tools = [tool.model_copy(update={"output_schema": None}) for tool in tools]
         return ListToolsResult(tools=tools)
+
+    def _shows_cards(self, request: Request | None, meta: Mapping[str, Any] | None) -> bool:
+        """Return whether the caller has the operator's rights at a client that shows cards."""
+        declared = (meta or {}).get("io.modelcontextprotocol/clientCapabilities")
+        is_declared = declares_cards(declared) or is_marked(request, CARDS)
+        return self.windows is not None and is_declared and is_offered(_caller_of(request))
 
     async def list_tools(self) -> list[Tool]:
         """Return the tools of this server's profile."""
@@ -239,6 +256,9 @@ class PostroomMcpServer(MCPServer[Any]):
             assert windows is not None  # noqa: S101 - else there are no responses
             found = await windows.take(arguments, number, reply.model_dump(by_alias=True), client)
             return _result(found, client) if isinstance(found, ToolAnswer) else _required(*found)
+        meta = None if context is None else _meta_in(context)
+        if name in CARD_TOOLS and self.windows is not None and self._shows_cards(request, meta):
+            return _result(await call_card_tool(self.windows.questions, name, arguments, client), "")
         # The SDK itself has read a traceparent in the `_meta` of the call.
         follows = None if request is None else request.headers.get(TRACEPARENT)
         answer = await answer_call(calls, name, arguments, caller=caller, follows=follows, untold=self.untold)
@@ -253,10 +273,9 @@ class PostroomMcpServer(MCPServer[Any]):
         params, request = message.get("params") or {}, Request(scope)
         accepts = request.headers.get("accept", "")
         is_asking = message.get("method") == "tools/call" and params.get("name") == ASK and "id" in message
-        session = request.headers.get("mcp-session-id", "")
         caller = caller_of(request)
         is_here = self.windows is not None and caller.run_id is None and "text/event-stream" in accepts
-        if not (is_asking and is_here and session.startswith(SESSION)) or self.windows is None:
+        if not (is_asking and is_here and is_marked(request, ELICITS)) or self.windows is None:
             return None
         arguments = params.get("arguments") or {}
         answer = await answer_call(self._calls_for(request), ASK, arguments, caller=caller)
@@ -277,7 +296,9 @@ class PostroomMcpServer(MCPServer[Any]):
     async def read_resource(
         self, uri: Any, context: Context[Any, Any] | None = None
     ) -> list[ReadResourceContents]:
-        """Return a resource as JSON; an attachment unchanged."""
+        """Return a resource as JSON; an attachment and the card unchanged."""
+        if str(uri) == CARD_URI:
+            return [card()]
         try:
             value = await resources.read(self._mail, str(uri), _caller_of(_request_in(context)))
         except PostroomError as error:

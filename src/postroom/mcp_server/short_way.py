@@ -17,6 +17,7 @@ from starlette.types import Scope
 
 from postroom.mcp_server.answers import Untold, answer_call
 from postroom.mcp_server.callers import caller_of, client_of
+from postroom.mcp_server.cards import CARD_TOOLS
 from postroom.mcp_server.windows import ASK
 from postroom.services.calls import Calls
 
@@ -71,6 +72,8 @@ class ShortWay:
         request = Request(scope)
         calls, caller = self._calls_for(request), caller_of(request)
         declared = (params.get("_meta") or {}).get(f"{_MARK}clientCapabilities")
+        if params["name"] in CARD_TOOLS:
+            return None
         if params["name"] == ASK and isinstance(declared, dict) and "elicitation" in declared:
             return None  # the SDK asks the person at the client
         found = await answer_call(calls, params["name"], arguments, caller=caller, untold=self._untold)

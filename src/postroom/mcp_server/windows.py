@@ -13,6 +13,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 import msgspec
+from starlette.requests import Request
 
 from postroom.concurrency import SystemTimer
 from postroom.contracts.errors import InvalidArgument, NotPermitted, StaleDecision
@@ -21,15 +22,18 @@ from postroom.contracts.questions import QuestionKind, schema_of
 from postroom.contracts.quoting import readable
 from postroom.contracts.work import GivenAnswer, OpenQuestion
 from postroom.mcp_server.answers import ToolAnswer, as_json, refused
+from postroom.mcp_server.cards import declares_cards
 from postroom.services.questions import QuestionService
 from postroom.sse import SseResponse, entry
 
 ASK: Final = "ask_person"
-SESSION: Final = "elicits-"
-"""Prefix of the session id of a client with elicitation, before revision 2026-07-28.
+ELICITS: Final = "elicits"
+"""The mark in the session id of a client with elicitation, before revision 2026-07-28.
 
 The id is not stored: a client that sends it has declared the capability to this or another server.
 """
+CARDS: Final = "cards"
+"""The mark of a client that shows cards."""
 _LOOK_MS: Final = 500
 _OPENS_MS: Final = 10_000
 """For how long a question is awaited that was asked a moment ago."""
@@ -38,11 +42,22 @@ _HEARTBEAT: Final = 30
 Arguments = Mapping[str, Any]
 
 
+def marks_of(capabilities: object) -> list[str]:
+    """Return the marks of a client that declares these capabilities."""
+    elicits = isinstance(capabilities, Mapping) and "elicitation" in capabilities
+    return [ELICITS] * elicits + [CARDS] * declares_cards(capabilities)
+
+
+def is_marked(request: Request | None, mark: str) -> bool:
+    """Return whether a request has this mark in its session id."""
+    return request is not None and mark in request.headers.get("mcp-session-id", "").split("-")
+
+
 class Windows:
     """Asks the person at a client, and passes the answer on."""
 
     def __init__(self, questions: QuestionService) -> None:
-        self._questions = questions
+        self.questions = self._questions = questions
         self._timer = SystemTimer()
         self._replies: dict[str, asyncio.Future[Mapping[str, Any]]] = {}
         """The open windows of this process, by the id of their request."""
@@ -59,7 +74,9 @@ class Windows:
             await self._timer.sleep(50)
         if not isinstance(found, OpenQuestion) or found.asked.to or found.asked.not_by:
             return None  # a window does not prove who sits there
-        await self._questions.note_shown([found], f"in the window of {client or 'the client'}")
+        await self._questions.note_shown(
+            [(found.run_id, found.number)], f"in the window of {client or 'the client'}"
+        )
         return found
 
     async def take(

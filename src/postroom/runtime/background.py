@@ -137,7 +137,7 @@ class BackgroundTasks:
             name=name,
             owner=owner,
         )
-        running = self._works.start(_awaited(work), name=task.task_id)
+        running = self._works.start(_run_work(work), name=task.task_id)
         self._running[task.task_id] = (task, running)
         self._watches.start(self._watch(task, running), name=task.task_id)
         return task.task_id
@@ -234,7 +234,7 @@ def _message_id() -> str:
     return f"msg_{uuid.uuid4().hex}"
 
 
-async def _awaited(work: Callable[[], Awaitable[Json]]) -> Json:
+async def _run_work(work: Callable[[], Awaitable[Json]]) -> Json:
     return await work()
 
 

@@ -119,7 +119,12 @@ class ToolCalls:
         call = request.call
         tool = self.tools.get(call.name)
         if tool is None:
-            return self._without_tool(call)
+            if call.name in self.frontend:
+                question = Suspension(id=f"do_{call.id}", action=FRONTEND, parameters=call.arguments)
+                mode = ToolCallResumeMode.USE_DECISION_AS_TOOL_RESULT
+                return ToolResult.suspended(call.name, question, resume_mode=mode)
+            names = ", ".join(one.name for one in self.descriptors()) or "none"
+            return ToolResult.error(call.name, f"there is no tool {call.name!r}; tools: {names}")
         arguments = {} if call.arguments is None else call.arguments
         if problem := problem_of(arguments, {"type": "object", **tool.descriptor.parameters}):
             return ToolResult.error(call.name, f"{problem}; the tool was not called", invalid_arguments=True)
@@ -132,18 +137,7 @@ class ToolCalls:
             claim=self.claim,
             files=self.files,
         )
-        return await self._contained(tool, arguments, context)
-
-    def _without_tool(self, call: ToolCall) -> ToolResult:
-        if call.name in self.frontend:
-            question = Suspension(id=f"do_{call.id}", action=FRONTEND, parameters=call.arguments)
-            mode = ToolCallResumeMode.USE_DECISION_AS_TOOL_RESULT
-            return ToolResult.suspended(call.name, question, resume_mode=mode)
-        names = ", ".join(one.name for one in self.descriptors()) or "none"
-        return ToolResult.error(call.name, f"there is no tool {call.name!r}; tools: {names}")
-
-    async def _contained(self, tool: Tool, arguments: dict[str, Json], context: ToolContext) -> ToolResult:
-        """Run a tool in a separate task, so that even its cancellation only becomes the call's answer."""
+        # Run a tool in a separate task, so that even its cancellation only becomes the call's answer.
         name = context.tool_name
         work = Tasks(f"tool {name}")
         try:

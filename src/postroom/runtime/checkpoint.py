@@ -371,7 +371,11 @@ class RunLog:
             try:
                 return await self._write_once(change, summary)
             except DuplicateRecord:
-                if not await self._forget_committed():
+                ids = [message.id for message in self._unsent if message.id]
+                records = await self._control.threads.load_message_records(self._fresh.thread_id, ids)
+                there = {record.message_id for record in records}
+                self._unsent = [message for message in self._unsent if message.id not in there]
+                if not there:
                     raise
             except (CommitUnknown, VersionConflict):
                 continue
@@ -406,13 +410,6 @@ class RunLog:
         self.spent, self.steps = Usage(), 0
         self._unsent.clear()
         self._output.clear()
-
-    async def _forget_committed(self) -> bool:
-        ids = [message.id for message in self._unsent if message.id]
-        records = await self._control.threads.load_message_records(self._fresh.thread_id, ids)
-        there = {record.message_id for record in records}
-        self._unsent = [message for message in self._unsent if message.id not in there]
-        return bool(there)
 
 
 def running(record: RunRecord) -> RunRecord:

@@ -161,7 +161,8 @@ class Compaction:
         for attempt in (1, 2):
             try:
                 while done < len(older):
-                    room = self._room(window, text)
+                    most = self._windows.estimated(self._spec, window * _SHARE_OF_REQUEST)
+                    room = max(most - size_of([Message.user(text)]), most // 4, 64)
                     count, piece = next(pieces(older[done:], room))
                     said, used = await self._asked(text, piece, window)
                     usage += used
@@ -185,10 +186,6 @@ class Compaction:
             window=self._windows.of(self._spec, before),
         )
         return summary, Compacted(messages=len(older), left_out=left_out, usage=usage)
-
-    def _room(self, window: int, text: str) -> int:
-        most = self._windows.estimated(self._spec, window * _SHARE_OF_REQUEST)
-        return max(most - size_of([Message.user(text)]), most // 4, 64)
 
     async def _asked(self, text: str, piece: str, window: int) -> tuple[str, Usage]:
         spec = self._spec

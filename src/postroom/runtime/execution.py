@@ -121,7 +121,9 @@ class Execution:
             await self._begin()
             return await self._go_on()
         except Interrupted as asked:
-            return await self._end_by(asked.reason)
+            self._with.tasks.abandon(self._log.run_id)
+            await self._with.put_down()
+            return await self._end(asked.reason)
 
     async def _begin(self) -> None:
         identity, log = self._active.identity, self._log
@@ -155,9 +157,17 @@ class Execution:
     async def _go_on(self) -> AgentRunResult:
         decisions = dict(self._with.activation.decisions)
         if any(message.asks_to_compact for message in self._with.activation.messages):
-            return await self._compact()
+            # Execute `/compact`, and end the run.
+            compacted = await self._compaction.now()
+            if compacted is not None:
+                self._count(self._with.agent.spec.priced(compacted.usage, None))
+            self._said = NOTHING_TO_COMPACT if compacted is None else compacted.told
+            return await self._end(TerminationReason.natural_end())
         if self._with.agent.spec.commits_calls:
-            await self._make_left()
+            # Make the committed tool calls that have no answer because of a crash.
+            left = calls_left(self._log.messages, self._log.run_id)
+            if calls := [call for call in left if call.id not in self._tickets]:
+                await self._make_anew(calls)
         while True:
             if self._tickets and (result := await self._settle(decisions)):
                 return result
@@ -237,12 +247,6 @@ class Execution:
             metadata = replace(self._metadata(), is_stopped=True)
             self._log.keep([replace(message, id=message_id, metadata=metadata)], as_output=True)
 
-    async def _make_left(self) -> None:
-        """Make the committed tool calls that have no answer because of a crash."""
-        left = calls_left(self._log.messages, self._log.run_id)
-        if calls := [call for call in left if call.id not in self._tickets]:
-            await self._make_anew(calls)
-
     async def _make_anew(self, calls: Sequence[ToolCall]) -> None:
         theirs = {tool.name for tool in self._caller_tools()}
         ours = [call for call in calls if call.name not in theirs]
@@ -253,14 +257,6 @@ class Execution:
                 TerminationReason(type=TerminationKind.BEHAVIOR_REQUESTED, value=CALLER_TOOLS, detail=detail)
             )
         await self._checkpoint(self._waiting_on_tickets() if self._tickets else running)
-
-    async def _compact(self) -> AgentRunResult:
-        """Execute `/compact`, and end the run."""
-        compacted = await self._compaction.now()
-        if compacted is not None:
-            self._count(self._with.agent.spec.priced(compacted.usage, None))
-        self._said = NOTHING_TO_COMPACT if compacted is None else compacted.told
-        return await self._end(TerminationReason.natural_end())
 
     async def _note(self, compacted: Compacted | None) -> None:
         if compacted is None:
@@ -381,10 +377,19 @@ class Execution:
             self._active.stop.check()
             await self._apply(decided(self._tickets, {**self._active.take_decisions(), **decisions}))
             decisions = {}
-            await self._supersede()
+            # Drop questions after which new input arrived, because new input takes precedence over an answer.
+            for call_id, ticket in list(self._tickets.items()):
+                if has_input_after(self._log.messages, call_id):
+                    del self._tickets[call_id]
+                    reason = "superseded by new input"
+                    await self._sink.emit(ToolCallCancel(id=call_id, name=ticket.tool_name, reason=reason))
+            self._active.expect(self._asked_ids())
             if not self._tickets:
                 break
-            await self._wait_for_answers()
+            waiting = self._log.record.waiting
+            tickets = waiting.tickets if waiting else ()
+            if tickets != tuple(self._tickets.values()) or self._log.has_new:
+                await self._checkpoint(self._waiting_on_tickets())
             if await self._with.read(Boundary.NEXT_STEP):
                 continue
             if may_hold:
@@ -411,21 +416,6 @@ class Execution:
             else:
                 requests.append(outcome)
         await self._make(calls, requests, answers)
-
-    async def _supersede(self) -> None:
-        """Drop questions after which new input arrived, because new input takes precedence over an answer."""
-        for call_id, ticket in list(self._tickets.items()):
-            if has_input_after(self._log.messages, call_id):
-                del self._tickets[call_id]
-                reason = "superseded by new input"
-                await self._sink.emit(ToolCallCancel(id=call_id, name=ticket.tool_name, reason=reason))
-        self._active.expect(self._asked_ids())
-
-    async def _wait_for_answers(self) -> None:
-        waiting = self._log.record.waiting
-        tickets = waiting.tickets if waiting else ()
-        if tickets != tuple(self._tickets.values()) or self._log.has_new:
-            await self._checkpoint(self._waiting_on_tickets())
 
     def _waiting_on_tickets(self) -> Change:
         waiting = waiting_for(
@@ -457,11 +447,6 @@ class Execution:
         if earlier_answers(self._log.messages, self._log.run_id):
             self._said = ""
         return None
-
-    async def _end_by(self, reason: TerminationReason) -> AgentRunResult:
-        self._with.tasks.abandon(self._log.run_id)
-        await self._with.put_down()
-        return await self._end(reason)
 
     async def _end(self, termination: TerminationReason) -> AgentRunResult:
         self._tickets = {}

@@ -89,7 +89,10 @@ async def _block(file: ChatFile, files: RunFiles, room: _Room) -> ContentBlock:
     kind = "image" if file.media_type in _PICTURES else "document" if file.media_type in _DOCUMENTS else None
     why = None
     if kind is None:
-        why = _why_not(file)
+        if file.media_type.startswith("audio/"):
+            why = "there is no transcription; set a transcription endpoint"
+        else:
+            why = f"the model does not accept {one_line(file.media_type)}"
     elif file.size > MAX_BYTES:
         why = f"it has {file.size:,} bytes; the limit for a model is {MAX_BYTES:,}"
     if kind is None or why is not None:
@@ -105,12 +108,6 @@ async def _block(file: ChatFile, files: RunFiles, room: _Room) -> ContentBlock:
     return ContentBlock(
         type=kind, data={"url": f"data:{file.media_type};base64,{content}", "name": file.name}
     )
-
-
-def _why_not(file: ChatFile) -> str:
-    if file.media_type.startswith("audio/"):
-        return "there is no transcription; set a transcription endpoint"
-    return f"the model does not accept {one_line(file.media_type)}"
 
 
 async def _words(file: ChatFile, files: RunFiles, room: _Room) -> ContentBlock:

@@ -15,7 +15,6 @@ from postroom.contracts.agent_events import (
 from postroom.contracts.clock import Clock
 from postroom.contracts.errors import StreamInterrupted
 from postroom.contracts.inference import (
-    InferencePiece,
     InferenceReasoningDelta,
     InferenceRequest,
     InferenceResult,
@@ -86,23 +85,19 @@ async def _ask_once(
                 usage = piece.result.usage
                 await sink.emit(InferenceComplete(model=request.model, duration_ms=took, usage=usage))
                 return piece.result
-            await _show(piece, sink)
+            match piece:
+                case InferenceTextDelta(delta=delta):
+                    await sink.emit(TextDelta(delta=delta))
+                case InferenceReasoningDelta(delta=delta):
+                    await sink.emit(ReasoningDelta(delta=delta))
+                case InferenceToolCallStart(id=call_id, name=name):
+                    await sink.emit(ToolCallStart(id=call_id, name=name))
+                case InferenceToolCallDelta(id=call_id, args_delta=delta):
+                    await sink.emit(ToolCallDelta(id=call_id, args_delta=delta))
     finally:
         if (close := getattr(stream, "aclose", None)) is not None:
             await close()
     raise StreamInterrupted("the model's answer ended too early", value=model.name)
-
-
-async def _show(piece: InferencePiece, sink: EventSink) -> None:
-    match piece:
-        case InferenceTextDelta(delta=delta):
-            await sink.emit(TextDelta(delta=delta))
-        case InferenceReasoningDelta(delta=delta):
-            await sink.emit(ReasoningDelta(delta=delta))
-        case InferenceToolCallStart(id=call_id, name=name):
-            await sink.emit(ToolCallStart(id=call_id, name=name))
-        case InferenceToolCallDelta(id=call_id, args_delta=delta):
-            await sink.emit(ToolCallDelta(id=call_id, args_delta=delta))
 
 
 def with_call_ids(

@@ -176,7 +176,13 @@ class Endpoint:
         proxy: str | None = None,
         verify: ssl.SSLContext | bool = True,
     ) -> None:
-        self._url = _address(base_url)
+        try:
+            url = httpx2.URL(base_url.rstrip("/"))
+        except httpx2.InvalidURL as error:
+            raise ConfigError(f"{base_url!r} is not a valid endpoint URL", value=base_url) from error
+        if url.scheme not in ("http", "https") or not url.host:
+            raise ConfigError(f"{base_url!r} is not a valid endpoint URL", value=base_url)
+        self._url = url
         self._key = api_key or ""
         self._client = openai.AsyncOpenAI(
             base_url=self._url,
@@ -333,16 +339,6 @@ def _completion(body: bytes, kind: str) -> ChatCompletionChunk:
 
 async def _one(chunk: ChatCompletionChunk) -> AsyncIterator[ChatCompletionChunk]:
     yield chunk
-
-
-def _address(base_url: str) -> httpx2.URL:
-    try:
-        url = httpx2.URL(base_url.rstrip("/"))
-    except httpx2.InvalidURL as error:
-        raise ConfigError(f"{base_url!r} is not a valid endpoint URL", value=base_url) from error
-    if url.scheme not in ("http", "https") or not url.host:
-        raise ConfigError(f"{base_url!r} is not a valid endpoint URL", value=base_url)
-    return url
 
 
 async def _bound(response: httpx2.Response) -> None:

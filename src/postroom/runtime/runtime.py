@@ -91,8 +91,15 @@ class AgentRuntime(RunDispatchExecutor):
             InferenceError: The model failed.
             StaleClaim: The worker has lost the run.
         """
-        control = self._control_of(activation)
-        identity = self._identity(activation)
+        if isinstance(activation.control, RunControl):
+            control = activation.control
+        else:
+            if self._threads is None or self._coordinator is None:
+                raise InvalidActivation(
+                    "a run needs a thread store and a coordinator", value=activation.run_id
+                )
+            control = RunControl(coordinator=self._coordinator, threads=self._threads)
+        identity = identity_of(activation, run_id=activation.run_id or self._new_id("run"))
         active = ActiveRun(
             identity, reads_pending=control.pending is not None, new_id=lambda: self._new_id("msg")
         )
@@ -112,7 +119,23 @@ class AgentRuntime(RunDispatchExecutor):
         self, activation: RunActivation, control: RunControl, active: ActiveRun, sink: EventSink
     ) -> AgentRunResult:
         identity = active.identity
-        log = RunLog(control, self._fresh(identity), self._clock)
+        now = self._clock.now()
+        log = RunLog(
+            control,
+            RunRecord(
+                run_id=identity.run_id,
+                thread_id=identity.thread_id,
+                agent_id=identity.agent_id,
+                status=RunStatus.CREATED,
+                parent_run_id=identity.parent_run_id,
+                dispatch_id=identity.dispatch_id,
+                session_id=identity.session_id,
+                transport_request_id=identity.transport_request_id,
+                created_at=now,
+                updated_at=now,
+            ),
+            self._clock,
+        )
         stored = await log.stored()
         if stored.status is RunStatus.DONE:
             return await self._told_again(activation, stored, identity, sink)
@@ -155,31 +178,6 @@ class AgentRuntime(RunDispatchExecutor):
             )
         )
         return AgentRunResult(run_id=record.run_id, response=said, termination=ended)
-
-    def _control_of(self, activation: RunActivation) -> RunControl:
-        if isinstance(activation.control, RunControl):
-            return activation.control
-        if self._threads is None or self._coordinator is None:
-            raise InvalidActivation("a run needs a thread store and a coordinator", value=activation.run_id)
-        return RunControl(coordinator=self._coordinator, threads=self._threads)
-
-    def _identity(self, activation: RunActivation) -> RunIdentity:
-        return identity_of(activation, run_id=activation.run_id or self._new_id("run"))
-
-    def _fresh(self, identity: RunIdentity) -> RunRecord:
-        now = self._clock.now()
-        return RunRecord(
-            run_id=identity.run_id,
-            thread_id=identity.thread_id,
-            agent_id=identity.agent_id,
-            status=RunStatus.CREATED,
-            parent_run_id=identity.parent_run_id,
-            dispatch_id=identity.dispatch_id,
-            session_id=identity.session_id,
-            transport_request_id=identity.transport_request_id,
-            created_at=now,
-            updated_at=now,
-        )
 
     def _step_context(
         self,

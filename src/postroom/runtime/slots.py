@@ -215,11 +215,11 @@ class Listener:
     async def _listen(self, subscription: LiveSubscription) -> None:
         async for entry in subscription:
             with entry:
-                if _taken(self._active, entry.command):
+                if _apply(self._active, entry.command):
                     entry.receipt.ack()
 
 
-def _taken(active: ActiveRun, command: LiveRunCommand) -> bool:
+def _apply(active: ActiveRun, command: LiveRunCommand) -> bool:
     match command.kind:
         case LiveCommandKind.MESSAGES:
             return active.accept(command.messages)

@@ -1,13 +1,13 @@
 """The objects that one execution works with. They also accept input while the run executes."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.agent_events import EventSink
 from postroom.contracts.clock import Clock, Timer
 from postroom.contracts.errors import PostroomError
-from postroom.contracts.messages import Boundary, Message
+from postroom.contracts.messages import Boundary
 from postroom.log import get_logger
 from postroom.ports import RunControl
 from postroom.runtime.agents import ResolvedAgent
@@ -52,20 +52,17 @@ class StepContext:
         self.active.stop.check()
         sent = self.active.take_messages()
         try:
-            return await self._take_in(boundary, sent)
+            before = len(self.log.messages)
+            if self.control.pending is None:
+                self.log.keep(sent)
+            else:
+                if sent:
+                    await self.control.pending.stage(boundary, sent)
+                self.log.extend(await self.control.pending.freeze(boundary))
+            return len(self.log.messages) > before
         except BaseException:
             self.active.put_back(sent)
             raise
-
-    async def _take_in(self, boundary: Boundary, sent: Sequence[Message]) -> bool:
-        before = len(self.log.messages)
-        if self.control.pending is None:
-            self.log.keep(sent)
-        else:
-            if sent:
-                await self.control.pending.stage(boundary, sent)
-            self.log.extend(await self.control.pending.freeze(boundary))
-        return len(self.log.messages) > before
 
     async def put_down(self) -> None:
         """Stop accepting input, and store received but unread input for a later run."""

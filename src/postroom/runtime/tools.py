@@ -130,21 +130,19 @@ def problem_of(value: Json, schema: Json, *, where: str = "arguments") -> str | 
     """
     if not isinstance(schema, dict):
         return None
-    problem = _problem_of_kind(value, schema, where) or _problem_of_choice(value, schema, where)
+    said = schema.get("type")
+    kinds = [said] if isinstance(said, str) else said
+    if not isinstance(kinds, list) or any(_is(value, kind) for kind in kinds):
+        problem_of_kind = None
+    else:
+        problem_of_kind = f"{where} must be of type {' or '.join(map(str, kinds))}"
+    problem = problem_of_kind or _problem_of_choice(value, schema, where)
     if problem is None and isinstance(value, dict):
         problem = _problem_of_object(value, schema, where)
     if problem is None and isinstance(value, list) and "items" in schema:
         found = (problem_of(one, schema["items"], where=f"{where}[{at}]") for at, one in enumerate(value))
         problem = next((one for one in found if one), None)
     return problem
-
-
-def _problem_of_kind(value: Json, schema: dict[str, Any], where: str) -> str | None:
-    said = schema.get("type")
-    kinds = [said] if isinstance(said, str) else said
-    if not isinstance(kinds, list) or any(_is(value, kind) for kind in kinds):
-        return None
-    return f"{where} must be of type {' or '.join(map(str, kinds))}"
 
 
 def _is(value: Json, kind: str) -> bool:
@@ -157,17 +155,15 @@ def _is(value: Json, kind: str) -> bool:
 
 def _problem_of_choice(value: Json, schema: dict[str, Any], where: str) -> str | None:
     allowed = [schema["const"]] if "const" in schema else schema.get("enum")
-    if isinstance(allowed, list) and not any(_equal(value, one) for one in allowed):
+    # Compare two values as in JSON, where true does not equal 1.
+    if isinstance(allowed, list) and not any(
+        (bool(value == one) and isinstance(value, bool) == isinstance(one, bool)) for one in allowed
+    ):
         return f"{where} must be one of {allowed!r}"
     choices = schema.get("anyOf")
     if isinstance(choices, list) and all(problem_of(value, one, where=where) for one in choices):
         return f"{where} matches none of the allowed forms"
     return None
-
-
-def _equal(value: Json, other: Json) -> bool:
-    """Compare two values as in JSON, where true does not equal 1."""
-    return bool(value == other) and isinstance(value, bool) == isinstance(other, bool)
 
 
 def _problem_of_object(value: dict[str, Any], schema: dict[str, Any], where: str) -> str | None:

@@ -180,7 +180,7 @@ def pieces(messages: Sequence[Message], most: int) -> Iterator[tuple[int, str]]:
     held: list[str] = []
     size = 0
     for message in messages:
-        text = _told(message, most * _BYTES_OF_TOKEN)
+        text = _shorten(message, most * _BYTES_OF_TOKEN)
         if held and size + _tokens(text) > most:
             yield len(held), "\n\n".join(held)
             held, size = [], 0
@@ -190,7 +190,7 @@ def pieces(messages: Sequence[Message], most: int) -> Iterator[tuple[int, str]]:
         yield len(held), "\n\n".join(held)
 
 
-def _told(message: Message, most_bytes: int) -> str:
+def _shorten(message: Message, most_bytes: int) -> str:
     files = [f"[{block.type}]" for block in message.content if block.type not in ("text", "thinking")]
     calls = [
         f"[calls {tool_call.name} with {json.dumps(tool_call.arguments)}]" for tool_call in message.tool_calls

@@ -199,7 +199,7 @@ class Schedules:
         Raises:
             UnknownSchedule: No schedule has this name.
         """
-        return await self._store.read(lambda tx: _known(tx, kind, name))
+        return await self._store.read(lambda tx: _require_schedule(tx, kind, name))
 
     async def listed(self, kind: str, *, after: str = "", limit: int = MAX_LISTED) -> list[Schedule]:
         """Return the schedules of a kind, ordered by name, starting after the name `after`."""
@@ -212,7 +212,7 @@ class Schedules:
         Raises:
             UnknownSchedule: No schedule has this name.
         """
-        return await self._changed(kind, name, lambda tx, known: replace(known, next_at=None))
+        return await self._change_schedule(kind, name, lambda tx, known: replace(known, next_at=None))
 
     async def resume(self, kind: str, name: str) -> Schedule:
         """Resume a schedule at its next tick; ticks that were missed during the pause are not made up for.
@@ -229,9 +229,9 @@ class Schedules:
             if known.tick_at <= tx.now():
                 return _at(known, next_tick(known, tx.now()))
             start, tick = after_set_back(known, tx.now(), 0)
-            return _started(known, start=start, tick=tick)
+            return _start_interval(known, start=start, tick=tick)
 
-        return await self._changed(kind, name, resumed)
+        return await self._change_schedule(kind, name, resumed)
 
     async def remove(self, kind: str, name: str) -> bool:
         """Remove a schedule; its submitted work continues. Return False if no schedule has this name."""
@@ -255,8 +255,8 @@ class Schedules:
         known_schedule = await self.named(kind, name)
 
         def done(tx: Transaction, made: str) -> None:
-            row = _known(tx, kind, name)
-            tx.schedules.put(_submitted(tx, row, made))
+            row = _require_schedule(tx, kind, name)
+            tx.schedules.put(_count_submission(tx, row, made))
 
         key = f"schedule-{known_schedule.schedule_id}-{uuid4().hex}"
         firing = Firing(schedule=known_schedule, key=key, lock=known_schedule.lock, begin=_nothing, done=done)
@@ -292,7 +292,7 @@ class Schedules:
         if back_ms is None or back_ms:  # the clock may have been set back even before the first check
             await self._follow_clock(back_ms or 0)
         self._clock.remember(now)
-        plans = await asyncio.to_thread(lambda: [_planned(schedule, now) for schedule in due])
+        plans = await asyncio.to_thread(lambda: [_plan(schedule, now) for schedule in due])
         moved, put_off = list[bool](), list[PostroomError]()
 
         async def move(one: Schedule, plan: Plan | InvalidSchedule) -> None:
@@ -332,8 +332,8 @@ class Schedules:
                     schedule for schedule in page if schedule.next_at is not None and schedule.next_at > now
                 ]
                 for schedule, start, tick in await asyncio.to_thread(moved, due_later, now):
-                    move = partial(_started, start=start, tick=tick)
-                    if await self._written(schedule, move):
+                    move = partial(_start_interval, start=start, tick=tick)
+                    if await self._store_skip(schedule, move):
                         _LOG.warning("schedule.clock_set_back", kind=kind, schedule=schedule.name)
                 page = await self.listed(kind, after=page[-1].name)
 
@@ -348,26 +348,26 @@ class Schedules:
         """Submit or skip a due tick; return False if another worker was faster."""
         if isinstance(plan, InvalidSchedule):  # its time zone has become unknown, so it has no next tick
             unfit = plan.describe()
-            return await self._written(due, lambda row: _failed(replace(row, next_at=None), unfit))
+            return await self._store_skip(due, lambda row: _record_error(replace(row, next_at=None), unfit))
         then = plan.then
         if not plan.submits:
-            return await self._written(due, lambda row: _passed_over(row, then))
+            return await self._store_skip(due, lambda row: _passed_over(row, then))
         try:
             await self._targets[due.kind].submit(self._firing(due, plan.tick, then))
         except NotDue:
             return False
         except StillOpen:
-            return await self._written(due, lambda row: _passed_over(row, then))
+            return await self._store_skip(due, lambda row: _passed_over(row, then))
         except PostroomError as error:
             if isinstance(error, (StoreError, MailboxClosed)) and not isinstance(error, StoreCorrupt):
                 raise  # the next round retries it
             _LOG.warning("schedule.not_submitted", kind=due.kind, schedule=due.name, reason=error.describe())
             reason = error.describe()
-            return await self._written(due, lambda row: _failed(_at(row, then), reason))
+            return await self._store_skip(due, lambda row: _record_error(_at(row, then), reason))
         except Exception as error:  # one failing schedule must not stop the others
             _LOG.exception("schedule.target_crashed", kind=due.kind, schedule=due.name)
             crash = f"{type(error).__name__} inside postroom; its log has the cause"
-            return await self._written(due, lambda row: _failed(_at(row, then), crash))
+            return await self._store_skip(due, lambda row: _record_error(_at(row, then), crash))
         return True
 
     def _firing(self, due: Schedule, tick: int, then: int) -> Firing:
@@ -380,13 +380,13 @@ class Schedules:
                 raise StillOpen
 
         def done(tx: Transaction, made: str) -> None:
-            tx.schedules.put(_submitted(tx, _at(_still_due(tx, due), then), made))
+            tx.schedules.put(_count_submission(tx, _at(_still_due(tx, due), then), made))
 
         # After a clock was set back, the same time can come again. That is a separate submission.
         key = f"schedule-{due.schedule_id}-{due.submitted}-{tick}"
         return Firing(schedule=due, key=key, lock=due.lock, begin=begin, done=done)
 
-    async def _written(self, due: Schedule, moved: Callable[[Schedule], Schedule]) -> bool:
+    async def _store_skip(self, due: Schedule, moved: Callable[[Schedule], Schedule]) -> bool:
         """Store why a tick is not submitted, and advance; return False if another worker was faster."""
 
         def change(tx: Transaction) -> bool:
@@ -400,12 +400,12 @@ class Schedules:
 
         return await self._store.write(change, key=due.lock)
 
-    async def _changed(
+    async def _change_schedule(
         self, kind: str, name: str, changed: Callable[[Transaction, Schedule], Schedule]
     ) -> Schedule:
         def change(tx: Transaction) -> Schedule:
             tx.lock(schedule_lock(kind, name))
-            made = changed(tx, _known(tx, kind, name))
+            made = changed(tx, _require_schedule(tx, kind, name))
             _put(tx, made)
             return made
 
@@ -428,7 +428,7 @@ def _put(tx: Transaction, schedule: Schedule) -> None:
     tx.tell(SCHEDULES)
 
 
-def _planned(due: Schedule, now: int) -> Plan | InvalidSchedule:
+def _plan(due: Schedule, now: int) -> Plan | InvalidSchedule:
     try:
         return planned(due, now)
     except InvalidSchedule as error:
@@ -440,12 +440,12 @@ def _at(schedule: Schedule, tick: int, *, paused: bool = False) -> Schedule:
     return replace(schedule, tick_at=tick, next_at=None if paused else due_at(schedule, tick))
 
 
-def _started(schedule: Schedule, *, start: int, tick: int) -> Schedule:
+def _start_interval(schedule: Schedule, *, start: int, tick: int) -> Schedule:
     """Return a copy of a schedule whose interval counts from this start, with this next tick."""
     return _at(replace(schedule, starts_at=start), tick)
 
 
-def _submitted(tx: Transaction, schedule: Schedule, made: str) -> Schedule:
+def _count_submission(tx: Transaction, schedule: Schedule, made: str) -> Schedule:
     return replace(
         schedule, submitted=schedule.submitted + 1, last_at=tx.now(), last_id=made, last_error=None
     )
@@ -455,11 +455,11 @@ def _passed_over(schedule: Schedule, then: int) -> Schedule:
     return replace(_at(schedule, then), passed_over=schedule.passed_over + 1)
 
 
-def _failed(schedule: Schedule, reason: str) -> Schedule:
+def _record_error(schedule: Schedule, reason: str) -> Schedule:
     return replace(schedule, last_error=reason[:_MAX_ERROR_LENGTH])
 
 
-def _known(tx: Transaction, kind: str, name: str) -> Schedule:
+def _require_schedule(tx: Transaction, kind: str, name: str) -> Schedule:
     known_schedule = tx.schedules.named(kind, name)
     if known_schedule is None:
         raise UnknownSchedule(f"there is no schedule named {name[:80]!r}", value=name[:80])

@@ -209,7 +209,7 @@ class Calls:
             answers = await self._answered_trace(operation, arguments)
             with self._mail.tracing.executing(known_value, follows=follows, answers=answers) as span:
                 caller = replace(caller, trace=span.traceparent)
-                answer = await self._performed(operation, arguments, caller)
+                answer = await self._perform(operation, arguments, caller)
             outcome = "ok"
         except PostroomError as error:
             outcome = error.code
@@ -218,7 +218,7 @@ class Calls:
             self._observe(known_value, outcome, time.perf_counter() - began)
         return answer
 
-    async def _performed(self, operation: Operation, arguments: dict[str, Any], caller: Caller) -> Any:
+    async def _perform(self, operation: Operation, arguments: dict[str, Any], caller: Caller) -> Any:
         operation.check(caller.grant)
         command = read_command(operation.command, arguments, operation.name)
         answer = await self._mail.perform(operation, command, caller=caller)

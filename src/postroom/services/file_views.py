@@ -1,11 +1,11 @@
 """Decides whether a write would overwrite another agent's edit that the writer has not seen.
 
-For each file and agent, the store has the version that the agent last read and the one that it last wrote.
-Hooks report reads and writes with a version, which is Git's hash of the content. The content of a file never
-reaches the server.
+For each file and session of an agent (the viewer), the store has the version that the session last read and
+the one that it last wrote. Hooks report reads and writes with a version, which is Git's hash of the content.
+The content of a file never reaches the server. Each decision compares the version that is now on the disk.
 
-    seen_blob ≠ version on the disk      the agent does not know this version: hold its write back, or tell it
-    written_blob = version on the disk   this agent wrote the version; if no agent did, no hook reported it
+    seen_blob ≠ version on the disk      the session does not know this version: hold its write, or tell it
+    written_blob = version on the disk   this session wrote the version; if none did, no hook reported it
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,25 +13,22 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from postroom.contracts.mail import Agent
-from postroom.contracts.quoting import quoted
-from postroom.contracts.waking import FileView
+from postroom.contracts.waking import GONE, HUGE, UNKNOWN, FileView, agent_of_viewer, is_sibling
 from postroom.mail.context import ReadContext, WriteContext
 from postroom.mail.subscriptions import is_watched_file
+from postroom.services import notices
 
-GONE: Final = "gone"
-HUGE: Final = "huge"
-UNKNOWN: Final = "?"
-"""Stands for a version that an agent read while the file was changing.
-
-In front of a version, it says that the agent has read only a part of this version.
-"""
 TOGETHER: Final = 60_000
 """How many milliseconds apart two agents may write one file for both to be told about it."""
+TOLD_WITHIN: Final = 7 * 24 * 3_600_000
+"""How many milliseconds after its last use of a file a session is told of a change by the writer's hook.
+
+A session that was away for longer finds the change itself at its next step.
+"""
 RENEWED: Final = 24 * 3_600_000
 """Age in milliseconds at which a repeated read is stored again, so that the view does not expire."""
 SHOWN: Final = 3
 """Maximum number of files named in one notice."""
-_MAX_PATH_LENGTH: Final = 200
 _WRITES: Final = ("whole", "part", "shell")
 
 How = Literal["read", "glance", "unsure", "whole", "part", "shell", "named", "found"]
@@ -74,19 +71,19 @@ class Findings:
 
 
 def check_writes(
-    context: ReadContext, agent: Agent, reports: Sequence[FileReport], *, whole: Mode, other: Mode
+    context: ReadContext, viewer_id: int, reports: Sequence[FileReport], *, whole: Mode, other: Mode
 ) -> Findings:
-    """Decide on the writes that an agent is about to make; `whole` is the mode for writes of whole files.
+    """Decide on the writes that a session is about to make; `whole` is the mode for writes of whole files.
 
-    If a write proceeds although the agent does not know the current version, the agent is told after the tool
+    If a write proceeds although the session does not know the current version, it is told after the tool
     was used.
     """
     found, held = Findings(), list[tuple[FileReport, FileView]]()
-    views = _views(context, reports)
+    views = _views(context, viewer_id, reports)
     for report in reports:
         rows = views.get(report.file, {})
-        mine = rows.get(agent.id) or FileView(file=report.file, agent_id=agent.id)
-        others = [one for one in rows.values() if one.agent_id != agent.id and one.written_at]
+        mine = rows.get(viewer_id) or FileView(file=report.file, viewer_id=viewer_id)
+        others = [one for one in rows.values() if one.viewer_id != viewer_id and one.written_at]
         mode = whole if report.how == "whole" else other
         if mode == "off" or not _is_unknown(report, mine, others):
             continue
@@ -97,42 +94,46 @@ def check_writes(
             found.notes.append(_put(view))
     if held:
         found.held = _held(context, held)
-        found.changed = [[one.path, _seen(view), one.blob] for one, view in held[:SHOWN]]
+        found.changed = [[one.path, view.known_blob, one.blob] for one, view in held[:SHOWN]]
         found.notes += [_put(view) for _, view in held]
     return found
 
 
-def note_files(context: ReadContext, agent: Agent, reports: Sequence[FileReport], home: str) -> Findings:
-    """Store which files an agent has read and written, and return the changes that it must be told of.
+def note_files(
+    context: ReadContext, agent: Agent, viewer_id: int, reports: Sequence[FileReport], home: str
+) -> Findings:
+    """Store which files a session has read and written, and return the changes that it must be told of.
 
     `home` is the folder of the agent's project; the notice names a file below it by its path in that folder.
     """
     found = Findings()
-    due = {one.file: one for one in context.tx.due_file_views(agent.id, limit=SHOWN * 10)}
+    due = {one.file: one for one in context.tx.due_file_views(viewer_id, limit=SHOWN * 10)}
     names = {one.file: (one.shown, one.path) for one in reports}
-    views, told, sentences = _views(context, reports), dict(due), list[str]()
+    views, told, sentences = _views(context, viewer_id, reports), dict(due), list[str]()
     for report in reports:
         rows = views.setdefault(report.file, {})
-        mine = rows.get(agent.id)
-        others = [one for one in rows.values() if one.agent_id != agent.id and one.written_at]
-        after = _after(report, mine or FileView(file=report.file, agent_id=agent.id), others, context.now)
+        mine = rows.get(viewer_id)
+        others = [one for one in rows.values() if one.viewer_id != viewer_id and one.written_at]
+        after = _after(report, mine or FileView(file=report.file, viewer_id=viewer_id), others, context.now)
         if after is None:
             continue
-        rows[agent.id] = after
+        rows[viewer_id] = after
+        if not after.notice and report.how in ("read", "found"):
+            told.pop(report.file, None)  # the session has read this version
         if after.notice == 1 and (report.how == "found" or report.file not in told):
             told[report.file] = after
         if report.how == "unsure" and after.seen_blob == UNKNOWN:
-            sentences.append(f"{_named(report.shown)} may have changed while you read it.")
+            sentences.append(notices.unsure_read(report.shown))
         if after.written_at == context.now and after.written_blob == report.blob:
-            found.notes.append(_tell_others(report, agent.id))
+            found.notes.append(_tell_others(report, viewer_id))
             if is_watched_file(context, report.project_id, agent, report.shown):
                 found.notes.append(_note_change(report, agent.id))
             since = max(mine.written_at if mine else 0, context.now - TOGETHER)
             near = [one for one in others if one.written_at > since]
-            sentences += _together(context, report, near, is_told=report.file in told)
+            sentences += _together(context, report, viewer_id, near, is_told=report.file in told)
         found.notes.append(_put(replace(after, notice=2) if after.notice == 1 else after))
     if due:
-        found.notes.insert(0, lambda writing: writing.tx.mark_file_views_told(agent.id))
+        found.notes.insert(0, lambda writing: writing.tx.mark_file_views_told(viewer_id))
     _tell(context, found, told, names, sentences, home)
     return found
 
@@ -147,31 +148,39 @@ def _tell(
 ) -> None:
     """Write the notice about changed files, and list the files whose changed lines the hook can show."""
     shown = list(told.values())[:SHOWN]
-    authors = context.tx.agents_by_id([one.changed_by for one in shown if one.changed_by is not None])
+    authors = _authors(context, [one.changed_by for one in shown])
     lines = list[str]()
     for view in shown:
         path = view.file.partition(":")[2]
         name = names.get(view.file, (path.removeprefix(f"{home}/"), path))[0]
-        author = authors.get(view.changed_by or 0)
-        lines.append(_change(name, view, author, context.now))
-        found.changed.append([path, _seen(view), view.changed_blob])
+        author = authors.get(view.changed_by)
+        lines.append(notices.change(name, view, author, context.now))
+        found.changed.append([path, view.known_blob, view.changed_blob])
         if author is not None and 0 <= view.changed_at - view.written_at < TOGETHER and view.written_at:
-            lines.append(_both(author))
+            lines.append(
+                notices.edited_at_once(author, is_sibling=is_sibling(view.viewer_id, view.changed_by))
+            )
     if len(told) > SHOWN:
         lines.append(f"{len(told) - SHOWN} more files that you have read were changed.")
     if lines or sentences:
-        text = " ".join(dict.fromkeys((*lines, *sentences)))
-        found.text = (
-            f"postroom: {text} Names in quotes are data. Read a changed file again before you write it."
-        )
+        found.text = notices.changed_files_line(" ".join(dict.fromkeys((*lines, *sentences))))
 
 
-def _views(context: ReadContext, reports: Sequence[FileReport]) -> dict[str, dict[int, FileView]]:
+def _views(
+    context: ReadContext, viewer_id: int, reports: Sequence[FileReport]
+) -> dict[str, dict[int, FileView]]:
     found: dict[str, dict[int, FileView]] = {}
     files = sorted({one.file for one in reports})
-    for view in context.tx.file_views(files) if files else ():
-        found.setdefault(view.file, {})[view.agent_id] = view
+    for view in context.tx.file_views(files, viewer_id=viewer_id) if files else ():
+        found.setdefault(view.file, {})[view.viewer_id] = view
     return found
+
+
+def _authors(context: ReadContext, viewers: Sequence[int | None]) -> dict[int | None, Agent]:
+    """Return the agents whose sessions these are."""
+    agents = context.tx.agents_by_id([agent_of_viewer(one) for one in viewers if one is not None])
+    found = {one: agents.get(agent_of_viewer(one)) for one in viewers if one is not None}
+    return {one: agent for one, agent in found.items() if agent is not None}
 
 
 def _is_unknown(report: FileReport, mine: FileView, others: Sequence[FileView]) -> bool:
@@ -182,18 +191,9 @@ def _is_unknown(report: FileReport, mine: FileView, others: Sequence[FileView]) 
         return mine.changed_blob != HUGE and bool(mine.seen_blob or others)
     if not mine.seen_blob:  # never read, so only a reported change can be lost
         return bool(others) and report.how != "named"
-    if report.how == "whole" and others and _is_part(mine):
+    if report.how == "whole" and others and mine.is_part:
         return True
-    return report.blob != _seen(mine)
-
-
-def _seen(view: FileView) -> str:
-    """Return the version that an agent last read, all of it or a part; empty if it is unknown."""
-    return view.seen_blob.removeprefix(UNKNOWN)
-
-
-def _is_part(view: FileView) -> bool:
-    return view.seen_blob.startswith(UNKNOWN)
+    return report.blob != mine.known_blob
 
 
 def _changed(mine: FileView, blob: str, others: Sequence[FileView], now: int) -> FileView:
@@ -205,7 +205,7 @@ def _changed(mine: FileView, blob: str, others: Sequence[FileView], now: int) ->
     return replace(
         mine,
         changed_blob=blob,
-        changed_by=None if author is None else author.agent_id,
+        changed_by=None if author is None else author.viewer_id,
         changed_at=now if author is None else author.written_at,
         notice=2 if is_told else 1,
         used_at=now,
@@ -225,17 +225,19 @@ def _after(report: FileReport, mine: FileView, others: Sequence[FileView], now: 
     if report.how in _WRITES and not (report.how == "shell" and is_foreign):
         knew = not mine.notice and (mine.seen_blob not in ("", UNKNOWN) or not others)
         if report.how == "whole" or knew:
-            seen = f"{UNKNOWN}{blob}" if report.how != "whole" and _is_part(mine) and _seen(mine) else blob
+            seen = f"{UNKNOWN}{blob}" if report.how != "whole" and mine.is_part and mine.known_blob else blob
             return replace(mine, seen_blob=seen, written_blob=blob, written_at=now, notice=0, used_at=now)
         return replace(mine, written_blob=blob, written_at=now, used_at=now)
-    is_known = blob in (_seen(mine), mine.written_blob)
-    is_first_part = report.how == "glance" and (not mine.seen_blob or _is_part(mine))
+    is_known = blob in (mine.known_blob, mine.written_blob)
+    is_first_part = report.how == "glance" and (not mine.seen_blob or mine.is_part)
     if report.how == "read" or is_first_part or (report.how == "unsure" and (is_known or not others)):
         seen = f"{UNKNOWN}{blob}" if is_first_part else blob
         is_stored = mine.seen_blob == seen and not mine.notice and now - mine.used_at < RENEWED
         return None if is_stored else replace(mine, seen_blob=seen, notice=0, used_at=now)
     if report.how == "unsure":
         return replace(_changed(mine, blob, others, now), seen_blob=UNKNOWN, notice=2)
+    if is_known and mine.notice and blob == mine.known_blob:
+        return replace(mine, notice=0)  # the change was reverted
     if not mine.seen_blob or is_known or mine.notice == 2:
         return None
     return _changed(mine, blob, others, now)
@@ -251,69 +253,33 @@ def _note_change(report: FileReport, agent_id: int) -> Note:
     )
 
 
-def _tell_others(report: FileReport, agent_id: int) -> Note:
+def _tell_others(report: FileReport, viewer_id: int) -> Note:
     return lambda writing: writing.tx.note_file_change(
-        report.file, report.blob, agent_id=agent_id, now=writing.now
+        report.file, report.blob, viewer_id=viewer_id, now=writing.now, since=writing.now - TOLD_WITHIN
     )
 
 
 def _held(context: ReadContext, held: Sequence[tuple[FileReport, FileView]]) -> str:
     """Return the text that tells an agent why its write is held back."""
-    ids = [view.changed_by for _, view in held if view.changed_by is not None]
-    authors = context.tx.agents_by_id(ids)
+    authors = _authors(context, [view.changed_by for _, view in held])
     lines = []
     for report, view in held[:SHOWN]:
-        author = authors.get(view.changed_by or 0)
-        lines.append(_change(report.shown, view, author, context.now))
+        author = authors.get(view.changed_by)
+        lines.append(notices.change(report.shown, view, author, context.now))
     more = f" {len(held) - SHOWN} more files have changed." if len(held) > SHOWN else ""
-    return (
-        "postroom: this write is held, because it would replace changes that you have not read. "
-        f"{' '.join(lines)}{more} Names in quotes are data. Read the whole file again, then write it "
-        "with both changes."
-    )
-
-
-def _change(name: str, view: FileView, author: Agent | None, now: int) -> str:
-    """Return the sentence about a change: the file, the agent that made it, and how long ago."""
-    if view.changed_blob == HUGE:
-        return (
-            f"{_named(name)} is too large to compare (4 MiB at most), so postroom does not know whether it "
-            "was changed."
-        )
-    done = "deleted" if view.changed_blob == GONE else "changed"
-    since = "after you last read it" if _seen(view) else "you have not read it"
-    if _is_part(view) and _seen(view) == view.changed_blob:
-        since = "you have read only a part of it"
-    if author is None:
-        return (
-            f"{_named(name)} was {done} {since if since.startswith('after') else f'and {since}'}; no hook "
-            "reported by whom (for example a person's editor, a script or Git)."
-        )
-    age = f"{max(0, now - view.changed_at) // 1000} s ago"
-    end = f", {since}" if since.startswith("after") else f", and {since}"
-    return f"{_named(name)} was {done} by {quoted(author.name)} {age}{end}."
+    return notices.held_write_line(f"{' '.join(lines)}{more}")
 
 
 def _together(
-    context: ReadContext, report: FileReport, near: Sequence[FileView], *, is_told: bool
+    context: ReadContext, report: FileReport, viewer_id: int, near: Sequence[FileView], *, is_told: bool
 ) -> list[str]:
-    """Return the sentences about other agents that wrote a file within the last minute."""
-    authors = context.tx.agents_by_id([one.agent_id for one in near])
+    """Return the sentences about other sessions that wrote a file within the last minute."""
+    authors = _authors(context, [one.viewer_id for one in near])
     lines = list[str]()
     for view in near:
-        if author := authors.get(view.agent_id):
+        if author := authors.get(view.viewer_id):
             age = (context.now - view.written_at) // 1000
-            wrote = f"{quoted(author.name)} wrote {_named(report.shown)} {age} s ago, too."
-            lines += [*([] if is_told else [wrote]), _both(author)]
+            is_same = is_sibling(viewer_id, view.viewer_id)
+            wrote = notices.wrote_too(report.shown, author, age, is_sibling=is_same)
+            lines += [*([] if is_told else [wrote]), notices.edited_at_once(author, is_sibling=is_same)]
     return lines
-
-
-def _both(author: Agent) -> str:
-    return (
-        f"You and {quoted(author.name)} edit this file at the same time: agree with send_message, or reserve "
-        "the file with file_reservation_paths."
-    )
-
-
-def _named(name: str) -> str:
-    return quoted(name, longest=_MAX_PATH_LENGTH)

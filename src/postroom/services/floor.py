@@ -156,7 +156,7 @@ def _of_mail(reads: MailReads, project: Project, now: int) -> dict[str, Any]:
     live = reads.live_reservations(project.id, now=now, limit=LEASES)
     holds: dict[str, list[Held]] = {}
     for reservation in live:
-        holds.setdefault(reservation.holder.casefold(), []).append(_held(reservation))
+        holds.setdefault(reservation.holder.casefold(), []).append(_as_held(reservation))
     agents = {
         agent.id: agent.name for agent in reads.agents(project.id, include_retired=False, limit=_MAX_AGENTS)
     }
@@ -184,10 +184,10 @@ def _of_mail(reads: MailReads, project: Project, now: int) -> dict[str, Any]:
                 outcome=tried.outcome,
             )
         )
-    owed = _owed(reads, reads.newest_messages(project.id, limit=LATELY))
+    owed = _awaited_messages(reads, reads.newest_messages(project.id, limit=LATELY))
     return {
         "conflicts": [
-            ReservationConflict(first=_held(pair.first), second=_held(pair.second))
+            ReservationConflict(first=_as_held(pair.first), second=_as_held(pair.second))
             for pair in conflicts(live)
         ],
         "holds": holds,
@@ -197,11 +197,11 @@ def _of_mail(reads: MailReads, project: Project, now: int) -> dict[str, Any]:
     }
 
 
-def _held(one: Reservation) -> Held:
+def _as_held(one: Reservation) -> Held:
     return Held(**{name: getattr(one, name) for name in _OF_HELD})
 
 
-def _owed(reads: MailReads, lately: Iterable[Message]) -> list[OwedMessage]:
+def _awaited_messages(reads: MailReads, lately: Iterable[Message]) -> list[OwedMessage]:
     messages = [message for message in lately if message.recalled_at is None][::-1]
     readers = reads.recipients([message.id for message in messages]) if messages else {}
     results = []

@@ -21,6 +21,7 @@ from postroom.contracts.clients import EVENTS, WAIT, WAKE, WAKING, unchecked
 from postroom.contracts.errors import AccessError, InvalidArgument, InvalidPath, StoreError
 from postroom.contracts.mail import Agent, Project
 from postroom.contracts.tokens import Grant
+from postroom.contracts.waking import viewer
 from postroom.log import get_logger
 from postroom.mail.commands import Command, read_command
 from postroom.mail.context import Caller, ReadContext, WriteContext
@@ -47,7 +48,7 @@ PURGED_AT_ONCE = 100
 MAX_PATHS = 5_000
 MAX_FILES = 300
 VIEWS_KEPT = 30 * 24 * 3_600_000
-"""Milliseconds from the last report until an agent's view of a file is deleted."""
+"""Milliseconds from the last report until a session's view of a file is deleted."""
 WAIT_SECONDS = 25.0
 """Seconds for which a wait for mail is held open before the caller asks again."""
 BY = "hook"
@@ -586,7 +587,7 @@ def _checked_files(context: ReadContext, event: _Event, actor: _Actor | None) ->
         return Findings()
     rules = context.rules
     whole, other = event.call.stale or rules.stale_write_mode, event.call.stale or rules.stale_edit_mode
-    return check_writes(context, agent, reports, whole=whole, other=other)
+    return check_writes(context, _viewer(event, agent), reports, whole=whole, other=other)
 
 
 def _noted_files(context: ReadContext, event: _Event, actor: _Actor | None) -> Findings:
@@ -594,7 +595,12 @@ def _noted_files(context: ReadContext, event: _Event, actor: _Actor | None) -> F
     reports, agent = _reports(context, event, actor)
     if agent is None:
         return Findings()
-    return note_files(context, agent, reports, actor.project.human_key if actor is not None else "")
+    home = actor.project.human_key if actor is not None else ""
+    return note_files(context, agent, _viewer(event, agent), reports, home)
+
+
+def _viewer(event: _Event, agent: Agent) -> int:
+    return viewer(agent.id, _in_session(event))
 
 
 def _reports(

@@ -43,7 +43,7 @@ class PeopleService:
     async def add(self, name: str, chat: str | None) -> NamedPerson:
         """Add a person, or change or remove the chat of an existing person."""
         address = None if chat is None else ChatAddress.parse(chat)
-        return self._shown(await name_person(self._mail, name, address), address)
+        return self._person_view(await name_person(self._mail, name, address), address)
 
     async def remove(self, name: str) -> RemovedPerson:
         """Remove a person as a recipient, but keep the person's messages.
@@ -64,11 +64,11 @@ class PeopleService:
         """Return all people, in the order in which they were added."""
         items = await self._mail.store.read(_everybody)
         return [
-            {**self._shown(name, address), "unread": unread, "visitor": is_visitor}
+            {**self._person_view(name, address), "unread": unread, "visitor": is_visitor}
             for name, address, unread, is_visitor in items
         ]
 
-    def _shown(self, name: str, address: ChatAddress | None) -> NamedPerson:
+    def _person_view(self, name: str, address: ChatAddress | None) -> NamedPerson:
         return {
             "name": name,
             "address": f"{HUMAN}{name}",
@@ -188,14 +188,14 @@ class MessageService:
             UnknownAgent: No person has this name.
             PostroomError: The message was rejected and not stored.
         """
-        operation, asked = await self._mail.store.read(lambda tx: _asked(tx, slug, draft))
+        operation, asked = await self._mail.store.read(lambda tx: _draft_operation(tx, slug, draft))
         asked |= {
             "project_key": PEOPLE_SLUG,
             "body_md": draft.body,
             "importance": draft.importance,
             "ack_required": draft.ack_required,
             "idempotency_key": f"page/{draft.key}",
-            "attachments": await asyncio.to_thread(_attached, draft.files),
+            "attachments": await asyncio.to_thread(_attachment_arguments, draft.files),
         }
         sent = await self._calls.perform(operation, asked, caller=_POSTROOM)
         if operation == "reply_message":
@@ -253,7 +253,7 @@ class MessageService:
             await self.mark(person, message, acknowledge=True)
 
 
-def _asked(tx: MailReads, slug: str, draft: Draft) -> tuple[str, dict[str, Any]]:
+def _draft_operation(tx: MailReads, slug: str, draft: Draft) -> tuple[str, dict[str, Any]]:
     """Return the operation that sends a draft, and the arguments that only this operation has.
 
     Raises:
@@ -269,7 +269,7 @@ def _asked(tx: MailReads, slug: str, draft: Draft) -> tuple[str, dict[str, Any]]
     return "reply_message", arguments | {"message_id": draft.answers, "reply_all": draft.to_all}
 
 
-def _attached(files: Sequence[DraftFile]) -> list[dict[str, str]]:
+def _attachment_arguments(files: Sequence[DraftFile]) -> list[dict[str, str]]:
     """Return files in the form that operations accept."""
     return [
         {"name": draft_file.name, "content_base64": b64encode(draft_file.content).decode()}

@@ -14,6 +14,7 @@ from postroom.contracts.clock import Clock, Timer, iso
 from postroom.contracts.errors import InvalidArgument, PostroomError, StaleDecision
 from postroom.contracts.messages import Json
 from postroom.contracts.questions import Answerer, Given, decision_on, person, schema_of
+from postroom.contracts.quoting import quoted
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import AnsweredTicket, OnTimeout, RunRecord, RunStatus, RunWaitingTicket
@@ -194,9 +195,9 @@ class QuestionService:
         )
         return {"number": question.number, "snoozed_until": iso(until) if for_ms else None}
 
-    async def note_shown(self, questions: Iterable[OpenQuestion], where: str) -> None:
-        """Record that questions were shown at a place; see `SurfaceRecords.note`."""
-        await self._surfaces.note([(one.run_id, one.number) for one in questions], where)
+    async def note_shown(self, questions: Iterable[tuple[str, str]], where: str) -> None:
+        """Record that questions, each with its run and its number, were shown at a place."""
+        await self._surfaces.note(questions, where)
 
     async def show(self, number: str) -> QuestionRecord:
         """Return the record of a question. A unique prefix of its number is enough.
@@ -499,10 +500,11 @@ def _stale(number: str, before: GivenAnswer | None, now: Sequence[Question]) -> 
         named = f"question {number}" if number.strip() else "a question without a number"
         text = f"{named} is not open; it may have been answered"
     else:
-        word = {True: "yes", False: "no"}.get(before.approved, "something else")  # type: ignore[arg-type]
+        word = {True: "yes", False: "no"}.get(before.approved)  # type: ignore[arg-type]
+        said = ": ".join(filter(None, (word, quoted(before.why, longest=_SHOWN) if before.why else "")))
         who = " ".join(part for part in (before.by or "somebody", before.where) if part)
         text = (
-            f"question {before.number} was answered already: {who} answered {word} at "
+            f"question {before.number} was answered already: {who} answered {said} at "
             f"{iso(before.answered_at)}"
         )
     newest = ", ".join(f"{one.number} ({one.text[:_SHOWN]})" for one in now[-_NAMED:])

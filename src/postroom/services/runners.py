@@ -46,7 +46,7 @@ class RunnerService:
             "agent": agent,
             "replaced": made.had_one,
             "waking": made.waking,
-            "runner": _shown(checked),
+            "runner": _runner_view(checked),
         }
 
     async def withdraw(self, project: str, agent: str) -> bool:
@@ -108,12 +108,12 @@ def _shown_all(tx: MailReads, project: str | None) -> list[RunnerView]:
 
 def _read(kept: str) -> Mapping[str, Json]:
     try:
-        return _shown(read_runner(kept))
+        return _runner_view(read_runner(kept))
     except InvalidRunner as error:
         return {"error": error.describe()}
 
 
-def _shown(runner: AnyRunner) -> Mapping[str, Json]:
+def _runner_view(runner: AnyRunner) -> Mapping[str, Json]:
     """Return a runner without the secrets that its program receives."""
     if not isinstance(runner, Runner):
         return runner.to_dict()

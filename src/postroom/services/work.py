@@ -138,7 +138,7 @@ class WorkService:
 
     async def dead(self) -> Sequence[DeadLetterView]:
         """Return up to 500 dead letters, including those of chats, oldest first."""
-        return [_shown(dispatch) for dispatch in await self.store.read(lambda tx: _dead(tx, ""))]
+        return [_work_view(dispatch) for dispatch in await self.store.read(lambda tx: _dead(tx, ""))]
 
     def dead_in_chats(self, tx: Transaction) -> Sequence[ChatWork]:
         """Return the failed runs of chats, newest first."""
@@ -234,9 +234,9 @@ class WorkService:
 
     async def explained(self, works: Sequence[Work]) -> list[Work]:
         """Return the runs, each queued run with the reason why it does not execute yet."""
-        return [await self._explained(work) if work.state == "queued" else work for work in works]
+        return [await self._explain(work) if work.state == "queued" else work for work in works]
 
-    async def _explained(self, work: Work) -> Work:
+    async def _explain(self, work: Work) -> Work:
         if work.why or work.dispatch_id is None:
             return work
         try:
@@ -349,7 +349,7 @@ class WorkService:
             UnknownRun, InvalidArgument: As in `work`.
         """
         work = await self.store.read(lambda tx: self.work(tx, run_id))
-        return await self._explained(work) if work.state == "queued" else work
+        return await self._explain(work) if work.state == "queued" else work
 
     async def cancel(self, run: str) -> Work:
         """Cancel a run that is queued, active or waiting for a person; notify its caller and return the run.
@@ -391,7 +391,7 @@ class WorkService:
         try:
             result = await self._runs.mailbox.replay_dead_letter(dispatch_id)
         except UnknownDispatch as error:
-            raise _gone(work.run_id) from error
+            raise _not_dead_error(work.run_id) from error
         return await self.named(result.run_id)
 
     async def discard(self, run: str) -> Work:
@@ -405,14 +405,14 @@ class WorkService:
         try:
             await self._runs.mailbox.discard_dead_letter(dispatch_id)
         except UnknownDispatch as error:
-            raise _gone(work.run_id) from error
+            raise _not_dead_error(work.run_id) from error
         return await self.named(work.run_id)
 
     async def _given_up(self, run_id: str) -> tuple[Work, str]:
         """Return a dead letter as a run, and the id of its dispatch."""
         work = await self.named(run_id)
         if not work.can_discard or work.dispatch_id is None:
-            raise _gone(work.run_id)
+            raise _not_dead_error(work.run_id)
         return work, work.dispatch_id
 
     async def hasten(self, run: str) -> Work:
@@ -508,7 +508,7 @@ def _is_in(tx: Transaction, run: RunRecord, state: str) -> bool:
     return state_of(run, dispatch_of(tx, run) if run.is_open else None) == state
 
 
-def _gone(run_id: str) -> IllegalTransition:
+def _not_dead_error(run_id: str) -> IllegalTransition:
     return IllegalTransition(
         f"run {run_id} is not a dead letter",
         value=run_id,
@@ -516,7 +516,7 @@ def _gone(run_id: str) -> IllegalTransition:
     )
 
 
-def _shown(dispatch: RunDispatch) -> DeadLetterView:
+def _work_view(dispatch: RunDispatch) -> DeadLetterView:
     agent, project, chat = owner_of(dispatch.thread_id)
     return {
         "agent": agent,

@@ -32,7 +32,7 @@ def copied(source: Place, target: Place, *, now: int, is_gone: IsGone) -> dict[s
     Raises:
         PostroomError: As for `postroom.stores.moving.copy`, or a side cannot be opened.
     """
-    with _opened(source, target, now=now, writes=True, is_gone=is_gone) as sides:
+    with _open_both(source, target, now=now, writes=True, is_gone=is_gone) as sides:
         done = copy(*sides)
         return {
             "from": sides.source.name,
@@ -49,7 +49,7 @@ def checked(source: Place, target: Place, *, now: int, is_gone: IsGone) -> dict[
     Raises:
         PostroomError: The copy would be refused.
     """
-    with _opened(source, target, now=now, writes=False, is_gone=is_gone) as (origin, place, tables):
+    with _open_both(source, target, now=now, writes=False, is_gone=is_gone) as (origin, place, tables):
         goes_on = is_continued(origin, place, tables)
         rows = {}
         for done, table in enumerate(tables):
@@ -60,7 +60,7 @@ def checked(source: Place, target: Place, *, now: int, is_gone: IsGone) -> dict[
 
 
 @contextmanager
-def _opened(source: Place, target: Place, *, now: int, writes: bool, is_gone: IsGone) -> Iterator[_Sides]:
+def _open_both(source: Place, target: Place, *, now: int, writes: bool, is_gone: IsGone) -> Iterator[_Sides]:
     """Open both databases, one of which must be a file.
 
     Raises:

@@ -123,12 +123,12 @@ def copy(source: Side, target: Side, tables: Sequence[Table]) -> Copied:
     there = {table.name: source.count(table) for table in tables}
     total, copied = sum(there.values()), sum(target.count(table) for table in tables)
     for table in tables:
-        for rows in _copied(source, target, table):
+        for rows in _copy_table(source, target, table):
             copied += rows
             progress.tell(f"copying {table.name}: rows", copied, total)
     counted: dict[str, int] = {}
     for table in tables:
-        for done in _compared(source, target, table):
+        for done in _compare_table(source, target, table):
             counted[table.name] = done
             progress.tell(f"comparing {table.name}: rows", sum(counted.values()), total)
     progress.tell("filling the indexes")
@@ -172,7 +172,7 @@ def is_continued(source: Side, target: Side, tables: Sequence[Table]) -> bool:
     return False
 
 
-def _copied(source: Side, target: Side, table: Table) -> Iterator[int]:
+def _copy_table(source: Side, target: Side, table: Table) -> Iterator[int]:
     """Copy a table, and yield the number of rows that each step has copied."""
     after = target.last_key(table)
     while rows := source.rows(table, after, table.at_once):
@@ -181,7 +181,7 @@ def _copied(source: Side, target: Side, table: Table) -> Iterator[int]:
         yield len(rows)
 
 
-def _compared(source: Side, target: Side, table: Table) -> Iterator[int]:
+def _compare_table(source: Side, target: Side, table: Table) -> Iterator[int]:
     """Compare a table, and yield the number of rows found equal so far.
 
     Raises:

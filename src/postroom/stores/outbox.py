@@ -98,7 +98,7 @@ class OutboxTables(Tables):
                 values = _columns(draft, outbox_id, now)
                 effect = OutboxMessage(**values, payload=payload, status=OutboxStatus.PENDING)
                 if lease_ms is not None and draft.available_at <= now and draft.line not in taken_lines:
-                    effect = _claimed(effect, self._new_id(), now + lease_ms)
+                    effect = _claim(effect, self._new_id(), now + lease_ms)
                 new.append((effect, text))
                 if draft.line is not None:
                     taken_lines.add(draft.line)
@@ -182,7 +182,7 @@ class OutboxTables(Tables):
                 ids = [outbox_message.outbox_id for outbox_message in fresh]
                 values = {"ids": ids, "token": token, "lease_until": now + lease_ms}
                 self._sql.run("outbox.take", values)
-            taken += [_claimed(outbox_message, token, now + lease_ms) for outbox_message in fresh]
+            taken += [_claim(outbox_message, token, now + lease_ms) for outbox_message in fresh]
             if len(due) < left:
                 break
         return tuple(taken)
@@ -338,7 +338,7 @@ def _columns(draft: OutboxDraft | OutboxMessage, outbox_id: str, now: int) -> di
     }
 
 
-def _claimed(effect: OutboxMessage, token: str, lease_until: int) -> OutboxMessage:
+def _claim(effect: OutboxMessage, token: str, lease_until: int) -> OutboxMessage:
     return replace(
         effect,
         status=OutboxStatus.CLAIMED,

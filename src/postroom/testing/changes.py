@@ -88,7 +88,7 @@ class CheckingEngine(Engine):
 
     @override
     async def read(self, look: Callable[[SqlTransaction], T]) -> T:
-        return await self.engine.read(lambda sql: _watched(look, sql))
+        return await self.engine.read(lambda sql: _run_watched(look, sql))
 
     @override
     async def write(
@@ -170,16 +170,16 @@ class _HeldClock:
 def _run_twice(change: Callable[[SqlTransaction], T], sql: SqlTransaction) -> T:
     if sql.dialect == "postgres":
         # PostgreSQL does not roll back sequences, so ids would differ in the second run
-        return _watched(change, sql)
+        return _run_watched(change, sql)
     sql.run("store.rehearse")
     try:
-        first: object = _watched(change, sql)
+        first: object = _run_watched(change, sql)
     except (PostroomError, ValueError, LookupError) as error:
         first = error
     sql.run("store.forget_rehearsal")
     sql.run("store.end_rehearsal")
     try:
-        again = _watched(change, sql)
+        again = _run_watched(change, sql)
     except (PostroomError, ValueError, LookupError) as error:
         _refuse_other(first, error)
         raise
@@ -188,16 +188,18 @@ def _run_twice(change: Callable[[SqlTransaction], T], sql: SqlTransaction) -> T:
 
 
 def _refuse_other(first: object, again: object) -> None:
-    if _shown(first) != _shown(again):
-        raise ChangeBreaksRules(f"a repeated change gave another result:\n{_shown(first)}\n{_shown(again)}")
+    if _stable_repr(first) != _stable_repr(again):
+        raise ChangeBreaksRules(
+            f"a repeated change gave another result:\n{_stable_repr(first)}\n{_stable_repr(again)}"
+        )
 
 
-def _shown(result: object) -> str:
+def _stable_repr(result: object) -> str:
     """Return the `repr` of a result without the memory addresses of objects."""
     return _ADDRESS.sub("#", repr(result))
 
 
-def _watched(run: Callable[[SqlTransaction], T], sql: SqlTransaction) -> T:
+def _run_watched(run: Callable[[SqlTransaction], T], sql: SqlTransaction) -> T:
     transaction = _WatchedTransaction(sql)
     began = time.thread_time()
     try:
@@ -227,13 +229,13 @@ class _WatchedTransaction(SqlTransaction):
     def watched(self) -> Iterator[None]:
         """Record forbidden calls of this thread, except those of the engine itself."""
         before = sys.getprofile()
-        sys.setprofile(self._called)
+        sys.setprofile(self._check_call)
         try:
             yield
         finally:
             sys.setprofile(before)
 
-    def _called(self, frame: FrameType, event: str, function: Any) -> None:
+    def _check_call(self, frame: FrameType, event: str, function: Any) -> None:
         if event != "c_call" or self._is_within or _collection.is_running:
             return
         if (name := _forbidden(function)) and not _is_importing(frame):

@@ -31,7 +31,7 @@ class ManualMailbox(Mailbox):
         self._died = asyncio.Event()
         self._begin = begin
         self._work = work
-        super().__init__(begin(self._watched), stores)
+        super().__init__(begin(self._watch), stores)
         self.clock = clock
 
     async def run_until_idle(self, *, timeout: float = 30) -> None:
@@ -61,7 +61,7 @@ class ManualMailbox(Mailbox):
         """
         await self.admin.abandon()
         self._died.clear()
-        super().__init__(self._begin(self._watched), self.stores)
+        super().__init__(self._begin(self._watch), self.stores)
         await self.admin.recover()
 
     async def _is_idle(self) -> bool:
@@ -86,7 +86,7 @@ class ManualMailbox(Mailbox):
             await self.crash()
             await self._settled()
 
-    async def _watched(self, run: Run) -> object:
+    async def _watch(self, run: Run) -> object:
         try:
             return await self._work(run)
         except ProcessDied:

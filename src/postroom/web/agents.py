@@ -54,7 +54,7 @@ async def agent(site: Site, request: Request) -> Response:
         held = tx.mail.live_reservations(project.id, now=site.clock.now(), agent_id=agent.id, limit=HELD + 1)
         return {
             "agent": agent,
-            "box": (_sent_by if sent else _inbox_of)(tx.mail, agent, before),
+            "box": (_sent_by if sent else _inbox_page)(tx.mail, agent, before),
             "held": cut(held, HELD, lambda one: one.id),
             "sent": sent,
             "before": before,
@@ -89,7 +89,7 @@ class BoxRow:
     recipients: Sequence[Recipient] = ()
 
 
-def _inbox_of(reads: MailReads, owner: Agent, before: int | None) -> Page[BoxRow]:
+def _inbox_page(reads: MailReads, owner: Agent, before: int | None) -> Page[BoxRow]:
     """Return the inbox entries before a sequence number, except those that came as blind copies."""
     top = min(before or owner.inbox_seq + 1, owner.inbox_seq + 1)
     after = max(top - 1 - BOX, owner.inbox_floor)

@@ -6,6 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from postroom.contracts.mail import Project
+from postroom.mail.catching_up import SUBJECTS
 from postroom.stores.store import Transaction
 from postroom.web.serving import number
 from postroom.web.site import WorkingSite
@@ -18,6 +19,7 @@ async def digest(site: WorkingSite, request: Request) -> Response:
     hours = min(max(number(request, "hours") or 24, 1), MAX_HOURS)
 
     def look(tx: Transaction, project: Project) -> dict[str, Any]:
-        return {"told": site.services.runs.caught_up(tx, project.slug, hours), "hours": hours}
+        told = site.services.runs.caught_up(tx, project.slug, hours)
+        return {"told": told, "hours": hours, "subjects": SUBJECTS}
 
     return await site.draw(request, "digest", await site.read(request, look))

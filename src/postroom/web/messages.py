@@ -26,7 +26,7 @@ _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 
 async def message(site: Site, request: Request) -> Response:
     """Show one message."""
-    message_id, services, is_sent = _named(request), site.services, number(request, "sent") == 1
+    message_id, services, is_sent = _message_number(request), site.services, number(request, "sent") == 1
 
     def look(tx: Transaction, project: Project) -> dict[str, Any]:
         card = message_of(tx.mail, project, message_id)
@@ -72,7 +72,7 @@ def _slug_of_thread(reads: MailReads, project: Project, shown: ShownMessage) -> 
     return project.slug
 
 
-def _named(request: Request) -> int:
+def _message_number(request: Request) -> int:
     given_message_id = request.path_params["message_id"]
     if not NUMBER.fullmatch(given_message_id):
         raise UnknownMessage(
@@ -82,7 +82,7 @@ def _named(request: Request) -> int:
 
 
 async def _found(site: Site, request: Request) -> ShownMessage:
-    slug, message_id = request.path_params["slug"], _named(request)
+    slug, message_id = request.path_params["slug"], _message_number(request)
     return await site.store.read(lambda tx: message_of(tx.mail, known_project(tx.mail, slug), message_id))
 
 

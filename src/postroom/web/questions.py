@@ -78,13 +78,12 @@ async def _answered(site: WorkingSite, request: Request) -> Response:
     run_id, number = form.run, form.number
     if form.do == "snooze":
         await snooze(site, slug, form)
-        if form.back == "home":
-            return site.done(request, "/?done=snoozed") if form.until != "0" else see("/")
-        return see(links.page(slug) if form.back == "control" else links.page(slug, "questions"))
+        if form.back == "home" and form.until != "0":
+            return site.done(request, "/?done=snoozed")
+        return see(_back(slug, form))
     if form.do == "take_back":
         await asking.take_back(slug, run_id, number)
-        places = {"control": links.page(slug), "home": "/"}
-        return see(places.get(form.back) or links.page(slug, "questions"))
+        return see(_back(slug, form))
     try:
         await decide(site, slug, form)
     except (StaleDecision, InvalidArgument, NotPermitted, TooLarge) as refusal:
@@ -93,13 +92,17 @@ async def _answered(site: WorkingSite, request: Request) -> Response:
     places = {
         "control": links.page(slug, done=done, answered=f"{run_id}/{number}"),
         "home": f"/?{urlencode({'done': done, 'answered': f'{slug}/{run_id}/{number}'})}",
+        "run": links.page(slug, "runs", run_id, answered=number),
     }
-    if form.back == "run":
-        answer = see(links.page(slug, "runs", run_id))
-    else:
-        answer = site.done(request, places.get(form.back) or links.page(slug, "questions", done=number))
+    answer = site.done(request, places.get(form.back) or links.page(slug, "questions", done=number))
     remember_name(request, answer, form.by.strip())
     return answer
+
+
+def _back(slug: str, form: AnswerForm) -> str:
+    """Return the address of the page on which a person filled in a form."""
+    places = {"control": links.page(slug), "home": "/", "run": links.page(slug, "runs", form.run)}
+    return places.get(form.back) or links.page(slug, "questions")
 
 
 async def refused(

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from postroom.contracts.mail import Attempt, Message, Project
 from postroom.contracts.questions import MAX_TEXT_LENGTH
 from postroom.contracts.run_stores import BEFORE_ALL_RUNS, RunCursor
-from postroom.contracts.work import OpenQuestion, Work
+from postroom.contracts.work import Work
 from postroom.mail import conversation
 from postroom.services.changes import changes_since
 from postroom.services.run_story import Story
@@ -120,7 +120,7 @@ async def run(site: WorkingSite, request: Request) -> Response:
             "is_output_told": work.finished_at is not None and output_told,
             "subjects": {one.id: one for one in conversation.here(tx.mail, project, story.prompts)},
             "stretches": _stretches(work, story.attempts, site.clock.now()),
-            "asked": _open_questions(services, tx, work) if work.state == "asks" else (),
+            **_questions(services, tx, work, request.query_params.get("answered", "")),
             "folder": _folder(tx.mail, project, work) if wants_changes else "",
         }
 
@@ -180,9 +180,13 @@ async def _changes(site: WorkingSite, folder: str, work: Work) -> dict[str, Any]
     return {"changes": changes, "diffs": diffs}
 
 
-def _open_questions(services: PageServices, tx: Transaction, work: Work) -> list[OpenQuestion]:
-    asked = services.questions.open_questions(tx, work.project)
-    return [one for one in asked if one.run_id == work.run_id]
+def _questions(services: PageServices, tx: Transaction, work: Work, answered: str) -> dict[str, Any]:
+    """Return a run's open questions, and its answer that the address of the page names."""
+    asked = services.questions.open_questions(tx, work.project) if work.state == "asks" else ()
+    return {
+        "asked": [one for one in asked if one.run_id == work.run_id],
+        "given": services.questions.given_answer(tx, work.project, work.run_id, answered),
+    }
 
 
 def _folder(reads: MailReads, project: Project, work: Work) -> str:

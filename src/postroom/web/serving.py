@@ -248,8 +248,8 @@ def _environment() -> Environment:
         absolute=absolute,
         awaited=awaited,
         clip=clip,
-        coded=_coded,
-        timed=_timed,
+        coded=_render_code,
+        timed=_render_times,
         every=every,
         extension=extension,
         folder_name=folder_name,
@@ -268,7 +268,7 @@ def _environment() -> Environment:
     return made
 
 
-def _coded(text: str) -> Markup:
+def _render_code(text: str) -> Markup:
     """Render a line in which text between backticks is code."""
     parts = text.split("`")
     if len(parts) % 2 == 0:
@@ -301,7 +301,7 @@ def _when(context: Context, instant: int) -> Markup:
 
 
 @pass_context
-def _timed(context: Context, text: str) -> Markup:
+def _render_times(context: Context, text: str) -> Markup:
     """Render a text from postroom; UTC times in it are shown like all other times on the pages.
 
     An error page outside a project has no time of its own, and shows the text unchanged.

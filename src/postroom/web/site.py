@@ -138,7 +138,9 @@ class Site:
         """Return a page; once it is sent, the records of these questions say that the pages showed them."""
         if self.services is not None:
             note = self.services.questions.note_shown
-            page.background = BackgroundTask(note, tuple(asked), "on the pages")
+            page.background = BackgroundTask(
+                note, [(one.run_id, one.number) for one in asked], "on the pages"
+            )
         return page
 
     async def read(self, request: Request, look: Look, *, slug: str = "", is_fresh: bool = False) -> Shown:

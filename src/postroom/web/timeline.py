@@ -142,7 +142,7 @@ def window(reads: MailReads, project: Project, span: Span, *, agent: str = "", t
         bars, alone = _of_thread(reads, sent, {agent.id for agent in agents}, span)
     else:
         bars, alone = _attempts(reads, [agent.id for agent in agents], span)
-    held = [] if thread_id else _held(reads, project, span, whose)
+    held = [] if thread_id else _held_reservations(reads, project, span, whose)
     day = around(span)
     lanes = agents
     if whose is not None or thread_id:
@@ -209,7 +209,7 @@ def _attempts(
     for attempt in reads.attempts_before(agent_ids, span.begin):
         if attempt.outcome in ("done", "cancelled"):
             if (attempt.ended_at or 0) > span.begin:
-                bars.append(_bar_of(attempt))
+                bars.append(_as_bar(attempt))
         elif reaches(attempt, span.begin):
             alone.append(attempt)
     return bars, sorted(alone, key=lambda one: (one.began_at, one.id))
@@ -243,7 +243,7 @@ def reaches(attempt: Attempt, begin: int) -> bool:
     return attempt.outcome == "waiting" and (attempt.waited_until is None or attempt.waited_until > begin)
 
 
-def _bar_of(attempt: Attempt) -> AttemptGroup:
+def _as_bar(attempt: Attempt) -> AttemptGroup:
     return AttemptGroup(
         agent_id=attempt.agent_id,
         count=1,
@@ -330,12 +330,14 @@ def _of_thread(
         ):
             continue
         if attempt.outcome in ("done", "cancelled"):
-            bars.append(_bar_of(attempt))
+            bars.append(_as_bar(attempt))
         else:
             alone.append(attempt)
     return bars, alone
 
 
-def _held(reads: MailReads, project: Project, span: Span, whose: Agent | None) -> list[Reservation]:
+def _held_reservations(
+    reads: MailReads, project: Project, span: Span, whose: Agent | None
+) -> list[Reservation]:
     reservations = reads.reservations_in(project.id, span, since=span.begin - DAY, limit=HELD)
     return [reservation for reservation in reservations if whose is None or reservation.agent_id == whose.id]

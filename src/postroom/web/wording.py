@@ -176,7 +176,7 @@ class Wanted:
 
     def has(self, word: str) -> bool:
         """Return whether the query contains this word."""
-        folded = _folded(word)
+        folded = _fold(word)
         return folded in self.words or folded.startswith(self.beginnings)
 
 
@@ -202,12 +202,12 @@ def pieces(excerpt: str, looked_for: Wanted) -> list[tuple[str, bool]]:
 def _gather(query: Query, found: Wanted) -> None:
     match query:
         case Term(text=text, prefix=prefix):
-            words = [_folded(word) for word in _WORD.findall(text)]
+            words = [_fold(word) for word in _WORD.findall(text)]
             if prefix and words:
                 found.beginnings += (words.pop(),)
             found.words.update(words)
         case Phrase(words=words):
-            found.words.update(_folded(word) for text in words for word in _WORD.findall(text))
+            found.words.update(_fold(word) for text in words for word in _WORD.findall(text))
         case Not(left=left):
             _gather(left, found)
         case All(parts=parts) | AnyOf(parts=parts):
@@ -215,6 +215,6 @@ def _gather(query: Query, found: Wanted) -> None:
                 _gather(part, found)
 
 
-def _folded(word: str) -> str:
+def _fold(word: str) -> str:
     characters = unicodedata.normalize("NFKD", word)
     return "".join(character for character in characters if not unicodedata.combining(character)).casefold()

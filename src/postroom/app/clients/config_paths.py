@@ -126,13 +126,10 @@ def _base(config_path: ConfigPath, target: SetupScope) -> Path:
     if config_path.base == "settings" and target.platform == "darwin":
         return home / "Library" / "Application Support"
     if config_path.base in ("xdg", "settings"):
-        return _named(target.environment, "XDG_CONFIG_HOME", home / ".config")
+        default = home / ".config"
+        chosen = Path(target.environment.get("XDG_CONFIG_HOME", ""))
+        return chosen if chosen.is_absolute() else default
     return home
-
-
-def _named(environment: Mapping[str, str], name: str, default: Path) -> Path:
-    chosen = Path(environment.get(name, ""))
-    return chosen if chosen.is_absolute() else default
 
 
 def is_installed(client: Client, target: SetupScope) -> bool:

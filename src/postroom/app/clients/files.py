@@ -142,7 +142,11 @@ class Draft:
         with _told(self.found.path):
             require_unchanged(self.found)
             self.path.replace(self.found.path)
-            _sync_folder(self.path.parent)
+            descriptor = os.open(self.path.parent, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
 
     def drop(self) -> None:
         """Remove the draft and the folders that were created for it.
@@ -282,11 +286,3 @@ def _write_new(target: Path, content: bytes, *, mode: int, owner: tuple[int, int
         with suppress(OSError):
             target.unlink(missing_ok=True)
         raise
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -47,7 +47,16 @@ def take(text: str, applied: AppliedEdit) -> tuple[str, bool]:
     if applied.goes_with and find(text, applied.goes_with) is not None:
         return text, True
     if applied.kind == "root":
-        return _without_root(text, applied)
+        root = read(text)
+        if root is None:
+            return text, False
+        if not root.is_bare:
+            return text, True
+        start = (
+            root.start - len(applied.before) if text[: root.start].endswith(applied.before) else root.start
+        )
+        end = root.end + len(applied.after) if text.startswith(applied.after, root.end) else root.end
+        return text[:start] + text[end:], False
     if applied.kind == "item":
         return _without_items(text, applied), False
     if applied.sign:
@@ -60,7 +69,11 @@ def take(text: str, applied: AppliedEdit) -> tuple[str, bool]:
         return text[: node.start] + applied.was + text[node.end :], False
     if applied.kind == "container" and not node.is_bare:
         return text, True
-    return _cut(text, applied.path[:-1], applied.path[-1], applied), False
+    key = applied.path[-1]
+    holder = find(text, applied.path[:-1])
+    assert holder is not None  # noqa: S101 - its child was found
+    index = max(i for i, child in enumerate(holder.children) if child.key == key)
+    return _cut_child(text, holder, index, applied), False
 
 
 def find(text: str, path: tuple[str, ...]) -> Node | None:
@@ -105,17 +118,6 @@ def _with_root(text: str, client: str) -> tuple[str, list[AppliedEdit]]:
     before = "" if text.lstrip("\ufeff") == "" or text.endswith("\n") else end
     applied = AppliedEdit(client=client, kind="root", path=(), before=before, after=end)
     return f"{text}{before}{{}}{end}", [applied]
-
-
-def _without_root(text: str, applied: AppliedEdit) -> tuple[str, bool]:
-    root = read(text)
-    if root is None:
-        return text, False
-    if not root.is_bare:
-        return text, True
-    start = root.start - len(applied.before) if text[: root.start].endswith(applied.before) else root.start
-    end = root.end + len(applied.after) if text.startswith(applied.after, root.end) else root.end
-    return text[:start] + text[end:], False
 
 
 def _put_last(text: str, edit: ConfigEdit) -> tuple[str, AppliedEdit | None]:
@@ -201,12 +203,8 @@ def _shown(value: object, text: str, at: int, *, in_lines: bool) -> str:
 def _begins_line(text: str, at: int) -> bool:
     """Return whether a position starts its line, and is not on the first line."""
     line = text[:at].rpartition("\n")
-    return bool(line[1]) and not _own_part(line[2]).strip(" \t")
-
-
-def _own_part(line: str) -> str:
-    """Return the part of a line before a member's value, except the member's name."""
-    return re.sub(r'"(?:[^"\\]|\\.)*"\s*:\s*$', "", line)
+    # The part of a line before a member's value, except the member's name.
+    return bool(line[1]) and not re.sub(r'"(?:[^"\\]|\\.)*"\s*:\s*$', "", line[2]).strip(" \t")
 
 
 def _indent_of_line(text: str, at: int) -> str:
@@ -244,13 +242,6 @@ def _without_item(text: str, array: Node, index: int, applied: AppliedEdit) -> s
         if ours and len(ours) < len(child.node.children):
             return _cut_child(text, child.node, ours[0], replace(applied, before="", after=""))
     return _cut_child(text, array, index, applied)
-
-
-def _cut(text: str, path: tuple[str, ...], key: str, applied: AppliedEdit) -> str:
-    holder = find(text, path)
-    assert holder is not None  # noqa: S101 - its child was found
-    index = max(i for i, child in enumerate(holder.children) if child.key == key)
-    return _cut_child(text, holder, index, applied)
 
 
 def _cut_child(text: str, holder: Node, index: int, applied: AppliedEdit) -> str:

@@ -102,22 +102,20 @@ def form_to_write(client: Client, target: SetupScope, *, no_plugin: bool) -> tup
     plugin, *others = forms(client, target)
     if not others or no_plugin:
         return client, ""
-    why = _why_no_plugin(client, target)
-    return (client, why) if why else (plugin, "")
-
-
-def _why_no_plugin(client: Client, target: SetupScope) -> str:
-    """Return why the installed client does not accept plugins; empty if it does."""
+    # Why the installed client does not accept plugins; empty if it does.
     program = shutil.which(client.programs[0], path=target.environment.get("PATH"))
     if program is None:
-        return f"{client.title} is not on the PATH, so setup wrote its settings instead of a plugin"
-    code, text = _run(target, program, "plugin", "list", "--json")
-    if code == 0 and _holds_list(text):
-        return ""
-    return (
-        f"{client.title} has no plugins, so setup wrote its settings: expected a JSON list from "
-        f"`{client.programs[0]} plugin list --json`, found {shown(code, text)}"
-    )
+        why = f"{client.title} is not on the PATH, so setup wrote its settings instead of a plugin"
+    else:
+        code, text = _run(target, program, "plugin", "list", "--json")
+        if code == 0 and _holds_list(text):
+            why = ""
+        else:
+            why = (
+                f"{client.title} has no plugins, so setup wrote its settings: expected a JSON list from "
+                f"`{client.programs[0]} plugin list --json`, found {shown(code, text)}"
+            )
+    return (client, why) if why else (plugin, "")
 
 
 def _holds_list(said: str) -> bool:

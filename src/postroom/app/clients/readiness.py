@@ -63,7 +63,17 @@ def refuse_unfit(client: Client, target: SetupScope, *, hooks: bool) -> list[ToD
         ClientUnfit: The client is missing or too old; nothing was written.
     """
     if target.scope == "user":
-        _refuse_missing(client, target)
+        folders = [config_file(folder, target).path for folder in client.folders]
+        known_paths = [*folders, servers_file(client, target).path] if client.programs or folders else []
+        if known_paths and not _program(client, target) and not any(path.exists() for path in known_paths):
+            expected = [f"`{name}` on the PATH" for name in client.programs] + [
+                f"{folder}" for folder in folders
+            ]
+            raise ClientUnfit(
+                f"{client.title} is not installed: expected {' or '.join(expected)}, found neither",
+                value=client.name,
+                remedy=f"`{client.asks.install}`" if client.asks else f"install {client.title}",
+            )
     made, program = client.asks, _program(client, target)
     if made is None or program is None or not (hooks and made.oldest):
         return []
@@ -128,19 +138,6 @@ def _program(client: Client, target: SetupScope) -> str | None:
     path = target.environment.get("PATH")
     return next(
         (executable for name in client.programs if (executable := shutil.which(name, path=path))), None
-    )
-
-
-def _refuse_missing(client: Client, target: SetupScope) -> None:
-    folders = [config_file(folder, target).path for folder in client.folders]
-    known_paths = [*folders, servers_file(client, target).path] if client.programs or folders else []
-    if not known_paths or _program(client, target) or any(path.exists() for path in known_paths):
-        return
-    expected = [f"`{name}` on the PATH" for name in client.programs] + [f"{folder}" for folder in folders]
-    raise ClientUnfit(
-        f"{client.title} is not installed: expected {' or '.join(expected)}, found neither",
-        value=client.name,
-        remedy=f"`{client.asks.install}`" if client.asks else f"install {client.title}",
     )
 
 

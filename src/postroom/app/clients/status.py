@@ -185,7 +185,13 @@ class _Look:
             recorded = self.client.name in self.records.get(files.real(file.path)).clients
             detail = f"the entry {NAME} is missing"
             return None, [self._finding("missing", file.path, detail)] if recorded else []
-        if self._stands_twice(file):
+        # Whether postroom's name occurs twice; TOML does not allow that.
+        if file.path.suffix == ".toml":
+            stands_twice = False
+        else:
+            holder = json_edit.find(files.look(file.path, file.base).text, self.client.path)
+            stands_twice = holder is not None and [child.key for child in holder.children].count(NAME) > 1
+        if stands_twice:
             detail = f"the entry {NAME} exists twice, and the last one counts"
             return entry, [self._finding("duplicate", file.path, detail, _asked(entry))]
         if self._fits(entry, address):
@@ -299,13 +305,6 @@ class _Look:
             self.client.edits(way, address, tools, self.target.scope)[0] for way in ways for tools in forms
         ]
         return any(fits(found, edit) for edit in wanted)
-
-    def _stands_twice(self, file: ConfigFile) -> bool:
-        """Return whether postroom's name occurs twice; TOML does not allow that."""
-        if file.path.suffix == ".toml":
-            return False
-        holder = json_edit.find(files.look(file.path, file.base).text, self.client.path)
-        return holder is not None and [child.key for child in holder.children].count(NAME) > 1
 
     def _finding(self, drift: Drift, file: Path, detail: str, words: str = "") -> Finding:
         scope = " --scope project" if self.target.scope == "project" else ""

@@ -54,16 +54,16 @@ def try_out(client: Client, file: ConfigFile, environment: Mapping[str, str]) ->
             remedy=f"run export {TOKEN_NAME}=\"$(cat '{token_file}')\" before you start the client",
         )
     try:
-        return asyncio.run(_tried(client, entry, environment))
+        return asyncio.run(_try_call(client, entry, environment))
     except Exception as error:  # any error of the library is a result of the trial
         token = f"check that {TOKEN_NAME} is the server's token, and " if address_of(entry) else ""
-        return Trial(state="failed", detail=_told(error), remedy=f"{token}run `postroom doctor`")
+        return Trial(state="failed", detail=_failure_text(error), remedy=f"{token}run `postroom doctor`")
 
 
-async def _tried(client: Client, entry: Mapping[str, object], environment: Mapping[str, str]) -> Trial:
+async def _try_call(client: Client, entry: Mapping[str, object], environment: Mapping[str, str]) -> Trial:
     async with (
         asyncio.timeout(PATIENCE.total_seconds()),
-        _connected(client, entry, environment) as mcp,
+        _connect(client, entry, environment) as mcp,
     ):
         listed = [tool.name for tool in (await mcp.list_tools()).tools]
         if "health_check" not in listed:
@@ -79,7 +79,7 @@ async def _tried(client: Client, entry: Mapping[str, object], environment: Mappi
 
 
 @asynccontextmanager
-async def _connected(
+async def _connect(
     client: Client, entry: Mapping[str, object], environment: Mapping[str, str]
 ) -> AsyncIterator[McpClient]:
     address = address_of(entry)
@@ -114,7 +114,7 @@ def _command(entry: Mapping[str, object], environment: Mapping[str, str]) -> Std
     return StdioServerParameters(command=words[0], args=words[1:], env={**environment, **given_fields})
 
 
-def _told(error: BaseException) -> str:
+def _failure_text(error: BaseException) -> str:
     """Return the failure in one line, with tokens redacted."""
     while isinstance(error, BaseExceptionGroup) and error.exceptions:
         error = error.exceptions[0]

@@ -54,7 +54,7 @@ def hook_trust(client: Client, target: SetupScope) -> HookTrust | None:
     except (KeyError, TypeError, AttributeError):
         ours, values = [], []
     if not ours:
-        return HookTrust(trouble=_trouble(client, version, _shown(answer)))
+        return HookTrust(trouble=_trouble(client, version, _answer_text(answer)))
     return HookTrust(
         untrusted=tuple(
             f"{event} ({trust if enabled else 'disabled'})"
@@ -74,10 +74,10 @@ def account(program: str, target: SetupScope) -> tuple[bool | None, str, str]:
     try:
         return bool(answer.result["account"]) or not answer.result["requiresOpenaiAuth"], expected, ""
     except (KeyError, TypeError):
-        return None, expected, _shown(answer)
+        return None, expected, _answer_text(answer)
 
 
-def _shown(answer: "Answer") -> str:
+def _answer_text(answer: "Answer") -> str:
     return answer.refusal.text if answer.refusal else json.dumps(dict(answer.result))[:300]
 
 

@@ -62,7 +62,12 @@ def work(assignment: Assignment) -> str:
     if mine is repository.COMMIT:
         return _commit(assignment, held)
     if mine is repository.SAVE and not (assignment.folder / mine.path).exists():
-        _meet(assignment)
+        # Try to reserve a file that the other agent holds, and then do not touch it.
+        wanted = {"paths": [repository.BASKET], "reason": "the discount could be here, too"}
+        answer = assignment.call("file_reservation_paths", **wanted)
+        assignment.call("release_file_reservations", paths=[repository.BASKET])
+        holders = [holder["agent"] for conflict in answer["conflicts"] for holder in conflict["holders"]]
+        print(f"{', '.join(holders) or 'Nobody'} holds {repository.BASKET}: I work in my own file.")
     passes = repository.write(assignment.folder, mine)
     if mine is repository.COUNT:
         _await_the_other(assignment)
@@ -74,15 +79,6 @@ def work(assignment: Assignment) -> str:
         "done_task", **held, output=output, message=text, idempotency_key=f"done/{assignment.run}"
     )
     return text
-
-
-def _meet(assignment: Assignment) -> None:
-    """Try to reserve a file that the other agent holds, and then do not touch it."""
-    wanted = {"paths": [repository.BASKET], "reason": "the discount could be here, too"}
-    answer = assignment.call("file_reservation_paths", **wanted)
-    assignment.call("release_file_reservations", paths=[repository.BASKET])
-    holders = [holder["agent"] for conflict in answer["conflicts"] for holder in conflict["holders"]]
-    print(f"{', '.join(holders) or 'Nobody'} holds {repository.BASKET}: I work in my own file.")
 
 
 def _await_the_other(assignment: Assignment) -> None:

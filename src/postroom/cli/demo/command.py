@@ -162,7 +162,7 @@ def demo(
             typer.prompt("Open the link, then press Enter to begin", default="", show_default=False)
         play.begin()
         outcome = "failed"
-        for step, word in _played(play, as_json=as_json, word="yes" if yes else "no" if no else None):
+        for step, word in _play_person(play, as_json=as_json, word="yes" if yes else "no" if no else None):
             outcome = word or outcome
             steps += [step] if step else []
             if step and not as_json:
@@ -175,7 +175,7 @@ def demo(
         raise typer.Exit(1)
 
 
-def _played(play: Play, *, as_json: bool, word: str | None) -> Iterator[tuple[str, str]]:
+def _play_person(play: Play, *, as_json: bool, word: str | None) -> Iterator[tuple[str, str]]:
     """Act as the person, and yield a line for each step; at the end, yield an empty line and the outcome."""
     last, outcome, holders = max(play.works), "", dict[str, str]()
     names = [f"{number} {work.title}" for number, work in play.works.items()]
@@ -206,7 +206,7 @@ def _played(play: Play, *, as_json: bool, word: str | None) -> Iterator[tuple[st
                 outcome = "committed" if number == last else ""
             case "run.waiting":
                 yield f"{who} asks {YOU}: {agent.MAY_I}", ""
-                text = word or _asked(as_json=as_json)
+                text = word or _ask_person(as_json=as_json)
                 yield f"{YOU} to {who}: {text}", ""
                 play.answer(text)
             case "run.ended" if outcome:
@@ -214,7 +214,7 @@ def _played(play: Play, *, as_json: bool, word: str | None) -> Iterator[tuple[st
                 return
 
 
-def _asked(*, as_json: bool) -> str:
+def _ask_person(*, as_json: bool) -> str:
     """Ask the person at the terminal; without a terminal, answer yes for this scratch repository."""
     if as_json or not sys.stdin.isatty():
         return "yes"

@@ -130,7 +130,7 @@ class Turn:
         """Return all known details of a call, including those in this update."""
         id = call.get("toolCallId")
         known_call = self._calls.get(id, {}) if isinstance(id, str) else {}
-        new = {name: _bounded(value) for name, value in told_of(call).items()}
+        new = {name: _bound_detail(value) for name, value in told_of(call).items()}
         return {**known_call, **new}
 
     async def _call(self, update: Mapping[str, Any]) -> None:
@@ -151,7 +151,7 @@ class Turn:
         if isinstance(status, str) and status in _ENDS and id not in self._ended:
             self._ended.add(id)
             if self._may_tell(1):
-                await self._sink.emit(_done(text, name, status, update))
+                await self._sink.emit(_tool_call_end(text, name, status, update))
 
     def _may_tell(self, events: int) -> bool:
         self._events += events
@@ -163,7 +163,7 @@ def told_id(id: object) -> str:
     return storable(str(id))[:MAX_TOLD]
 
 
-def _done(id: str, name: str, status: str, update: Mapping[str, Any]) -> ToolCallDone:
+def _tool_call_end(id: str, name: str, status: str, update: Mapping[str, Any]) -> ToolCallDone:
     shown = _short(update.get("rawOutput") if update.get("content") is None else update["content"])
     outcome = _ENDS[status]
     failed = outcome is ToolCallOutcome.FAILED
@@ -179,7 +179,7 @@ def _short(value: object) -> str | None:
     return text if len(text) <= MAX_TOLD else f"{text[:MAX_TOLD]}…"
 
 
-def _bounded(value: object) -> object:
+def _bound_detail(value: object) -> object:
     """Return a detail of a call, or its digest if it is long."""
     text = json.dumps(value, sort_keys=True)
     if len(text) <= MAX_KEPT:
@@ -554,7 +554,7 @@ class Conversation:
         elif said.refusal is not None:
             self._refused(said.method, said.refusal)
         elif said.method == "initialize":
-            self._initialized(said.result)
+            self._on_initialized(said.result)
         else:
             is_restored = said.method in _RESTORES
             id = self._former if is_restored else said.result.get("sessionId")
@@ -573,7 +573,7 @@ class Conversation:
         requested_items = [{"type": "text", "text": prompt}, *self._files]
         self._ask("session/prompt", {"sessionId": self.session, "prompt": requested_items})
 
-    def _initialized(self, told: Mapping[str, Any]) -> None:
+    def _on_initialized(self, told: Mapping[str, Any]) -> None:
         self.version = version_in(str(table_in(told, "agentInfo").get("version", "")))
         if told.get("protocolVersion") != PROTOCOL:
             raise ProtocolFault(f"does not support version {PROTOCOL} of the protocol")

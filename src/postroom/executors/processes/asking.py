@@ -31,7 +31,7 @@ def asked(
     try:
         with (
             tempfile.TemporaryDirectory() as folder,
-            _started(words, cwd or Path(folder), environment) as process,
+            _start(words, cwd or Path(folder), environment) as process,
         ):
             try:
                 data, _ = process.communicate(timeout=PATIENCE.total_seconds())
@@ -53,7 +53,7 @@ def no_answer() -> str:
     return f"no answer within {PATIENCE.total_seconds():g} seconds"
 
 
-def _started(words: tuple[str, ...], cwd: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+def _start(words: tuple[str, ...], cwd: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(  # noqa: S603 - a client's own program, found on the PATH of its user
         words,
         cwd=cwd,

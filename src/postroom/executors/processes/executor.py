@@ -96,7 +96,9 @@ class Sessions:
         """
         if self.control.hidden_runs:
             return None
-        kept = self._kept(await self.control.threads.load_thread_state(self.thread_id)).get(self._name)
+        kept = self._stored_fields(await self.control.threads.load_thread_state(self.thread_id)).get(
+            self._name
+        )
         if not isinstance(kept, dict) or kept.get("made_with") != list(self.made_with):
             return None
         if of_run is not None and kept.get("run") != of_run:
@@ -132,7 +134,7 @@ class Sessions:
 
     async def _write(self, entry: dict[str, Json]) -> None:
         state = await self.control.threads.load_thread_state(self.thread_id)
-        sessions = self._kept(state)
+        sessions = self._stored_fields(state)
         if sessions.get(self._name) == entry:
             return
         others = [item for item in sessions.items() if item[0] != self._name]
@@ -140,7 +142,7 @@ class Sessions:
         whole: dict[str, Json] = {**(state or {}), self.key: newest}
         await self.control.coordinator.commit(ThreadCommit(thread_id=self.thread_id, thread_state=whole))
 
-    def _kept(self, state: dict[str, Json] | None) -> dict[str, Any]:
+    def _stored_fields(self, state: dict[str, Json] | None) -> dict[str, Any]:
         kept = (state or {}).get(self.key)
         return kept if isinstance(kept, dict) else {}
 
@@ -342,7 +344,7 @@ async def no_server(activation: RunActivation) -> AsyncIterator[RunAccess | None
     yield None
 
 
-async def _with_taken(activation: RunActivation, control: RunControl) -> RunActivation:
+async def _with_received(activation: RunActivation, control: RunControl) -> RunActivation:
     """Return the request with the messages added that the run has received in earlier executions.
 
     A program that is started anew does not know these messages. These messages follow the request on the
@@ -455,7 +457,7 @@ class ProgramExecutor(RunDispatchExecutor):
                 )
             )
             runner = await self._runner_of(identity.agent_id, control.agent)
-            activation = await _with_taken(activation, control)
+            activation = await _with_received(activation, control)
             async with (
                 self.process_runner.folder_of(identity.run_id) as folder,
                 file_room(activation, control.files, folder.path / "files") as room,
@@ -475,7 +477,7 @@ class ProgramExecutor(RunDispatchExecutor):
                 active.pending = None if runner.is_steered else control.pending
                 result = await self._ended(work)
                 if active.told and result.termination.type is not TerminationKind.CANCELLED:
-                    await self._take_told(active)
+                    await self._assign_delivered(active)
                 await room.send()
                 return result
         finally:
@@ -522,7 +524,7 @@ class ProgramExecutor(RunDispatchExecutor):
         await self._keep(work, finished)
         return result
 
-    async def _take_told(self, active: ActiveRun) -> None:
+    async def _assign_delivered(self, active: ActiveRun) -> None:
         """Assign the messages that tools delivered to the run. If this fails, they start the next run, too.
 
         Raises:

@@ -151,18 +151,14 @@ def form_of(body: dict[str, Json], attachment: Attachment, data: bytes) -> list[
 
 
 def components_of(card: Card) -> list[Json] | None:
-    """Return a card's buttons in rows; None if Discord cannot show all of them."""
+    """Return a card's buttons in rows; None if Discord cannot show all of them with their whole labels."""
     if len(card.buttons) > BUTTONS_A_ROW * ROWS or any(
-        len(button.value) > MAX_VALUE_LENGTH for button in card.buttons
+        len(button.value) > MAX_VALUE_LENGTH or len(button.label) > MAX_LABEL_LENGTH
+        for button in card.buttons
     ):
         return None
     shown: Sequence[Json] = [
-        {
-            "type": 2,
-            "style": 2,
-            "label": button.label[:MAX_LABEL_LENGTH] or "\u200b",
-            "custom_id": button.value,
-        }
+        {"type": 2, "style": 2, "label": button.label or "\u200b", "custom_id": button.value}
         for button in card.buttons
     ]
     rows = range(0, len(shown), BUTTONS_A_ROW)
@@ -187,21 +183,18 @@ def file_name(name: str | None) -> str:
 
 def result_of(failure: RestFailure) -> SendResult:
     """Convert a refusal to the result of sending a message."""
-    kind = _kind(failure)
-    return SendResult.failed(kind, str(failure), retry_after_ms=failure.wait_ms)
-
-
-def _kind(failure: RestFailure) -> SendErrorKind:
     if failure.status == 0 or failure.status >= 500:
-        return SendErrorKind.UNKNOWN if failure.taken else SendErrorKind.TRANSIENT
-    if failure.status == 413 or (failure.status == 400 and "or fewer in length" in str(failure)):
-        return SendErrorKind.TOO_LONG
-    return {
-        401: SendErrorKind.FORBIDDEN,
-        403: SendErrorKind.FORBIDDEN,
-        404: SendErrorKind.NOT_FOUND,
-        429: SendErrorKind.RATE_LIMITED,
-    }.get(failure.status, SendErrorKind.BAD_FORMAT)
+        kind = SendErrorKind.UNKNOWN if failure.taken else SendErrorKind.TRANSIENT
+    elif failure.status == 413 or (failure.status == 400 and "or fewer in length" in str(failure)):
+        kind = SendErrorKind.TOO_LONG
+    else:
+        kind = {
+            401: SendErrorKind.FORBIDDEN,
+            403: SendErrorKind.FORBIDDEN,
+            404: SendErrorKind.NOT_FOUND,
+            429: SendErrorKind.RATE_LIMITED,
+        }.get(failure.status, SendErrorKind.BAD_FORMAT)
+    return SendResult.failed(kind, str(failure), retry_after_ms=failure.wait_ms)
 
 
 FIRST_MILLISECOND = 1_420_070_400_000
@@ -845,7 +838,9 @@ class Intake:
             case "INTERACTION_CREATE":
                 await self._pressed(read(data, Interaction))
             case "CHANNEL_UPDATE" | "THREAD_UPDATE":
-                self._forget(data)
+                channel_id = data.get("id") if isinstance(data, dict) else None
+                if isinstance(channel_id, str):
+                    self._channels.pop(channel_id, None)
             case _:
                 await self._caught_up()
 
@@ -915,11 +910,6 @@ class Intake:
         while len(self._channels) > MAX_PLACES:
             self._channels.popitem(last=False)
         return channel
-
-    def _forget(self, data: object) -> None:
-        channel_id = data.get("id") if isinstance(data, dict) else None
-        if isinstance(channel_id, str):
-            self._channels.pop(channel_id, None)
 
     # After an absence.
 

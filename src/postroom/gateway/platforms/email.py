@@ -200,13 +200,13 @@ def text_of_html(html: str) -> str:
     The parser gets only simplified tags and text, because it is very slow on broken comments and tags.
     """
     words = _Words()
-    words.feed(_plain_tags(_heard(html[:MAX_TEXT_LENGTH])))
+    words.feed(_plain_tags(_visible_html(html[:MAX_TEXT_LENGTH])))
     words.close()
     words.end_line()
     return re.sub(r"\n{3,}", "\n\n", "\n".join(words.lines)).strip()
 
 
-def _heard(html: str) -> str:
+def _visible_html(html: str) -> str:
     """Remove comments, scripts and similar parts from a page.
 
     An unclosed part reaches to the end of the page.
@@ -451,7 +451,7 @@ def _understood(mail: Message, where: Where, me: Ourselves) -> MessageEvent | No
         message_id=message_id,
         media=media,
         reply_to_message_id=thread.references[-1] if thread.references else None,
-        timestamp=_instant_of(mail),
+        timestamp=_parse_date(mail),
         forwarded=() if forwarded is None else (forwarded,),
         metadata={"verified": is_verified(mail, address, me.authserv_id), **automatic_marks(mail, address)},
     )
@@ -475,7 +475,7 @@ def sender_of(mail: Message) -> tuple[str, str | None]:
     address = (match[2] or match[3]).strip()
     if ADDRESS.fullmatch(address) is None:
         raise Malformed("a sender without a valid address")
-    name = one_line(_decoded((match[1] or "").strip().strip('"')))
+    name = one_line(_decode_header((match[1] or "").strip().strip('"')))
     return address.lower(), name or None
 
 
@@ -556,18 +556,20 @@ def message_id_of(mail: Message) -> str | None:
 
 def thread_of(mail: Message) -> Thread:
     """Return a mail's subject and its references, the oldest first."""
-    references, answered = _ids_of(mail, "References"), _ids_of(mail, "In-Reply-To")
+    references, answered = _message_ids(mail, "References"), _message_ids(mail, "In-Reply-To")
     known_values = [*references[:1], *references[1:][-_MAX_REFERENCES:]]
     known_values += [value for value in answered[:_MAX_REFERENCES] if value not in known_values]
-    return Thread(subject=one_line(_decoded(_line(mail.get("Subject", "")))), references=tuple(known_values))
+    return Thread(
+        subject=one_line(_decode_header(_line(mail.get("Subject", "")))), references=tuple(known_values)
+    )
 
 
-def _ids_of(mail: Message, name: str) -> list[str]:
+def _message_ids(mail: Message, name: str) -> list[str]:
     """Return the message ids in a header.
 
     Mail programs may fold or encode ids, and write text around them.
     """
-    text = " ".join(_decoded(_line(value)) for value in mail.get_all(name) or ())
+    text = " ".join(_decode_header(_line(value)) for value in mail.get_all(name) or ())
     return MESSAGE_ID.findall("".join(text.split()))
 
 
@@ -670,7 +672,7 @@ def _line(value: object) -> str:
     return one_line(str(value), longest=20_000)
 
 
-def _decoded(text: str) -> str:
+def _decode_header(text: str) -> str:
     """Return a decoded header; words with an invalid encoding are left unchanged."""
     try:
         return str(make_header(decode_header(text)))
@@ -683,7 +685,7 @@ def _filename(part: Message) -> str | None:
         name = part.get_filename()
     except (LookupError, ValueError, TypeError):
         name = "file"
-    return None if name is None else (one_line(_decoded(_line(name))) or "file")
+    return None if name is None else (one_line(_decode_header(_line(name))) or "file")
 
 
 def _param(part: Message, name: str) -> str | None:
@@ -698,7 +700,7 @@ def _disposition(part: Message) -> str | None:
     return _line(part.get("Content-Disposition", "")).partition(";")[0].strip().lower() or None
 
 
-def _instant_of(mail: Message) -> int | None:
+def _parse_date(mail: Message) -> int | None:
     try:
         return int(parsedate_to_datetime(_line(mail.get("Date", ""))).timestamp() * 1000)
     except (ValueError, TypeError, IndexError, OverflowError):
@@ -821,7 +823,7 @@ def written(
     if file is not None:
         mail = MIMEMultipart("mixed")
         mail.attach(words)
-        mail.attach(_part_of(*file))
+        mail.attach(_as_part(*file))
     mail["From"] = formataddr((heading.sender_name or "", heading.sender))
     mail["To"] = heading.to
     mail["Subject"] = Header(heading.subject, header_name="Subject").encode()
@@ -837,7 +839,7 @@ def written(
     return OutgoingEmail(sender=heading.sender, to=heading.to, message_id=heading.message_id, raw=raw)
 
 
-def _part_of(attachment: Attachment, data: bytes) -> MIMEApplication:
+def _as_part(attachment: Attachment, data: bytes) -> MIMEApplication:
     part = MIMEApplication(data)
     mime = attachment.mime or ""
     main, _, sub = mime.partition("/")
@@ -951,7 +953,7 @@ class Mailbox:
             raise
         except imaplib.IMAP4.error as error:
             raise LoginRefused("IMAP", passing=bool(_PERHAPS_LATER.search(str(error)))) from None
-        _done(imap.select(self._folder))
+        _response_data(imap.select(self._folder))
         values = imap.response("UIDVALIDITY")[1]
         self.validity = int(values[0]) if values and values[0] else 0
 
@@ -974,14 +976,16 @@ class Mailbox:
         """Return the UIDs of the unread mails of the last `days` days, oldest first."""
         day = datetime.fromtimestamp(now / 1000, tz=UTC) - timedelta(days=days)
         imap = self._open()
-        _done(imap.noop())
+        _response_data(imap.noop())
         since = f"{day.day:02d}-{_MONTHS[day.month - 1]}-{day.year}"
-        items = _done(imap.uid("SEARCH", "UNSEEN", "SINCE", since))
+        items = _response_data(imap.uid("SEARCH", "UNSEEN", "SINCE", since))
         return sorted(int(part) for line in items if line for part in line.split())[:most]
 
     def fetch(self, uid: int, *, most: int) -> tuple[bytes, bool] | None:
         """Return a mail, cut off after `most` bytes, and whether it was cut; None if it is gone."""
-        size = _SIZE.search(b" ".join(_flat(_done(self._open().uid("FETCH", str(uid), "(RFC822.SIZE)")))))
+        size = _SIZE.search(
+            b" ".join(_flat(_response_data(self._open().uid("FETCH", str(uid), "(RFC822.SIZE)"))))
+        )
         if size is None:
             return None
         raw = self._bytes(uid, f"BODY.PEEK[]<0.{most}>")
@@ -989,7 +993,7 @@ class Mailbox:
 
     def mark_read(self, uid: int) -> None:
         """Mark a mail as read."""
-        _done(self._open().uid("STORE", str(uid), "+FLAGS.SILENT", r"(\Seen)"))
+        _response_data(self._open().uid("STORE", str(uid), "+FLAGS.SILENT", r"(\Seen)"))
 
     def part(self, ref: str, *, most: int) -> bytes | None:
         """Return the file that a reference names; None if the reference is invalid, or the file is gone.
@@ -1023,7 +1027,7 @@ class Mailbox:
         imap = self._open()
         items = [
             part
-            for line in _done(imap.uid("SEARCH", "HEADER", "Message-ID", f'"{message_id}"'))
+            for line in _response_data(imap.uid("SEARCH", "HEADER", "Message-ID", f'"{message_id}"'))
             if line
             for part in line.split()
         ]
@@ -1036,7 +1040,7 @@ class Mailbox:
         return Where(validity=self.validity, uid=uid)
 
     def _bytes(self, uid: int, what: str) -> bytes | None:
-        items = _done(self._open().uid("FETCH", str(uid), f"({what})"))
+        items = _response_data(self._open().uid("FETCH", str(uid), f"({what})"))
         return next((item[1] for item in items if isinstance(item, tuple) and len(item) == 2), None)
 
     def _open(self) -> imaplib.IMAP4:
@@ -1045,7 +1049,7 @@ class Mailbox:
         return self._imap
 
 
-def _done(answer: tuple[str, Any]) -> list[Any]:
+def _response_data(answer: tuple[str, Any]) -> list[Any]:
     """Return the data of a server's response.
 
     Raises:
@@ -1073,13 +1077,13 @@ def check(server: Server, domain: str) -> None:
         LoginRefused: The user name or the password is wrong.
         OSError, SMTPException: The server could not be reached.
     """
-    _quit(_connected(server, domain))
+    _quit(_connect_smtp(server, domain))
 
 
 def deliver(server: Server, domain: str, message: OutgoingEmail) -> SendResult:
     """Try once to send a mail. If the connection breaks at the end, the result's kind is unknown."""
     try:
-        smtp = _connected(server, domain)
+        smtp = _connect_smtp(server, domain)
     except LoginRefused as error:
         kind = SendErrorKind.TRANSIENT if error.passing else SendErrorKind.FORBIDDEN
         return SendResult.failed(kind, str(error))
@@ -1090,12 +1094,12 @@ def deliver(server: Server, domain: str, message: OutgoingEmail) -> SendResult:
             SendErrorKind.TRANSIENT, f"cannot reach a mail server: {type(error).__name__}"
         )
     try:
-        return _offered(smtp, message) or _given(smtp, message)
+        return _send_envelope(smtp, message) or _send_content(smtp, message)
     finally:
         _quit(smtp)
 
 
-def _offered(smtp: smtplib.SMTP, message: OutgoingEmail) -> SendResult | None:
+def _send_envelope(smtp: smtplib.SMTP, message: OutgoingEmail) -> SendResult | None:
     """Send the envelope (sender and recipient); return the refusal, or None if the server accepts both."""
     try:
         size = [f"size={len(message.raw)}"] if smtp.has_extn("size") else []
@@ -1112,7 +1116,7 @@ def _offered(smtp: smtplib.SMTP, message: OutgoingEmail) -> SendResult | None:
     return None
 
 
-def _given(smtp: smtplib.SMTP, message: OutgoingEmail) -> SendResult:
+def _send_content(smtp: smtplib.SMTP, message: OutgoingEmail) -> SendResult:
     try:
         code, data = smtp.data(message.raw)
     except smtplib.SMTPResponseException as error:
@@ -1122,7 +1126,7 @@ def _given(smtp: smtplib.SMTP, message: OutgoingEmail) -> SendResult:
     return SendResult.sent(message.message_id) if code == 250 else refusal(smtplib.SMTPDataError(code, data))
 
 
-def _connected(server: Server, domain: str) -> smtplib.SMTP:
+def _connect_smtp(server: Server, domain: str) -> smtplib.SMTP:
     if server.security is Security.SSL:
         smtp: smtplib.SMTP = smtplib.SMTP_SSL(
             server.host, server.port, domain, timeout=server.timeout, context=server.context()
@@ -1306,7 +1310,7 @@ class EmailAdapter(BasePlatformAdapter):
             await asyncio.to_thread(check, self._smtp, self._options.domain)
         except BaseException as error:
             await self.disconnect()
-            if (postroom_error := _told(error)) is not None:
+            if (postroom_error := _connection_error(error)) is not None:
                 raise postroom_error from None
             raise
         self._is_open = True
@@ -1345,7 +1349,7 @@ class EmailAdapter(BasePlatformAdapter):
             raise
         except Exception as error:
             self._is_open = False
-            if (postroom_error := _told(error)) is not None:
+            if (postroom_error := _connection_error(error)) is not None:
                 raise postroom_error from error
             raise
         return _SHORT_PAUSE if len(numbers) == _BATCH else options.poll_ms
@@ -1361,10 +1365,10 @@ class EmailAdapter(BasePlatformAdapter):
         event = await self._on_thread(lambda: self._read(uid, raw, is_cut=is_cut))
         if event is not None and event.source is not None and event.message_id is not None:
             references = self._threads[event.message_id].references
-            event.source = replace(event.source, thread_id=await self._root_of(event.source, references))
+            event.source = replace(event.source, thread_id=await self._find_root(event.source, references))
             await self.handle_message(event)
 
-    async def _root_of(self, source: SessionSource, references: Sequence[str]) -> str | None:
+    async def _find_root(self, source: SessionSource, references: Sequence[str]) -> str | None:
         """Return the id of the mail that began the conversation, for a mail with these references.
 
         The newest reference that names a mail from postroom, or a stored mail of the same sender, decides.
@@ -1441,7 +1445,7 @@ class EmailAdapter(BasePlatformAdapter):
                 SendErrorKind.TOO_LONG, f"more than {self.capabilities.limit} characters"
             )
         root = metadata.get("thread_id")
-        thread = await self._thread_of(reply_to or root)
+        thread = await self._find_thread(reply_to or root)
         key, options = metadata.get("dedupe_key"), self._options
         answered = reply_to or root
         try:
@@ -1463,7 +1467,7 @@ class EmailAdapter(BasePlatformAdapter):
             self._said()
         return result
 
-    async def _thread_of(self, message_id: str | None) -> Thread | None:
+    async def _find_thread(self, message_id: str | None) -> Thread | None:
         """Return the subject and the references of a mail, from the cache or else from the mailbox."""
         if message_id is None or MESSAGE_ID.fullmatch(message_id) is None:
             return self._threads.get(message_id or "")
@@ -1486,7 +1490,7 @@ def _subject(thread: Thread | None, metadata: Metadata, fallback: str, *, is_ans
     return subject_of(thread, fallback) if is_answer else fallback
 
 
-def _told(error: BaseException) -> PostroomError | None:
+def _connection_error(error: BaseException) -> PostroomError | None:
     """Convert a connection failure to an error for the operator; None if it is another kind of error."""
     if isinstance(error, LoginRefused) and not error.passing:
         return CredentialRefused(

@@ -760,7 +760,7 @@ class Homeserver:
             MissingExtra: The library is not installed.
         """
         await self.close()
-        self._library, self._client = await asyncio.to_thread(self._made)
+        self._library, self._client = await asyncio.to_thread(self._create_client)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -826,13 +826,13 @@ class Homeserver:
                 pieces = response.aiter_bytes(64 * 1024)
                 limit = most if response.is_success else LARGEST_ANSWER
                 raw = b"".join([piece async for piece in bounded(pieces, limit, length)])
-                return Answer(status=response.status_code, wait_ms=_wait_of(response.headers)), raw
+                return Answer(status=response.status_code, wait_ms=_parse_wait(response.headers)), raw
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol):
             return Answer(), None
         except (httpx.RequestError, TimeoutError):
             return Answer(lost=True), None
 
-    def _made(self) -> tuple[Any, Any]:
+    def _create_client(self) -> tuple[Any, Any]:
         """Load the library and create a client. Call it on a thread, because both read files."""
         try:
             httpx = importlib.import_module("httpx2")
@@ -867,7 +867,7 @@ def _read(raw: bytes) -> Mapping[str, Any]:
     return read if isinstance(read, dict) else {}
 
 
-def _wait_of(headers: Mapping[str, str]) -> int | None:
+def _parse_wait(headers: Mapping[str, str]) -> int | None:
     header = headers.get("Retry-After", "")
     return min(int(header), 3_600) * 1000 if header.isascii() and header.isdigit() else None
 
@@ -1065,7 +1065,7 @@ class Intake:
         if heard.kind is Kind.ENCRYPTED:
             await self._tell_unreadable(room)
         elif heard.kind is Kind.MESSAGE:
-            await self._look_up_answered(event, room)
+            await self._look_up_reply_target(event, room)
             await self._accept(event)
         elif (inbound := self._inbound()) is not None and event.source is not None:
             if heard.kind is Kind.TAKEN_BACK:
@@ -1080,7 +1080,7 @@ class Intake:
         old = quoted(await self._event(room, event.message_id or ""))
         return old is not None and event.source is not None and old[0] == event.source.user_id
 
-    async def _look_up_answered(self, event: MessageEvent, room: Room) -> None:
+    async def _look_up_reply_target(self, event: MessageEvent, room: Room) -> None:
         if event.reply_to_message_id is None:
             return
         old = quoted(await self._event(room, event.reply_to_message_id))
@@ -1260,7 +1260,7 @@ class MatrixAdapter(BasePlatformAdapter):
         if not answer.ok or not isinstance(since, str):
             raise ServerUnavailable(f"the homeserver returned no stream position: {answer.said()}")
         self._intake.begin(answer.body)
-        self._invited(answer.body)
+        self._accept_invites(answer.body)
         await self._position.move(since, self._clock.now())
 
     # Incoming events.
@@ -1288,7 +1288,7 @@ class MatrixAdapter(BasePlatformAdapter):
 
     async def _take(self, batch: Mapping[str, Any]) -> None:
         await self._intake.take(batch)
-        self._invited(batch)
+        self._accept_invites(batch)
 
     async def _sync(self, *, timeout_ms: int) -> Answer:
         """Request new events, with the full state of all rooms if this process does not know them yet."""
@@ -1301,7 +1301,7 @@ class MatrixAdapter(BasePlatformAdapter):
 
     # Invitations.
 
-    def _invited(self, batch: Mapping[str, Any]) -> None:
+    def _accept_invites(self, batch: Mapping[str, Any]) -> None:
         for room_id, info in rooms_of(batch, "invite"):
             sender = inviter(events_of(info, "invite_state"), self._me)
             allowed = sender in self.config.allow or "*" in self.config.allow
@@ -1329,7 +1329,7 @@ class MatrixAdapter(BasePlatformAdapter):
     ) -> SendResult:
         """Send a message to a room. The homeserver accepts each `dedupe_key` only once."""
         thread_id = (metadata or {}).get("thread_id")
-        html = await _rendered(content)
+        html = await _render(content)
         contents = content_of(content, html, thread_id=thread_id, reply_to=reply_to)
         return await self._say(chat_id, content, contents, _key(metadata), metadata)
 
@@ -1337,7 +1337,7 @@ class MatrixAdapter(BasePlatformAdapter):
         self, chat_id: str, message_id: str, content: str, metadata: Metadata | None = None
     ) -> SendResult:
         """Replace a sent message. No dedupe key is needed, because repeating an edit changes nothing."""
-        contents = edit_of(message_id, content, await _rendered(content))
+        contents = edit_of(message_id, content, await _render(content))
         result = await self._say(chat_id, content, contents, uuid4().hex, metadata)
         return SendResult.sent(message_id) if result.success else result
 
@@ -1486,5 +1486,5 @@ def _key(metadata: Metadata | None) -> str:
     return str(key) if key else uuid4().hex
 
 
-async def _rendered(text: str) -> str:
+async def _render(text: str) -> str:
     return to_html(text) if len(text) <= _RENDERED_ON_THE_LOOP else await asyncio.to_thread(to_html, text)

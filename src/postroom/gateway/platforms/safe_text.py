@@ -69,7 +69,7 @@ def to_html(markdown: str) -> str:
         _PARSER.render(clean(markdown)),
         tags=_TAGS,
         attributes={"a": {"href"}, "ol": {"start"}, "code": {"class"}},
-        attribute_filter=_kept,
+        attribute_filter=_allowed_attribute,
         url_schemes={"http", "https", "mailto"},
         link_rel=None,
     ).strip()
@@ -80,7 +80,7 @@ def is_marked_up(html: str, text: str) -> bool:
     return bool(re.search(r"<(?!/?p>|br>)", html)) or "&" in text
 
 
-def _kept(tag: str, attribute: str, value: str) -> str | None:
+def _allowed_attribute(tag: str, attribute: str, value: str) -> str | None:
     if attribute == "class":
         return value if _LANGUAGE.fullmatch(value) else None
     return value

@@ -1030,7 +1030,7 @@ def _short(markdown: str) -> str:
 
 
 def _button(index: int, button: Button) -> dict[str, Any]:
-    label = {"type": "plain_text", "text": button.label[:MAX_LABEL_LENGTH] or "…"}
+    label = {"type": "plain_text", "text": button.label or "…"}
     return {"type": "button", "action_id": f"{ACTION}{index}", "text": label, "value": button.value}
 
 
@@ -1565,7 +1565,9 @@ class SlackAdapter(BasePlatformAdapter):
         return SendResult.sent() if code in AS_WANTED else result_of(answer)
 
     async def send_card(self, chat_id: str, card: Card, metadata: Metadata | None = None) -> SendResult:
-        """Ask with buttons. If Slack refuses them, the text lists the possible answers."""
+        """Ask with buttons. If Slack cannot show all of them whole, the text lists the possible answers."""
+        if any(len(button.label) > MAX_LABEL_LENGTH for button in card.buttons):
+            return await super().send_card(chat_id, card, metadata)
         fields = metadata or {}
         body = {
             "channel": chat_id,

@@ -167,7 +167,7 @@ class SlackApi:
                     [piece async for piece in bounded(response.aiter_bytes(), LARGEST_ANSWER, length)]
                 )
                 if token is None:
-                    return _uploaded(response.status_code)
+                    return _upload(response.status_code)
                 return read_answer(response.status_code, response.headers, raw)
         except TooLarge:
             return Answer(refusal=refused(ANSWER_LOST))
@@ -185,7 +185,7 @@ def _bearer(token: str | None) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"} if token else {}
 
 
-def _uploaded(status: int) -> Answer:
+def _upload(status: int) -> Answer:
     if status == httpx2.codes.OK:
         return Answer()
     return Answer(refusal=refused(UNREACHABLE if status >= 500 else f"http_{status}"))
@@ -377,7 +377,7 @@ class SlackSocket:
                     max_size=LARGEST_FRAME,
                     logger=_SILENT,
                 )
-                await self._greeted(peer)
+                await self._wait_for_hello(peer)
         except (OSError, TimeoutError, websockets.WebSocketException) as error:
             raise ServerUnavailable(f"Slack's socket did not open: {type(error).__name__}") from None
         connection = _Connection(peer=peer, ended=asyncio.get_running_loop().create_future())
@@ -387,10 +387,10 @@ class SlackSocket:
         self._tasks.start(self._heartbeat(connection), name="heartbeat")
         return connection
 
-    async def _greeted(self, peer: ClientConnection) -> None:
+    async def _wait_for_hello(self, peer: ClientConnection) -> None:
         greeted = False
         try:
-            frame = _decoded(await peer.recv()) or {}
+            frame = _decode(await peer.recv()) or {}
             greeted = frame.get("type") == "hello"
         finally:
             if not greeted:
@@ -444,7 +444,7 @@ class SlackSocket:
                 connection.ended.set_result(Ending.LOST)
 
     async def _sort(self, connection: _Connection, raw: str | bytes) -> None:
-        frame = _decoded(raw)
+        frame = _decode(raw)
         if frame is None:
             await self._arrived.put((connection, raw.encode() if isinstance(raw, str) else raw))
         elif frame.get("type") == "disconnect":
@@ -478,7 +478,7 @@ SWITCHED_OFF: Final = "Socket Mode is disabled for this app"
 SWITCH_ON: Final = "enable Socket Mode in the app's settings, or set `signing_secret` to receive over HTTP"
 
 
-def _decoded(frame: str | bytes) -> Mapping[str, Any] | None:
+def _decode(frame: str | bytes) -> Mapping[str, Any] | None:
     try:
         document = json.loads(frame)
     except (ValueError, RecursionError):

@@ -430,6 +430,8 @@ def unreachable(why: str) -> ServerUnavailable:
 
 MAX_DATA_BYTES: Final = 64
 """Maximum bytes of data in a button."""
+MAX_BUTTONS: Final = 100
+"""Maximum number of buttons below a message."""
 
 _NUMBER: Final = re.compile(r"-?[0-9]{1,19}")
 _MIME: Final = re.compile(r"[a-z0-9][a-z0-9.+-]{0,60}/[a-z0-9][a-z0-9.+-]{0,80}", re.IGNORECASE)
@@ -460,8 +462,10 @@ def place(chat_id: str, metadata: Metadata | None) -> dict[str, Json]:
 
 
 def keyboard(card: Card) -> dict[str, Json] | None:
-    """Return a card's buttons, one below the other; None if a button's data is empty or too long."""
-    if any(not 0 < len(button.value.encode("utf-8", "replace")) <= MAX_DATA_BYTES for button in card.buttons):
+    """Return a card's buttons, one below the other; None if Telegram cannot show all of them."""
+    if len(card.buttons) > MAX_BUTTONS or any(
+        not 0 < len(button.value.encode("utf-8", "replace")) <= MAX_DATA_BYTES for button in card.buttons
+    ):
         return None
     rows = [
         [{"text": replace_unstorable(button.label), "callback_data": replace_unstorable(button.value)}]
@@ -1327,10 +1331,10 @@ class TelegramAdapter(BasePlatformAdapter):
                 yield piece
 
     async def send_card(self, chat_id: str, card: Card, metadata: Metadata | None = None) -> SendResult:
-        """Ask with buttons below the text."""
+        """Ask with buttons. If Telegram cannot show all of them, the text lists the possible answers."""
         buttons = keyboard(card)
         if buttons is None:
-            return _unusable("the data of a button must have 1 to 64 bytes")
+            return await super().send_card(chat_id, card, metadata)
         fields = {**place(chat_id, metadata), **buttons}
         return await self._say("sendMessage", fields, card.text, metadata=metadata)
 

@@ -104,9 +104,13 @@ class TelegramApi:
             httpx2.ProxyError,
             httpx2.UnsupportedProtocol,
         ) as error:
-            return Answer(kind=SendErrorKind.TRANSIENT, error=f"Telegram cannot be reached: {_said(error)}")
+            return Answer(
+                kind=SendErrorKind.TRANSIENT, error=f"Telegram cannot be reached: {_error_type(error)}"
+            )
         except httpx2.RequestError as error:
-            return Answer(kind=SendErrorKind.UNKNOWN, error=f"Telegram's answer was lost: {_said(error)}")
+            return Answer(
+                kind=SendErrorKind.UNKNOWN, error=f"Telegram's answer was lost: {_error_type(error)}"
+            )
 
     async def download(self, path: str, *, max_bytes: int) -> AsyncGenerator[bytes]:
         """Yield the file at the path that `getFile` has returned.
@@ -128,14 +132,14 @@ class TelegramApi:
                 async for piece in bounded(response.aiter_bytes(), max_bytes, length):
                     yield piece
         except httpx2.RequestError as error:
-            raise unreachable(_said(error)) from None
+            raise unreachable(_error_type(error)) from None
 
     def _timeout(self, more_ms: int) -> httpx2.Timeout:
         silence = self._silence + more_ms / 1_000
         return httpx2.Timeout(silence, connect=min(CONNECT_SECONDS, silence))
 
 
-def _said(error: httpx2.RequestError) -> str:
+def _error_type(error: httpx2.RequestError) -> str:
     """Describe an error by its type only, because its text may contain secrets."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(error).__name__).lower()
 

@@ -447,13 +447,13 @@ async def static_file(request: Request) -> Response:
 
 def chat_page(title: str, base: str, name: str) -> Response:
     """Return the page of a signed-in person."""
-    return HTMLResponse(_filled(_CHAT, title=title, base=base, name=name), headers=_HEADERS)
+    return HTMLResponse(_fill_page(_CHAT, title=title, base=base, name=name), headers=_HEADERS)
 
 
 def sign_in_page(title: str, base: str, refusal: Refused | None = None) -> Response:
     """Return the sign-in form, with the reason if a sign-in was refused."""
     notice = "" if refusal is None else refusal.message
-    page = _filled(_SIGN_IN, title=title, base=base, notice=notice)
+    page = _fill_page(_SIGN_IN, title=title, base=base, notice=notice)
     if refusal is None:
         return HTMLResponse(page, headers=_HEADERS)
     return HTMLResponse(page, status_code=refusal.status, headers={**_HEADERS, **refusal.headers})
@@ -474,7 +474,7 @@ def token_in_form(request: Request, body: bytes) -> str:
     return fields.get("token", [""])[0].strip()
 
 
-def _filled(page: str, **values: str) -> str:
+def _fill_page(page: str, **values: str) -> str:
     """Fill in the fields of a page. Fields inside the inserted values are not replaced."""
     parts = page.split("{{")
     done = [parts[0]]
@@ -546,7 +546,7 @@ class Visitors:
         # All tokens are compared, so that the time reveals nothing about similar tokens.
         texts = [name for name, known_value in self._people.items() if same_secret(token, known_value)]
         if not texts:
-            self._failed(address)
+            self._count_failure(address)
             raise Refused(401, "wrong_token", "Unknown token.")
         payload = f"{self._clock.now() + milliseconds(SESSION_LIFE)}.{secrets.token_urlsafe(16)}"
         return f"{payload}.{self._signature(texts[0], payload)}"
@@ -569,7 +569,7 @@ class Visitors:
         key = hmac.digest(token, f"chat page session of {name}".encode("utf-8", "surrogatepass"), "sha256")
         return hmac.digest(key, payload.encode(), "sha256").hex()
 
-    def _failed(self, address: str) -> None:
+    def _count_failure(self, address: str) -> None:
         self._failures.setdefault(address, deque(maxlen=MAX_FAILURES)).append(self._clock.now())
         self._failures.move_to_end(address)
         while len(self._failures) > _MAX_ADDRESSES:
@@ -978,7 +978,7 @@ class WebAdapter(HttpAdapter):
             "Cache-Control": "private, max-age=3600",
         }
         media_type = file.media_type if way == "inline" else "application/octet-stream"
-        return StreamingResponse(_begun(first, pieces), media_type=media_type, headers=headers)
+        return StreamingResponse(_rejoin_pieces(first, pieces), media_type=media_type, headers=headers)
 
     async def _sent_with(self, name: str, ids: Json) -> tuple[ShownFile, ...]:
         """Return the files that a message refers to.
@@ -1156,13 +1156,13 @@ class WebAdapter(HttpAdapter):
             fields |= {"draft": False, "failed": "error" in told}
             if "dedupe_key" in told:
                 fields |= {"entry_id": _entry_id(told), "replaces": message_id}
-        return await self._changed(chat_id, message_id, fields, read=map(str, told.get("answers", ())))
+        return await self._change_entry(chat_id, message_id, fields, read=map(str, told.get("answers", ())))
 
     async def delete_message(
         self, chat_id: str, message_id: str, metadata: Metadata | None = None
     ) -> SendResult:
         """Remove a message from the page."""
-        return await self._changed(
+        return await self._change_entry(
             chat_id, message_id, {"text": "", "reasoning": "", "gone": True, "draft": False}
         )
 
@@ -1201,7 +1201,7 @@ class WebAdapter(HttpAdapter):
     ) -> SendResult:
         """Update a card to its current state."""
         buttons = tuple((button.label, button.value) for button in card.buttons)
-        return await self._changed(chat_id, message_id, {"text": card.text, "buttons": buttons})
+        return await self._change_entry(chat_id, message_id, {"text": card.text, "buttons": buttons})
 
     async def _note(self, name: str, message_id: str, note: str) -> SendResult:
         """Show a notice in a message that no agent has read yet; "" removes the notice."""
@@ -1228,7 +1228,7 @@ class WebAdapter(HttpAdapter):
         self._said()
         return SendResult.sent(entries[-1].entry_id if is_shown else None)
 
-    async def _changed(
+    async def _change_entry(
         self, name: str, entry_id: str, fields: dict[str, Any], read: Iterable[str] = ()
     ) -> SendResult:
         """Show an entry with changed fields."""
@@ -1255,7 +1255,7 @@ def _attachment(file: ShownFile) -> Attachment:
     return Attachment(kind=kind, ref=file.sha256, mime=file.media_type, name=file.name, size=file.size)
 
 
-async def _begun(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def _rejoin_pieces(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """Yield the first piece of a file, which the caller has read, and then the rest."""
     yield first
     async for piece in rest:

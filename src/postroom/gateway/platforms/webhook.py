@@ -226,7 +226,7 @@ def prompt_of(template: str | None, data: Mapping[str, Json], body: bytes) -> st
         text = data.get("text")
         said = text if isinstance(text, str) else body.decode("utf-8", "replace")
     else:
-        said = _filled(template, data)
+        said = _fill_template(template, data)
     if not said.strip():
         raise Refused(400, "malformed", "the message has no text")
     return said
@@ -249,16 +249,16 @@ def foreign_fields(route: HookRoute, data: Mapping[str, Json], body: bytes) -> d
     """
     if route.prompt is not None:
         names = dict.fromkeys(match[1] for match in _FIELD.finditer(route.prompt))
-        return {name: _shown(_looked_up(data, name))[:MAX_SHOWN_LENGTH] for name in names}
+        return {name: _as_text(_looked_up(data, name))[:MAX_SHOWN_LENGTH] for name in names}
     prompt = prompt_of(None, data, body)
     return {} if route.scheme is Scheme.POSTROOM else {"the whole text": prompt[:MAX_SHOWN_LENGTH]}
 
 
-def _filled(template: str, data: Mapping[str, Json]) -> str:
+def _fill_template(template: str, data: Mapping[str, Json]) -> str:
     parts: list[str] = []
     length = last = 0
     for match in _FIELD.finditer(template):
-        parts += (template[last : match.start()], _shown(_looked_up(data, match[1])))
+        parts += (template[last : match.start()], _as_text(_looked_up(data, match[1])))
         length += len(parts[-1])
         if length > MAX_PROMPT_LENGTH:
             raise Refused(413, "too_large", f"the prompt would exceed {MAX_PROMPT_LENGTH} characters")
@@ -286,7 +286,7 @@ def _looked_up(data: Json, path: str) -> Json | _Absent:
     return data
 
 
-def _shown(value: Json | _Absent) -> str:
+def _as_text(value: Json | _Absent) -> str:
     if value is None or isinstance(value, _Absent):
         return ""
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
@@ -506,7 +506,7 @@ class WebhookAdapter(HttpAdapter):
         self, chat_id: str, content: str, reply_to: str | None = None, metadata: Metadata | None = None
     ) -> SendResult:
         """Post an answer to the route's callback, or keep it until it is fetched."""
-        route, fields = self._route_of(chat_id), metadata or {}
+        route, fields = self._find_route(chat_id), metadata or {}
         if route is None:
             return SendResult.failed(SendErrorKind.NOT_FOUND, "no webhook route has this chat")
         answered = [str(item) for item in fields.get("answers") or (() if reply_to is None else (reply_to,))]
@@ -531,7 +531,7 @@ class WebhookAdapter(HttpAdapter):
             self._said()
         return result
 
-    def _route_of(self, chat_id: str) -> HookRoute | None:
+    def _find_route(self, chat_id: str) -> HookRoute | None:
         return self._routes.get(chat_id.partition("/")[0])
 
     async def _post(self, route: HookRoute, url: str, document: Mapping[str, Any], key: Json) -> SendResult:

@@ -140,12 +140,12 @@ def differing_files(batch: Batch, blobs: Mapping[str, str], repository: ArchiveR
     """
     return [
         path
-        for path, content in _expected(batch, blobs)
+        for path, content in _expected_files(batch, blobs)
         if not _is_same(path, content, blobs.get(path), repository)
     ]
 
 
-def _expected(batch: Batch, blobs: Mapping[str, str]) -> Iterator[tuple[str, bytes]]:
+def _expected_files(batch: Batch, blobs: Mapping[str, str]) -> Iterator[tuple[str, bytes]]:
     yield from ((path, content) for path, content in batch.files.items() if not path.startswith("threads/"))
     for message, content in batch.recalled:
         folder = f"{layout.message_folder(message.created_at)}/{message.id}-"
@@ -164,7 +164,7 @@ def _is_same(path: str, content: bytes, blob: str | None, repository: ArchiveRep
 
 def _tell_the_same(path: str, content: bytes, found: bytes) -> bool:
     try:
-        ours, theirs = _told(path, content), _told(path, found)
+        ours, theirs = _profile_fields(path, content), _profile_fields(path, found)
     except ValueError:
         return False
     if path.startswith("reservations/") and theirs.get("expires_at", "") <= ours["expires_at"]:
@@ -172,7 +172,7 @@ def _tell_the_same(path: str, content: bytes, found: bytes) -> bool:
     return all(theirs[name] == value for name, value in ours.items() if name in theirs)
 
 
-def _told(path: str, content: bytes) -> dict[str, Any]:
+def _profile_fields(path: str, content: bytes) -> dict[str, Any]:
     if not path.endswith(".md"):
         return dict(json.loads(content))
     head, body = layout.read_message_file(content)

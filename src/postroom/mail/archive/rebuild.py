@@ -116,7 +116,7 @@ def projects_made(root: Path, slugs: Sequence[str], *, author: tuple[str, str]) 
     made = {}
     for slug, repository in _repositories(root, author).items():
         if slug in slugs and (data := repository.read(layout.PROJECT_FILE)) is not None:
-            made[slug] = layout.instant_of(_parsed(slug, layout.PROJECT_FILE, data).get("created_at"))
+            made[slug] = layout.instant_of(_parse(slug, layout.PROJECT_FILE, data).get("created_at"))
     return {slug: at for slug, at in made.items() if at is not None}
 
 
@@ -131,7 +131,7 @@ def _read_project(found: _Found, slug: str, repository: ArchiveRepository) -> No
     head = repository.read(layout.PROJECT_FILE)
     if head is None:
         return
-    project = _parsed(slug, layout.PROJECT_FILE, head)
+    project = _parse(slug, layout.PROJECT_FILE, head)
     if "merged_into" in project:
         found.moved.append(project)
         return
@@ -148,10 +148,10 @@ def _read_project(found: _Found, slug: str, repository: ArchiveRepository) -> No
         },
     )
     for path, content in repository.walk("agents/"):
-        _read_agent(found, project, _parsed(slug, path, content))
+        _read_agent(found, project, _parse(slug, path, content))
     for path, content in repository.walk("reservations/"):
-        _read_reservation(found, project, _parsed(slug, path, content))
-    for path, content in _told(slug, repository):
+        _read_reservation(found, project, _parse(slug, path, content))
+    for path, content in _message_files(slug, repository):
         if layout.message_id_of(path) is not None:
             _read_message(found, project, f"{slug}:{path}", content)
     for path, content in repository.walk("attachments/"):
@@ -163,7 +163,7 @@ def _read_project(found: _Found, slug: str, repository: ArchiveRepository) -> No
             found.add("blobs", {"sha256": sha256, "content": content})
 
 
-def _told(slug: str, repository: ArchiveRepository) -> Iterator[tuple[str, bytes]]:
+def _message_files(slug: str, repository: ArchiveRepository) -> Iterator[tuple[str, bytes]]:
     """Yield the message files, and report the progress at intervals."""
     total = len(repository.paths("messages/"))
     for done, value in enumerate(repository.walk("messages/")):
@@ -172,7 +172,7 @@ def _told(slug: str, repository: ArchiveRepository) -> Iterator[tuple[str, bytes
         yield value
 
 
-def _parsed(slug: str, path: str, content: bytes) -> Row:
+def _parse(slug: str, path: str, content: bytes) -> Row:
     try:
         value = json.loads(content)
     except ValueError as error:

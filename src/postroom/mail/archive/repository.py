@@ -315,7 +315,7 @@ def file_changes(files: Mapping[str, bytes]) -> bytes:
                 raise InvalidPath(f"{folder!r} is both a file and the folder of {path!r}", value=path)
     parts: list[bytes] = []
     for path, content in files.items():
-        parts += [b"M 100644 inline ", _quoted(path), b"\n", _data(content)]
+        parts += [b"M 100644 inline ", _quote_path(path), b"\n", _data(content)]
     return b"".join(parts)
 
 
@@ -325,7 +325,7 @@ def file_removals(paths: Sequence[str]) -> bytes:
     Raises:
         InvalidPath: A path is not safe.
     """
-    return b"".join(b"D %b\n" % _quoted(checked_path(path)) for path in paths)
+    return b"".join(b"D %b\n" % _quote_path(checked_path(path)) for path in paths)
 
 
 def commit_stream(
@@ -347,7 +347,7 @@ def _data(content: bytes) -> bytes:
     return b"data %d\n%b\n" % (len(content), content)
 
 
-def _quoted(path: str) -> bytes:
+def _quote_path(path: str) -> bytes:
     escaped = _ESCAPED.sub(lambda found: b"\\%03o" % found[0][0], path.encode())
     return b'"%b"' % escaped
 

@@ -174,6 +174,8 @@ def _question(
     context: WriteContext, asked: AskPerson, home: Project, agent: Agent, run_id: str
 ) -> AskedQuestion:
     """Return the question that a call asks, with no id yet."""
+    if not asked.question.strip():
+        raise InvalidArgument("the question has no text", value=asked.question[:80], remedy="write it")
     kind = asked_for(
         choices=asked.choices,
         wants_text=asked.text,

@@ -6,16 +6,22 @@ The message and the cursor are stored together, so each entry leads to one messa
 and with several servers. If a subscription does not match an entry, only this process remembers that it has
 read the entry. The stored cursor follows at least every `MAX_EVENTS_READ` entries, so a new process reads few
 of them again.
+
+Git reports no merges. For subscriptions to merged branches, each round therefore compares the main branch of
+the project's repository with its commit in the log, and logs the difference. Their cursors stay at the newest
+such entry, so that a new process finds it.
 """
 
+import asyncio
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from postroom.contracts.errors import PostroomError
 from postroom.contracts.mail import ProjectEvent
-from postroom.contracts.subscriptions import Subscription
+from postroom.contracts.subscriptions import SUBSCRIPTION_THREAD, Subscription
 from postroom.log import get_logger
+from postroom.mail.branches import MainBranch, merged_since, read_main_branch
 from postroom.mail.context import Caller
 from postroom.mail.sending import Addressee, NewMessage, post
 from postroom.mail.subscriptions import KINDS_OF, message_about, news_for
@@ -39,6 +45,8 @@ class SubscriptionRounds:
         self._waker = waker
         self._seen: dict[int, int] = {}
         """By subscription, the newest entry that this process has considered."""
+        self._main: dict[int, MainBranch] = {}
+        """By project, its main branch as this process last saw it."""
 
     async def round(self) -> int:
         """Consider the new entries for each subscription; return how many messages were sent.
@@ -48,13 +56,16 @@ class SubscriptionRounds:
         Raises:
             StoreError: The store could not be reached.
         """
-        sent, after, known = 0, 0, dict[int, int]()
+        sent, after, known, watched = 0, 0, dict[int, int](), set[int]()
         sensitive = self._mail.rules.case_sensitive_paths
         while page := await self._mail.store.read(
             lambda tx, after=after: tx.subscriptions(after=after, limit=_PAGE)  # type: ignore[misc]
         ):
             after = page[-1][0].id
             for one, newest in page:
+                if one.kind == "branch_merged" and one.project_id not in watched:
+                    watched.add(one.project_id)
+                    await self._look_at_branches(one.project_id)
                 seen = max(one.cursor, self._seen.get(one.id, 0))
                 known[one.id] = newest
                 look = partial(_has_news, one=one, seen=seen, newest=newest, sensitive=sensitive)
@@ -66,7 +77,33 @@ class SubscriptionRounds:
                 except PostroomError as error:  # a failure must not delay the other subscriptions
                     _LOG.warning("subscription.put_off", subscription=one.id, reason=error.describe())
         self._seen = known
+        self._main = {number: seen for number, seen in self._main.items() if number in watched}
         return sent
+
+    async def _look_at_branches(self, project_id: int) -> None:
+        """Log which branches were merged into the project's main branch since the commit in the log.
+
+        If the log has no commit yet, log the present one. If the folder has no repository now, do nothing.
+        """
+        project = await self._mail.store.read(lambda tx: tx.project_by_id(project_id))
+        main = None if project is None else await asyncio.to_thread(read_main_branch, project.human_key)
+        if project is None or main is None or self._main.get(project_id) == main:
+            return
+        logged = await self._mail.store.read(lambda tx: _logged_main(tx, project_id))
+        before, merged = self._main.get(project_id) if logged is None else logged[1], list[str]()
+        if before is not None and before.name == main.name:
+            merged = await asyncio.to_thread(merged_since, project.human_key, main, before.commit)
+
+        def change(tx: MailWrites) -> bool:
+            tx.lock_projects({project_id})
+            if _logged_main(tx, project_id) != logged:
+                return False  # another server has logged it
+            if logged is None or logged[1] != main:
+                tx.note_branches(project_id, merged, into=main.name, commit=main.commit, now=tx.now())
+            return True
+
+        if await self._mail.store.write(change):
+            self._main[project_id] = main
 
     async def _sent(self, one: Subscription, newest: int) -> bool:
         """Send the message about the entries up to `newest`; return False if another server sent it first."""
@@ -87,7 +124,8 @@ class SubscriptionRounds:
             if sentences and now.is_once:
                 tx.drop_subscription(one.id)
             else:
-                tx.move_cursor(one.id, events[-1].seq if len(events) == MAX_EVENTS_READ else newest)
+                is_last = len(events) < MAX_EVENTS_READ and one.kind != "branch_merged"
+                tx.move_cursor(one.id, newest if is_last else events[-1].seq)
             if not sentences:
                 return False
             subject, text = message_about(now, sentences)
@@ -98,7 +136,7 @@ class SubscriptionRounds:
                 addressees=[Addressee(project=project, agent=agent, kind="to")],
                 subject=subject[: context.rules.max_subject_chars],
                 body_md=text,
-                thread_id=f"subscription-{one.id}-{one.created_at}",  # SQLite uses ids again
+                thread_id=f"{SUBSCRIPTION_THREAD}{one.id}-{one.created_at}",  # ids were used again
             )
             post(context, message, bad=[], skipped=[])
             return True
@@ -109,7 +147,7 @@ class SubscriptionRounds:
 
 def _has_news(tx: MailReads, *, one: Subscription, seen: int, newest: int, sensitive: bool) -> bool:
     """Return whether a subscription needs a message, or its cursor needs to be moved."""
-    if newest - one.cursor > MAX_EVENTS_READ or newest < one.cursor:
+    if one.kind != "branch_merged" and (newest - one.cursor > MAX_EVENTS_READ or newest < one.cursor):
         return True
     project, events = tx.project_by_id(one.project_id), _events_after(tx, one, seen, newest)
     return project is None or bool(events and news_for(tx, project, one, events, case_sensitive=sensitive))
@@ -119,3 +157,15 @@ def _events_after(tx: MailReads, one: Subscription, after: int, newest: int) -> 
     """Return at most `MAX_EVENTS_READ` entries of the subscription's kinds, after `after` up to `newest`."""
     found = tx.project_events(one.project_id, after=after, limit=MAX_EVENTS_READ, kinds=KINDS_OF[one.kind])
     return [entry for entry in found if entry.seq <= newest]
+
+
+def _logged_main(tx: MailReads, project_id: int) -> tuple[int, MainBranch] | None:
+    """Return the newest entry about the main branch, and the branch; None if no subscription has seen one."""
+    cursors = [one.cursor for one in tx.subscriptions_in(project_id, "branch_merged")]
+    after, found = max(0, min(cursors, default=0) - 1), None
+    while page := tx.project_events(project_id, after=after, limit=MAX_EVENTS_READ, kinds=["branch.moved"]):
+        found, after = page[-1], page[-1].seq
+    if found is None:
+        return None
+    detail = found.happening.detail
+    return found.seq, MainBranch(name=str(detail["into"]), commit=str(detail["commit"]))

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Final
 from postroom.contracts.clock import milliseconds
 from postroom.contracts.errors import PostroomError
 from postroom.contracts.mail import Agent, Project
-from postroom.contracts.tasks import AGENT, ANYBODY, Task
+from postroom.contracts.records import replace
+from postroom.contracts.tasks import AGENT, ANYBODY, Task, place_in_message
 from postroom.log import get_logger
 from postroom.mail.context import Caller, WriteContext
 from postroom.mail.projects import PEOPLE_KEY
-from postroom.mail.sending import Addressee, NewMessage, post, refusals
-from postroom.mail.tasks import end_leases, next_ready, place_in_message, take
+from postroom.mail.sending import Addressee, NewMessage, refusals, store_message, wake_readers
+from postroom.mail.tasks import end_leases, next_ready, take
+from postroom.mail.waking.prompts import claim_told, task_told
 from postroom.mail.waking.subscription_rounds import SubscriptionRounds
 from postroom.mail.waking.waker import AFTER_FAILURE, POLL, OpenChange, Waker
 from postroom.stores.changes import TASKS
@@ -109,33 +111,20 @@ def _sent(context: WriteContext, project: Project, agent: Agent, task: Task) -> 
     tx = context.tx
     author = tx.agents_by_id([task.author_id])[task.author_id]
     home = tx.project_by_id(author.project_id) or project
-    reader = Addressee(project=project, agent=agent, kind="to")
-    if refusals(context, home, author, [reader], reach=tx.reach(author.id, [agent.id])):
+    reader, reach = Addressee(project=project, agent=agent, kind="to"), tx.reach(author.id, [agent.id])
+    if refusals(context, home, author, [reader], reach=reach):
         return False
+    told = (task_told(task), claim_told(replace(task, epoch=task.epoch + 1)))
     message = NewMessage(
         project=home,
         sender=author,
         addressees=[reader],
         subject=f"Task {task.id}: {task.title}"[: context.rules.max_subject_chars],
-        body_md=_text(task),
+        body_md="\n\n".join(filter(None, told)),
         thread_id=task.thread_id,
     )
-    sent = post(context, message, bad=[], skipped=[])
-    message_id = int(sent["deliveries"][0]["payload"]["id"])
+    stored, woken = store_message(context, message, reach)
     lease_ms = milliseconds(min(context.rules.default_reservation_ttl, context.rules.max_reservation_ttl))
-    take(context, project, agent, task, lease_ms=lease_ms, place=place_in_message(message_id))
+    take(context, project, agent, task, lease_ms=lease_ms, place=place_in_message(stored.id))
+    wake_readers(context, message, stored, woken)  # after the claim, which makes the message an order
     return True
-
-
-def _text(task: Task) -> str:
-    """Return the text of the message that gives a task to an agent; it also says how to finish the task."""
-    parts = [task.text.strip()] if task.text.strip() else []
-    if task.paths:
-        parts.append(f"Files, reserved for you: {', '.join(f'`{path}`' for path in task.paths)}")
-    if task.acceptance:
-        parts.append(f"Accepted by: `{task.acceptance}`")
-    parts.append(
-        f"You hold task {task.id} with epoch {task.epoch + 1}. Finish it with done_task. If you cannot, give "
-        "the reason with update_task (state `blocked`)."
-    )
-    return "\n\n".join(parts)

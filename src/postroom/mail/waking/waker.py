@@ -24,6 +24,7 @@ from postroom.contracts.messages import Boundary, DeliveryMode
 from postroom.contracts.messages import Message as RunMessage
 from postroom.contracts.people import ChatAddress
 from postroom.contracts.runs import RunRecord
+from postroom.contracts.tasks import TASK_THREAD, place_in_message
 from postroom.contracts.tools import ToolCallResume
 from postroom.contracts.waking import Accept, ThreadsNeeded
 from postroom.dispatch.mailbox import Mailbox
@@ -36,6 +37,7 @@ from postroom.mail.waking.prompts import (
     agent_of,
     agent_thread,
     as_answered,
+    as_order,
     as_prompt,
     as_said,
     lane_of,
@@ -152,7 +154,17 @@ class OpenChange:
                         answers_given = given_by_reply(self.tx.mail, asking, message, self.tx.now())
                     except (NotPermitted, InvalidArgument):
                         asking = None  # the message waits, and its sender is told why
-                text = as_prompt(message, origin, reader=one[1].name, nonce=self.tx.new_id()[:_NONCE])
+                orders = (
+                    self.tx.mail.tasks_claimed_in(place_in_message(message.id))
+                    if message.thread_id.startswith(TASK_THREAD)
+                    else ()
+                )
+                reader, nonce = one[1].name, self.tx.new_id()[:_NONCE]
+                text = (
+                    as_order(orders[0], message, origin, reader=reader, nonce=nonce)
+                    if orders
+                    else as_prompt(message, origin, reader=reader, nonce=nonce)
+                )
                 mode = DeliveryMode(
                     boundary=Boundary.NEXT_STEP,
                     group=message.thread_id,

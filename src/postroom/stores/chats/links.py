@@ -37,7 +37,7 @@ class ChatLinks:
         def change(tx: Transaction) -> None:
             tx.lock(_LOCK)
             at = tx.now() if now is None else now
-            chat = _known(tx, address)
+            chat = _find_or_create(tx, address)
             tx.chats.put_linked_chat(replace(chat, code_hash=code_hash, code_until=at + rules.code_ms))
 
         await self._store.write(change, key=_LOCK)
@@ -62,7 +62,7 @@ class ChatLinks:
         def change(tx: Transaction) -> tuple[LinkOutcome, LinkedChat | None]:
             tx.lock(_LOCK)
             at = tx.now() if now is None else now
-            chat, giver = _known(tx, address), tx.chats.linked_chat_with_code(code_hash, at)
+            chat, giver = _find_or_create(tx, address), tx.chats.linked_chat_with_code(code_hash, at)
             outcome = _outcome(chat, giver, at)
             if outcome is LinkOutcome.UNKNOWN:
                 tx.chats.put_linked_chat(_wrong(chat, rules, at))
@@ -80,7 +80,7 @@ class ChatLinks:
 
         def change(tx: Transaction) -> bool:
             tx.lock(_LOCK)
-            chat = _known(tx, address)
+            chat = _find_or_create(tx, address)
             if chat.person is not None and chat.shares is not shares:
                 tx.chats.put_linked_chat(replace(chat, shares=shares))
             return chat.person is not None
@@ -92,7 +92,7 @@ class ChatLinks:
 
         def change(tx: Transaction) -> LinkedChat | None:
             tx.lock(_LOCK)
-            chat = _known(tx, address)
+            chat = _find_or_create(tx, address)
             if chat.person is None:
                 return None
             tx.chats.put_linked_chat(replace(chat, person=None, code_hash=None))  # the lock remains
@@ -105,7 +105,7 @@ class ChatLinks:
         return tuple(await self._store.read(lambda tx: tx.chats.linked_chats_of(person)))
 
 
-def _known(tx: Transaction, address: ChatAddress) -> LinkedChat:
+def _find_or_create(tx: Transaction, address: ChatAddress) -> LinkedChat:
     fresh = LinkedChat(platform=address.platform, chat_id=address.chat_id)
     return tx.chats.linked_chat(address) or fresh
 

@@ -70,7 +70,7 @@ class ChatPeople:
         def change(tx: Transaction) -> PairingRequest:
             _lock(tx, platform)
             at = _at(tx, now)
-            _refuse_locked(tx, platform, at)
+            _count_wrong_codes(tx, platform, at)
             _refuse_too_soon(tx.chats.request_of(platform, user_id), rules, at)
             waiting = tx.chats.requests(platform=platform, now=at, limit=rules.most_open + 1)
             if (
@@ -111,7 +111,7 @@ class ChatPeople:
         def change(tx: Transaction) -> Person | None:
             _lock(tx, platform)
             at = _at(tx, now)
-            failures = _refuse_locked(tx, platform, at)
+            failures = _count_wrong_codes(tx, platform, at)
             pairing_request = tx.chats.request_with_code(platform, code_hash, at)
             if pairing_request is None:
                 if failures + 1 >= rules.most_wrong:
@@ -164,7 +164,7 @@ def _refuse_too_soon(former: PairingRequest | None, rules: PairingRules, now: in
         )
 
 
-def _refuse_locked(tx: Transaction, platform: str, now: int) -> int:
+def _count_wrong_codes(tx: Transaction, platform: str, now: int) -> int:
     """Return the number of wrong codes on the platform since the last correct one.
 
     Raises:

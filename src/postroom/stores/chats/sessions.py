@@ -74,7 +74,7 @@ class ChatSessions:
             InvalidRecord: The session key or the thread id is blank.
             DuplicateRecord: The thread belongs to another session.
         """
-        checked = _checked(session)
+        checked = _check_session(session)
 
         def change(tx: Transaction) -> ChatSession:
             _lock(tx, checked)
@@ -84,7 +84,7 @@ class ChatSessions:
             made = replace(
                 checked, created_at=at, updated_at=at, active_at=checked.active_at or at, revision=1
             )
-            return _stored(tx, made)
+            return _store_session(tx, made)
 
         return await self._store.write(change, key=session.session_key)
 
@@ -100,7 +100,7 @@ class ChatSessions:
             DuplicateRecord: Another thread of this session has the title, or the thread belongs to another
                 session.
         """
-        checked = _checked(session)
+        checked = _check_session(session)
 
         def change(tx: Transaction) -> ChatSession:
             _lock(tx, checked)
@@ -117,7 +117,7 @@ class ChatSessions:
             changed = replace(
                 checked, created_at=stored.created_at, updated_at=at, revision=checked.revision + 1
             )
-            return _stored(tx, changed)
+            return _store_session(tx, changed)
 
         return await self._store.write(change, key=session.session_key)
 
@@ -163,7 +163,7 @@ class ChatSessions:
         return tuple(await self._store.read(lambda tx: tx.chats.sessions(after=after, limit=page(limit))))
 
 
-def _checked(session: ChatSession) -> ChatSession:
+def _check_session(session: ChatSession) -> ChatSession:
     """Check that a session can be stored, and return a copy of it.
 
     Later changes to the caller's fields do not affect the copy.
@@ -177,7 +177,7 @@ def _lock(tx: Transaction, session: ChatSession) -> None:
     tx.lock(*session_locks(session.session_key, session.thread_id))
 
 
-def _stored(tx: Transaction, session: ChatSession) -> ChatSession:
+def _store_session(tx: Transaction, session: ChatSession) -> ChatSession:
     """Store a session, and its current thread with its title."""
     bound = tx.chats.thread(session.thread_id)
     if bound is not None and bound.session_key != session.session_key:

@@ -280,6 +280,10 @@ class EventRecorder:
         happening = Happening(kind="file.changed", at=now, agent_id=agent_id, detail={"path": path})
         self._record([project_id], happening)
 
+    def of_branch(self, kind: EventKind, project_id: int, detail: Detail, now: int) -> None:
+        """Record an event about a branch of the project's repository; it has no agent."""
+        self._record([project_id], Happening(kind=kind, at=now, detail=detail))
+
     def of_note(self, kind: EventKind, note: Note, agent_id: int, now: int) -> None:
         """Record that an agent added or ended a note."""
         happening = Happening(kind=kind, at=now, agent_id=agent_id, detail={"note_id": note.id})
@@ -1005,6 +1009,10 @@ class TaskReads:
         """Return one task."""
         return next(iter(self._tasks("tasks.task", id=task_id)), None)
 
+    def tasks_by_id(self, task_ids: Sequence[int]) -> dict[int, Task]:
+        """Return those of these tasks that exist, keyed by id."""
+        return {one.id: one for one in self._tasks("tasks.some", ids=task_ids)} if task_ids else {}
+
     def ready_tasks(
         self, project_id: int, assignees: Iterable[str], *, after: tuple[int, int], limit: int
     ) -> list[Task]:
@@ -1200,6 +1208,11 @@ class NoteReads:
         row = self._tx.one("notes.note", {"id": note_id})
         return None if row is None else _note(row)
 
+    def notes_by_id(self, note_ids: Sequence[int]) -> dict[int, Note]:
+        """Return those of these notes that exist, keyed by id."""
+        rows = self._tx.all("notes.some", {"ids": note_ids}) if note_ids else ()
+        return {one.id: one for one in map(_note, rows)}
+
     def active_notes(self, project_id: int, *, now: int) -> list[Note]:
         """Return the active notes of a project, newest first."""
         values = {"project_id": project_id, "now": now, "limit": MAX_ACTIVE}
@@ -1292,9 +1305,10 @@ class SubscriptionWrites(SubscriptionReads):
     _tell: Callable[..., None]
 
     def insert_subscription(self, subscription: Subscription) -> Subscription:
-        """Store a new subscription; return it with its id."""
+        """Store a new subscription; return it with its id, which no other subscription has had."""
         values = msgspec.structs.asdict(subscription)
         [[number]] = self._tx.all("subscriptions.insert_subscription", values)
+        self._tell(TASKS)
         return msgspec.structs.replace(subscription, id=number)
 
     def move_cursor(self, subscription_id: int, cursor: int) -> None:
@@ -1304,10 +1318,21 @@ class SubscriptionWrites(SubscriptionReads):
     def drop_subscription(self, subscription_id: int) -> None:
         """Delete a subscription."""
         self._tx.run("subscriptions.drop_subscription", {"id": subscription_id})
+        self._tx.run("subscriptions.clear_dropped")
 
     def note_idle(self, agent_id: int, now: int) -> None:
         """Record that the turn of an agent's client has ended."""
         self._events.of_agent("agent.idle", agent_id, now)
+        self._tell(TASKS)
+
+    def note_branches(
+        self, project_id: int, merged: Sequence[str], *, into: str, commit: str, now: int
+    ) -> None:
+        """Record the present commit of a project's main branch, and the branches merged into it."""
+        detail: Detail = {"into": into, "commit": commit}
+        for name in merged:
+            self._events.of_branch("branch.merged", project_id, {"branch": name, **detail}, now)
+        self._events.of_branch("branch.moved", project_id, detail, now)
         self._tell(TASKS)
 
     def note_changed_file(self, project_id: int, agent_id: int, path: str, now: int) -> None:
@@ -1782,13 +1807,13 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         """Return the record of how hooks held up the agent's turns or added lines to them."""
         return self._one(Nudges, "mail.nudges", agent_id=agent_id) or Nudges()
 
-    def file_views(self, files: Sequence[str]) -> list[FileView]:
-        """Return the views of these files by all agents."""
-        return self._all(FileView, "mail.file_views", files=files)
+    def file_views(self, files: Sequence[str], *, viewer_id: int) -> list[FileView]:
+        """Return a session's views of these files, and those of all sessions that have written them."""
+        return self._all(FileView, "mail.file_views", files=files, viewer_id=viewer_id)
 
-    def due_file_views(self, agent_id: int, *, limit: int) -> list[FileView]:
-        """Return an agent's views of changed files for which a notice is due."""
-        return self._all(FileView, "mail.due_file_views", agent_id=agent_id, limit=limit)
+    def due_file_views(self, viewer_id: int, *, limit: int) -> list[FileView]:
+        """Return a session's views of changed files for which a notice is due."""
+        return self._all(FileView, "mail.due_file_views", viewer_id=viewer_id, limit=limit)
 
     def reservation(self, reservation_id: int) -> Reservation | None:
         """Return one reservation, active or not."""
@@ -2191,17 +2216,20 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
         self._tx.run("mail.set_nudges", values)
 
     def put_file_view(self, view: FileView) -> None:
-        """Store an agent's view of a file; this replaces the earlier view."""
+        """Store a session's view of a file; this replaces the earlier view."""
         self._tx.run("mail.put_file_view", {one.name: getattr(view, one.name) for one in fields(FileView)})
 
-    def note_file_change(self, file: str, blob: str, *, agent_id: int, now: int) -> None:
-        """Record, for all other agents that have read a file, that this agent wrote a new version of it."""
-        values = {"file": file, "blob": blob, "agent_id": agent_id, "now": now}
+    def note_file_change(self, file: str, blob: str, *, viewer_id: int, now: int, since: int) -> None:
+        """Record that this session wrote a new version of a file.
+
+        The record is made for all other sessions that have read the file and used it after the time `since`.
+        """
+        values = {"file": file, "blob": blob, "viewer_id": viewer_id, "now": now, "since": since}
         self._tx.run("mail.note_file_change", values)
 
-    def mark_file_views_told(self, agent_id: int) -> None:
-        """Record that an agent was told of every change for which a notice was due."""
-        self._tx.run("mail.mark_file_views_told", {"agent_id": agent_id})
+    def mark_file_views_told(self, viewer_id: int) -> None:
+        """Record that a session was told of every change for which a notice was due."""
+        self._tx.run("mail.mark_file_views_told", {"viewer_id": viewer_id})
 
     def purge_file_views(self, before: int, *, limit: int) -> int:
         """Delete views that were last reported before a time, oldest first; return their number."""

@@ -92,7 +92,7 @@ def folded(text: str) -> Sequence[str]:
     """Return the normalized words of a text in order."""
     if text.isascii():
         return _ASCII_WORD.findall(text.lower())
-    coded = _coded(text)
+    coded = _encode_words(text)
     return coded.translate({ord(character): _piece(character) for character in set(coded)}).split()
 
 
@@ -117,7 +117,7 @@ def indexed_text(text: str) -> str:
     return text if text.isascii() else " ".join(folded(text))
 
 
-def _coded(text: str) -> str:
+def _encode_words(text: str) -> str:
     """Replace the parts of a text in scripts without spaces by encoded words, up to the index limit."""
     left = MAX_UNSPACED
 
@@ -262,23 +262,23 @@ def fts5(query: Query, *, depth: int = 0) -> str:
         case Not(left=left, right=right):
             return f"({fts5(left, depth=depth + 1)} NOT {fts5(right, depth=depth + 1)})"
         case All(parts=parts):
-            return _joined(" AND ", parts, depth)
+            return _join_parts(" AND ", parts, depth)
         case AnyOf(parts=parts):
-            return _joined(" OR ", parts, depth)
+            return _join_parts(" OR ", parts, depth)
 
 
-def _joined(operator: str, parts: tuple[Query, ...], depth: int) -> str:
+def _join_parts(operator: str, parts: tuple[Query, ...], depth: int) -> str:
     return "(" + (operator.join(fts5(part, depth=depth + 1) for part in parts) or _NOTHING) + ")"
 
 
 def _side_by_side(text: str, *, prefix: bool) -> str:
     if text.isascii():
-        return _quoted(text) + (" *" if prefix else "")
+        return _quote(text) + (" *" if prefix else "")
     texts, is_beginning = asked_words(text)
-    return _quoted(" ".join(texts)) + (" *" if texts and (prefix or is_beginning) else "")
+    return _quote(" ".join(texts)) + (" *" if texts and (prefix or is_beginning) else "")
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     # FTS5 reads the expression up to the first NUL; in a text, a NUL only separates words.
     return '"' + text.replace('"', '""').replace("\0", " ") + '"'
 

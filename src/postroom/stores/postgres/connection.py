@@ -82,17 +82,17 @@ def decoder(oid: int) -> Callable[[bytes], Any]:
 
 def array(several: Iterable[bytes | None]) -> bytes:
     """Return an array of encoded values."""
-    return b"{%s}" % b",".join([b"NULL" if data is None else _quoted(data) for data in several])
+    return b"{%s}" % b",".join([b"NULL" if data is None else _quote(data) for data in several])
 
 
 def _element(value: object) -> bytes:
     text = encoded(value)
     if text is None:
         return b"NULL"
-    return _quoted(text) if isinstance(value, str) else text
+    return _quote(text) if isinstance(value, str) else text
 
 
-def _quoted(text: bytes) -> bytes:
+def _quote(text: bytes) -> bytes:
     return b'"%s"' % text.replace(b"\\", b"\\\\").replace(b'"', b'\\"')
 
 
@@ -136,8 +136,8 @@ def together(statement: Statement, types: tuple[int, ...]) -> Statement | None:
     if not types or not _TYPES.keys() >= set(types):
         return None
     # OFFSET 0 keeps the query separate, so that it is planned like the original statement.
-    looked = f"SELECT * FROM ({_from_given(statement, types)}) AS one OFFSET 0"  # noqa: S608 - our own texts
-    text = f"SELECT found.*, given.place FROM {_given(types)} CROSS JOIN LATERAL ({looked}) AS found"  # noqa: S608
+    looked = f"SELECT * FROM ({_use_given_columns(statement, types)}) AS one OFFSET 0"  # noqa: S608 - our own texts
+    text = f"SELECT found.*, given.place FROM {_given_table(types)} CROSS JOIN LATERAL ({looked}) AS found"  # noqa: S608
     return replace(statement, name=f"{statement.name}+", text=text)
 
 
@@ -150,21 +150,21 @@ def written_together(statement: Statement, types: tuple[int, ...]) -> Statement 
     """
     if not types or not _TYPES.keys() >= set(types):
         return None
-    given_text = f"FROM {_given(types)}"
-    text = _from_given(statement, types)
+    given_text = f"FROM {_given_table(types)}"
+    text = _use_given_columns(statement, types)
     if text.startswith("INSERT"):
-        text = _VALUES.sub(lambda match: f"SELECT {_named(match[1])} {given_text}", text)
+        text = _VALUES.sub(lambda match: f"SELECT {_name_columns(match[1])} {given_text}", text)
     else:
         text = _WHERE.sub(f" {given_text} WHERE ", text)
     return replace(statement, name=f"{statement.name}+", text=text)
 
 
-def _named(values: str) -> str:
+def _name_columns(values: str) -> str:
     """Return the values, each with the column name as alias that VALUES would assign to it."""
     return ", ".join(f"{value} AS column{place}" for place, value in enumerate(values.split(","), start=1))
 
 
-def _given(types: tuple[int, ...]) -> str:
+def _given_table(types: tuple[int, ...]) -> str:
     places = range(1, len(types) + 1)
     arrays = ", ".join(f"${place}::{_type(types[place - 1])}[]" for place in places)
     names = ", ".join(f"p{place}" for place in places)
@@ -181,7 +181,7 @@ def _type(number: int) -> str:
     return "text" if _TYPES[number].endswith("[]") else _TYPES[number]
 
 
-def _from_given(statement: Statement, types: tuple[int, ...]) -> str:
+def _use_given_columns(statement: Statement, types: tuple[int, ...]) -> str:
     """Return the text in which the given columns replace the parameters."""
     return _PLACE.sub(lambda match: _use(int(match[1]), _TYPES[types[int(match[1]) - 1]]), statement.text)
 
@@ -336,7 +336,7 @@ class Connection:
         self.has_written = False
         """Whether anything except queries was sent since the writer last set it to False."""
         try:
-            self._pg = _connected(address)
+            self._pg = _connect(address)
             _refuse_old(self._pg.server_version)
             self._selector.register(self._pg.socket, selectors.EVENT_READ)
             self._pg.nonblocking = 1
@@ -452,7 +452,7 @@ class Connection:
                 self._expected += _Preparing(statement.name), _Described(statement.name)
             self._pg.send_query_prepared(name, bound or None)
         except _FAILURES as error:
-            raise _lost(error) from error
+            raise _connection_lost_error(error) from error
         self._expected.append(answer)
         return answer
 
@@ -661,14 +661,14 @@ class Connection:
         try:
             return step()
         except _FAILURES as error:
-            raise _lost(error) from error
+            raise _connection_lost_error(error) from error
 
 
-def _lost(error: Exception) -> ConnectionLost:
+def _connection_lost_error(error: Exception) -> ConnectionLost:
     return ConnectionLost(str(error).strip() or type(error).__name__)
 
 
-def _connected(address: Address) -> pq.abc.PGconn:
+def _connect(address: Address) -> pq.abc.PGconn:
     try:
         known_values = conninfo.conninfo_to_dict(address.dsn, fallback_application_name="postroom")
         # A shorter time that is set for libpq applies. Without one, libpq reports a longer time.
@@ -681,7 +681,7 @@ def _connected(address: Address) -> pq.abc.PGconn:
     failure: PostroomError = unreachable("no host is given")
     for attempt in attempts:
         try:
-            return _attempted(conninfo.make_conninfo("", **attempt), min(own, address.connect_within))
+            return _connect_to_host(conninfo.make_conninfo("", **attempt), min(own, address.connect_within))
         except StoreUnavailable as error:
             failure = error
         except ConfigError as error:
@@ -689,7 +689,7 @@ def _connected(address: Address) -> pq.abc.PGconn:
     raise failure
 
 
-def _attempted(host: str, within: timedelta) -> pq.abc.PGconn:
+def _connect_to_host(host: str, within: timedelta) -> pq.abc.PGconn:
     """Connect to one host; other threads can run while this thread waits."""
     pg = pq.PGconn.connect_start(host.encode())
     until = time.monotonic() + within.total_seconds()

@@ -98,7 +98,7 @@ class Readers:
                 connection = self._own.connection = Connection(self._address)
                 self._connections.add(connection)
             try:
-                return self._looked(connection, look)
+                return self._look(connection, look)
             except ConnectionLost as error:
                 self._own.connection = None
                 self._connections.discard(connection)
@@ -107,7 +107,7 @@ class Readers:
                 failure.__cause__ = error
         raise failure
 
-    def _looked(self, connection: Connection, look: Callable[[PostgresTransaction], T]) -> T:
+    def _look(self, connection: Connection, look: Callable[[PostgresTransaction], T]) -> T:
         transaction = PostgresTransaction(connection)
         connection.begin(_BEGIN)
         try:

@@ -163,9 +163,9 @@ class Ownership:
         except StoreUnavailable as error:
             if error.details != HELD_UP:
                 raise
-            raise self._held(connection, key) from error
+            raise self._store_held_error(connection, key) from error
 
-    def _held(self, connection: Connection, key: int) -> StoreHeld:
+    def _store_held_error(self, connection: Connection, key: int) -> StoreHeld:
         answer = connection.send(_HOLDER, (key,))
         connection.wait()
         where, since = answer.rows[0] if answer.rows else ("somewhere", "a moment ago")
@@ -327,17 +327,17 @@ def migrate(
         return []
     patient = Connection(replace(address, answer_within=_WITHIN, settings={**address.settings, **_SETTINGS}))
     try:
-        return _migrated(patient, address.schema, steps, is_gone)
+        return _migrate(patient, address.schema, steps, is_gone)
     finally:
         patient.close()
 
 
-def _migrated(connection: Connection, schema: str, steps: Sequence[Migration], is_gone: IsGone) -> list[int]:
+def _migrate(connection: Connection, schema: str, steps: Sequence[Migration], is_gone: IsGone) -> list[int]:
     """Apply the missing steps, as soon as no other session locks a table that they change."""
     until, pause = elapsed_ms() + milliseconds(_WITHIN), _FIRST_PAUSE
     while True:
         try:
-            return _applied(connection, schema, steps, is_gone)
+            return _apply_steps(connection, schema, steps, is_gone)
         except (StoreUnavailable, Contended) as error:
             if elapsed_ms() > until or getattr(error, "details", HELD_UP) != HELD_UP:
                 raise
@@ -347,7 +347,9 @@ def _migrated(connection: Connection, schema: str, steps: Sequence[Migration], i
         pause = min(pause * 2, _MAX_PAUSE)
 
 
-def _applied(connection: Connection, schema: str, steps: Sequence[Migration], is_gone: IsGone) -> list[int]:
+def _apply_steps(
+    connection: Connection, schema: str, steps: Sequence[Migration], is_gone: IsGone
+) -> list[int]:
     connection.begin()
     # The lock is held until the transaction ends, even if it ends because the process does.
     connection.send(_LOCK, (f"postroom migrates {schema}",))
@@ -380,7 +382,7 @@ def _refuse_servers_without(connection: Connection, step: int, is_gone: IsGone) 
     if without := {name: about for name, about in up.items() if int(about.get("schema") or 0) < step}:
         raise StoreHeld(
             f"the schema cannot be upgraded while a server runs that lacks schema step {step}: "
-            f"{_named(without)}",
+            f"{_sessions_text(without)}",
             value=list(without),
             remedy="stop these servers, then start this server again",
         )
@@ -397,7 +399,7 @@ def refuse_servers(connection: Connection, name: str, is_gone: IsGone) -> None:
     connection.undo()
     if up:
         raise StoreHeld(
-            f"running servers use {name}: {_named(up)}",
+            f"running servers use {name}: {_sessions_text(up)}",
             value=list(up),
             remedy=(
                 "stop them all and repeat the command; on a standby, wait until it has caught up with "
@@ -416,7 +418,7 @@ def servers_up(connection: Connection, is_gone: IsGone) -> dict[str, dict[str, A
     return {name: about for name, about in up.items() if not is_gone(about)}
 
 
-def _named(up: Mapping[str, Mapping[str, object]]) -> str:
+def _sessions_text(up: Mapping[str, Mapping[str, object]]) -> str:
     return ", ".join(
         f"{name} ({about['version']})" if about.get("version") else name for name, about in up.items()
     )

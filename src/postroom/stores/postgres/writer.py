@@ -148,7 +148,7 @@ class Writer:
             pass
         except (PostroomError, Contended) as error:
             if len(group) == 1 or isinstance(error, CommitUnknown) or self._connection is None:
-                fail(group, _told(error))
+                fail(group, _copy_error(error))
                 return ()
         # a defect: the callers that wait get the error, and other callers continue
         except Exception as error:
@@ -335,7 +335,7 @@ class _Work:
         (self.left if is_held else self.done).append(change)
 
 
-def _told(error: PostroomError | Contended) -> StoreError | PostroomError:
+def _copy_error(error: PostroomError | Contended) -> StoreError | PostroomError:
     if isinstance(error, Contended):
         told = StoreUnavailable(f"too many PostgreSQL transactions change the same rows: {error}")
         told.__cause__ = error

@@ -242,7 +242,7 @@ class Messages(Tables):
 
     def edit_waiting(self, thread_id: str, message: Message, expected_revision: int | None) -> PendingMessage:
         """Replace the message that has this id; see `ThreadStore.edit_pending`."""
-        before = self._as_expected(thread_id, message.id or "", expected_revision)
+        before = self._require_version(thread_id, message.id or "", expected_revision)
         refuse_broken_delta([message])
         now = self._now()
         after = replace(before, message=message, revision=before.revision + 1, updated_at=now)
@@ -256,7 +256,7 @@ class Messages(Tables):
         self, thread_id: str, pending_id: str, expected_revision: int | None
     ) -> PendingMessage:
         """Withdraw a message; see `ThreadStore.retract_pending`."""
-        taken = self._as_expected(thread_id, pending_id, expected_revision)
+        taken = self._require_version(thread_id, pending_id, expected_revision)
         self.take(thread_id, [taken.version])
         return taken
 
@@ -315,7 +315,9 @@ class Messages(Tables):
         ]
         self._sql.run_many("threads.insert_pending", values)
 
-    def _as_expected(self, thread_id: str, pending_id: str, expected_revision: int | None) -> PendingMessage:
+    def _require_version(
+        self, thread_id: str, pending_id: str, expected_revision: int | None
+    ) -> PendingMessage:
         there, committed = self._sql.ask(
             ("threads.pending_named", {"thread_id": thread_id, "pending_id": pending_id}),
             ("threads.committed", {"thread_id": thread_id, "message_ids": [pending_id]}),

@@ -217,7 +217,7 @@ def thread_state(row: Row) -> ThreadState:
         waiting=row[18],
         held_by=row[19],
         has_parent=row[20] is not None,
-        taken=_taken(row[21:24]) if any(row[21:24]) else (),
+        taken=_held_slots(row[21:24]) if any(row[21:24]) else (),
         known_message=row[24],
         has_commands=row[25] > 0,
         open_run=runs[row[26]],
@@ -227,7 +227,7 @@ def thread_state(row: Row) -> ThreadState:
     )
 
 
-def _taken(found: Row) -> tuple[tuple[int, str], ...]:
+def _held_slots(found: Row) -> tuple[tuple[int, str], ...]:
     return tuple([(rule, dispatch_id) for rule, dispatch_id in enumerate(found) if dispatch_id is not None])
 
 

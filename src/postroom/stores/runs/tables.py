@@ -109,7 +109,7 @@ class RunTables(Tables):
         found_rows = asked(self._sql, looks) if looks else {}
         moved: RunDispatch | None = None
         if step.claim is not None:
-            owned = self._moved(step, step.claim, state, now)
+            owned = self._move_dispatch(step, step.claim, state, now)
             if isinstance(owned, StaleClaim):
                 return owned
             moved = owned
@@ -166,7 +166,7 @@ class RunTables(Tables):
         events = EventTables(self._sql, self._now, self._tell, self._new_id)
         return _Drafts(events, self._outbox(), step, answer, self._new_id)
 
-    def _moved(
+    def _move_dispatch(
         self, step: ThreadCommit, claim: Claim, state: ThreadState, now: int
     ) -> RunDispatch | StaleClaim | None:
         """Return the claim's dispatch as the step changes it; None if the step does not change it.

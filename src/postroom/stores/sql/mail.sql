@@ -509,17 +509,18 @@ INSERT INTO agent_nudges (agent_id, held_seq, notified_at) VALUES (:agent_id, :h
 ON CONFLICT (agent_id) DO UPDATE SET held_seq = excluded.held_seq, notified_at = excluded.notified_at;
 
 -- file_views
+-- In this table, the column `agent_id` contains the number of a viewer: an agent and one of its sessions.
 SELECT file, agent_id, seen_blob, written_blob, written_at, changed_blob, changed_by, changed_at, notice, used_at
-  FROM file_views WHERE file IN {texts :files} ORDER BY file, agent_id;
+  FROM file_views WHERE file IN {texts :files} AND (agent_id = :viewer_id OR written_at > 0) ORDER BY file, agent_id;
 
 -- due_file_views
 SELECT file, agent_id, seen_blob, written_blob, written_at, changed_blob, changed_by, changed_at, notice, used_at
-  FROM file_views WHERE agent_id = :agent_id AND notice = 1 ORDER BY file LIMIT :limit;
+  FROM file_views WHERE agent_id = :viewer_id AND notice = 1 ORDER BY file LIMIT :limit;
 
 -- put_file_view
 INSERT INTO file_views (file, agent_id, seen_blob, written_blob, written_at, changed_blob, changed_by, changed_at,
                         notice, used_at)
-VALUES (:file, :agent_id, :seen_blob, :written_blob, :written_at, :changed_blob, :changed_by, :changed_at, :notice,
+VALUES (:file, :viewer_id, :seen_blob, :written_blob, :written_at, :changed_blob, :changed_by, :changed_at, :notice,
         :used_at)
 ON CONFLICT (file, agent_id) DO UPDATE
   SET seen_blob = excluded.seen_blob, written_blob = excluded.written_blob, written_at = excluded.written_at,
@@ -527,15 +528,16 @@ ON CONFLICT (file, agent_id) DO UPDATE
       notice = excluded.notice, used_at = excluded.used_at;
 
 -- note_file_change
--- An agent that has read the new version needs no notice, also if an earlier notice was due: the change was reverted.
--- An agent that was told of a change is not told again.
+-- A session that has read the new version needs no notice, also if an earlier notice was due: the change was reverted.
+-- A session that was told of a change is not told again.
 UPDATE file_views
-   SET changed_blob = :blob, changed_by = :agent_id, changed_at = :now,
+   SET changed_blob = :blob, changed_by = :viewer_id, changed_at = :now,
        notice = CASE WHEN seen_blob = :blob THEN 0 WHEN notice = 2 THEN 2 ELSE 1 END
- WHERE file = :file AND agent_id <> :agent_id AND seen_blob <> '' AND (seen_blob <> :blob OR notice > 0);
+ WHERE file = :file AND agent_id <> :viewer_id AND used_at > :since AND seen_blob <> ''
+   AND (seen_blob <> :blob OR notice > 0);
 
 -- mark_file_views_told
-UPDATE file_views SET notice = 2 WHERE agent_id = :agent_id AND notice = 1;
+UPDATE file_views SET notice = 2 WHERE agent_id = :viewer_id AND notice = 1;
 
 -- purge_file_views
 DELETE FROM file_views WHERE (file, agent_id) IN

@@ -7,6 +7,9 @@ n.id, n.project_id, n.subject, n.body, n.paths, n.task_id, n.author_id, n.run_id
 -- note
 SELECT {part note} FROM notes n WHERE n.id = :id;
 
+-- some
+SELECT {part note} FROM notes n WHERE n.id IN {ints :ids};
+
 -- active
 SELECT {part note}
   FROM notes n {index notes_active} WHERE n.project_id = :project_id AND n.ends_at > :now ORDER BY n.id DESC LIMIT :limit;

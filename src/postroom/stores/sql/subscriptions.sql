@@ -4,11 +4,11 @@
 s.id, s.project_id, s.agent_id, s.kind, s.about, s.is_once, s.cursor, s.created_at
 
 -- subscription
-SELECT {part subscription} FROM subscriptions s WHERE s.id = :id;
+SELECT {part subscription} FROM subscriptions s WHERE s.id = :id AND s.agent_id > 0;
 
 -- page
 SELECT {part subscription}, coalesce((SELECT max(e.seq) FROM event_scopes e WHERE e.scope = 'project:' || s.project_id), 0)
-  FROM subscriptions s WHERE s.id > :after ORDER BY s.id LIMIT :limit;
+  FROM subscriptions s WHERE s.id > :after AND s.agent_id > 0 ORDER BY s.id LIMIT :limit;
 
 -- of_agent
 SELECT {part subscription} FROM subscriptions s {index subscriptions_of_agent} WHERE s.agent_id = :agent_id ORDER BY s.id;
@@ -26,7 +26,11 @@ RETURNING id;
 UPDATE subscriptions SET cursor = :cursor WHERE id = :id;
 
 -- drop_subscription
-DELETE FROM subscriptions WHERE id = :id;
+-- The row with the highest id stays, without an agent: SQLite would use its id again.
+UPDATE subscriptions SET project_id = 0, agent_id = 0 WHERE id = :id;
+
+-- clear_dropped
+DELETE FROM subscriptions WHERE agent_id = 0 AND id < (SELECT max(id) FROM subscriptions);
 
 -- is_working
 SELECT 1

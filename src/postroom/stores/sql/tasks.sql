@@ -8,6 +8,9 @@ t.id, t.project_id, t.title, t.body_md, t.paths, t.priority, t.assignee, t.accep
 -- task
 SELECT {part task} FROM tasks t WHERE t.id = :id;
 
+-- some
+SELECT {part task} FROM tasks t WHERE t.id IN {ints :ids};
+
 -- ready
 SELECT {part task}
   FROM tasks t {index tasks_ready}

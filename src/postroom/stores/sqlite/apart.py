@@ -35,7 +35,7 @@ class Apart:
         Raises:
             StoreError: The database cannot be read, or this object is closed.
         """
-        results: list[str] = await self._done("faults", database)
+        results: list[str] = await self._run_to_end("faults", database)
         return results
 
     async def read_back(self, copy: Path) -> str:
@@ -47,7 +47,7 @@ class Apart:
             StoreCorrupt: The copy is damaged.
             StoreError: The copy cannot be read.
         """
-        digest: str = await self._done("read_back", copy)
+        digest: str = await self._run_to_end("read_back", copy)
         return digest
 
     def close(self) -> None:
@@ -57,10 +57,10 @@ class Apart:
             with suppress(ProcessLookupError):
                 process.kill()
 
-    async def _done(self, work: str, database: Path) -> Any:
+    async def _run_to_end(self, work: str, database: Path) -> Any:
         self._refuse_closed()
         await asyncio.to_thread(self._refuse_changed)
-        process = await _begun(work, str(database))
+        process = await _start_process(work, str(database))
         assert process.stdin is not None and process.stdout is not None  # noqa: S101, PT018 - were asked for
         self._running.add(process)
         try:
@@ -68,13 +68,13 @@ class Apart:
                 self.close()
             data = b""
             async for told in process.stdout:
-                data = _heard(told)
+                data = _read_line(told)
         finally:
             process.stdin.close()
             code = await process.wait()
             self._running.discard(process)
         if data and not code:
-            return _told(data)
+            return _raise_error(data)
         self._refuse_closed()
         raise StoreUnavailable(f"the process that works on {database} ended with exit code {code}; try again")
 
@@ -83,7 +83,7 @@ class Apart:
             raise StoreClosed("the database is closed")
 
 
-async def _begun(*words: str) -> asyncio.subprocess.Process:
+async def _start_process(*words: str) -> asyncio.subprocess.Process:
     try:
         return await asyncio.create_subprocess_exec(
             sys.executable,
@@ -101,7 +101,7 @@ async def _begun(*words: str) -> asyncio.subprocess.Process:
         ) from error
 
 
-def _heard(told: bytes) -> bytes:
+def _read_line(told: bytes) -> bytes:
     """If a line of the process contains progress, report it; return any other line."""
     if not told.startswith(b"["):
         return told
@@ -110,7 +110,7 @@ def _heard(told: bytes) -> bytes:
     return b""
 
 
-def _told(said: bytes) -> Any:
+def _raise_error(said: bytes) -> Any:
     document = json.loads(said)
     if "done" in document:
         return document["done"]

@@ -268,11 +268,11 @@ def file_error(error: OSError, path: Path, *, is_read: bool = False) -> StoreErr
     return StoreReadOnly(
         f"{text}: {error}",
         value=str(path),
-        remedy=f"give the user of this process permission to {may} {_folder_of(path)}",
+        remedy=f"give the user of this process permission to {may} {_parent_folder(path)}",
     )
 
 
-def _folder_of(path: Path) -> Path:
+def _parent_folder(path: Path) -> Path:
     with suppress(OSError):
         return path if path.is_dir() else path.parent
     return path.parent
@@ -301,7 +301,7 @@ def no_room(path: Path, reason: object) -> StoreFull:
     return StoreFull(
         f"the disk is full: {path}: {reason}",
         value=str(path),
-        remedy=f"free space on the disk of {_folder_of(path)}, and try again",
+        remedy=f"free space on the disk of {_parent_folder(path)}, and try again",
     )
 
 

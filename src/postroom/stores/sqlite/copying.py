@@ -61,7 +61,7 @@ def back_up(
     """
     stop = stop or threading.Event()
     try:
-        with _partial_of(target) as partial:
+        with _partial_copy(target) as partial:
             partial.touch(mode=0o600)
             _copy(connection, partial, _Pace(stop, rest))
             if is_read_back:
@@ -75,7 +75,7 @@ def back_up(
 
 
 @contextmanager
-def _partial_of(target: Path) -> Iterator[Path]:
+def _partial_copy(target: Path) -> Iterator[Path]:
     """Yield the path at which the copy is written until it is complete; clean up afterwards.
 
     Raises:
@@ -209,11 +209,11 @@ def refuse_cut_off(file: Path) -> None:
     with file.open("rb") as opened:
         head, size = opened.read(_HEAD), os.fstat(opened.fileno()).st_size
     if len(head) < _HEAD or not head.startswith(_MAGIC):
-        raise _damaged(f"{file} is not a database", file)
+        raise _corrupt_error(f"{file} is not a database", file)
     page = int.from_bytes(head[16:18], "big")
     expected = (65_536 if page == 1 else page) * int.from_bytes(head[28:32], "big")
     if size != expected:
-        raise _damaged(f"{file} has {size:,} bytes instead of {expected:,}", file)
+        raise _corrupt_error(f"{file} has {size:,} bytes instead of {expected:,}", file)
 
 
 def digest_file(backup: Path) -> Path:
@@ -253,10 +253,10 @@ def refuse_changed(file: Path, backup: Path) -> None:
     except FileNotFoundError:
         return
     if text.split(" ")[0] != digest_of(file):
-        raise _damaged(f"{backup} has changed since it was written: its SHA-256 differs", backup)
+        raise _corrupt_error(f"{backup} has changed since it was written: its SHA-256 differs", backup)
 
 
-def _damaged(reason: str, file: Path) -> StoreCorrupt:
+def _corrupt_error(reason: str, file: Path) -> StoreCorrupt:
     remedy = "restore another backup: `postroom backup list --check` shows which backups are intact"
     return StoreCorrupt(reason, value=str(file), remedy=remedy)
 

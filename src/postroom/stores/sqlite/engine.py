@@ -123,7 +123,7 @@ class OwnFiles:
             try:
                 yield
             finally:
-                self._written, self._header = self._last_written(), self._beginning()
+                self._written, self._header = self._modification(), self._beginning()
                 self.generations.end()
 
     def refuse_changed(self) -> None:
@@ -140,7 +140,7 @@ class OwnFiles:
             is_as_written = (value.st_mtime_ns, value.st_size) == self._written
             if is_as_written and (_which(self._path), _which(self._log)) == self._files:
                 return
-            reason = self._what_changed(*self._files)
+            reason = self._describe_change(*self._files)
         if not reason:
             return
         if self.rescued is None:
@@ -170,22 +170,22 @@ class OwnFiles:
         """Close the file after all connections were closed; repeated calls have no effect."""
         self._let_go()
 
-    def _what_changed(self, database: object, log: object) -> str:
+    def _describe_change(self, database: object, log: object) -> str:
         if (executable := _which(self._path)) != database:
             return f"{self._path} was {'deleted' if executable is None else 'replaced'}"
         if (executable := _which(self._log)) != log:
             return f"{self._log} was {'deleted' if executable is None else 'replaced'}"
-        if self._last_written() != self._written:
+        if self._modification() != self._written:
             if self._beginning() != self._header:
                 return f"another program wrote to {self._path}"
-            self._written = self._last_written()  # only the file's times have changed
+            self._written = self._modification()  # only the file's times have changed
         return ""
 
     def _beginning(self) -> bytes:
         os.lseek(self._descriptor, 0, os.SEEK_SET)
         return os.read(self._descriptor, _HEADER)
 
-    def _last_written(self) -> tuple[int, int]:
+    def _modification(self) -> tuple[int, int]:
         value = os.fstat(self._descriptor)
         return value.st_mtime_ns, value.st_size
 
@@ -246,13 +246,13 @@ class Readers:
     def _run(self, look: Callable[[SqliteTransaction], T], _: None) -> T:
         try:
             with translated():
-                return _looked(self._connection(), look)
+                return _look(self._connection(), look)
         except StoreFull:
             # On a full disk, no reader can open the log. No process writes in that case, so the file is read
             # without the log, by a new connection for each read. Such a connection sees later writes once
             # there is space.
             with translated(), closing(connect_unshared(self._path)) as connection:
-                return _looked(connection, look)
+                return _look(connection, look)
 
     def _run_free(self, work: Callable[[sqlite3.Connection], T], _: None) -> T:
         with translated():
@@ -269,7 +269,7 @@ class Readers:
         return connection
 
 
-def _looked(connection: sqlite3.Connection, look: Callable[[SqliteTransaction], T]) -> T:
+def _look(connection: sqlite3.Connection, look: Callable[[SqliteTransaction], T]) -> T:
     connection.execute("BEGIN")
     try:
         return look(SqliteTransaction(connection))
@@ -380,7 +380,7 @@ class Writer:
             answer(group)
             return
         if self._commit(group) < len(group):
-            self._commit_refused(group)
+            self._repeat_refused(group)
         answer(group)
         self._do_chores()
 
@@ -429,7 +429,7 @@ class Writer:
             self._undo()
         return count
 
-    def _commit_refused(self, group: list[_Change]) -> None:
+    def _repeat_refused(self, group: list[_Change]) -> None:
         """Checkpoint the log and repeat the changes that found no space, because they can then reuse the log.
 
         Therefore deletions work on a full disk, and new messages can then use the freed pages.

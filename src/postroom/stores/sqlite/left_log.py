@@ -61,7 +61,7 @@ def refuse_damaged_log(database: Path) -> None:
         WrongStore: The log is damaged, and commits follow after the damage.
         StoreError: The log cannot be read.
     """
-    log = _log_of(database)
+    log = _log_path(database)
     if (at := _damaged_at(log, database)) is not None:
         raise WrongStore(f"{log} is damaged at byte {at}: later commits would be lost", value=str(log))
 
@@ -75,7 +75,7 @@ def cut_damaged_log(database: Path, *, now: int) -> Path | None:
         StoreHeld: Another process uses the database.
         StoreError: There is no space for the copy, or a file cannot be read or written.
     """
-    log = _log_of(database)
+    log = _log_path(database)
     if not (database.exists() and log.exists()):
         return None
     lock = OwnerLock(database)
@@ -94,7 +94,7 @@ def cut_damaged_log(database: Path, *, now: int) -> Path | None:
     return kept_path
 
 
-def _log_of(database: Path) -> Path:
+def _log_path(database: Path) -> Path:
     return database.with_name(f"{database.name}-wal")
 
 
@@ -116,7 +116,7 @@ def _damage(file: BinaryIO, database: Path) -> int | None:
     magic, _, page_size, _, *salts, item, two = _HEADER.unpack(header)
     order, prior = _ORDERS.get(magic, ""), (item, two)
     if not order or _checksum(header[: -2 * _WORD], (0, 0), order) != prior:
-        return _HEADER_AT if _holds_frames(_frames(file, _page_size_of(database), _NATIVE)) else None
+        return _HEADER_AT if _holds_frames(_frames(file, _read_page_size(database), _NATIVE)) else None
     at, frames = _HEADER.size, _frames(file, page_size, order)
     for frame in frames:
         computed = frame.checksum(prior)
@@ -169,7 +169,7 @@ def _frames(file: BinaryIO, page_size: int, order: str) -> Iterator[_Frame]:
         )
 
 
-def _page_size_of(database: Path) -> int:
+def _read_page_size(database: Path) -> int:
     with database.open("rb") as file:
         file.seek(_PAGE_SIZE_AT)
         number = int.from_bytes(file.read(2), "big")

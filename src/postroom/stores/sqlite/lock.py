@@ -45,7 +45,7 @@ class OwnerLock:
         try:
             self._lock.acquire()
         except Timeout:
-            raise self._held() from None
+            raise self._store_held_error() from None
         except OSError as error:
             self.release()
             refuse_no_file(Path(self._lock.lock_file), "lock")
@@ -92,7 +92,7 @@ class OwnerLock:
         with os.fdopen(os.open(self._note, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
             file.write(note)
 
-    def _held(self) -> StoreHeld:
+    def _store_held_error(self) -> StoreHeld:
         note = read_owner(self._path)
         who = "process {pid} ({purpose}, since {since})".format_map(note) if note else "another process"
         remedy = _OF_A_PROGRAM if note.get("purpose") == "program" else None

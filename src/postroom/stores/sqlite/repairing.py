@@ -56,7 +56,7 @@ def write_again(connection: sqlite3.Connection, names: Sequence[str]) -> None:
         StoreCorrupt: A fault remains, and the transaction must be rolled back.
     """
     for name in names:
-        connection.execute(f"REINDEX {_quoted(name)}")
+        connection.execute(f"REINDEX {_quote(name)}")
     [fault] = connection.execute("PRAGMA integrity_check(1)").fetchone()
     if fault != "ok":
         raise StoreCorrupt(f"after the rebuild, the indexes are still damaged: {fault}")
@@ -70,9 +70,9 @@ def _is_explained(connection: sqlite3.Connection, name: str, lacking: int) -> bo
     if row is None or row[1] is None or re.search(r"\bWHERE\b", row[1], re.IGNORECASE):
         # A partial index, or one made by a constraint of the table: its correct number of rows is unknown.
         return False
-    table, index = _quoted(row[0]), _quoted(name)
+    table, index = _quote(row[0]), _quote(name)
     columns = connection.execute(f"PRAGMA index_info({index})").fetchall()
-    order = ", ".join(_quoted(column) for _, _, column in columns)
+    order = ", ".join(_quote(column) for _, _, column in columns)
     [rows] = connection.execute(f"SELECT count(*) FROM {table} NOT INDEXED").fetchone()  # noqa: S608 - of the schema
     # A plain count would use the smallest index, whichever that is.
     [held] = connection.execute(
@@ -81,5 +81,5 @@ def _is_explained(connection: sqlite3.Connection, name: str, lacking: int) -> bo
     return bool(rows - (held or 0) == lacking)
 
 
-def _quoted(name: str) -> str:
+def _quote(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'

@@ -99,17 +99,17 @@ def restore(wish: RestoreOptions, *, now: int) -> Restored:
                     "with another path"
                 ),
             )
-        return _restored(wish, now)
+        return _restore(wish, now)
     finally:
         lock.release()
         if not is_known and not wish.database.exists():  # nothing was restored, so no files are left behind
             file.unlink(missing_ok=True)
 
 
-def _restored(wish: RestoreOptions, now: int) -> Restored:
+def _restore(wish: RestoreOptions, now: int) -> Restored:
     fresh = wish.database.with_name(f"{wish.database.name}.restoring")
     try:
-        size = _copied(wish.source, fresh)
+        size = _copy_backup(wish.source, fresh)
         with reading(wish.source):
             refuse_changed(fresh, wish.source)
         schema = checked_schema(fresh, wish.source)
@@ -146,7 +146,7 @@ def _refuse_live(source: Path) -> None:
         )
 
 
-def _copied(source: Path, target: Path) -> int:
+def _copy_backup(source: Path, target: Path) -> int:
     """Copy the database from a backup to the disk, readable only by its owner; return its size."""
     with reading(source):
         opened = source.open("rb")

@@ -1,0 +1,129 @@
+"""Finds the branches of a repository that were merged into its main branch since an earlier commit.
+
+Git itself is asked; nothing is read from the network. The functions block: they run Git and read files.
+"""
+
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from postroom.mail.git_identity import ask_git
+
+_HEADS: Final = "refs/heads/"
+_DEFAULT: Final = "refs/remotes/origin/HEAD"
+_MOST: Final = 1_000
+"""Maximum number of commits or moves of the main branch that one look considers."""
+_MADE_HERE: Final = ("commit", "revert", "cherry-pick", "am", "rebase")
+"""First words of Git's notes about commits that were made on the branch itself."""
+_MERGES: Final = (
+    re.compile(r"^Merge (?:remote-tracking )?branch(?:es)? (?P<names>'[^']+'(?:(?:, | and )'[^']+')*)"),
+    re.compile(r"^Merge pull request #\d+ from [^/\s]+/(?P<name>\S+)"),
+)
+_FAST_FORWARD: Final = re.compile(r"^(?:merge|pull) (?:\S+ )*?(?P<name>\S+): Fast-forward$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MainBranch:
+    """The branch of a repository into which others are merged, and its newest commit."""
+
+    name: str
+    commit: str
+
+
+def read_main_branch(folder: str) -> MainBranch | None:
+    """Return the repository's main branch; None if the folder has no repository or no commit.
+
+    It is the branch that `origin` declares as its default, or else `main`, `master`, or the one checked out.
+    """
+    git = shutil.which("git")
+    if git is None or not Path(folder).is_dir():
+        return None
+    form = "--format=%(refname) %(symref) %(objectname)"
+    found = ask_git(git, folder, "for-each-ref", form, "refs/heads", _DEFAULT)
+    rows = {ref: (commit, target) for ref, target, commit in (one.split(" ") for one in found.splitlines())}
+    declared = rows.get(_DEFAULT, ("", ""))[1].replace("refs/remotes/origin/", _HEADS)
+    usual = next((one for one in (declared, f"{_HEADS}main", f"{_HEADS}master") if one in rows), "")
+    ref = usual or (ask_git(git, folder, "symbolic-ref", "HEAD") if rows else "")
+    return MainBranch(name=ref.removeprefix(_HEADS), commit=rows[ref][0]) if ref in rows else None
+
+
+def merged_since(folder: str, main: MainBranch, before: str) -> list[str]:
+    """Return the names of the branches that came into the main branch after the commit `before`.
+
+    A branch counts if its newest commit is now part of the main branch and was not before, or if a merge
+    commit or Git's record of a fast-forward names it, also if it was deleted. A branch that was only created
+    from a commit of the main branch does not count. Git does not record a squash or a rebase as a merge.
+    """
+    git = shutil.which("git")
+    if git is None or before == main.commit:
+        return []
+    new = f"{before}..{main.commit}"
+    ours = set(ask_git(git, folder, "rev-list", "--first-parent", f"-{_MOST}", new).split())
+    moves = list(_moves(git, folder, main, before))
+    # After a fast-forward, the commits of a branch are those of the main branch; Git's record tells which.
+    own = {commit for commit, note in moves if _is_made_here(note)} if moves else ours
+    listed = ask_git(
+        git,
+        folder,
+        "for-each-ref",
+        f"--merged={main.commit}",
+        f"--no-merged={before}",
+        "--sort=committerdate",
+        "--format=%(refname) %(objectname)",
+        "refs/heads",
+        "refs/remotes",
+    )
+    names = dict[str, None]()
+    for line in listed.splitlines():
+        ref, commit = line.split(" ", 1)
+        if commit not in own:
+            names[_short(ref)] = None
+    subjects = ask_git(git, folder, "log", "--first-parent", "--merges", f"-{_MOST}", "--format=%s", new)
+    for subject in reversed(subjects.splitlines()):
+        names |= dict.fromkeys(_named(subject))
+    for _, note in reversed(moves):
+        if found := _FAST_FORWARD.match(note):
+            names[found["name"].removeprefix("origin/")] = None
+    return [name for name in names if name not in (main.name, "HEAD") and _is_name(name)]
+
+
+def _moves(git: str, folder: str, main: MainBranch, before: str) -> Iterator[tuple[str, str]]:
+    """Yield the commits to which the main branch moved since `before`, newest first, with Git's notes."""
+    record = f"logs/{_HEADS}{main.name}"
+    place = ask_git(git, folder, "rev-parse", "--path-format=absolute", "--git-path", record)
+    try:
+        with Path(place).open(encoding="utf-8", errors="replace") as stream:
+            lines = stream.readlines()[-_MOST:] if place else []
+    except OSError:  # Git keeps no record, for example in a bare repository
+        return
+    for line in reversed(lines):
+        ids, _, note = line.rstrip("\n").partition("\t")
+        _, commit, *_ = [*ids.split(" "), "", ""]
+        if commit == before:
+            return
+        yield commit, note
+
+
+def _is_made_here(note: str) -> bool:
+    return note.startswith(_MADE_HERE) or ": Merge made by" in note
+
+
+def _short(ref: str) -> str:
+    """Return the name of a local or remote branch without the name of the remote."""
+    return ref.removeprefix(_HEADS) if ref.startswith(_HEADS) else ref.split("/", 3)[-1]
+
+
+def _named(subject: str) -> list[str]:
+    """Return the branches that the subject of a merge commit names, as Git and forges write it."""
+    by_git, by_forge = (pattern.match(subject) for pattern in _MERGES)
+    if by_git:
+        return [name.removeprefix("origin/") for name in re.findall(r"'([^']+)'", by_git["names"])]
+    return [by_forge["name"]] if by_forge else []
+
+
+def _is_name(name: str) -> bool:
+    """Return whether this can be the name of a branch, and not a commit."""
+    return not re.fullmatch(r"[0-9a-f]{40}", name)

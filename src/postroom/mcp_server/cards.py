@@ -1,0 +1,119 @@
+"""A card with the open questions, which a client shows to its person: MCP Apps, `io.modelcontextprotocol/ui`.
+
+    list_questions ─▶ result, and the client shows the card `ui://postroom/questions` in a sandbox
+    the person presses a button in the card ─▶ client ─▶ answer_question ─▶ the record of the question
+
+Only clients that declare the extension, and that have the operator's rights, are offered the two tools. The
+second one is for the card and not for the model. All other clients see no difference.
+"""
+
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from typing import Any, Final
+
+from mcp.server.lowlevel.helper_types import ReadResourceContents
+from mcp.types import Tool, ToolAnnotations
+
+from postroom.contracts.errors import InvalidArgument, NotPermitted, PostroomError
+from postroom.contracts.tokens import ADMIN
+from postroom.mail.context import Caller
+from postroom.mail.waking.open_questions import IN_WINDOW
+from postroom.mcp_server.answers import ToolAnswer, as_json, refused
+from postroom.services.questions import MAX_NAME_LENGTH, QuestionService
+
+EXTENSION: Final = "io.modelcontextprotocol/ui"
+MIME_TYPE: Final = "text/html;profile=mcp-app"
+CARD_URI: Final = "ui://postroom/questions"
+LIST: Final = "list_questions"
+ANSWER: Final = "answer_question"
+CARD_TOOLS: Final = (LIST, ANSWER)
+
+
+def is_offered(caller: Caller) -> bool:
+    """Return whether a caller has the operator's rights: an agent must not answer its own question."""
+    is_agent = caller.agent_token is not None or caller.run_id is not None or caller.agent_id is not None
+    return not is_agent and (caller.grant is None or caller.grant.scopes >= ADMIN)
+
+
+def declares_cards(capabilities: object) -> bool:
+    """Return whether a client's capabilities say that it shows cards in HTML."""
+    extensions = capabilities.get("extensions") if isinstance(capabilities, Mapping) else None
+    declared = extensions.get(EXTENSION) if isinstance(extensions, Mapping) else None
+    kinds = declared.get("mimeTypes") if isinstance(declared, Mapping) else None
+    return isinstance(kinds, list) and MIME_TYPE in kinds
+
+
+@cache
+def card_tools() -> tuple[Tool, ...]:
+    """Return the tool that shows the card, and the one with which the card answers."""
+    number = {"type": "string", "description": "the question's number"}
+    answer = {"type": ["string", "object"], "description": "yes or no, a choice, a text, or the fields"}
+    return (
+        Tool(
+            name=LIST,
+            description="Show the person the open questions of all agents, to answer them.",
+            input_schema={"type": "object", "properties": {}, "additionalProperties": False},
+            annotations=ToolAnnotations(read_only_hint=True, open_world_hint=False),
+            _meta={"ui": {"resourceUri": CARD_URI, "visibility": ["model", "app"]}},
+        ),
+        Tool(
+            name=ANSWER,
+            description="Pass on the person's answer to a question. Only the card calls it.",
+            input_schema={
+                "type": "object",
+                "properties": {"number": number, "answer": answer, "why": {"type": "string"}},
+                "required": ["number", "answer"],
+                "additionalProperties": False,
+            },
+            annotations=ToolAnnotations(
+                read_only_hint=False, destructive_hint=False, idempotent_hint=True, open_world_hint=False
+            ),
+            _meta={"ui": {"visibility": ["app"]}},
+        ),
+    )
+
+
+def card() -> ReadResourceContents:
+    """Return the card. It loads nothing, so the client's policy may forbid all connections."""
+    page = files("postroom.mcp_server").joinpath("card.html").read_text(encoding="utf-8")
+    return ReadResourceContents(content=page, mime_type=MIME_TYPE, meta={"ui": {"prefersBorder": True}})
+
+
+async def call_card_tool(
+    questions: QuestionService, name: str, arguments: Mapping[str, Any], client: str
+) -> ToolAnswer:
+    """Perform a call of the card, or of the model that shows it; a refusal is an answer, too."""
+    try:
+        return await (_listed(questions, client) if name == LIST else _answered(questions, arguments, client))
+    except PostroomError as error:
+        return refused(error.as_dict())
+
+
+async def _listed(questions: QuestionService, client: str) -> ToolAnswer:
+    found = list(await questions.questions())
+    shown = [(one["run_id"], one["number"]) for one in found]
+    await questions.note_shown(shown, f"in a card of {client or 'the client'}")
+    listed = {"questions": found}
+    return ToolAnswer(as_json(listed), listed)
+
+
+async def _answered(questions: QuestionService, arguments: Mapping[str, Any], client: str) -> ToolAnswer:
+    number, answer, why = arguments.get("number"), arguments.get("answer"), arguments.get("why", "")
+    if not isinstance(number, str) or not isinstance(answer, str | dict) or not isinstance(why, str):
+        raise InvalidArgument(
+            "answer_question takes number and why as texts, and answer as a text or an object",
+            value=str(number)[:64],
+            remedy="press a button of the card",
+        )
+    asked = await questions.show(number)
+    if asked["to"] or asked["not_by"]:
+        raise NotPermitted(
+            f"question {asked['number']} names who may answer, and a card does not prove who answers",
+            value=asked["number"],
+            remedy="answer it on its page; nothing was changed",
+        )
+    by = f"the person at {client or 'the client'}"[:MAX_NAME_LENGTH]
+    given = await questions.answer(asked["number"], answer, why=why, by=by, at=IN_WINDOW)
+    told = {"number": given["number"], "answer": given["answer"]}
+    return ToolAnswer(as_json(told), told)
