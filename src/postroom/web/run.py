@@ -23,11 +23,10 @@ from postroom.stores.mail.access import MailReads
 from postroom.stores.store import Transaction
 from postroom.web import files, links
 from postroom.web.control_room import SILENCE
-from postroom.web.forms import see
 from postroom.web.reading import known_project, references
 from postroom.web.runs import decide, known_run
-from postroom.web.serving import choice, number
-from postroom.web.site import PageServices, WorkingSite
+from postroom.web.serving import choice, number, see
+from postroom.web.site import WorkingSite
 from postroom.web.timeline_axis import lasts
 from postroom.web.timeline_marks import Shape
 from postroom.web.wording import lines
@@ -93,6 +92,7 @@ async def run(site: WorkingSite, request: Request) -> Response:
         return await _beside(site, request)
     named, services = request.path_params["run_id"], site.services
     output = choice(request, "output", ("end", "more", "raw", "whole"))
+    answered, given_answer = request.query_params.get("answered", ""), services.questions.given_answer
     wants_changes = "changes" in request.query_params or "changes" in request.query_params.get("part", "")
 
     def look(tx: Transaction, project: Project) -> dict[str, Any]:
@@ -108,6 +108,7 @@ async def run(site: WorkingSite, request: Request) -> Response:
         for place, one in enumerate(story.steps):
             if one.message and one.message.id in told:
                 said[place] = one.message.body_md
+        asked = services.questions.open_questions(tx, work.project) if work.state == "asks" else ()
         output_told = any(_same(story.output.text, one.body_md) for one in answers if one.id in told)
         return {
             "work": work,
@@ -120,7 +121,8 @@ async def run(site: WorkingSite, request: Request) -> Response:
             "is_output_told": work.finished_at is not None and output_told,
             "subjects": {one.id: one for one in conversation.here(tx.mail, project, story.prompts)},
             "stretches": _stretches(work, story.attempts, site.clock.now()),
-            **_questions(services, tx, work, request.query_params.get("answered", "")),
+            "asked": [one for one in asked if one.run_id == work.run_id],
+            "given": given_answer(tx, work.project, work.run_id, answered) if answered else None,
             "folder": _folder(tx.mail, project, work) if wants_changes else "",
         }
 
@@ -133,10 +135,11 @@ async def run(site: WorkingSite, request: Request) -> Response:
         return await _output(site, request, work, output)
     if work.state == "queued":
         [work] = await services.runs.explained([work])
-    page = await site.draw(
+    return await site.draw(
         request,
         "run",
         found,
+        questions=found.values["asked"],
         work=work,
         **(await _changes(site, found.values["folder"], work) if wants_changes else {"changes": None}),
         longest_why=MAX_TEXT_LENGTH,
@@ -146,7 +149,6 @@ async def run(site: WorkingSite, request: Request) -> Response:
         lasts=lasts,
         done=choice(request, "done", ("", "cancel", "replay", "discard", "hasten")),
     )
-    return site.showing(page, found.values["asked"])
 
 
 async def _beside(site: WorkingSite, request: Request) -> Response:
@@ -178,15 +180,6 @@ async def _changes(site: WorkingSite, folder: str, work: Work) -> dict[str, Any]
     files = () if changes is None else changes.files
     diffs = await site.markdown.render({number: _as_diff(one.diff) for number, one in enumerate(files)})
     return {"changes": changes, "diffs": diffs}
-
-
-def _questions(services: PageServices, tx: Transaction, work: Work, answered: str) -> dict[str, Any]:
-    """Return a run's open questions, and its answer that the address of the page names."""
-    asked = services.questions.open_questions(tx, work.project) if work.state == "asks" else ()
-    return {
-        "asked": [one for one in asked if one.run_id == work.run_id],
-        "given": services.questions.given_answer(tx, work.project, work.run_id, answered),
-    }
 
 
 def _folder(reads: MailReads, project: Project, work: Work) -> str:
