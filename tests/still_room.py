@@ -85,6 +85,9 @@ class StillRoom:
     async def send(self, slug: str, draft: Draft) -> Posted:
         raise AssertionError("nothing is sent")
 
+    async def note_shown(self, questions: object, where: str) -> None:
+        pass
+
     def heard_at(self, tx: object, work: Work) -> int | None:
         return work.started_at
 

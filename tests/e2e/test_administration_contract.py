@@ -17,9 +17,6 @@ UNSEEN = {
     "cancel_run",  # each answers a run, as discard_run does
     "hasten_run",
     "replay_run",
-    "answer_question",
-    "snooze_question",
-    "list_questions",
     "issue_agent_token",  # a text, and above in the same place a truth
     "move_project",  # as list_projects
     "pair_person",  # of chats, which this server does not have
@@ -132,6 +129,12 @@ def test_administration_answers_what_its_document_says(
     ask("GET", "/admin/floor", project=project)
     ask("POST", "/admin/runs/discard", run=dead["run_id"])
     ask("DELETE", "/admin/runners", project=project, agent="Bo")
+    asked = {"project_key": project, "agent_name": "Ada", "question": "May I?"}
+    number = administration.call("ask_person", **asked)["question_id"]
+    soon(lambda: ask("GET", "/admin/questions")["questions"], "the question is open")
+    ask("POST", "/admin/questions/snooze", number=number, seconds=3600)
+    ask("GET", "/admin/questions/one", number=number)
+    ask("POST", "/admin/questions", number=number, answer="yes", by="Ana")
     ask("GET", "/admin/gateway/dead")
     ask("PUT", "/admin/people", name="Ana")
     named = {"project_key": project, "agent_name": "Ada"}

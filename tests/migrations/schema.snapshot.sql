@@ -101,6 +101,8 @@ CREATE INDEX push_subscriptions_of_session ON push_subscriptions (form_token);
 
 CREATE INDEX recipients_unread ON recipients (agent_id, seq) WHERE read_at IS NULL;
 
+CREATE INDEX run_answers_run ON run_answers (run_id, message_id);
+
 CREATE INDEX run_dispatches_again ON run_dispatches (available_at, tenant, limit_key)
   WHERE status = 'Queued' AND attempt_count + interruption_count > 0;
 

@@ -2,10 +2,12 @@
 
 import re
 from dataclasses import dataclass, field
-from typing import Final, Literal, get_args
+from typing import TYPE_CHECKING, Final, Literal, get_args
 
-from postroom.contracts.dispatch import Claim
 from postroom.contracts.errors import InsufficientScope, NotPermitted
+
+if TYPE_CHECKING:  # loads msgspec, for which `postroom --help` must not wait
+    from postroom.contracts.dispatch import Claim
 
 Scope = Literal["mail:read", "mail:send", "reserve", "run", "admin"]
 SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
@@ -63,7 +65,7 @@ class Grant:
     agent_id: int | None = None
     """The only agent that the call may act as, which is the agent of the run."""
     run_id: str | None = None
-    claim: Claim | None = None
+    claim: "Claim | None" = None
     """The claim of the run's execution; a change is refused if it was lost."""
 
     def check(

@@ -263,7 +263,9 @@ class FilesOfRun(RunFiles):
             raise TooLarge(f"a message has more than {MAX_FILES} files", value=file.position)
         adapter = self._files.adapter_of(self._thread_id)
         if adapter is None:
-            raise ServerUnavailable("its channel is not connected here")
+            raise ServerUnavailable(
+                "its channel is not connected here", remedy="see `postroom gateway status`"
+            )
         most = self._files.most()
         if file.size > most:
             raise too_large(file.size, most)
@@ -347,7 +349,9 @@ async def _connected(adapter: BasePlatformAdapter) -> None:
         async with asyncio.timeout(_CONNECTED_SECONDS if liveness.may_come_back else 0):
             await liveness.reached()
     except TimeoutError:
-        raise ServerUnavailable("its channel is not connected") from None
+        raise ServerUnavailable(
+            "its channel is not connected", remedy="see `postroom gateway status`"
+        ) from None
 
 
 async def attached(one: MailAttachment, thread_id: str, position: int, store: FileStore) -> ChatFile:

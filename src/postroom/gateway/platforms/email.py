@@ -1329,7 +1329,7 @@ class EmailAdapter(BasePlatformAdapter):
     async def _on_thread(self, step: Callable[[], T]) -> T:
         """Perform a step with the mailbox on a thread, after all earlier steps."""
         if self._thread is None:
-            raise ServerUnavailable("the mailbox is closed")
+            raise ServerUnavailable("the mailbox is closed", remedy="postroom retries")
         return await asyncio.get_running_loop().run_in_executor(self._thread, step)
 
     # Incoming mail.
@@ -1425,7 +1425,7 @@ class EmailAdapter(BasePlatformAdapter):
         try:
             data = await self._on_thread(lambda: self._mailbox.part(attachment.ref, most=max_bytes))
         except NETWORK as error:
-            raise ServerUnavailable("the mailbox does not answer") from error
+            raise ServerUnavailable("the mailbox does not answer", remedy="postroom retries") from error
         if data is None:
             raise ServerUnavailable(
                 "the file is no longer in the mailbox", remedy="ask the sender to send the file again"

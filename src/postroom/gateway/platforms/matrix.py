@@ -1038,7 +1038,9 @@ class Intake:
             query = {"dir": "b", "from": before, "to": self._position.since, "limit": "100"}
             answer = await self._home.ask("GET", path_of("rooms", room_id, "messages", query=query))
             if not answer.ok and answer.status not in _NOT_THERE:
-                raise ServerUnavailable(f"a gap could not be filled: {answer.said()}")
+                raise ServerUnavailable(
+                    f"a gap could not be filled: {answer.said()}", remedy="postroom retries"
+                )
             page = answer.body.get("chunk") if answer.ok else None
             if not isinstance(page, list) or not page or all_older(page, floor):
                 break
@@ -1101,7 +1103,7 @@ class Intake:
     async def _looked_up(self, path: str) -> Mapping[str, Any] | None:
         answer = await self._home.ask("GET", path)
         if not answer.ok and answer.status not in _NOT_THERE and self.insists:
-            raise ServerUnavailable(f"a request failed: {answer.said()}")
+            raise ServerUnavailable(f"a request failed: {answer.said()}", remedy="postroom retries")
         return answer.body if answer.ok else None
 
     async def _tell_unreadable(self, room: Room) -> None:
@@ -1258,7 +1260,9 @@ class MatrixAdapter(BasePlatformAdapter):
         answer = await self._sync(timeout_ms=0)
         since = answer.body.get("next_batch")
         if not answer.ok or not isinstance(since, str):
-            raise ServerUnavailable(f"the homeserver returned no stream position: {answer.said()}")
+            raise ServerUnavailable(
+                f"the homeserver returned no stream position: {answer.said()}", remedy="postroom retries"
+            )
         self._intake.begin(answer.body)
         self._accept_invites(answer.body)
         await self._position.move(since, self._clock.now())
@@ -1414,7 +1418,10 @@ class MatrixAdapter(BasePlatformAdapter):
             )
         value = await self._home.download(path, max_bytes=max_bytes)
         if isinstance(value, Answer):
-            raise ServerUnavailable(f"the file could not be downloaded: {value.said()}")
+            raise ServerUnavailable(
+                f"the file could not be downloaded: {value.said()}",
+                remedy="ask the sender to send the file again",
+            )
         yield value
 
     async def _say(

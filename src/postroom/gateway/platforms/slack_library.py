@@ -154,7 +154,10 @@ class SlackApi:
                 async for piece in bounded(response.aiter_bytes(), max_bytes, length):
                     yield piece
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-            raise ServerUnavailable(f"the file could not be downloaded: {type(error).__name__}") from None
+            raise ServerUnavailable(
+                f"the file could not be downloaded: {type(error).__name__}",
+                remedy="ask the sender to send the file again",
+            ) from None
 
     async def _ask(
         self, url: str, token: str | None, *, headers: Mapping[str, str] | None = None, **sent: Any
@@ -379,7 +382,9 @@ class SlackSocket:
                 )
                 await self._wait_for_hello(peer)
         except (OSError, TimeoutError, websockets.WebSocketException) as error:
-            raise ServerUnavailable(f"Slack's socket did not open: {type(error).__name__}") from None
+            raise ServerUnavailable(
+                f"Slack's socket did not open: {type(error).__name__}", remedy="postroom retries"
+            ) from None
         connection = _Connection(peer=peer, ended=asyncio.get_running_loop().create_future())
         self._open.add(connection)
         self._hooks.heard()
@@ -398,7 +403,7 @@ class SlackSocket:
         if frame.get("reason") == "link_disabled":
             raise ConfigError(SWITCHED_OFF, remedy=SWITCH_ON)
         if not greeted:
-            raise ServerUnavailable("Slack's socket opened without a hello")
+            raise ServerUnavailable("Slack's socket opened without a hello", remedy="postroom retries")
 
     async def _leave_later(self, connection: _Connection) -> None:
         await self._timer.sleep(LEAVE_MS)

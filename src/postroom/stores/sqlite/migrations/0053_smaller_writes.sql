@@ -14,3 +14,6 @@ CREATE INDEX run_messages_run ON run_messages (run_id, thread_id, seq) WHERE run
 
 CREATE INDEX run_dispatches_late ON run_dispatches (deadline_at)
   WHERE status = 'Queued' AND deadline_at IS NOT NULL AND attempt_count = 0 AND interruption_count = 0;
+
+-- The message that asked a run's question is found by the run.
+CREATE INDEX run_answers_run ON run_answers (run_id, message_id);
