@@ -15,9 +15,10 @@ from starlette.responses import Response
 from postroom.contracts.mail import Attempt, Message, Project
 from postroom.contracts.questions import MAX_TEXT_LENGTH
 from postroom.contracts.run_stores import BEFORE_ALL_RUNS, RunCursor
-from postroom.contracts.work import Work
+from postroom.contracts.work import OpenQuestion, Work
 from postroom.mail import conversation
 from postroom.services.changes import changes_since
+from postroom.services.questions import QuestionService
 from postroom.services.run_story import Story
 from postroom.stores.mail.access import MailReads
 from postroom.stores.store import Transaction
@@ -92,7 +93,6 @@ async def run(site: WorkingSite, request: Request) -> Response:
         return await _beside(site, request)
     named, services = request.path_params["run_id"], site.services
     output = choice(request, "output", ("end", "more", "raw", "whole"))
-    answered, given_answer = request.query_params.get("answered", ""), services.questions.given_answer
     wants_changes = "changes" in request.query_params or "changes" in request.query_params.get("part", "")
 
     def look(tx: Transaction, project: Project) -> dict[str, Any]:
@@ -108,7 +108,6 @@ async def run(site: WorkingSite, request: Request) -> Response:
         for place, one in enumerate(story.steps):
             if one.message and one.message.id in told:
                 said[place] = one.message.body_md
-        asked = services.questions.open_questions(tx, work.project) if work.state == "asks" else ()
         output_told = any(_same(story.output.text, one.body_md) for one in answers if one.id in told)
         return {
             "work": work,
@@ -121,8 +120,7 @@ async def run(site: WorkingSite, request: Request) -> Response:
             "is_output_told": work.finished_at is not None and output_told,
             "subjects": {one.id: one for one in conversation.here(tx.mail, project, story.prompts)},
             "stretches": _stretches(work, story.attempts, site.clock.now()),
-            "asked": [one for one in asked if one.run_id == work.run_id],
-            "given": given_answer(tx, work.project, work.run_id, answered) if answered else None,
+            **_questions(services.questions, tx, work, request.query_params.get("answered", "")),
             "folder": _folder(tx.mail, project, work) if wants_changes else "",
         }
 
@@ -180,6 +178,16 @@ async def _changes(site: WorkingSite, folder: str, work: Work) -> dict[str, Any]
     files = () if changes is None else changes.files
     diffs = await site.markdown.render({number: _as_diff(one.diff) for number, one in enumerate(files)})
     return {"changes": changes, "diffs": diffs}
+
+
+def _questions(questions: QuestionService, tx: Transaction, work: Work, answered: str) -> dict[str, Any]:
+    """Return a run's open questions, and its answer that the address of the page names."""
+    asked, given = list[OpenQuestion](), None
+    if work.state == "asks":
+        asked = [one for one in questions.open_questions(tx, work.project) if one.run_id == work.run_id]
+    if answered:
+        given = questions.given_answer(tx, work.project, work.run_id, answered)
+    return {"asked": asked, "given": given}
 
 
 def _folder(reads: MailReads, project: Project, work: Work) -> str:
