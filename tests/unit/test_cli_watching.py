@@ -156,10 +156,12 @@ def test_a_question_is_not_put_off_by_a_text_that_is_no_duration(
 
 
 def test_lists_show_what_a_yes_permits(fake: FakePostroom, run: Run) -> None:
-    fake.admin["GET", "/admin/questions"] = lambda _: {"questions": [{**QUESTION, "action": "DROP\nTABLE a"}]}
+    fake.admin["GET", "/admin/questions"] = lambda _: {
+        "questions": [{**QUESTION, "action": "DROP\nTABLE\u202e a"}]
+    }
     fake.admin["GET", "/admin/runs/failed"] = lambda _: {"failed": []}
     for command in (("questions", "list"), ("inbox",)):
-        assert "exactly this: DROP TABLE a" in run(*command).out, command
+        assert r"exactly this: DROP\x0aTABLE\u202e a" in run(*command).out, command
 
 
 def test_the_inbox_is_listed_in_pages(fake: FakePostroom, run: Run) -> None:

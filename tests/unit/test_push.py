@@ -205,6 +205,17 @@ async def test_buttons_are_shown_only_to_those_who_may_answer_and_see_all_that_a
     )
 
 
+async def test_a_notification_shows_hidden_characters_of_the_action_as_codes(
+    room: WorkRoom, service: PushService
+) -> None:
+    room.agents.asks = {"action": "rm a\u202eb\n\u200bc"}
+    browser = service.browser()
+    await switch_on(room, browser)
+    await ask(room)
+    [notice] = await shown(room, service, browser)
+    assert notice["body"].startswith("Action: rm a\\u202eb\\x0a\\u200bc\n")
+
+
 async def test_a_failed_run_is_told_and_closed_when_somebody_settles_it(
     room: WorkRoom, service: PushService
 ) -> None:

@@ -6,6 +6,7 @@ from injections import FIELDS, forged
 from postroom.contracts.quoting import (
     between,
     end_of,
+    exact,
     in_code_fence,
     one_line,
     quoted,
@@ -46,6 +47,17 @@ def test_a_text_that_selectors_of_shapes_spell_is_seen():
         for base in ("", "x", "\U0001f600", " "):
             told = readable(base + spelt)
             assert sum("\ufe00" <= char <= "\ufe0f" or char >= "\U000e0100" for char in told) <= 1, told
+
+
+def test_texts_that_differ_are_drawn_apart_when_they_must_be_exact():
+    texts = [f"a{chr(code)}b" for code in (*range(0x3100), *range(0xD800, 0x10000), *range(0xE0000, 0xE1000))]
+    texts += [*("ab", "a\\u202eb", "a\\x5cu202eb", "a\\\\u202eb", "a\\\u202eb", "a\r\nb", "a\\x07b")]
+    shown = [exact(one) for one in texts]
+    assert len(set(shown)) == len(set(texts))
+    hidden = ("Cc", "Cf", "Cs", "Zl", "Zp", "Zs")
+    assert {char for one in shown for char in one if unicodedata.category(char) in hidden} == {*" \n\t"}
+    assert exact("del C:\\temp \U0001f680\tx") == "del C:\\temp \U0001f680\tx"
+    assert exact("a\nb\tc", is_one_line=True) == "a\\x0ab\\x09c"
 
 
 def test_what_looks_like_a_blank_is_seen_in_a_field():

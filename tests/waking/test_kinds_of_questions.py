@@ -14,10 +14,11 @@ from postroom.contracts.errors import InvalidArgument, NotPermitted, StaleDecisi
 from postroom.contracts.questions import asked_for
 from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import RunStatus
-from postroom.gateway.questions import Questions
-from postroom.gateway.replies import Question, card_of, question_of
+from postroom.gateway.questions import Questions, inbox_text
+from postroom.gateway.replies import Question, card_of, closed_card, question_of
 from postroom.gateway.session import Platform, SessionSource
 from postroom.mail.context import Caller
+from postroom.mcp_server.windows import elicitation
 from postroom.services.questions import QuestionTimeouts
 from postroom.testing import ManualClock
 from waking_room import PROJECT
@@ -316,6 +317,31 @@ async def test_a_yes_holds_for_exactly_the_action_that_was_shown(room):
     [given] = (await room.stores.threads.load_run(run.run_id)).answered
     assert given.decision.result == {"approved": True, "digest": question.asked.digest}
     assert question.asked.digest in room.agents.told[-1]
+
+
+@pytest.mark.parametrize(
+    ("action", "shown"),
+    [
+        ("rm a\u202eb", r"rm a\u202eb"),
+        ("rm a\x07b", r"rm a\x07b"),
+        ("rm a\u200bb", r"rm a\u200bb"),
+        ("rm a\u200db", r"rm a\u200db"),
+        (r"rm a\u202eb", r"rm a\x5cu202eb"),
+    ],
+)
+async def test_actions_with_different_digests_look_different_on_every_surface(room, action, shown):
+    _, question = await asked(room, action=action)
+    assert question.asked.action == action
+    [listed] = await room.questions.questions()
+    assert (listed["action"], listed["action_shown"]) == (action, shown)
+    browser = room.browser()
+    pages = [(await browser.get(address)).text for address in (QUESTIONS, f"/p/{SLUG}", "/")]
+    [mail] = [one.body_md for one in await room.messages() if question.text in one.body_md]
+    [opened] = await room.look(room.questions.all_open)
+    chat = [card_of(question).text, closed_card(question, "Approved."), inbox_text([("", question)], "")]
+    for text in (*pages, *chat, mail, elicitation(opened)["message"]):
+        assert shown in text
+        assert action == shown or action not in text
 
 
 @pytest.mark.parametrize("asks", ["May I?", "```", "~~~~\nMay I?", "<pre>", "- May I?"])

@@ -7,6 +7,7 @@ import typer
 from postroom.cli import show
 from postroom.cli.call import call
 from postroom.cli.options import AsJson, DataDir
+from postroom.contracts.quoting import exact
 
 app = typer.Typer()
 
@@ -38,7 +39,12 @@ def inbox(
             one["number"],
             show.agent(one),
             one["waiting_since"],
-            one["question"] + (f" A yes permits exactly this: {one['action']}" if one["action"] else ""),
+            one["question"]
+            + (
+                f" A yes permits exactly this: {exact(one['action'], is_one_line=True)}"
+                if one["action"]
+                else ""
+            ),
         )
         for one in questions
     ] + [

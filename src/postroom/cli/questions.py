@@ -13,6 +13,7 @@ from postroom.cli.call import call, shows
 from postroom.cli.help_text import command_group
 from postroom.cli.options import AsJson, DataDir, completed, seconds
 from postroom.contracts.errors import InvalidArgument, NotPermitted, StaleDecision, TooLarge
+from postroom.contracts.quoting import exact
 from postroom.services.cut_ids import whole_id
 
 app = command_group(
@@ -53,7 +54,7 @@ def _(found: dict[str, Any]) -> str:
         f"\n{show.plain(found['question'])}\n",
     ]
     if found["action"]:
-        said.append(f"A yes permits exactly this:\n{show.plain(found['action'])}\n")
+        said.append(f"A yes permits exactly this:\n{exact(found['action'])}\n")
     for place in show.items(found.get("shown")):
         at = f" since {place['at']}" if place["at"] else ""
         said.append(f"Shown {show.line(place['where'])}{at}.")
@@ -77,7 +78,7 @@ def _takes(one: dict[str, Any]) -> str:
         case _:
             taken = "yes | no | TEXT" if one["in_words"] else "yes | no"
     if one["action"]:
-        taken += f" to exactly this: {one['action']}"
+        taken += f" to exactly this: {exact(one['action'], is_one_line=True)}"
     who = "".join(f", from {name.removeprefix('human:')}" for name in one["to"])
     return taken + who + "".join(f", not from {name.removeprefix('human:')}" for name in one["not_by"])
 
@@ -173,7 +174,7 @@ def _ask_in_turn(data_dir: Path | None, number: str | None, why: str, by: str) -
         head = f"{place} of {len(found)}: {number}, since {since}, from {show.line(show.agent(one))}"
         show.print_line(f"\n{head}\n\n{show.plain(one['question'])}\n")
         if one["action"]:
-            show.print_line(f"A yes permits exactly this:\n{show.plain(one['action'])}\n")
+            show.print_line(f"A yes permits exactly this:\n{exact(one['action'])}\n")
         said = _typed(one)
         if said is None:
             continue

@@ -11,7 +11,7 @@ from unicodedata import normalize
 
 from postroom.contracts.errors import InvalidArgument, NotPermitted
 from postroom.contracts.messages import Json, storable
-from postroom.contracts.quoting import in_code_fence, one_line
+from postroom.contracts.quoting import exact, in_code_fence, one_line
 from postroom.contracts.records import Record
 from postroom.contracts.tools import ResumeDecisionAction, ToolCallResume
 
@@ -115,7 +115,7 @@ class Asked(Record, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def permits(self) -> str:
         """The action in a code fence, to be shown before every other text; empty if there is no action."""
-        return f"A yes permits exactly this:\n{in_code_fence(self.action)}" if self.action else ""
+        return f"A yes permits exactly this:\n{in_code_fence(exact(self.action))}" if self.action else ""
 
     @property
     def digest(self) -> str:

@@ -34,6 +34,10 @@ _HIDDEN: Final = (
 """Other invisible characters, except the two joiners, which words and emoji need."""
 _IN_TEXT: Final = re.compile(f"[{_STEERS}]|{_STRAY_SELECTOR}")
 _IN_LINE: Final = re.compile(f"[{_STEERS}{_HIDDEN}]|{_STRAY_SELECTOR}")
+_UNLIKE: Final = "\xa0\u1680\u2000-\u200d\u202f\u205f\u3000\ufe00-\ufe0f\U000e0000-\U000e0fff"
+"""Joiners, all variation selectors, and spaces that look like the common one."""
+_LOOKS_LIKE_CODE: Final = r"\\(?=x[0-9A-Fa-f]{2}|u[0-9A-Fa-f]{4}|U[0-9A-Fa-f]{8})"
+_IN_EXACT: Final = re.compile(f"[{_STEERS}{_HIDDEN}{_UNLIKE}]|{_LOOKS_LIKE_CODE}")
 _FIRST_WORD: Final = re.compile(r"[a-z]+(?=[ ,:;]|$)")
 _BLANKS: Final = re.compile(r"[\n\t]")
 _BACKTICKS: Final = re.compile(r"`+")
@@ -78,6 +82,17 @@ def readable(text: str) -> str:
 def one_line(text: str) -> str:
     """Return a text as one line without hidden characters; newlines and tabs become spaces."""
     return _IN_LINE.sub(_escape_character, _BLANKS.sub(" ", text.replace("\r\n", "\n")))
+
+
+def exact(text: str, *, is_one_line: bool = False) -> str:
+    """Return a text in which each character that could hide a difference is shown as its code.
+
+    Two texts that differ are never drawn alike because of a character without a shape, a joiner, a direction
+    mark or an unusual space. A backslash that begins what looks like a code is shown as its own code.
+    Newlines and tabs are kept, unless `is_one_line`.
+    """
+    shown = _IN_EXACT.sub(_escape_character, text)
+    return _BLANKS.sub(_escape_character, shown) if is_one_line else shown
 
 
 def quoted(text: str, *, longest: int = MAX_QUOTED_LENGTH) -> str:

@@ -7,7 +7,7 @@ from postroom.contracts.activation import RunActivation
 from postroom.contracts.clock import Clock
 from postroom.contracts.errors import InvalidArgument, NotPermitted, StateError
 from postroom.contracts.questions import Given, QuestionKind, person
-from postroom.contracts.quoting import in_code_fence, one_line
+from postroom.contracts.quoting import exact, in_code_fence, one_line
 from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import RunRecord, RunStatus
 from postroom.contracts.tools import ToolCallResume
@@ -204,9 +204,10 @@ def _listed(one: Question, *, is_whole: bool = False) -> str:
     if not is_whole and len(text) > _SHOWN:
         text = f"{text[:_SHOWN]}…"
     if not is_whole and len(asked.action) > _SHOWN_ACTION:
+        beginning = in_code_fence(f"{exact(asked.action[:_SHOWN_ACTION])}…")
         permits = (
             f"A yes permits an action of {len(asked.action):,} characters, which begins like this. "
-            f"/inbox {one.number} shows all of it.\n{in_code_fence(f'{asked.action[:_SHOWN_ACTION]}…')}"
+            f"/inbox {one.number} shows all of it.\n{beginning}"
         )
     who = f"From {asked.who}." if asked.to or asked.not_by else ""
     return "\n".join(filter(None, (permits, text, how_to_answer(one), who)))

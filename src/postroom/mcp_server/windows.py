@@ -19,7 +19,7 @@ from postroom.concurrency import SystemTimer
 from postroom.contracts.errors import InvalidArgument, NotPermitted, StaleDecision
 from postroom.contracts.messages import Json
 from postroom.contracts.questions import QuestionKind, schema_of
-from postroom.contracts.quoting import readable
+from postroom.contracts.quoting import exact, readable
 from postroom.contracts.work import GivenAnswer, OpenQuestion
 from postroom.mcp_server.answers import ToolAnswer, as_json, refused
 from postroom.mcp_server.cards import declares_cards
@@ -156,9 +156,7 @@ def is_open(answer: ToolAnswer) -> bool:
 
 def elicitation(question: OpenQuestion, why: str = "") -> dict[str, Any]:
     """Return the parameters of `elicitation/create` for a question; `why` tells what was wrong before."""
-    action = (
-        f"A yes permits exactly this:\n{readable(question.asked.action)}" if question.asked.action else ""
-    )
+    action = f"A yes permits exactly this:\n{exact(question.asked.action)}" if question.asked.action else ""
     parts = (why, f"{question.agent} asks: {readable(question.text)}", action)
     return {"message": "\n\n".join(filter(None, parts)), "requestedSchema": schema_of(question.asked)}
 

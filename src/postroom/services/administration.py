@@ -280,6 +280,8 @@ class WaitingQuestion(TypedDict):
     not_by: list[str]
     action: str
     """Exactly the action that a yes permits."""
+    action_shown: str
+    """The action with the code of each character that could hide a difference, for people."""
     digest: str
     """The digest of that action."""
     expires_at: str | None

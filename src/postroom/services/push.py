@@ -27,7 +27,7 @@ from postroom.contracts.errors import InvalidArgument, NotPermitted, PostroomErr
 from postroom.contracts.outbox import NO_END, OutboxDraft, OutboxMessage
 from postroom.contracts.push import PUSH, PushSubscription, is_permitted
 from postroom.contracts.questions import Given, QuestionKind, may_answer, person
-from postroom.contracts.quoting import one_line
+from postroom.contracts.quoting import exact, one_line
 from postroom.contracts.records import Record, field
 from postroom.contracts.retrying import retry_after_ms
 from postroom.contracts.run_stores import MAX_PAGE
@@ -411,7 +411,9 @@ class PushNotifier:
             return Notice(tag=_tag(item), title=place, body=_settled(given), url=url, is_closed=True)
         if not may_answer(question.asked, person(name)):
             return None
-        action = f"Action: {one_line(question.asked.action)}\n" if question.asked.action else ""
+        action = (
+            f"Action: {exact(question.asked.action, is_one_line=True)}\n" if question.asked.action else ""
+        )
         body = action + one_line(question.text)
         fields = {"form_token": form_token, "project": project, "run": run_id, "number": number, "by": name}
         # A yes must not permit anything that its notification does not show.

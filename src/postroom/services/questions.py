@@ -14,7 +14,7 @@ from postroom.contracts.clock import Clock, Timer, iso
 from postroom.contracts.errors import InvalidArgument, PostroomError, StaleDecision
 from postroom.contracts.messages import Json
 from postroom.contracts.questions import Answerer, Given, decision_on, person, schema_of
-from postroom.contracts.quoting import quoted
+from postroom.contracts.quoting import exact, quoted
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import AnsweredTicket, OnTimeout, RunRecord, RunStatus, RunWaitingTicket
@@ -107,6 +107,7 @@ class QuestionService:
                 "to": list(one.asked.to),
                 "not_by": list(one.asked.not_by),
                 "action": one.asked.action,
+                "action_shown": exact(one.asked.action),
                 "digest": one.asked.digest,
                 "expires_at": maybe_iso(one.expires_at),
                 "snoozed_until": maybe_iso(one.snoozed_until),

@@ -31,7 +31,7 @@ from postroom.contracts.errors import (
     UnknownTask,
 )
 from postroom.contracts.mail import EVENT_KINDS
-from postroom.contracts.quoting import sentence
+from postroom.contracts.quoting import exact, sentence
 from postroom.contracts.work import SHOWN_STATES
 from postroom.mail.conversation import awaited
 from postroom.mail.operations import MAIL_OPERATIONS
@@ -275,6 +275,7 @@ def _environment() -> Environment:
         coded=_render_code,
         timed=_render_times,
         every=every,
+        exact=exact,
         extension=extension,
         folder_name=folder_name,
         gist=gist,
