@@ -222,7 +222,9 @@ def _read(asked: Asked, given: Json) -> tuple[dict[str, Json], str]:
     match asked.kind:
         case QuestionKind.YES_NO:
             approved = given if isinstance(given, bool) else _YES_NO.get(text.casefold())
-            if approved is not None:
+            is_plain = isinstance(given, bool) or text.casefold() in ("yes", "no")
+            # "true" may be the answer in words to "true or false?".
+            if approved is not None and (is_plain or not asked.in_words):
                 return {"approved": approved}, ""
             if not asked.in_words:
                 raise _Misfit(f"{_shown(given)} is neither yes nor no")
@@ -376,6 +378,12 @@ def asked_for(
     if (len(choices) > 0) + wants_text + (form is not None) > 1:
         raise InvalidArgument(
             "a question takes only one kind of answer", remedy="give choices, a form, or neither"
+        )
+    if action and (choices or wants_text or form is not None):
+        raise InvalidArgument(
+            "an action is permitted by a yes, so its question takes yes or no",
+            value=action[:_MAX_SHOWN_LENGTH],
+            remedy="leave out choices, text and form, or describe the action in the question",
         )
     kind, fields = QuestionKind.YES_NO, tuple[FormField, ...]()
     if choices:
