@@ -91,7 +91,7 @@ class ModelPrices(Table, frozen=True, kw_only=True):
 
 
 class AgentConfig(Table, frozen=True, kw_only=True):
-    """A respondent: a model behind an endpoint of the OpenAI chat protocol, or an agent that runs on mail.
+    """What answers in chats: a model behind an OpenAI-compatible endpoint, or a registered agent.
 
     Raises:
         ConfigError: The table configures neither, or both.

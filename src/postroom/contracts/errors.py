@@ -1071,5 +1071,5 @@ def _branches(kind: type[PostroomError]) -> list[type[PostroomError]]:
 
 
 def all_errors() -> list[type[PostroomError]]:
-    """Return all error classes of this module, one for each code, also if other modules define more."""
+    """Return all error classes of this module, one for each code, even if other modules define more."""
     return _branches(PostroomError)

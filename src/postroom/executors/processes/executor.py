@@ -314,7 +314,7 @@ _MARGIN_MS = 2_000  # time for the checks of processes on a machine under load
 
 
 class Finished(Protocol):
-    """A run's program that has ended."""
+    """The outcome of a program that has executed a run and ended."""
 
     def result(self, activation: RunActivation) -> AgentRunResult:
         """Return the run's result.

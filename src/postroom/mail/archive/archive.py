@@ -442,7 +442,7 @@ class Archive:
         return written
 
     async def replace(self, project: Project, aside: str) -> int:
-        """Move a project's repository aside under this name, and write a new one from the database.
+        """Rename a project's repository to `aside`, and write a new one from the database.
 
         Raises:
             ArchiveUnavailable: The repository cannot be renamed, or only some records were written. In the
