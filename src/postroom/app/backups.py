@@ -395,7 +395,7 @@ def _backup(path: Path) -> Backup:
 
 
 def _instant(text: str) -> int | None:
-    """Parse the time in a backup's file name; return milliseconds since the epoch, or None if it is invalid."""
+    """Parse the time in a backup's file name to milliseconds since the epoch; None if it is invalid."""
     try:
         moment = datetime.fromisoformat(f"{text[:17]}.{text[17:]}")
     except ValueError:

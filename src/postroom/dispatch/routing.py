@@ -127,7 +127,7 @@ class ExecutorsByThread(SeveralExecutors):
         return executor is not None and executor.commits_steps(thread_id)
 
     def agent_of(self, thread_id: str) -> str | None:
-        """Return the agent of all runs of a thread; None if requests name it, or if no executor here runs the thread."""
+        """Return the agent of all runs of a thread; None if requests name it or nothing here runs them."""
         executor = self._route(thread_id)
         return None if executor is None else executor.agent_of(thread_id)
 

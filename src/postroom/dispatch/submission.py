@@ -169,7 +169,7 @@ def validate_run_inputs(
                 raise InvalidSubmission(
                     "a message id must not be blank",
                     value=message.text()[:80],
-                    remedy="leave out the id: then the message gets one",
+                    remedy="leave out the id, and the message gets a new one",
                 )
         for block in message.content:
             if storable(block.text) != block.text:
