@@ -42,6 +42,15 @@ class RunEffects:
         """
         return None
 
+    def receive(
+        self, tx: Transaction, thread_id: str, run_id: str, messages: tuple[Message, ...], *, told: bool
+    ) -> tuple[Message, ...]:
+        """Write the rows for messages that an active run receives, in the change that commits them.
+
+        Return the messages that the run reads. `told` means that its program has received them already.
+        """
+        return messages
+
     def write(self, tx: Transaction, run: RunRecord, accept: Accept | None) -> None:
         """Write the rows for a run that is done or waits, in the same change that stores this state.
 
@@ -88,9 +97,10 @@ class PendingBoundary(Protocol):
     async def freeze(
         self, boundary: Boundary, *, group: str | None = None, only: Collection[str] | None = None
     ) -> tuple[Message, ...]:
-        """Commit and return the messages that the run reads at this boundary, in order.
+        """Commit the messages that the run takes at this boundary; return those that it reads, in order.
 
-        `group` selects only the messages of that group, `only` only the messages with these ids.
+        `group` selects only the messages of that group, `only` only the messages with these ids, which the
+        program has received already.
 
         Raises:
             StaleClaim: The worker no longer owns the run.

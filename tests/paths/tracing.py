@@ -99,20 +99,20 @@ class Trace:
             self._postgres += code.co_qualname in ASKS_POSTGRES
 
     def _records(self) -> list[str]:
-        known = {
-            found.__name__
+        modules = {
+            module.__file__: module
             for name, module in list(sys.modules.items())
             if name.startswith("postroom")
-            for found in _record_types(module)
         }
+        known = {id(found) for module in modules.values() for found in _record_types(module)}
         lines = defaultdict[str, set[int]](set)
         for file, _, line in self._calls:
-            lines[file].add(line)
+            lines[f"{HOME}{file}"].add(line)
         made = {
             called
             for file, first_lines in lines.items()
-            for called in _called_names(Path(HOME, file), first_lines)
-            if called in known
+            for called in _called_names(Path(file), first_lines)
+            if id(vars(modules[file]).get(called)) in known
         }
         return sorted(made)
 

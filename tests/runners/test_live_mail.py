@@ -131,7 +131,7 @@ async def test_what_it_has_read_at_a_step_is_still_in_its_hands_after_a_crash(
     assert all(one["read_at"] for one in await room.inbox("Bo"))
 
 
-async def test_a_server_that_dies_between_taking_a_message_and_noting_it_notes_it_when_it_begins_again(
+async def test_a_message_is_its_run_s_from_the_change_that_takes_it_on_also_where_the_server_dies_there(
     room: RunnerRoom, endpoint: FakeEndpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await room.employ(Bo=bo(endpoint))
@@ -139,28 +139,23 @@ async def test_a_server_that_dies_between_taking_a_message_and_noting_it_notes_i
     endpoint.answers = [look(until=go_on)]
     await at_work(room, endpoint)
     second = await room.send("Ada", "Bo", body="the second", thread_id="plan")
-    write = room.store.write
-
-    async def dies(change: Any) -> Any:
-        taken.set()
-        await asyncio.Event().wait()
-
     freeze = PendingInput.freeze
 
     async def frozen(self: PendingInput, boundary: Boundary, **what: Any) -> Any:
         found = await freeze(self, boundary, **what)
         if found:
-            monkeypatch.setattr(room.store, "write", dies)
+            taken.set()
+            await asyncio.Event().wait()
         return found
 
     monkeypatch.setattr(PendingInput, "freeze", frozen)
     go_on.set()
     async with asyncio.timeout(60):
         await taken.wait()
-    monkeypatch.setattr(room.store, "write", write)
+    assert (await room.handled(number(second), "Bo")).ended_at is None
     await room.end()
-    assert await room.handled(number(second), "Bo") is None
     room.begin()
+    monkeypatch.setattr(PendingInput, "freeze", freeze)
     endpoint.answers = [says("both are done")]
     await room.mailbox.recover()
     await room.turn()

@@ -436,11 +436,11 @@ def _of_deliveries(rows: Any, jobs: Sequence[Job], runs: dict[str, dict[str, Any
     for job in jobs:
         if job.run_id != DELIVERED:
             continue
-        if job.is_retracted:
-            if job.message_id in there:
-                yield f"READ AFTER RETRACTION: message {job.message_id}"
-        elif job.message_id not in there:
-            yield f"LOST: message {job.message_id} was taken but does not exist"
+        if job.message_id not in there:
+            if not job.may_be_retracted:
+                yield f"LOST: message {job.message_id} was taken but does not exist"
+        elif job.is_retracted:
+            yield f"READ AFTER RETRACTION: message {job.message_id}"
         elif readers[job.message_id] != 1:
             yield f"READERS: message {job.message_id} was given to {readers[job.message_id]} runs"
 

@@ -30,7 +30,14 @@ class Job:
     """The run that was promised."""
     refused: str = ""
     """Why no run was promised."""
+    calls: int = 0
+    """How often its caller has called a server."""
+    may_be_retracted: bool = False
+    """Whether a person asked to withdraw its message."""
     is_retracted: bool = False
+    """Whether its message was withdrawn after its only delivery. A caller that repeats its call, or whose call was cut
+    off and arrives late, delivers the message again.
+    """
     was_cancelled: bool = False
     """Whether a caller asked for its end."""
 
@@ -51,6 +58,7 @@ class Job:
 
     async def submit(self, server: Server) -> str:
         """Have a server take the job; return its run."""
+        self.calls += 1
         queue, mailbox = server.queue, server.mailbox
         message = message_of(self.content, id=self.message_id)
         match self.how:

@@ -3,7 +3,7 @@
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +12,7 @@ from postroom.contracts.activation import RunActivation
 from postroom.contracts.agent_events import EventSink
 from postroom.contracts.errors import PostroomError
 from postroom.contracts.executor import AgentRunResult, RunDispatchExecutor
-from postroom.contracts.messages import Boundary
+from postroom.contracts.messages import Boundary, Message
 from postroom.contracts.runs import TerminationReason
 from postroom.dispatch.mailbox import Mailbox as Queue
 from postroom.dispatch.routing import ExecutorsByThread
@@ -33,6 +33,7 @@ SENDER, READERS = "Ada", ("Ben", "Cyd")
 _LEASE = 2
 """Seconds of a claim: shorter than some suspensions of servers."""
 _NUMBER = re.compile(r"job (\d+)\.")
+_TOLD = re.compile(r"job (\d+)\b")
 _READY = re.compile(r"Task (\d+) is ready")
 
 
@@ -58,7 +59,7 @@ class Agents(RunDispatchExecutor):
         self._server, self._watch, self._scripts = server, watch, scripts
 
     async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
-        numbers = [int(n) for message in activation.messages for n in _NUMBER.findall(message.text())]
+        numbers = _jobs_of([*activation.messages, *await self._received(activation)])
         run_id = activation.run_id or ""
         run = SimpleNamespace(
             id=run_id, thread_id=activation.thread_id, attempt=activation.attempt, data=None
@@ -93,14 +94,23 @@ class Agents(RunDispatchExecutor):
             steps=1,
         )
 
+    async def _received(self, activation: RunActivation) -> list[Message]:
+        """Return the messages that earlier attempts of the run received, as `ProgramExecutor` does."""
+        control = activation.control
+        if not isinstance(control, RunControl) or control.run is None or control.run.input is None:
+            return []
+        known = {message.id for message in activation.messages}
+        ids = [one for one in control.run.input.trigger_message_ids if one not in known]
+        records = await control.threads.load_message_records(activation.thread_id, ids) if ids else ()
+        return [record.message for record in records]
+
     async def _arrived(self, activation: RunActivation) -> list[int]:
         """Return the jobs of the messages that the run reads before its next step."""
         control = activation.control
         if self._server.mail is None or not self._server.mail.steers or not isinstance(control, RunControl):
             return []
         assert control.pending is not None
-        messages = await control.pending.freeze(Boundary.NEXT_STEP)
-        numbers = [int(n) for message in messages for n in _NUMBER.findall(message.text())]
+        numbers = _jobs_of(await control.pending.freeze(Boundary.NEXT_STEP))
         for number in numbers:
             self._watch.reads[number].add(activation.run_id or "")
         return numbers
@@ -128,6 +138,10 @@ class Agents(RunDispatchExecutor):
             caller = Caller(run_id=activation.run_id, claim=claim_of(activation))
             return await self._server.mail.mail.call(operation, asked, caller=caller)
         return None
+
+
+def _jobs_of(messages: Sequence[Message]) -> list[int]:
+    return [int(n) for message in messages for n in _NUMBER.findall(message.text())]
 
 
 class MailServer:
@@ -200,6 +214,10 @@ def audit_mail(
                     yield f"IN HAND STILL: run {run_id} of {reader} has message {message_id}, and has ended"
                 elif not failure and read[int(message_id), reader] is None:
                     yield f"UNREAD: message {message_id} was handled by {run_id}, and {reader} has not read it"
+                elif not failure and str(n) not in _TOLD.findall(
+                    runs.get(run_id, {}).get("final_output") or ""
+                ):
+                    yield f"NOT DONE: run {run_id} of {reader} ended well without job {n}"
     answers: dict[str, int] = dict(rows("SELECT run_id, count(*) FROM run_answers GROUP BY run_id"))
     for run_id in {run_id for found in handled.values() for run_id, _, _ in found}:
         if run_id in runs and answers.get(run_id, 0) != 1:

@@ -339,9 +339,13 @@ class World:
     async def _act_retract(self, act: Act) -> None:
         async def retract(server: Server) -> None:
             for one in (await server.mailbox.pending.list(act.data["thread"]))[:1]:
+                meant = [job for job in self.jobs if job.message_id == one.pending_id]
+                for job in meant:
+                    job.may_be_retracted = True
+                is_only = [job.run_id == DELIVERED and job.calls == 1 for job in meant]
                 await server.mailbox.pending.retract(act.data["thread"], one.pending_id)
-                for job in self.jobs:
-                    job.is_retracted |= job.message_id == one.pending_id
+                for job, is_retracted in zip(meant, is_only, strict=True):
+                    job.is_retracted |= is_retracted
 
         with suppress(HungUp, PostroomError):
             await self.caller.call(retract, prefers=act.server)

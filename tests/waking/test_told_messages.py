@@ -1,6 +1,8 @@
 """Messages that a program gets during its work, and that its model also finds: each has one answer."""
 
 from collections.abc import AsyncIterator
+from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +10,7 @@ import pytest
 import pytest_asyncio
 
 from dispatch_room import done
+from postroom.contracts.errors import StoreUnavailable
 from postroom.contracts.messages import Boundary
 from postroom.stores.mail.store import MailStore
 from postroom.stores.runs.ports import RunStores
@@ -26,7 +29,7 @@ def stores(tmp_path: Path, clock: ManualClock):
 
 @pytest_asyncio.fixture
 async def room(stores, clock: ManualClock) -> AsyncIterator[Room]:
-    made = Room(*stores, clock=clock)
+    made = Room(*stores, clock=clock, most_attempts=2)
     await made.people("Ada", "Cyd", "Bo", runners=("Bo",))
     yield made
     await made.close()
@@ -81,3 +84,49 @@ async def test_a_message_that_its_model_has_read_and_the_program_did_not_take_be
     assert await room.texts("Ada") == [("Bo", "both are done")]
     assert await room.texts("Cyd") == []
     assert len(room.agents.prompts) == 1
+
+
+async def test_a_message_taken_while_the_store_goes_away_is_answered_with_the_run_that_took_it(
+    room, monkeypatch
+):
+    """Programs go on with their work if a message could not be noted; nobody else is told of it then."""
+    write = room.store.write
+
+    async def is_away(change: Any, **more: Any) -> Any:
+        monkeypatch.setattr(room.store, "write", write)
+        raise StoreUnavailable("the store is away")
+
+    async def act(activation: Any) -> Any:
+        await room.send("Cyd", "Bo", thread_id="plan", body="and this")
+        monkeypatch.setattr(room.store, "write", is_away)
+        with suppress(StoreUnavailable):
+            await activation.control.pending.freeze(Boundary.NEXT_STEP)
+        monkeypatch.setattr(room.store, "write", write)
+        return done(activation, "both are done")
+
+    room.agents.act = act
+    await room.send("Ada", "Bo", thread_id="plan")
+    await room.turn()
+    assert await room.texts("Ada") == await room.texts("Cyd") == [("Bo", "both are done")]
+
+
+async def test_a_run_whose_first_message_is_recalled_before_its_retry_does_what_it_has_received_since(room):
+    sent: list[int] = []
+
+    async def act(activation: Any) -> Any:
+        if len(room.agents.prompts) > 1:
+            return None
+        await room.send("Cyd", "Bo", thread_id="plan", body="and this")
+        await activation.control.pending.freeze(Boundary.NEXT_STEP)
+        recalled = {"project_key": PROJECT, "sender_name": "Ada", "message_id": sent[0]}
+        await room.mail.call("recall_message", recalled)
+        raise ConnectionError("the model is away")
+
+    room.agents.act = act
+    sent.append(number(await room.send("Ada", "Bo", thread_id="plan")))
+    await room.turn()
+    room.clock.advance(timedelta(minutes=1))
+    await room.mailbox.poll()
+    await room.turn()
+    assert len(room.agents.prompts) == 2
+    assert await room.texts("Cyd") == [("Bo", "Bo did it")]

@@ -151,6 +151,14 @@ class JoinedEffects(RunEffects):
         begun = (part.begin(tx, run, messages) for part in self._parts)
         return next((item for item in begun if item is not None), None)
 
+    def receive(
+        self, tx: Transaction, thread_id: str, run_id: str, messages: tuple[Message, ...], *, told: bool
+    ) -> tuple[Message, ...]:
+        """Write the rows of each part for messages that a run receives; return those that it reads."""
+        for part in self._parts:
+            messages = part.receive(tx, thread_id, run_id, messages, told=told)
+        return messages
+
     def write(self, tx: Transaction, run: RunRecord, accept: Accept | None) -> None:
         """Write the rows of each part for the end of a run."""
         for part in self._parts:

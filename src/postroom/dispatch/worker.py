@@ -116,17 +116,18 @@ class PendingInput:
     async def freeze(
         self, boundary: Boundary, *, group: str | None = None, only: Collection[str] | None = None
     ) -> tuple[Message, ...]:
-        """Commit and return the messages that the run reads at this boundary, in order.
+        """Commit the messages that the run takes at this boundary; return those that it reads, in order.
 
-        `group` selects only the messages of that group, `only` only the messages with these ids.
+        `group` selects only the messages of that group, `only` only the messages with these ids, which the
+        program has received already. The effects of the run may leave out a message that was withdrawn.
 
         Raises:
             StaleClaim: The worker no longer owns the run; the messages stay pending.
         """
         core, thread_id, count = self.core, self.thread_id, len(self.coordinator.staged)
-        written: list[tuple[tuple[Message, ...], int]] = []
+        written: list[tuple[tuple[Message, ...], tuple[Message, ...], int]] = []
 
-        def freeze(tx: Transaction) -> tuple[tuple[Message, ...], int] | StaleClaim:
+        def freeze(tx: Transaction) -> tuple[tuple[Message, ...], tuple[Message, ...], int] | StaleClaim:
             tx.lock(thread_lock(thread_id))
             if written and tx.runs.messages.named(thread_id, [one.id or "" for one in written[0][0]]):
                 return written[0]  # the write succeeded, and only the reply was lost
@@ -135,19 +136,23 @@ class PendingInput:
             taken = select_pending(pending, boundary, self.run_id, group=group)
             if only is not None:
                 taken = tuple(entry for entry in taken if entry.message.id in only)
-            messages = tuple(entry.message for entry in taken)
+            messages = read = tuple(entry.message for entry in taken)
             if taken:
                 done = tx.runs.commit(self.coordinator.owned(self._commit(state, taken, messages)))
                 if isinstance(done, StaleClaim):
                     return done
-            written[:] = [(messages, state.message_count + 1)] if taken else []
-            return messages, state.message_count + 1
+                if core.effects is not None:
+                    told = only is not None
+                    read = core.effects.receive(tx, thread_id, self.run_id, messages, told=told)
+            found = messages, read, state.message_count + 1
+            written[:] = [found] if taken else []
+            return found
 
-        messages, first_seq = await core.retried(lambda: core.store.write(freeze, key=thread_id))
+        messages, read, first_seq = await core.retried(lambda: core.store.write(freeze, key=thread_id))
         if messages:
             del self.coordinator.staged[:count]
             await self.events.messages_committed(thread_id, self.run_id, messages, first_seq=first_seq)
-        return messages
+        return read
 
     async def stage(self, boundary: Boundary, messages: Sequence[Message]) -> None:
         """Add messages that arrived live to the pending messages of this run; ignore known ids."""

@@ -18,9 +18,9 @@ from postroom.gateway.replies import is_chat
 from postroom.services.cut_ids import whole_id
 from postroom.stores.store import Transaction
 from postroom.web import links
-from postroom.web.forms import read_form, see
+from postroom.web.forms import read_form
 from postroom.web.questions import AnswerForm, decide, refused, snooze
-from postroom.web.serving import choice, remember_name
+from postroom.web.serving import choice, remember_name, see
 from postroom.web.site import Shown, WorkingSite
 
 
@@ -108,10 +108,11 @@ async def _shown(
     """Show these runs."""
     run_id, _, number = request.query_params.get("answered", "").partition("/")
     given_answer = site.services.questions.given_answer
-    page = await site.draw(
+    return await site.draw(
         request,
         "chats",
         Shown({}, site.clock.now()),
+        questions=asked,
         dead=dead,
         asked=asked,
         given=await site.store.read(lambda tx: given_answer(tx, "", run_id, number)) if run_id else None,
@@ -119,4 +120,3 @@ async def _shown(
         one_alone="run_id" in request.path_params,
         done=choice(request, "done", ("", "replay", "discard", "yes", "no", "answered")),
     )
-    return site.showing(page, asked)

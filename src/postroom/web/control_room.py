@@ -62,8 +62,15 @@ async def control_room(site: Site, request: Request) -> Response:
         }
 
     shown = await site.read(request, look, is_fresh=services is None)
-    page = await site.draw(request, "project", shown, done=done, longest_why=MAX_TEXT_LENGTH, silence=SILENCE)
-    return site.showing(page, shown.values["floor"].questions)
+    return await site.draw(
+        request,
+        "project",
+        shown,
+        questions=shown.values["floor"].questions,
+        done=done,
+        longest_why=MAX_TEXT_LENGTH,
+        silence=SILENCE,
+    )
 
 
 def _lately(tx: Transaction, project: Project) -> dict[str, Any]:

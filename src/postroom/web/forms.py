@@ -9,11 +9,10 @@ import asyncio
 import re
 from collections.abc import Sequence
 from typing import Annotated, Final, TypeVar, get_origin
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
 
 from postroom.contracts.errors import InvalidArgument, NotPermitted, TooLarge
 from postroom.contracts.misfits import misfit
@@ -29,10 +28,6 @@ _FIELD: Final = re.compile(
     rb'^content-disposition:[ \t]*form-data;[ \t]*name="([^"\r\n]*)"(?:;[ \t]*filename="([^"\r\n]*)")?',
     re.IGNORECASE | re.MULTILINE,
 )
-TOLD: Final = ("done", "answered", "many", "skipped", "sent")
-"""The query parameters with which a page says what the server has done."""
-SEAL: Final = "seal"
-"""The query parameter which proves that the server has written them."""
 SMALL_FORM: Final = 32 * 1024
 """Maximum bytes of a form that contains no message."""
 MAX_FIELDS: Final = 1_000
@@ -155,22 +150,3 @@ def _parsed(body: bytes) -> dict[str, list[str]]:
     for name, text in pairs:
         fields.setdefault(name, []).append(text)
     return fields
-
-
-def told_by(address: str) -> str:
-    """Return the part of an address that says what the server has done, in the form in which it is sealed."""
-    place = urlsplit(address)
-    told = [(name, text) for name, text in parse_qsl(place.query) if name in TOLD]
-    return f"{place.path}?{urlencode(told)}" if told else ""
-
-
-def untold(address: str) -> str:
-    """Return an address without the part that says what the server has done."""
-    place = urlsplit(address)
-    kept = [(name, text) for name, text in parse_qsl(place.query, True) if name not in (*TOLD, SEAL)]
-    return urlunsplit(place._replace(query=urlencode(kept)))
-
-
-def see(address: str) -> Response:
-    """Redirect a browser to a page after its form was accepted, so that a reload does not send it again."""
-    return RedirectResponse(address, status_code=303)

@@ -15,10 +15,10 @@ from postroom.mail import conversation
 from postroom.stores.mail.access import MailReads
 from postroom.stores.store import Transaction
 from postroom.web import files, links
-from postroom.web.forms import read_form, see
+from postroom.web.forms import read_form
 from postroom.web.reading import ShownMessage, bodies_of, how_seen, known_project, slugs_of
 from postroom.web.reading import message as message_of
-from postroom.web.serving import NUMBER, number
+from postroom.web.serving import NUMBER, number, see
 from postroom.web.site import Site, WorkingSite
 
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")

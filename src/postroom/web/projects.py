@@ -24,10 +24,10 @@ from postroom.mail.waking.prompts import messages_named
 from postroom.services.floor import HOUR, LEASES
 from postroom.services.questions import place_in_list, questions_after
 from postroom.stores.store import Transaction
-from postroom.web.forms import read_form, see
+from postroom.web.forms import read_form
 from postroom.web.frame import MAX_REVIEWS
 from postroom.web.reading import cut
-from postroom.web.serving import NAME_KEPT, choice, number, remembered_name
+from postroom.web.serving import NAME_KEPT, choice, number, remembered_name, see
 from postroom.web.site import PageServices, Shown, Site, WorkingSite
 
 PROJECTS: Final = 20
@@ -129,6 +129,7 @@ async def projects(site: Site, request: Request) -> Response:
         request,
         "projects",
         shown,
+        questions=shown.values.get("asked", ()),
         after=after,
         counted=COUNTED,
         at_once=AT_ONCE,
@@ -139,7 +140,7 @@ async def projects(site: Site, request: Request) -> Response:
     )
     if services is not None and "part" not in request.query_params:
         _remember(request, page, SEEN_COOKIE, f"{later.since if later.is_known else 0}.{shown.now}")
-    return site.showing(page, shown.values.get("asked", ()))
+    return page
 
 
 def _inbox(

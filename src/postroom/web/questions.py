@@ -16,8 +16,8 @@ from postroom.services.shown import PAGES
 from postroom.services.statuses import status_of
 from postroom.stores.store import Transaction
 from postroom.web import links
-from postroom.web.forms import read_form, see
-from postroom.web.serving import remember_name
+from postroom.web.forms import read_form
+from postroom.web.serving import remember_name, see
 from postroom.web.site import Shown, WorkingSite
 
 MAX_ANSWERS: Final = 30
@@ -69,7 +69,7 @@ async def questions(site: WorkingSite, request: Request) -> Response:
         }
 
     shown = await site.read(request, look)
-    return site.showing(await site.draw(request, "questions", shown), shown.values["asked"])
+    return await site.draw(request, "questions", shown, questions=shown.values["asked"])
 
 
 async def _answered(site: WorkingSite, request: Request) -> Response:
@@ -127,9 +127,9 @@ async def refused(
     else:
         shown = Shown(await site.store.read(look), site.clock.now())
     values = {"slug": slug, "typed": form, "refusal": refusal, "longest_why": MAX_TEXT_LENGTH}
-    page = await site.draw(request, "refused_answer", shown, status_of(refusal), **values)
-    mine = shown.values["mine"]
-    return site.showing(page, [*([mine] if mine else ()), *shown.values["others"]])
+    mine, others = shown.values["mine"], shown.values["others"]
+    questions, status = [mine] if mine else others, status_of(refusal)
+    return await site.draw(request, "refused_answer", shown, status, questions=questions, **values)
 
 
 async def snooze(site: WorkingSite, slug: str, form: AnswerForm) -> None:

@@ -11,9 +11,9 @@ from postroom.contracts.mail import Project, Reservation
 from postroom.mail.reservations import conflicts
 from postroom.stores.store import Transaction
 from postroom.web import links
-from postroom.web.forms import Number, read_form, see
+from postroom.web.forms import Number, read_form
 from postroom.web.reading import Page, cut
-from postroom.web.serving import MAX_QUESTION
+from postroom.web.serving import MAX_QUESTION, see
 from postroom.web.site import Site, WorkingSite
 
 LIVE: Final = 200

@@ -15,19 +15,19 @@ from starlette.responses import Response
 from postroom.contracts.mail import Attempt, Message, Project
 from postroom.contracts.questions import MAX_TEXT_LENGTH
 from postroom.contracts.run_stores import BEFORE_ALL_RUNS, RunCursor
-from postroom.contracts.work import Work
+from postroom.contracts.work import OpenQuestion, Work
 from postroom.mail import conversation
 from postroom.services.changes import changes_since
+from postroom.services.questions import QuestionService
 from postroom.services.run_story import Story
 from postroom.stores.mail.access import MailReads
 from postroom.stores.store import Transaction
 from postroom.web import files, links
 from postroom.web.control_room import SILENCE
-from postroom.web.forms import see
 from postroom.web.reading import known_project, references
 from postroom.web.runs import decide, known_run
-from postroom.web.serving import choice, number
-from postroom.web.site import PageServices, WorkingSite
+from postroom.web.serving import choice, number, see
+from postroom.web.site import WorkingSite
 from postroom.web.timeline_axis import lasts
 from postroom.web.timeline_marks import Shape
 from postroom.web.wording import lines
@@ -120,7 +120,7 @@ async def run(site: WorkingSite, request: Request) -> Response:
             "is_output_told": work.finished_at is not None and output_told,
             "subjects": {one.id: one for one in conversation.here(tx.mail, project, story.prompts)},
             "stretches": _stretches(work, story.attempts, site.clock.now()),
-            **_questions(services, tx, work, request.query_params.get("answered", "")),
+            **_questions(services.questions, tx, work, request.query_params.get("answered", "")),
             "folder": _folder(tx.mail, project, work) if wants_changes else "",
         }
 
@@ -133,10 +133,11 @@ async def run(site: WorkingSite, request: Request) -> Response:
         return await _output(site, request, work, output)
     if work.state == "queued":
         [work] = await services.runs.explained([work])
-    page = await site.draw(
+    return await site.draw(
         request,
         "run",
         found,
+        questions=found.values["asked"],
         work=work,
         **(await _changes(site, found.values["folder"], work) if wants_changes else {"changes": None}),
         longest_why=MAX_TEXT_LENGTH,
@@ -146,7 +147,6 @@ async def run(site: WorkingSite, request: Request) -> Response:
         lasts=lasts,
         done=choice(request, "done", ("", "cancel", "replay", "discard", "hasten")),
     )
-    return site.showing(page, found.values["asked"])
 
 
 async def _beside(site: WorkingSite, request: Request) -> Response:
@@ -180,13 +180,14 @@ async def _changes(site: WorkingSite, folder: str, work: Work) -> dict[str, Any]
     return {"changes": changes, "diffs": diffs}
 
 
-def _questions(services: PageServices, tx: Transaction, work: Work, answered: str) -> dict[str, Any]:
+def _questions(questions: QuestionService, tx: Transaction, work: Work, answered: str) -> dict[str, Any]:
     """Return a run's open questions, and its answer that the address of the page names."""
-    asked = services.questions.open_questions(tx, work.project) if work.state == "asks" else ()
-    return {
-        "asked": [one for one in asked if one.run_id == work.run_id],
-        "given": services.questions.given_answer(tx, work.project, work.run_id, answered),
-    }
+    asked, given = list[OpenQuestion](), None
+    if work.state == "asks":
+        asked = [one for one in questions.open_questions(tx, work.project) if one.run_id == work.run_id]
+    if answered:
+        given = questions.given_answer(tx, work.project, work.run_id, answered)
+    return {"asked": asked, "given": given}
 
 
 def _folder(reads: MailReads, project: Project, work: Work) -> str:

@@ -11,13 +11,14 @@ from functools import lru_cache
 from http import HTTPStatus
 from importlib import resources
 from typing import Final, TypeVar
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from jinja2 import DictLoader, Environment, StrictUndefined, pass_context
 from jinja2.runtime import Context
 from markupsafe import Markup, escape
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 
 from postroom.contracts.clock import every, from_iso
 from postroom.contracts.errors import (
@@ -66,6 +67,10 @@ NAME_KEPT: Final = 365 * 24 * 3600
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _UTC_TIME: Final = re.compile(r"(?:\bat )?\b(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{3})?Z)")
 """Matches a time as `contracts.clock.iso` writes it, with the word "at", "since" or "until" before it."""
+TOLD: Final = ("done", "answered", "many", "skipped", "sent")
+"""The query parameters with which a page says what the server has done."""
+SEAL: Final = "seal"
+"""The query parameter which proves that the server has written them."""
 MAX_PARTS = 12
 MAX_QUESTION = 500
 """Maximum number of characters in a search; the rest is ignored."""
@@ -84,6 +89,25 @@ _REMEDIES: Final[Mapping[str, str]] = {
     UnknownTask.code: "see the project's tasks",
     UnknownNote.code: "see the project's notes",
 }
+
+
+def told_by(address: str) -> str:
+    """Return the part of an address that says what the server has done, in the form in which it is sealed."""
+    place = urlsplit(address)
+    told = [(name, text) for name, text in parse_qsl(place.query) if name in TOLD]
+    return f"{place.path}?{urlencode(told)}" if told else ""
+
+
+def untold(address: str) -> str:
+    """Return an address without the part that says what the server has done."""
+    place = urlsplit(address)
+    kept = [(name, text) for name, text in parse_qsl(place.query, True) if name not in (*TOLD, SEAL)]
+    return urlunsplit(place._replace(query=urlencode(kept)))
+
+
+def see(address: str) -> Response:
+    """Redirect a browser to a page after its form was accepted, so that a reload does not send it again."""
+    return RedirectResponse(address, status_code=303)
 
 
 def parts_of(request: Request) -> Sequence[str]:

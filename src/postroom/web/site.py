@@ -1,7 +1,7 @@
 """Serves every page in the same way: one snapshot of the store, one template, error pages for errors."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Final, TypeVar
@@ -27,11 +27,12 @@ from postroom.services.statuses import status_of
 from postroom.services.work import WorkService
 from postroom.stores.store import SqlStore, Transaction
 from postroom.web import links
-from postroom.web.forms import SEAL, see, told_by, untold
 from postroom.web.frame import EMPTY, Frame, frame
 from postroom.web.reading import known_project
 from postroom.web.serving import (
     ENVIRONMENT,
+    SEAL,
+    TOLD,
     cookies_of,
     error_page,
     failure_values,
@@ -39,6 +40,9 @@ from postroom.web.serving import (
     parts_of,
     remedy_at_pages,
     remembered_name,
+    see,
+    told_by,
+    untold,
     zone_of,
 )
 
@@ -115,8 +119,10 @@ class Site:
             if request.method == "GET" and (address == "/p" or (address and address != typed)):
                 leads_to = "/" if address == "/p" else f"{address}{query}"
                 return RedirectResponse(leads_to, status_code=HTTPStatus.PERMANENT_REDIRECT)
-            if request.method == "GET" and not self._is_told_by_us(request, f"{address or '/'}{query}"):
-                return see(untold(f"{address or '/'}{query}"))
+            if request.method == "GET" and not request.query_params.keys().isdisjoint(TOLD):
+                told = told_by(f"{address or '/'}{query}")
+                if told and not self._is_sealed(request, told):
+                    return see(untold(f"{address or '/'}{query}"))
             try:
                 return await page(self, request)
             except PostroomError as error:
@@ -126,22 +132,12 @@ class Site:
 
         return Route(path, answer, methods=list(methods))
 
-    def _is_told_by_us(self, request: Request, address: str) -> bool:
-        """Return whether the address says nothing of what the server has done, or says what it sealed."""
-        told = told_by(address)
-        if not told or self.services is None:
-            return not told
+    def _is_sealed(self, request: Request, told: str) -> bool:
+        """Return whether this server has written what an address says that the server has done."""
+        if self.services is None:
+            return False
         visitors, seal = self.services.visitors, request.query_params.get(SEAL, "")
         return visitors.is_sealed(cookies_of(request), told, seal)
-
-    def showing(self, page: Response, asked: Iterable[OpenQuestion]) -> Response:
-        """Return a page; once it is sent, the records of these questions say that the pages showed them."""
-        if self.services is not None:
-            note = self.services.questions.note_shown
-            page.background = BackgroundTask(
-                note, [(one.run_id, one.number) for one in asked], "on the pages"
-            )
-        return page
 
     async def read(self, request: Request, look: Look, *, slug: str = "", is_fresh: bool = False) -> Shown:
         """Read the content and the frame of a project's page, in one view of the store.
@@ -177,11 +173,19 @@ class Site:
             _LOG.warning("pages.shown_as_they_are", code=error.code, reason=error.message)
 
     async def draw(
-        self, request: Request, template: str, shown: Shown, status: int = HTTPStatus.OK, **values: object
+        self,
+        request: Request,
+        template: str,
+        shown: Shown,
+        status: int = HTTPStatus.OK,
+        *,
+        questions: Sequence[OpenQuestion] = (),
+        **values: object,
     ) -> Response:
         """Return a page that browsers must not cache, or those parts of it that the address requests.
 
-        Because a large page takes long to render, other requests are served in between.
+        Because a large page takes long to render, other requests are served in between. Once the page is
+        sent, the records of the open questions that it shows say that the pages showed them.
 
         Raises:
             InvalidArgument: The page has no such part.
@@ -214,7 +218,11 @@ class Site:
             pieces.append(piece)
             if len(pieces) % TURN == 0:
                 await asyncio.sleep(0)
-        return page_of(pieces, status, shown.frame.after)
+        page = page_of(pieces, status, shown.frame.after)
+        if services is not None and questions:
+            numbers = [(one.run_id, one.number) for one in questions]
+            page.background = BackgroundTask(services.questions.note_shown, numbers, "on the pages")
+        return page
 
     async def failure(
         self,

@@ -13,8 +13,8 @@ from postroom.contracts.tasks import ENDED_STATES, TaskDecision
 from postroom.mail.tasks import tasks_page, views
 from postroom.stores.store import Transaction
 from postroom.web import links
-from postroom.web.forms import Number, read_form, see
-from postroom.web.serving import number, remember_name
+from postroom.web.forms import Number, read_form
+from postroom.web.serving import number, remember_name, see
 from postroom.web.site import Site, WorkingSite
 
 OPEN: Final = 200

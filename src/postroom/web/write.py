@@ -36,9 +36,9 @@ from postroom.services.people import Draft, DraftFile
 from postroom.services.statuses import status_of
 from postroom.stores.store import Transaction
 from postroom.web import links, reading
-from postroom.web.forms import Number, read_form, see
+from postroom.web.forms import Number, read_form
 from postroom.web.runs import known_run
-from postroom.web.serving import number, remedy_at_pages, remember_name, remembered_name
+from postroom.web.serving import number, remedy_at_pages, remember_name, remembered_name, see
 from postroom.web.site import WorkingSite
 
 _LOG = get_logger(__name__)

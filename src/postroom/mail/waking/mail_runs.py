@@ -1,7 +1,7 @@
 """Runs of agents on mail: the messages that a run receives, its execution, and the answer to the senders.
 
-The change that starts a run also assigns messages to the run. The change that ends the run also writes the
-answer.
+The change that starts a run, or in which it receives more messages, also assigns them to it. The change that
+ends the run also writes the answer.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from postroom.contracts.activation import Recovery, RunActivation
+from postroom.contracts.activation import RunActivation
 from postroom.contracts.agent_events import EventSink
 from postroom.contracts.clock import Clock
 from postroom.contracts.dispatch import Claim, RunDispatch
@@ -109,19 +109,6 @@ def begin(
     )
 
 
-def take(
-    tx: MailWrites, whose: AgentName, run_id: str, messages: Sequence[RunMessage], *, told: bool
-) -> tuple[RunMessage, ...]:
-    """Assign messages that arrived while the run was active; return those that the run reads.
-
-    `told` means that the program has already received these messages. They are then assigned even if the
-    agent has read them in the inbox.
-    """
-    ids = messages_named([one.id or "" for one in messages])
-    _, assigned = _assigned(tx, whose, run_id, ids, told=told)
-    return _among(messages, [one.message_id for one in assigned])
-
-
 def unread(tx: MailReads, whose: AgentName, messages: Sequence[RunMessage]) -> tuple[RunMessage, ...]:
     """Return those messages that their agent has not read and that were not recalled; write nothing."""
     addressed = tx.agent_addressed(*whose)
@@ -218,9 +205,10 @@ class MailRunExecutor(ExecutorAround):
             return self._asked_outside(activation) if whose else await self._within.run(activation, sink)
         run_id = activation.run_id or ""
         before: RunRecord | None = None
-        if activation.recovery is not Recovery.START or activation.decisions:
+        control = activation.control
+        if not isinstance(control, RunControl) or not isinstance(control.beginning, RunInput):
             activation, before = await _continued(activation)
-        control, begun = activation.control, await self._begun(activation, whose, before)
+        begun = await self._begun(activation, whose, before)
         messages = _among(activation.messages, begun.mail)
         if not messages and not begun.mail:
             return AgentRunResult(run_id=run_id)
@@ -229,9 +217,7 @@ class MailRunExecutor(ExecutorAround):
             if begun.mail_thread is not None:
                 control = replace(control, conversation=begun.conversation)
                 if control.pending is not None:
-                    live = LiveMail(
-                        control.pending, self._store, begun.mail_thread, whose, run_id, control.claim
-                    )
+                    live = LiveMail(control.pending, self._store, begun.mail_thread, whose)
                     control = replace(control, pending=live)
         told = replace(
             activation, control=control, messages=messages, agent_id=self.agent_of(activation.thread_id)
@@ -353,22 +339,12 @@ class LiveMail:
     answer. A message that arrives after the last step starts another run.
     """
 
-    def __init__(
-        self,
-        within: PendingBoundary,
-        store: MailStore,
-        mail_thread: str,
-        whose: AgentName,
-        run_id: str,
-        claim: Claim | None,
-    ) -> None:
+    def __init__(self, within: PendingBoundary, store: MailStore, mail_thread: str, whose: AgentName) -> None:
         """Read the pending messages of an agent's run on a mail thread, through `within`."""
-        self._claim = claim
         self._within = within
         self._store = store
         self._mail_thread = mail_thread
         self._whose = whose
-        self._run_id = run_id
 
     async def waiting(self, boundary: Boundary, *, group: str | None = None) -> tuple[RunMessage, ...]:
         """Return the messages that the run would read before this step, except read or recalled ones.
@@ -386,9 +362,7 @@ class LiveMail:
     ) -> tuple[RunMessage, ...]:
         """Commit the messages that the run reads before this step; return them in order.
 
-        Messages that were read or recalled in the meantime are omitted. Messages in `only` were already given
-        to the program, so they are included even if its model has also read them in the inbox. If the run is
-        interrupted before they are assigned, its next execution assigns them.
+        The same change assigns them to the run: see `MessageEffects.receive`.
 
         Raises:
             StaleClaim: The worker has lost the run.
@@ -396,11 +370,7 @@ class LiveMail:
         """
         if boundary is not Boundary.NEXT_STEP:
             return ()
-        frozen = await self._within.freeze(boundary, group=self._mail_thread, only=only)
-        if not frozen:
-            return ()
-        whose, run_id, told = self._whose, self._run_id, only is not None
-        return await _written(self._store, self._claim, lambda tx: take(tx, whose, run_id, frozen, told=told))
+        return await self._within.freeze(boundary, group=self._mail_thread, only=only)
 
     async def stage(self, boundary: Boundary, messages: Sequence[RunMessage]) -> None:
         """Add messages that arrived live to this run's pending messages; known ids are ignored."""
@@ -414,9 +384,7 @@ async def _continued(activation: RunActivation) -> tuple[RunActivation, RunRecor
     includes its earlier messages.
     """
     control, messages = activation.control, activation.messages
-    before: RunRecord | None = None
-    if isinstance(control, RunControl):
-        before = await control.threads.load_run(activation.run_id or "")
+    before = control.run if isinstance(control, RunControl) else None
     tickets = before.waiting.tickets if before is not None and before.waiting is not None else ()
     asked = {one.tool_call_id: one.reason for one in tickets}
     budgets = {one.tool_call_id for one in tickets if one.tool_name == BUDGET_TOOL}
@@ -609,6 +577,20 @@ class MessageEffects(RunEffects):
         """Record that an agent's run is active, and assign its messages."""
         whose = agent_of(run.thread_id)
         return None if whose is None else begin(tx.mail, whose, run.run_id, messages)
+
+    def receive(
+        self, tx: Transaction, thread_id: str, run_id: str, messages: tuple[RunMessage, ...], *, told: bool
+    ) -> tuple[RunMessage, ...]:
+        """Assign messages that arrived while an agent's run was active; return those that the run reads.
+
+        Messages that were read or recalled in the meantime are omitted. Those that the program has received
+        already are included even if its model has also read them in the inbox.
+        """
+        whose, ids = agent_of(thread_id), messages_named([one.id or "" for one in messages])
+        if whose is None or not ids:
+            return messages
+        _, assigned = _assigned(tx.mail, whose, run_id, ids, told=told)
+        return _among(messages, [one.message_id for one in assigned])
 
     def write(self, tx: Transaction, run: RunRecord, accept: Accept | None) -> None:
         """Mark the messages of a run that has ended as handled and answer them, or send its questions.
