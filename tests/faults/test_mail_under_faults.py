@@ -64,7 +64,9 @@ async def test_a_change_that_the_store_refused_has_no_effect_and_then_one(name: 
     answer = await refusing.call(name, **arguments)
     after = await everything(room.store)
     assert after != before
-    assert await refusing.call(name, **arguments) == answer
+    # The call that is repeated asked the question; its repetition says that it asks nothing new.
+    repeated = answer | {"asked": False, "state": "open"} if name == "ask_person" else answer
+    assert await refusing.call(name, **arguments) == repeated
     assert await everything(room.store) == after
 
 

@@ -14,6 +14,7 @@ from executors.room import SERVER, OneRunner, script
 from injections import FIELDS, forged
 from postroom.contracts.mail import Agent, Message, Project
 from postroom.contracts.records import replace
+from postroom.contracts.runs import RunWaitingTicket
 from postroom.contracts.tools import ToolCallResume
 from postroom.executors.acp import AcpExecutor
 from postroom.executors.command import CommandExecutor
@@ -79,10 +80,11 @@ def test_what_people_and_agents_are_told_of_questions_keeps_its_lines() -> None:
         neither = replace(yes, result=None)
         assert [len(answer_told(text, one).splitlines()) for one in (yes, neither)] == [3, 3]
         assert "They answered: " in answer_told(text, neither)
-        assert len(asks("Bo", "", [text, text]).splitlines()) == 6
+        asked = RunWaitingTicket(ticket_id="t", tool_call_id="c", reason=text)
+        assert len(asks("Bo", "", [asked, asked]).splitlines()) == 6
         told = as_said(message(subject=text), origin(address=text))
         assert len(told.splitlines()) == 5
-        for one in (answer_told(text, yes), answer_told(text, neither), asks("Bo", "", [text]), told):
+        for one in (answer_told(text, yes), answer_told(text, neither), asks("Bo", "", [asked]), told):
             assert not forged(one)
         assert not forged(failure("Bo", text)) - {"\n"}
 

@@ -77,7 +77,7 @@ BROKEN = {
         ("d2", "completed_at = 1"),
         ("d2", "run_status = 'done'"),
         ("d2", "status = 'Cancelled'"),  # without its instant
-        ("d2", "run_id = 'r-d1'"),
+        ("d3", "run_id = 'r-d2'"),  # two queued ones of a run
         ("d2", "dedupe_key = 'key'"),
         ("d2", "attempt_count = 6"),
         ("d2", "priority = 256"),
@@ -90,6 +90,7 @@ BROKEN = {
 async def test_the_schema_itself_refuses_what_no_record_can_be(stores: OpenedRuns, session: Session) -> None:
     await given.claimed(stores, "d1", dedupe_key="key")
     await given.enqueued(stores, "d2")
+    await given.enqueued(stores, "d3")
     await given.a_thread(stores)
     taken = []
     for change in BROKEN:

@@ -1,12 +1,12 @@
-// Notifications of this browser: by its push service, or by this page while it is open but hidden.
-const WORKER = "/static/notify_worker.js", MODE = "postroom/notify", TOLD = "postroom/told";
+// Notifications: by the push service of this browser, or by this page while it is hidden.
+const MODE = "postroom/notify", TOLD = "postroom/told";
 const form = document.getElementById("notify"), says = form.querySelector("[role=status]");
 const button = (name) => form.querySelector(`[value="${name}"]`);
 const rows = () => [...document.querySelectorAll("[data-item]")].map((row) => row.dataset.key).join();
 const canNotify = isSecureContext && "Notification" in window && "serviceWorker" in navigator;
 let seen = rows();
 
-// "page", or the id of the subscription; empty if notifications are off.
+// "page", or the id of the subscription; empty if it is off.
 const mode = () => localStorage[MODE] ?? "";
 
 async function ask(fields) {
@@ -18,9 +18,8 @@ async function ask(fields) {
 }
 
 async function worker() {
-  const registration = await navigator.serviceWorker.register(WORKER);
-  const waits = registration.installing ?? registration.waiting;
-  if (!registration.active) await new Promise((done) => waits.addEventListener("statechange", () => waits.state === "activated" && done()));
+  const registration = await navigator.serviceWorker.register("/static/notify_worker.js");
+  while (!registration.active) await new Promise((done) => setTimeout(done, 50));
   return registration;
 }
 
@@ -30,11 +29,9 @@ function draw(words = "") {
   button("on").hidden = !canNotify || isBlocked || isOn;
   button("test").hidden = button("off").hidden = !isOn;
   form.by.parentNode.hidden = button("on").hidden || !!form.by.defaultValue;
-  says.textContent = words || (!isSecureContext ? "Notifications need HTTPS or localhost. This page has neither."
-    : !canNotify ? "This browser has no notifications for this page."
-      : isBlocked ? "This browser blocks notifications. Allow them in its settings for this site."
-        : !isOn ? "" : mode() === "page" ? "This browser notifies you while this page is open."
-          : "This browser notifies you, even while no page is open.");
+  const state = !isSecureContext ? "insecure" : !canNotify ? "unable" : isBlocked ? "blocked"
+    : !isOn ? "" : mode() === "page" ? "open" : "always";
+  says.textContent = words || (says.dataset[state] ?? "");
   says.hidden = !says.textContent;
   form.hidden = false;
 }
@@ -44,11 +41,11 @@ async function switchOn() {
   if (!by) return form.by.focus();
   if ((await Notification.requestPermission()) !== "granted") return draw();
   const registration = await worker();
-  let made, reason = "the server permits no push service";
+  let made, reason = says.dataset.none;
   try {
     const { key } = await ask();
     if (key) {
-      await (await registration.pushManager.getSubscription())?.unsubscribe(); // it may be for another key
+      await (await registration.pushManager.getSubscription())?.unsubscribe(); // of another key
       made = await registration.pushManager.subscribe({ userVisibleOnly: true, applicationServerKey: key });
       const { endpoint, keys } = made.toJSON();
       localStorage[MODE] = (await ask({ do: "on", endpoint, ...keys, by })).subscription;
@@ -61,7 +58,7 @@ async function switchOn() {
   await ask({ do: "page", by });
   localStorage[MODE] = "page";
   await tell();
-  draw(`This browser notifies you while this page is open. Its push service cannot be used: ${reason}`);
+  draw(`${says.dataset.open} ${says.dataset.why} ${reason}`);
 }
 
 async function switchOff() {
@@ -74,10 +71,9 @@ async function switchOff() {
 }
 
 async function test() {
-  const title = "postroom", body = "This browser shows notifications.";
-  if (mode() === "page") (await worker()).active.postMessage({ title, body, tag: "test" });
+  if (mode() === "page") (await worker()).active.postMessage({ title: "postroom", body: says.dataset.test, tag: "test" });
   else await ask({ do: "test", subscription: mode() });
-  draw("A test is on its way.");
+  draw(says.dataset.sent);
 }
 
 form.addEventListener("submit", (event) => event.preventDefault());
@@ -98,16 +94,15 @@ function tell() {
   });
 }
 
+const tellHere = () => canNotify && mode() === "page" && tell().catch(() => (seen = ""));
 document.addEventListener("postroom:changed", () => {
-  const now = rows();
-  if (now === seen) return;
-  seen = now;
-  if (canNotify && mode() === "page") tell().catch(() => (seen = ""));
+  const before = seen;
+  seen = rows();
+  if (before !== seen) tellHere();
 });
 
-if (canNotify && mode() === "page") tell().catch(() => (seen = ""));
-else if (canNotify && mode())
-  ask().then(({ is_on: isOn }) => { // a logout or another server's token ends it
+if (!tellHere() && canNotify && mode())
+  ask().then(({ is_on: isOn }) => { // a logout ends it
     if (!isOn) delete localStorage[MODE];
     draw();
   }, () => {});
