@@ -4,7 +4,7 @@
     submit_background ─▶ run and dispatch, claimed if thread and slot are free ─▶ executes in its turn
     steer ─────────────▶ the active run reads it at its next step, or as submit_background
     deliver ───────────▶ is pending, or starts a run at once
-    accepting ─────────▶ the same, in a change of another room
+    accepting ─────────▶ the same, in a change of another package
 
 The same transaction decides what happens if the thread is busy.
 
