@@ -459,7 +459,9 @@ def _refuse_other_keys(what: str, told: Mapping[str, Any], known: Sequence[str])
 
 def _field(name: str, told: object, *, is_required: bool) -> FormField:
     if not _FIELD_NAME.fullmatch(name):
-        raise _not_flat(f"{_shown(name)} is no name of a field: letters, digits, _ . and -, at most 64")
+        raise _not_flat(
+            f"{_shown(name)} cannot be the name of a field: use up to 64 letters, digits, _ . and -"
+        )
     if not isinstance(told, dict):
         raise _not_flat(f"the field {name} must be an object")
     of_type = told.get("type", "string")
