@@ -224,7 +224,7 @@ class Handover:
                 return Admission(AdmissionKind.QUEUED, wording.queued(ids.index(inbound.thread_message_id)))
 
     def busy_mode(self, session: ChatSession, source: SessionSource) -> BusyPolicy:
-        """Return the busy policy that was chosen in a session, otherwise the configured one."""
+        """Return the busy policy that `/busy` set for the session, or else the configured policy."""
         chosen = session.settings.get("busy")
         return BusyPolicy(chosen) if chosen else self._config.get_busy_mode(source.platform, source.chat_id)
 
