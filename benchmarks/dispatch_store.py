@@ -183,7 +183,9 @@ async def on_postgres(number: int) -> None:
     from postgres_server import running_postgres
     from postroom.stores.postgres import PostgresStore
 
-    table = Table(f"Flatness on PostgreSQL: hardly any against {number:,} ended runs, medians in turns")
+    table = Table(
+        f"Flatness on PostgreSQL: almost none against {number:,} ended runs, medians, measured in turns"
+    )
     with running_postgres() as dsn:
         few, many = [
             await asyncio.to_thread(PostgresStore.open, dsn, schema=name) for name in ("few", "many")
@@ -254,7 +256,7 @@ async def main(large: int = size(1_000_000, 2_000)) -> None:
         rate = await beside_the_writer(table, few, "an empty queue")
         await beside_dbos_on_sqlite(table, "the same", rate, "lives", "at least 3")
         await beside_the_writer(table, many, f"{large:,} ended dispatches beside it")
-        flat = Table(f"Flatness: hardly any against {large:,} ended dispatches, medians in turns")
+        flat = Table(f"Flatness: almost none against {large:,} ended dispatches, medians, measured in turns")
         await whether_it_stays_flat(flat, few, many)
     await on_postgres(large)
 

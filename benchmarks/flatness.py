@@ -18,7 +18,7 @@ async def main(large: int = size(1_000_000, 1_000)) -> None:
         await fill(small, SMALL)
         await fill(big, large)
         await asyncio.sleep(1)  # let the disk finish what the filling left behind
-        table = Table(f"Flatness: {SMALL:,} against {large:,} messages stored, medians in turns")
+        table = Table(f"Flatness: {SMALL:,} against {large:,} messages stored, medians, measured in turns")
         costs: dict[str, tuple[list[float], list[float]]] = {}
         for number in range(ROUNDS):
             for at, application in enumerate((small, big)):

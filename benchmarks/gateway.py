@@ -277,7 +277,7 @@ async def offered(table: Table) -> None:
         _tell_keeping_up(table, answered, len(kept), ended - began)
         commits, changes = (now - then for now, then in zip(room.store.grouping, groups, strict=True))
         table.add(
-            "what a message costs, callers and all",
+            "cost of a message, including its callers",
             f"{changes / len(kept):.1f} changes in {commits / len(kept):.1f} commits,"
             f" {1000 * busy * (ended - began) / len(kept):.2f} ms of a processor",
             f"{busy:.0%} of one processor; the callers alone {ms(await _callers_alone())}",
@@ -321,14 +321,14 @@ def _tell_latencies(
     began, answered = room.executor.began, room.adapter.answered
     starts = [began[message_id] - at for message_id, at in due.items()]
     table.add(
-        "from when the POST was due to the executor's start",
+        "from the planned time of the POST to the executor's start",
         _spread(starts),
         f"a bare durable commit of the same store, right after it: {_spread(bare)}",
         median(starts) / median(bare),
         "p50 < 10 ms, p99 < 50 ms",
     )
     table.add(
-        "the POST, from when it was due to its 202",
+        "from the planned time of the POST to its 202",
         _spread([kept[message_id] - due[message_id] for message_id in due]),
     )
     ends = [answered[message_id] - began[message_id] for message_id in kept]
@@ -368,7 +368,7 @@ def idle(table: Table) -> None:
         raise SystemExit(f"the process with idle sessions failed:\n{done.stderr[-2000:]}")
     bare, rest = json.loads(done.stdout.splitlines()[-1])
     table.add(
-        f"memory of {IDLE_SESSIONS:,} sessions that had an answer each, at rest",
+        f"memory of {IDLE_SESSIONS:,} idle sessions that each got an answer",
         f"{(rest - bare) / 2**20:.0f} MB more",
         f"bare {bare / 2**20:.0f} MB",
         None,
@@ -425,7 +425,7 @@ async def at_most(table: Table) -> None:
         median(whole) / median(bare),
     )
     table.add(
-        "processor time of each of them, callers and all",
+        "processor time of each of them, including the callers",
         f"{ms(median(used))}, least {ms(min(used))}",
         f"the intake log alone {ms(median(bare_used))}; the callers alone {ms(await _callers_alone())}",
         median(used) / median(bare_used),
@@ -465,7 +465,7 @@ async def main() -> None:
     silence()
     table = Table(f"Chat messages at {RATE} a second over {SESSIONS} sessions, on SQLite")
     await offered(table)
-    table = Table("Chat messages, how many and how many sessions")
+    table = Table("Chat messages: throughput, and memory of the sessions")
     await at_most(table)
     await asyncio.to_thread(idle, table)
 

@@ -105,7 +105,7 @@ def main() -> None:
     print(f"one check against {LIVE:,} live patterns, {CHECKS} checks")
     for name, (live, checked) in mixes().items():
         report_mix(name, live, checked)
-    print("one pair made to be slow")
+    print("one pair designed to be slow")
     for name, (a, b) in adversarial_pairs().items():
         report_pair(name, a, b)
 

@@ -71,7 +71,7 @@ def _compare(table: Table, servers: tuple[Server, ...], revision: str, connectio
     where = f"{revision}, {connections} connection{'s' * (connections > 1)}"
     table.add(f"CPU, {where}", _shown(ours), f"before: {_shown(first)}", ours.cpu / first.cpu, "at most 0.5")
     table.add(f"p95, {where}", "", "before", ours.p95 / first.p95, "at most 0.5 at 10")
-    table.add(f"CPU, {where}", "", f"the SDK's way: {_shown(sdk)}", ours.cpu / sdk.cpu)
+    table.add(f"CPU, {where}", "", f"through the SDK: {_shown(sdk)}", ours.cpu / sdk.cpu)
 
 
 def _middle(figures: list[Figure]) -> Figure:

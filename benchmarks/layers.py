@@ -42,7 +42,7 @@ async def main() -> None:
         table.add(
             f"one connection over HTTP, revision {revision}",
             f"{ours:,.0f} calls/s, with the token checked and the database read",
-            f"framework's empty tool, neither of both: {peer:,.0f} calls/s",
+            f"framework's empty tool, without either: {peer:,.0f} calls/s",
             ours / peer,
         )
 

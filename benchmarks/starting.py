@@ -103,7 +103,7 @@ def main() -> None:
     bare = median([_cpu_once(sys.executable, "-c", "pass") for _ in range(ROUNDS)])
     library = median([_cpu_once(sys.executable, "-c", LIBRARY) for _ in range(ROUNDS)])
     table.add(
-        "processor time of importing postroom and making a Mailbox",
+        "processor time of importing postroom and creating a Mailbox",
         ms(library - bare),
         f"python itself {ms(bare)}",
         None,

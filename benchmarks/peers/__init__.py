@@ -50,7 +50,7 @@ async def beside_those_on_postgres(
     """Add how a rate of ours stands to those of DBOS and procrastinate on the same server."""
     for name, program, aim in zip(("DBOS", "procrastinate"), ("dbos", "procrastinate"), aims, strict=True):
         theirs = await asyncio.to_thread(rate_of, f"{program}_queue.py", dsn)
-        _add(table, f"{what}, against {name} with a key a thread", rate, unit, theirs, aim)
+        _add(table, f"{what}, against {name} with one key per thread", rate, unit, theirs, aim)
 
 
 def _add(table: Table, what: str, rate: float, unit: str, theirs: float | None, aim: str) -> None:

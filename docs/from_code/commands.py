@@ -22,7 +22,7 @@ def page() -> str:
 
 {tree().info.help}
 
-Every command accepts `--help`. With `--json` a command prints one JSON document on standard output, also if
+Every command accepts `--help`. With `--json` a command prints one JSON document on standard output, even if
 it fails: `{{"error": {{"code": ..., "message": ..., "value": ..., "remedy": ...}}}}`. `up`, `mcp`, `hook`,
 `guard check` and `gateway run` do not accept `--json`. Commands that write use the running server. They find
 it by a file in the data folder, or by `POSTROOM_URL`.

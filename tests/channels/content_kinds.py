@@ -252,7 +252,7 @@ sample(
     slack=slack(files=[{"mode": "hidden_by_limit"}]),
     matrix=matrix(msgtype="m.file", body=WORD, file={"url": "mxc://fake/x"}),
 )
-sample("a mail of a machine or a list", email=email(WORD, Auto_Submitted="auto-replied"))
+sample("an e-mail from a program or a mailing list", email=email(WORD, Auto_Submitted="auto-replied"))
 sample(
     "an event of the chat, such as somebody who joined",
     telegram=telegram(new_chat_members=[OTHER]),

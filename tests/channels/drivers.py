@@ -619,14 +619,14 @@ class EmailDriver(Driver):
     platform, kind = Platform.EMAIL, EmailAdapter
     people: ClassVar = {ANN: "ann@example.com", BEN: "ben@example.com", EVE: "eve@example.com"}
     lacks: ClassVar = {
-        "edits": "nobody can change a mail after it was sent",
-        "deletes": "nobody can take a mail back after it was sent",
+        "edits": "nobody can change an e-mail after it was sent",
+        "deletes": "nobody can take an e-mail back after it was sent",
         "drafts": "postroom sends one mail when the answer is complete",
-        "buttons": "a mail has no buttons: the text says what to answer",
-        "failing edits": "a mail is never edited",
-        "replies": "the history that a mail quotes is cut off, because the conversation has it",
-        "unknown parts": "each part of a mail is text or a file",
-        "groups": "each mail belongs to the conversation of its one sender",
+        "buttons": "an e-mail has no buttons, so the text says how to answer",
+        "failing edits": "an e-mail is never edited",
+        "replies": "the history that an e-mail quotes is cut off, because the conversation contains it",
+        "unknown parts": "each part of an e-mail is text or a file",
+        "groups": "each e-mail belongs to the conversation of its only sender",
     }
     secrets = (PASSWORD,)
     wait_s = 60  # SMTP names no time: after these words the adapter waits a minute

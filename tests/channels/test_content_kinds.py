@@ -10,7 +10,7 @@ NAMED = {
     ("a file that the platform withholds", "matrix"),
 }
 REFUSED = {
-    "a mail of a machine or a list",
+    "an e-mail from a program or a mailing list",
     "an event of the chat, such as somebody who joined",
     "a message without any content",
 }

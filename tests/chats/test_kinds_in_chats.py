@@ -52,7 +52,7 @@ async def test_each_choice_has_a_button_and_the_pressed_one_is_the_answer(room) 
 
 async def test_a_reply_to_the_card_answers_a_question_that_takes_words(room) -> None:
     channel, card, until = await asked(room, WORDS)
-    assert "Reply to this message" in card.text
+    assert "A reply to this message is an answer" in card.text
     assert card.card.buttons == ()
     await channel.say("Name it Ben.", reply_to_message_id=card.message_id)
     await until(lambda: "heard: Name it Ben." in channel.texts())
@@ -65,6 +65,15 @@ async def test_a_reply_that_does_not_fit_is_told_at_once_and_the_question_stays_
     await until(lambda: any(one.startswith("Not answered: ") and told in one for one in channel.texts()))
     await channel.say("eur", reply_to_message_id=card.message_id)
     await until(lambda: "heard: EUR" in channel.texts())
+
+
+async def test_a_message_that_answers_no_question_is_told_how_to_answer_the_open_one(room) -> None:
+    channel, card, until = await asked(room, CURRENCY)
+    number = card.card.buttons[0].value.split()[1]
+    await channel.say("EUR")
+    told = f"Queued: this is no answer to the open question, which comes first. To answer it: /answer {number} EUR | USD"
+    await until(lambda: told in channel.texts())
+    assert card.card.buttons != ()
 
 
 async def test_an_owner_lists_all_open_questions_and_the_command_that_answers_each(room) -> None:

@@ -251,7 +251,7 @@ def test_a_stream_that_ends_without_its_answer_is_told_as_a_failure(fake: FakePo
         found = proxy.line()
         assert (found["id"], found["error"]["code"]) == (named, -32000)
         assert found["error"]["data"]["code"] == "server_unavailable"
-        assert "a change may or may not be stored" in found["error"]["message"]
+        assert "the change may or may not have been stored" in found["error"]["message"]
 
 
 def test_a_call_whose_answer_was_lost_is_told_as_unknown_and_sent_once(
@@ -263,7 +263,7 @@ def test_a_call_whose_answer_was_lost_is_told_as_unknown_and_sent_once(
     fake.rpc["tools/call"] = cut
     proxy.send(ask(7, "tools/call", name="send_message"))
     error = proxy.line()["error"]
-    assert "a change may or may not be stored" in error["message"]
+    assert "the change may or may not have been stored" in error["message"]
     assert "same idempotency_key" in error["data"]["remedy"]
     assert "postroom up" not in error["message"]
     assert [one.body["id"] for one in fake.wait_for(1, "tools/call")] == [7]
@@ -462,7 +462,7 @@ def test_calls_in_flight_at_a_killed_server_are_repeated_or_told_as_unknown_and_
     answers = [proxy.line(patience=60) for _ in (*numbers, 14, 15)]
     told = {one["id"]: one["error"]["message"] for one in answers if "error" in one}
     assert {one["id"] for one in answers} == {*numbers, 14, 15}
-    unknown = "a change may or may not be stored"
+    unknown = "the change may or may not have been stored"
     assert unknown in told.pop(15)
     left = set(told) - {14}
     assert all(unknown in told[number] for number in left)

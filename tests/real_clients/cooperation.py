@@ -317,7 +317,7 @@ FAILURES: Final = {
         Failure(
             "double work",
             "CooperBench (expectations)",
-            "pieces of work, of 4, that both agents did",
+            "tasks, of 4, that both agents did",
             "`claim_task` gives each task to one agent",
             _prepare_works,
             (_works("Ada"), _works("Bo")),
@@ -344,7 +344,7 @@ FAILURES: Final = {
         Failure(
             "unaware of the end",
             "MAST (termination)",
-            "looks for work, of at most 5, after all work was done",
+            "searches for work, of at most 5, after all work was done",
             "`claim_task` says that no task is ready",
             _prepare_lamps,
             (_ada_ends, _bo_looks),
@@ -353,7 +353,7 @@ FAILURES: Final = {
         Failure(
             "wrong order",
             "Co-Coder (dependencies)",
-            "works, of 1, that began before their input existed",
+            "tasks, of 1, that were started before their input existed",
             "a task waits for the tasks that it depends on",
             _prepare_order,
             (_in_order("Ada"), _in_order("Bo")),
@@ -362,7 +362,7 @@ FAILURES: Final = {
         Failure(
             "no check",
             "MAST (verification)",
-            "works, of 2, that were called done and fail their check",
+            "tasks, of 2, that were reported as done but fail their check",
             "`done_task` refuses a task without the output of its check",
             _prepare_check,
             (_checked("Ada"), _checked("Bo")),

@@ -34,7 +34,7 @@ repeats some of it. [Setup](setup.md) and [runners](runners.md) describe `postro
 the installed release, and warns if this page has another one.
 
 Of {total} cells {yes} say yes ({share} %), {no} say no and {missing} say "not offered". Of the {tried} features that the
-clients offer, {share_tried} % say yes. The notes give the reason for each other cell.
+clients offer, {share_tried} % say yes. The notes explain each cell that does not say yes.
 """
 AGENTS = """\
 The server starts these agents when mail arrives: a client without a person, or an agent over the Agent Client Protocol (ACP).

@@ -1,4 +1,4 @@
-"""The report of a client that asks before it runs hooks: passed on unchanged, also if it is useless."""
+"""The report of a client that asks before it runs hooks: passed on unchanged, even if it is useless."""
 
 import json
 import sys

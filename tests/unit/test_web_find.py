@@ -25,7 +25,7 @@ async def test_projects_agents_messages_runs_and_acts_are_found_by_words(room: W
     assert ("page", "/") in await ask("")
     assert ("project", f"/p/{SLUG}") in await ask("shop")
     assert ("agent", f"/p/{SLUG}/agents/Bo") in await ask("bo")
-    assert ("act", f"/p/{SLUG}/write") in await ask("write shop")
+    assert ("action", f"/p/{SLUG}/write") in await ask("write shop")
     assert ("message", f"/p/{SLUG}/m/{number}") in await ask("pai", part="results")
     assert ("run", f"/p/{SLUG}/runs/{work.run_id}") in await ask(work.run_id[:8], part="results")
     assert ("run", f"/p/{SLUG}/runs/{work.run_id}") in await ask("fence")

@@ -626,7 +626,7 @@ async def test_more_live_reservations_than_fit_are_said_to_be_there(client, stor
     await store.write(put)
     assert f"Showing the oldest {LIVE}" in (await page(client, "/p/p/reservations")).text
     assert "Recently ended" not in (await page(client, "/p/p/reservations")).text
-    assert "and more" in (await page(client, "/p/p/agents/GreenLake")).text
+    assert "The agent has more reservations" in (await page(client, "/p/p/agents/GreenLake")).text
 
 
 async def test_a_search_marks_what_it_found_and_goes_on(client, store):

@@ -469,6 +469,13 @@ NO_FORM = "the form is not a flat JSON schema: "
         ({"form": {"properties": {"a": {}}, "required": [["a"]]}}, "required must be a list of names"),
         ({"form": {"properties": {"a": {}}, "required": ["b"]}}, "required must be a list of names"),
         ({"form": {"properties": {"a": {}}, "items": {}}}, 'the form cannot have "items", only type'),
+        *(
+            (
+                {**asks, "action": "DROP TABLE"},
+                "an action is permitted by a yes, so its question takes yes or no",
+            )
+            for asks in ({"choices": ["Yes, drop it", "Only a copy"]}, {"text": True}, {"form": PRICES})
+        ),
     ],
     ids=str,
 )
@@ -516,12 +523,26 @@ async def test_hostile_words_of_a_form_are_contained_on_the_page(room):
         "type": "object",
         "properties": {"name": {"type": "string", "title": "<script>alert(1)</script>\u202e"}},
     }
-    _, question = await asked(room, form=form, action="</pre><script>alert(2)</script>")
+    _, question = await asked(room, form=form)
     for address in (QUESTIONS, f"/p/{SLUG}", "/"):
         page = (await room.browser().get(address)).text
         assert "<script>alert" not in page
         assert "\u202e" not in page
     assert "\u202e" not in card_of(question).text
+
+
+async def test_a_hostile_action_is_contained_on_the_page(room):
+    await asked(room, action="</pre><script>alert(2)</script>")
+    for address in (QUESTIONS, f"/p/{SLUG}", "/"):
+        assert "<script>alert" not in (await room.browser().get(address)).text
+
+
+@pytest.mark.parametrize("words", ["true", "y", "n", "false", "yes.", "Yes, but only after the backup"])
+async def test_only_a_plain_yes_or_no_is_one_if_words_are_an_answer_too(room, words):
+    run, question = await asked(room)
+    assert await over_http(room, run, question, words, "ana") == ""
+    await room.turn()
+    assert f"They answered: {words}" in room.agents.told[-1]
 
 
 async def test_a_yes_by_mail_reaches_the_agent_as_the_answer_with_the_digest_of_the_action(room):

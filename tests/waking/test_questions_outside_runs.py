@@ -1,12 +1,15 @@
 """An agent that a person started asks outside a run: the question is listed everywhere, and its answer is mailed."""
 
+import asyncio
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
 from postroom.contracts.errors import IllegalTransition, InvalidArgument
+from postroom.services.questions import QuestionTimeouts
 from postroom.testing import ManualClock
 from waking_room import PROJECT
 from work_room import SLUG, WorkRoom
@@ -44,6 +47,27 @@ async def test_a_question_outside_a_run_is_listed_and_its_answer_is_mailed_to_th
     assert subject == "Answer: EUR or USD?"
     assert "They answered: USD" in body
     assert await room.questions.questions() == []
+
+
+async def test_a_question_can_be_answered_as_soon_as_its_number_is_known(room):
+    view = await ask(room)
+    answering = asyncio.create_task(room.questions.answer(view["question_id"], "EUR", by="ana"))
+    await room.turn()
+    assert (await answering)["answer"] == "EUR"
+    await room.turn()
+    [(_, body)] = await inbox(room)
+    assert "They answered: EUR" in body
+
+
+async def test_a_question_that_nobody_answered_is_named_to_the_agent_that_asked(room):
+    await ask(room, timeout_seconds=60, on_timeout="cancel")
+    await room.turn()
+    room.clock.advance(timedelta(seconds=61))
+    await QuestionTimeouts(room.runs, room.clock, room.clock).round()
+    await room.turn()
+    [(subject, body)] = await inbox(room)
+    assert subject == "Answer: EUR or USD?"
+    assert body.startswith("You asked: EUR or USD?\nNobody answered")
 
 
 async def test_a_call_that_is_repeated_with_its_key_says_the_state_of_its_question(room):

@@ -395,7 +395,7 @@ def _backup(path: Path) -> Backup:
 
 
 def _instant(text: str) -> int | None:
-    """Return the time in the name of a backup, in milliseconds; None if it is not valid."""
+    """Parse the time in a backup's file name to milliseconds since the epoch; None if it is invalid."""
     try:
         moment = datetime.fromisoformat(f"{text[:17]}.{text[17:]}")
     except ValueError:

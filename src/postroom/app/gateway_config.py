@@ -91,7 +91,7 @@ class ModelPrices(Table, frozen=True, kw_only=True):
 
 
 class AgentConfig(Table, frozen=True, kw_only=True):
-    """A respondent: a model behind an endpoint of the OpenAI chat protocol, or an agent that runs on mail.
+    """What answers in chats: a model behind an OpenAI-compatible endpoint, or a registered agent.
 
     Raises:
         ConfigError: The table configures neither, or both.
@@ -238,7 +238,7 @@ def _models(
             table.refuse(
                 f"{name!r} cannot be the name of an agent",
                 value=name,
-                remedy=f"write letters, digits, _ and -, 64 at most, and not {' or '.join(_NOT_NAMES)}",
+                remedy=f"use up to 64 letters, digits, _ and -, but not {' or '.join(_NOT_NAMES)}",
             )
         inner = table.within(name)
         if not isinstance(rest, dict):

@@ -118,7 +118,7 @@ def _one_line(table: TableName, way: str, text: str) -> Secret:
 
 def _check_private(table: TableName, way: str, path: Path, found: os.stat_result) -> None:
     if not stat.S_ISREG(found.st_mode):
-        table.refuse(f"{path} is no file", value=str(path), remedy=f"let {way} name a file")
+        table.refuse(f"{path} is not a file", value=str(path), remedy=f"set {way} to the path of a file")
     if found.st_mode & _SHARED:
         table.refuse(
             f"the file {path} can be used by other users (mode {stat.S_IMODE(found.st_mode):04o})",

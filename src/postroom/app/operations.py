@@ -785,7 +785,7 @@ _SCHEDULES: Final = _of(
     ),
     _named(
         "trigger_schedule",
-        "Send the message now, also if the schedule is paused. Its times stay the same.",
+        "Send the message now, even if the schedule is paused. Its times stay the same.",
         ScheduleNamed,
         MailSchedules.trigger,
         "POST /admin/schedules/trigger",

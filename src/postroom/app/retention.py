@@ -241,7 +241,7 @@ class Retention:
         return found
 
     async def runs(self) -> int:
-        """Delete the threads of runs that were idle for long enough; return how many were deleted.
+        """Delete the run threads that were idle for the configured time; return how many were deleted.
 
         Raises:
             StoreError: The store failed; completed deletions stay.

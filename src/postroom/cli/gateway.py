@@ -192,11 +192,11 @@ def routes(
     why: Annotated[
         str | None, typer.Option(metavar="PLATFORM/CHAT", help="Explain which agent answers in this chat.")
     ] = None,
-    sender: Annotated[str, typer.Option(metavar="ID", help="The sender, with --why.")] = "",
-    text: Annotated[str, typer.Option(metavar="TEXT", help="The text of the message, with --why.")] = "",
+    sender: Annotated[str, typer.Option(metavar="ID", help="With --why: the id of the sender.")] = "",
+    text: Annotated[str, typer.Option(metavar="TEXT", help="With --why: the text of the message.")] = "",
     kind: Annotated[
         Literal["dm", "group", "channel", "thread"],
-        typer.Option("--type", help="The kind of chat, with --why."),
+        typer.Option("--type", help="With --why: the kind of chat."),
     ] = "dm",
     data_dir: DataDir = None,
     as_json: AsJson = False,

@@ -208,7 +208,7 @@ class Look:
             if path not in self._seen:
                 found = self._version(path, known)
                 if found is not None and found != known:
-                    self.reports.append([path, found[0], "found"])  # also if a change was reverted
+                    self.reports.append([path, found[0], "found"])  # even if a change was reverted
                     self._seen[path] = found
 
     def _version(self, path: str, known: Version | None = None) -> Version | None:

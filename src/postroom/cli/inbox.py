@@ -16,7 +16,7 @@ app = typer.Typer()
 def inbox(
     limit: Annotated[int, typer.Option(help="At most this many questions.", min=1, max=500)] = 50,
     after: Annotated[
-        str, typer.Option(help="`next` of the last answer: more questions, no failed runs.")
+        str, typer.Option(help="Continue the list of questions with a page's `next`. Omits failed runs.")
     ] = "",
     data_dir: DataDir = None,
     as_json: AsJson = False,

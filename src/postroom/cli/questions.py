@@ -203,6 +203,8 @@ def _typed(one: dict[str, Any]) -> str | dict[str, str] | None:
         show.print_line(f"{place}. {show.line(choice)}")
     answer = "yes, no or an answer in words" if one["in_words"] else "Answer"
     given = str(typer.prompt(f"{answer}, or nothing to skip", default="", show_default=False)).strip()
+    if one["in_words"]:
+        given = {"y": "yes", "n": "no"}.get(given.lower(), given)
     return given or None
 
 

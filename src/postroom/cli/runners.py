@@ -80,7 +80,8 @@ def set_runner(  # noqa: PLR0913 - the options of the command
     runs_on: Annotated[
         str | None,
         typer.Option(
-            metavar="PLACE", help="With several servers: the host or the label that executes the agent."
+            metavar="PLACE",
+            help="With several servers: the host name or label of the server that runs the agent.",
         ),
     ] = None,
     runs_at_once: Annotated[

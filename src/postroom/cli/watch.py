@@ -46,7 +46,7 @@ def watch(
         typer.Option(
             min=0,
             metavar="SEQ",
-            help="Start after this number of the inbox.",
+            help="Start after the message with this number in the inbox.",
             show_default="the newest message",
         ),
     ] = None,

@@ -184,8 +184,8 @@ def unavailable(endpoint: Endpoint, error: Exception) -> PostroomError:
             remedy="run `postroom status`; a call with an idempotency key can be repeated unchanged",
         )
     return ServerUnavailable(
-        f"the server at {endpoint.url} accepted the request, but its answer was lost: {error}; a "
-        "change may or may not be stored",
+        f"the server at {endpoint.url} accepted the request, but its answer was lost: {error}; the "
+        "change may or may not have been stored",
         value=endpoint.url,
         remedy=(
             "repeat the call with the same idempotency_key; without a key, first check whether the "

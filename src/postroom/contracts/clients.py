@@ -81,6 +81,6 @@ MODES = ("warn", "block", "off")
 def unchecked(why: str) -> str:
     """Return the note that reservations were not checked.
 
-    A model reads the note, so it does not mention how to bypass the check.
+    The note does not say how to bypass the check, because a model reads the note.
     """
     return f"postroom: reservations were not checked: {why}."

@@ -160,7 +160,7 @@ class TooLarge(InputError):
     """A body, an attachment or a list exceeds its configured limit."""
 
     code = "too_large"
-    default_remedy = "send less, or divide it into parts"
+    default_remedy = "send less, or split it into parts"
 
 
 class UnknownProject(InputError):
@@ -717,14 +717,14 @@ class CommandSaidNothing(CommandError):
 
 
 class CommandTimedOut(CommandError):
-    """The program exceeded its time limit, or wrote nothing for too long, and was ended."""
+    """The program exceeded its time limit, or wrote nothing for too long, and was stopped."""
 
     code = "command_timed_out"
     default_remedy = "raise `timeout` or `idle_timeout` of the agent's runner, or ask for less"
 
 
 class CommandFlooded(CommandError):
-    """The program wrote more output than the limit, and was ended."""
+    """The program wrote more output than the limit, and was stopped."""
 
     code = "command_flooded"
     default_remedy = "let the command write its output to a file"
@@ -1008,7 +1008,7 @@ class ArchiveUnavailable(PostroomError):
 
     code = "archive_unavailable"
     retryable = True
-    default_remedy = "run `postroom doctor`; the archive catches up by itself when Git works again"
+    default_remedy = "run `postroom doctor` to find the cause; the archive catches up once Git works again"
 
 
 class ServerUnavailable(PostroomError):
@@ -1071,5 +1071,5 @@ def _branches(kind: type[PostroomError]) -> list[type[PostroomError]]:
 
 
 def all_errors() -> list[type[PostroomError]]:
-    """Return all error classes of this module, one for each code, also if other modules define more."""
+    """Return all error classes of this module, one for each code, even if other modules define more."""
     return _branches(PostroomError)

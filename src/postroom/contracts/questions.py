@@ -222,7 +222,9 @@ def _read(asked: Asked, given: Json) -> tuple[dict[str, Json], str]:
     match asked.kind:
         case QuestionKind.YES_NO:
             approved = given if isinstance(given, bool) else _YES_NO.get(text.casefold())
-            if approved is not None:
+            is_plain = isinstance(given, bool) or text.casefold() in ("yes", "no")
+            # "true" may be the answer in words to "true or false?".
+            if approved is not None and (is_plain or not asked.in_words):
                 return {"approved": approved}, ""
             if not asked.in_words:
                 raise _Misfit(f"{_shown(given)} is neither yes nor no")
@@ -377,6 +379,12 @@ def asked_for(
         raise InvalidArgument(
             "a question takes only one kind of answer", remedy="give choices, a form, or neither"
         )
+    if action and (choices or wants_text or form is not None):
+        raise InvalidArgument(
+            "an action is permitted by a yes, so its question takes yes or no",
+            value=action[:_MAX_SHOWN_LENGTH],
+            remedy="leave out choices, text and form, or describe the action in the question",
+        )
     kind, fields = QuestionKind.YES_NO, tuple[FormField, ...]()
     if choices:
         kind = QuestionKind.CHOICE
@@ -451,7 +459,9 @@ def _refuse_other_keys(what: str, told: Mapping[str, Any], known: Sequence[str])
 
 def _field(name: str, told: object, *, is_required: bool) -> FormField:
     if not _FIELD_NAME.fullmatch(name):
-        raise _not_flat(f"{_shown(name)} is no name of a field: letters, digits, _ . and -, at most 64")
+        raise _not_flat(
+            f"{_shown(name)} cannot be the name of a field: use up to 64 letters, digits, _ . and -"
+        )
     if not isinstance(told, dict):
         raise _not_flat(f"the field {name} must be an object")
     of_type = told.get("type", "string")

@@ -508,7 +508,7 @@ class Runner:
         refuse_number(self.runs_at_once, "runs_at_once", most=MAX_RUNS_AT_ONCE)
         refuse_switch(self.claims_tasks, "claims_tasks")
         if self.runs_at_once > 1 and self.resume and self.session_per is SessionPer.AGENT:
-            remedy = "leave out session_per: then each mail thread has its own session"
+            remedy = "leave out session_per to give each mail thread its own session"
             raise refused(
                 "runs_at_once", self.runs_at_once, "one session cannot execute two runs at once", remedy
             )

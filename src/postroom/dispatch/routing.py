@@ -117,7 +117,7 @@ class ExecutorsByThread(SeveralExecutors):
         return iter(dict.fromkeys(self._routes.values()))
 
     def waits_for_outages(self, thread_id: str) -> bool:
-        """Return whether runs of the thread are retried for minutes if a failure may be an outage."""
+        """Return whether this thread's runs are retried for minutes after a failure that may be an outage."""
         executor = self._route(thread_id)
         return executor is not None and executor.waits_for_outages(thread_id)
 
@@ -127,7 +127,7 @@ class ExecutorsByThread(SeveralExecutors):
         return executor is not None and executor.commits_steps(thread_id)
 
     def agent_of(self, thread_id: str) -> str | None:
-        """Return the agent of all runs of a thread; None also if no executor here runs them."""
+        """Return the agent of all runs of a thread; None if requests name it or nothing here runs them."""
         executor = self._route(thread_id)
         return None if executor is None else executor.agent_of(thread_id)
 

@@ -4,7 +4,7 @@
     submit_background ─▶ run and dispatch, claimed if thread and slot are free ─▶ executes in its turn
     steer ─────────────▶ the active run reads it at its next step, or as submit_background
     deliver ───────────▶ is pending, or starts a run at once
-    accepting ─────────▶ the same, in a change of another room
+    accepting ─────────▶ the same, in a change of another package
 
 The same transaction decides what happens if the thread is busy.
 
@@ -169,7 +169,7 @@ def validate_run_inputs(
                 raise InvalidSubmission(
                     "a message id must not be blank",
                     value=message.text()[:80],
-                    remedy="leave out the id: then the message gets one",
+                    remedy="leave out the id, and the message gets a new one",
                 )
         for block in message.content:
             if storable(block.text) != block.text:
@@ -1562,7 +1562,10 @@ class Submissions:
     def _claimed_in(
         self, tx: Transaction, plan: Prepared, claims: ClaimAsk, *, is_now: bool
     ) -> Claimed | Held | None:
-        """Claim the thread's next dispatch or, if a caller waits, the dispatch that the request joined."""
+        """Claim the thread's next dispatch.
+
+        If a caller waits (`is_now`) and the request joined a queued dispatch, claim that dispatch instead.
+        """
         if not is_now or plan.joins is None:
             return claimed_next(tx, plan.run.thread_id, claims)
         if claims.is_elsewhere(tx, plan.run.thread_id):

@@ -1246,10 +1246,10 @@ class Execution:
 
 
 def _failed(dispatch: RunDispatch, error: BaseException, text: str) -> CanonicalEventDraft:
-    """Log a failed execution; return the event with the reason and the place in the user's code.
+    """Log a failed execution; return the event with the reason and the traceback.
 
-    If the store was unavailable, there is no such place. For a known kind of model failure, the event
-    contains the traceback, but the log does not.
+    The traceback is left out if postroom itself raised the error, or if the store was unavailable. For a
+    known kind of model failure, the event contains the traceback, but the log does not.
     """
     facts: dict[str, Json] = {"attempt": dispatch.attempt_count + 1, "error": text}
     is_known = isinstance(error, InferenceError) and not isinstance(error, InferenceFailed)

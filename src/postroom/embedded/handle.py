@@ -365,7 +365,7 @@ class RunHandle:
         return run
 
     def _told_end(self) -> RunRecord | None:
-        """Return the run if this process stored its end.
+        """Return the run if this process has stored it as ended; otherwise return None.
 
         A replay of the run is ignored, because it has the same message but another run id.
         """

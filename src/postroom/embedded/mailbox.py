@@ -188,7 +188,7 @@ class Mailbox:
             raise InvalidArgument(
                 f"when_busy must be one of {', '.join(BusyPolicy)}, not {when_busy!r:.80}",
                 value=repr(when_busy)[:80],
-                remedy="leave out when_busy: then the run waits for its turn",
+                remedy="leave out when_busy to let the run wait for its turn",
             ) from error
         id, joins = request.run_id, when_busy in (BusyPolicy.COLLECT, BusyPolicy.STEER)
         if joins:

@@ -321,7 +321,7 @@ class Run:
             raise InvalidArgument(
                 "the timeout of a question must be above 0",
                 value=repr(timeout)[:80],
-                remedy="leave out timeout: then the question stays open without a limit",
+                remedy="leave out timeout to keep the question open without a limit",
             )
         if name is None:  # not by position, because concurrent questions have no fixed order
             words = "-".join(re.findall(r"\w+", question.lower()))[:_SHOWN_OF_QUESTION]
@@ -695,13 +695,13 @@ def _refuse_other_options(
         raise InvalidArgument(
             "attempts must be an integer of at least 1",
             value=repr(attempts)[:80],
-            remedy="leave out attempts: then the function is called once",
+            remedy="leave out attempts to call the function once",
         )
     if delay < timedelta(0):
         raise InvalidArgument(
             "delay must be at least 0",
             value=repr(delay)[:80],
-            remedy="leave out delay: then a retry waits 1 second",
+            remedy="leave out delay to wait 1 second before each retry",
         )
     if returns is not None:
         refuse_other_type("returns", returns)

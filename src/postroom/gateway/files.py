@@ -193,7 +193,11 @@ class FilesOfRun(RunFiles):
             kept = safe_name(name, media_type, 0)
             position = next((file.position for file in left if file.name == kept), len(left))
             if position >= MAX_LEFT:
-                raise TooLarge(f"this run has already sent {MAX_LEFT} files, the maximum", value=MAX_LEFT)
+                raise TooLarge(
+                    f"this run has already sent {MAX_LEFT} files, the maximum",
+                    value=MAX_LEFT,
+                    remedy="put several files into one archive file before you send them",
+                )
             file = await self._left(name, piece_of(content), position)
         if file.missing is not None:
             raise InvalidArgument(

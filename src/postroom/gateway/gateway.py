@@ -325,7 +325,7 @@ class Gateway:
     async def _place_of(self, source: SessionSource) -> tuple[str, Json] | None:
         """Return, for a scheduled message, a session's thread, and the model and instructions of the chat.
 
-        Return None if the person of the session may no longer write.
+        Return None if the sender in `source` may no longer write.
         """
         source = await self.people.learn(source)
         if not self.people.may_write(source):

@@ -43,6 +43,7 @@ from postroom.gateway import wording
 from postroom.gateway.config import GatewayConfig
 from postroom.gateway.events import Forwarded, MessageEvent, MessageType
 from postroom.gateway.group_talk import EARLIER, with_earlier
+from postroom.gateway.replies import how_to_answer, question_of
 from postroom.gateway.session import SessionSource, inbound_key
 from postroom.log import get_logger
 from postroom.ports import ThreadState
@@ -211,6 +212,10 @@ class Handover:
             tx.runs.messages.retract_waiting(thread_id, inbound.thread_message_id, None)
             refusal = wording.BUSY if mode is BusyPolicy.REJECT else wording.queue_full(most)
             return Admission(AdmissionKind.REJECTED, refusal)
+        waiting = tx.mail.waiting_runs([thread_id]).get(thread_id)
+        if waiting is not None and waiting.open_tickets:
+            question = question_of(waiting, waiting.open_tickets[0])
+            return Admission(AdmissionKind.QUEUED, wording.behind_question(how_to_answer(question)))
         match mode:
             case BusyPolicy.COLLECT:
                 return Admission(AdmissionKind.COLLECTED, wording.READ_TOGETHER)
@@ -224,7 +229,7 @@ class Handover:
                 return Admission(AdmissionKind.QUEUED, wording.queued(ids.index(inbound.thread_message_id)))
 
     def busy_mode(self, session: ChatSession, source: SessionSource) -> BusyPolicy:
-        """Return the busy policy that was chosen in a session, otherwise the configured one."""
+        """Return the busy policy that `/busy` set for the session, or else the configured policy."""
         chosen = session.settings.get("busy")
         return BusyPolicy(chosen) if chosen else self._config.get_busy_mode(source.platform, source.chat_id)
 

@@ -73,8 +73,8 @@ class Questions:
         """Answer the question on these threads whose number is the first word of `words`.
 
         If `approved` is None, the remaining words are the answer; otherwise they are a comment. With
-        `everywhere`, a number that does not belong to a question on these threads may name a question of
-        another agent.
+        `everywhere`, if these threads have no question with that number, the question of any other agent
+        with that number is answered.
 
         Without a number, no question is answered, because the question that the person saw may have been
         answered already while another one is open. The reply then lists the open questions with their

@@ -275,7 +275,7 @@ def card_of(question: Question, before: str = "") -> Card:
                 for place, choice in enumerate(asked.choices, start=1)
             )
         case _:
-            how = f"Reply to this message, or send {how_to_answer(question)}"
+            how = f"To answer, send {how_to_answer(question)}. A reply to this message is an answer, too."
     who = f"From {asked.who}." if asked.to or asked.not_by else ""
     parts = (asked.permits, before, question.text, who, how)
     return Card(text="\n\n".join(filter(None, parts)), buttons=buttons)

@@ -376,7 +376,7 @@ def _last_boundary(hour: int, now: int) -> int:
 
 
 def chat_of(tx: Transaction, thread_id: str, inbound_ids: Sequence[int]) -> SessionSource | None:
-    """Return the chat for answers to these inbound messages: the last one's, otherwise the session's.
+    """Return the chat for answers to these inbound messages: the chat of the last one, or else the session's.
 
     Return None if neither is stored any longer.
     """

@@ -27,7 +27,7 @@ _FENCE_LINE = re.compile(r"^( {0,3})(`{3,}|~{3,})([^\n]*)$", re.MULTILINE)
 _FENCE_HEAD = re.compile(r" {0,3}(?:```|~~~)")
 _FENCE_MARKS = ("```", "~~~")
 _WHITE = re.compile(r"[^\S\u00a0\u2007\u202f]+")
-# A code span ends at the latest with its block: at a blank line, item, quote, heading or table row.
+# A code span ends with its block if not before: at a blank line, item, quote, heading or table row.
 _TICKS = re.compile(r"`+|\n(?=[^\S\n]*(?:\n|[-*+]\s|>|\||#{1,6}\s|\d{1,9}[.)]\s))")
 _JOINERS = frozenset("\u200c\u200d\uff9e\uff9f")
 _MIN_ROOM = 8

@@ -499,7 +499,7 @@ class ChatExecutor(ExecutorAround):
         self._files = files
 
     def waits_for_outages(self, thread_id: str) -> bool:
-        """Return whether runs of the thread are retried for some minutes if a failure may be an outage."""
+        """Return whether this thread's runs are retried for minutes after a failure that may be an outage."""
         return not self._presenter.holds_requests(thread_id)
 
     async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:

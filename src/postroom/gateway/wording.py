@@ -154,6 +154,11 @@ def too_old(minutes: int) -> str:
     )
 
 
+def behind_question(how: str) -> str:
+    """Return the notice that a message waits for the answer to an open question."""
+    return f"Queued: this is no answer to the open question, which comes first. To answer it: {how}"
+
+
 def queued(ahead: int) -> str:
     """Return the notice that a message waits for its turn."""
     return f"Queued: {_messages(ahead)} before it." if ahead else "Queued: it is next."

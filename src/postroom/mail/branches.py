@@ -54,7 +54,7 @@ def merged_since(folder: str, main: MainBranch, before: str) -> list[str]:
     """Return the names of the branches that came into the main branch after the commit `before`.
 
     A branch counts if its newest commit is now part of the main branch and was not before, or if a merge
-    commit or Git's record of a fast-forward names it, also if it was deleted. A branch that was only created
+    commit or Git's record of a fast-forward names it, even if it was deleted. A branch that was only created
     from a commit of the main branch does not count. Git does not record a squash or a rebase as a merge.
     """
     git = shutil.which("git")

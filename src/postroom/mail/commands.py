@@ -695,9 +695,9 @@ class EndNote(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Subscribe(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Be sent a message when an agent is idle, a task is ready, a file changes, or a branch is merged.
+    """Get a message when an agent is idle, a task is ready, a file changes, or a branch is merged.
 
-    Use it instead of asking again and again.
+    Use it instead of polling.
     """
 
     project_key: ProjectKey
@@ -854,7 +854,7 @@ _DEEPEST = 8
 
 
 def read_command(kind: type[C], arguments: dict[str, Any], tool: str = "") -> C:
-    """Return the command that plain arguments mean, also if a model wrote them in another form.
+    """Return the command that plain arguments mean, even if a model wrote them in another form.
 
     `tool` is the name of the tool, which some models repeat around the arguments.
 

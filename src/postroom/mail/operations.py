@@ -231,7 +231,7 @@ MAIL_OPERATIONS: tuple[Operation, ...] = (
         line_help="List the open tasks of a project, those to claim first, or show one task with its text.",
         options={
             **_HERE,
-            "state": Option(help="Only tasks of this state."),
+            "state": Option(help="Only tasks in this state."),
             "task_id": Option(name="--id", metavar="ID", help="Only this task, with its text and evidence."),
             "limit": Option(metavar="N", help="Maximum number of tasks."),
             "after": Option(metavar="CURSOR", help="Continue after a page: its `next`."),
@@ -291,9 +291,13 @@ MAIL_OPERATIONS: tuple[Operation, ...] = (
             "reason": Option(metavar="TEXT", help="The reason."),
             "title": Option(metavar="TEXT", help="The new title."),
             "text": Option(metavar="TEXT", help="The new text."),
-            "paths": Option(name="--path", metavar="PATH", help="A file or pattern; replaces all of them."),
+            "paths": Option(
+                name="--path", metavar="PATH", help="A file or pattern; the new list replaces the old one."
+            ),
             "depends_on": Option(
-                name="--after", metavar="ID", help="A task that must be done first; replaces all of them."
+                name="--after",
+                metavar="ID",
+                help="A task that must be done first; the new list replaces the old one.",
             ),
             "priority": Option(help="The new priority."),
             "assignee": Option(name="--to", metavar="NAME", help="An agent, or role:NAME."),
@@ -333,7 +337,7 @@ MAIL_OPERATIONS: tuple[Operation, ...] = (
             "text": Option(help="The fact."),
             "paths": Option(name="--path", metavar="PATH", help="A file or pattern that the note is about."),
             "task_id": Option(name="--task", metavar="ID", help="The task that the note is about."),
-            "commit": Option(metavar="COMMIT", help="The commit of which the note is true."),
+            "commit": Option(metavar="COMMIT", help="The commit for which the note is true."),
             "replaces": Option(metavar="ID", help="A note that is no longer true."),
             "days": Option(metavar="N", help="Days until the note expires."),
         },

@@ -66,10 +66,10 @@ def subscribe(context: WriteContext, asked: Subscribe) -> SubscribedView:
     project, agent = acting_active(context, asked.project_key, asked.agent_name)
     if asked.kind == "branch_merged" and not is_of_git(project.git_identity):
         raise EventNotReported(
-            "the server knows no Git repository of this project",
+            "the server cannot find a Git repository of this project",
             value=asked.kind,
-            remedy="use the project of a folder with a Git repository on the server's machine, "
-            f"or one of {', '.join(kind for kind in KINDS_OF if kind != asked.kind)}",
+            remedy="use a project whose folder is in a Git repository on the server's machine, "
+            f"or subscribe to one of {', '.join(kind for kind in KINDS_OF if kind != asked.kind)}",
         )
     wanted = Subscription(
         id=0,
@@ -229,7 +229,7 @@ def _checked_about(context: WriteContext, project: Project, agent: Agent, asked:
             raise InvalidArgument(
                 f"`about` is not the number of a task: {about[:80]!r}",
                 value=about[:80],
-                remedy="give the number, or nothing for every task",
+                remedy="give the number, or leave `about` empty for every task",
             )
         return str(find_task(context, project, int(about)).id) if about else ""
     if asked.kind == "branch_merged":
@@ -237,7 +237,7 @@ def _checked_about(context: WriteContext, project: Project, agent: Agent, asked:
             raise InvalidArgument(
                 f"`about` is not the name of a branch: {about[:80]!r}",
                 value=about[:80],
-                remedy="give the name as `git branch` prints it, or nothing for every branch",
+                remedy="give the name as `git branch` prints it, or leave `about` empty for every branch",
             )
         return about
     if not about:

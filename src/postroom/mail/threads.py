@@ -280,7 +280,7 @@ def _questions(body: str) -> list[str]:
 
 
 def _blank_code(code: re.Match[str]) -> str:
-    """Return a replacement for code: the same length, no question marks; a code block ends a sentence."""
+    """Return text of equal length to replace code, without question marks. A code block ends a sentence."""
     return ("\n" if "\n" in code[0] else "x") * len(code[0])
 
 

@@ -47,7 +47,7 @@ class ShortWay:
         untold: Untold | None = None,
         is_traced: bool = False,
     ) -> None:
-        """`calls_for` returns the calls of the profile at a request's address.
+        """`calls_for` returns the calls of the profile that a request's address selects.
 
         `server_info` describes this server in each answer of the newest revision. `untold` returns a run's
         new messages.

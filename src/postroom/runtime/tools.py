@@ -47,7 +47,8 @@ class Tool(Protocol):
         """Execute the call; the arguments have been validated against the descriptor's schema.
 
         The model reads an exception as the failure of the call. After a crash, the same call may be executed
-        again, and must then have its effect only once. A call is cancelled at its time limit.
+        again: the tool must ensure that the repetition has no second effect. A call is cancelled at its time
+        limit.
         """
         ...
 

@@ -297,7 +297,7 @@ class QuestionsView(TypedDict):
 
 
 class ShownAt(TypedDict):
-    """A place at which a question was shown, and the first time there; None if that is unknown."""
+    """Where a question was shown, and when it was first shown there; null if the time is unknown."""
 
     where: str
     at: str | None

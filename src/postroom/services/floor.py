@@ -110,7 +110,7 @@ def state_of(run: RunRecord, row: RunDispatch | None) -> WorkState:
 
 
 def work_of(run: RunRecord, row: RunDispatch | None, waits: "_Why | None" = None) -> Work:
-    """Return a run in the form for people; with `waits`, add the reason why a queued run waits."""
+    """Return a run as the pages show it; with `waits`, add the reason why a queued run waits."""
     state, why, until = state_of(run, row), "", None
     agent, project, chat = owner_of(run.thread_id)
     is_dead = row is not None and row.status is RunDispatchStatus.DEAD_LETTER

@@ -366,7 +366,7 @@ def _start(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decisi
 
 
 def _begin_turn(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision:
-    """Announce new messages, and record that the agent is active, because its turn begins."""
+    """Announce new messages at the beginning of a turn, and record that the agent is active."""
     told = _prompt(context, event, actor)
     return told if actor is None or _in_run(context) else replace(told, notes=(*told.notes, _active(actor)))
 

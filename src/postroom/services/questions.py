@@ -5,6 +5,7 @@ in time, the run is cancelled or gets "no" as the answer, because silence never 
 deadline is stored with the question in the waiting run, so a server that was down still enforces it later.
 """
 
+import asyncio
 import re
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -19,6 +20,7 @@ from postroom.contracts.records import replace
 from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import AnsweredTicket, OnTimeout, RunRecord, RunStatus, RunWaitingTicket
 from postroom.contracts.tools import ToolCallResume
+from postroom.contracts.waking import QUESTION_NUMBER
 from postroom.contracts.work import GivenAnswer, OpenQuestion
 from postroom.dispatch.budgets import answers_budget
 from postroom.gateway.notices import Notices
@@ -63,6 +65,9 @@ _SHOWN: Final = 80
 """Maximum characters of each listed question."""
 MAX_NAME_LENGTH: Final = 64
 """Maximum characters of the name of a person who answers."""
+_OPENS_LOOKS: Final = 30
+"""How many times an unknown number is looked for, because its question may have been asked a moment ago."""
+_OPENS_LOOK_S: Final = 0.05
 _EACH: Final = 50
 """Maximum number of runs of each thread that are searched for answered questions."""
 _ALL: Final = (project_threads(""), CHAT_THREAD)
@@ -273,11 +278,17 @@ class QuestionService:
     async def _meant(self, number: str) -> tuple[RunRecord, Question]:
         """Return the open question with this number or prefix, and its run."""
         number = number.strip().lower()
-        asked, runs = await self._store.read(lambda tx: (_open(tx, ""), newest_runs(tx, *_ALL, each=_EACH)))
-        numbers = [one.number for _, one in asked]
-        given = {number_of(run.run_id, one.ticket): (run, one) for run in runs for one in run.answered}
         remedy = "list the questions: `postroom questions list`"
-        meant = whole_id(number, [*numbers, *given], what="questions", remedy=remedy)
+        for _ in range(_OPENS_LOOKS):
+            asked, runs = await self._store.read(
+                lambda tx: (_open(tx, ""), newest_runs(tx, *_ALL, each=_EACH))
+            )
+            numbers = [one.number for _, one in asked]
+            given = {number_of(run.run_id, one.ticket): (run, one) for run in runs for one in run.answered}
+            meant = whole_id(number, [*numbers, *given], what="questions", remedy=remedy)
+            if meant is not None or not QUESTION_NUMBER.fullmatch(number):
+                break
+            await asyncio.sleep(_OPENS_LOOK_S)  # `ask_person` has returned, and the run that asks is starting
         if meant not in numbers:
             run, before = given.get(meant or "", (None, None))
             others = [one for other, one in asked if run is not None and is_of_same(other.thread_id, run)]

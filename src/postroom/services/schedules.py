@@ -156,7 +156,7 @@ class MailSchedules:
         return shown(await self.kept.add(schedule, replaces=replaces))
 
     async def listed(self, slug: str = "") -> Sequence[ScheduleView]:
-        """Return the schedules of a project, or all schedules, ordered by name, in the form for responses."""
+        """Return the schedules of a project, or all schedules, as responses show them, ordered by name."""
         return [shown(schedule) for schedule in await self._store.read(lambda tx: self.of_project(tx, slug))]
 
     def of_project(self, tx: Transaction, slug: str) -> Sequence[Schedule]:

@@ -87,11 +87,13 @@ def _acts(site: Site, projects: list[Project], me: str) -> Iterator[Found]:
     for project in projects:
         name = folder_name(project.human_key)
         for title, path in (*_PAGES[1:], *(_WORKING_PAGES if site.services is not None else ())):
-            kind = "act" if path == "write" else "page"
+            kind = "action" if path == "write" else "page"
             yield Found(kind, title, name, links.page(project.slug, path))
         if site.services is not None:
-            yield Found("act", "Retry failed runs", name, links.page(project.slug, "runs", state="failed"))
-            yield Found("act", "Cancel active runs", name, links.page(project.slug, "runs", state="active"))
+            yield Found("action", "Retry failed runs", name, links.page(project.slug, "runs", state="failed"))
+            yield Found(
+                "action", "Cancel active runs", name, links.page(project.slug, "runs", state="active")
+            )
 
 
 def _agents(tx: Transaction, projects: list[Project]) -> Iterator[Found]:

@@ -63,7 +63,9 @@ async def _done(site: WorkingSite, request: Request) -> tuple[object, str]:
             )
             return answered, ""
         case _:
-            raise InvalidArgument("the form is not known", value=form.do[:40], remedy="reload the page")
+            raise InvalidArgument(
+                "the page sent an unknown action", value=form.do[:40], remedy="reload the page"
+            )
     return {}, ""
 
 

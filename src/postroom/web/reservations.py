@@ -61,7 +61,7 @@ class ReservationForm(msgspec.Struct):
 
 
 async def decide(site: WorkingSite, request: Request) -> Response:
-    """End a reservation for a person, or make overlapping ones shared; then show the control room."""
+    """End a reservation in a person's name, or make overlapping ones shared; then redirect the browser."""
     project = await site.project(request)
     if request.method != "POST":
         return see(links.page(project.slug, "reservations"))

@@ -59,7 +59,7 @@ class ClientStatus:
     state: State
     way: Way | None = None
     tools: Tools | None = None
-    """The choice of tools; None also if the entry does not choose tools, as in earlier releases."""
+    """The choice of tools; None without an entry, or if the entry chooses none, as in earlier releases."""
     hooks: bool = False
     extras: tuple[Extra, ...] = ()
     """The optional parts that a person accepted."""

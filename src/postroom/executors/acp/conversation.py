@@ -449,7 +449,7 @@ class Conversation:
         patience = self._with.limits.handshake
         await self._with.timer.sleep(milliseconds(patience))
         if self._stage == "initialize":
-            what = f"did not answer 'initialize' within {patience.total_seconds():g} s and was ended"
+            what = f"did not answer 'initialize' within {patience.total_seconds():g} s and was stopped"
             self._fail(Fault(kind=AgentProtocolBroken, what=what))
 
     async def take(self, chunk: bytes) -> None:

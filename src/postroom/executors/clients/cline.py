@@ -47,7 +47,7 @@ def _read(said: Said, line: Mapping[str, Any]) -> str:
 def _connect(access: RunAccess, environment: Mapping[str, str], folder: Path) -> Connection:
     """Connect Cline through a copy of its server list.
 
-    The program that Cline starts to connect gets the run's variables.
+    Cline starts a program that connects it to the server. This program gets the run's variables.
     """
     home = Path(environment.get("CLINE_DIR") or Path(environment.get("HOME", "~"), ".cline"))
     data = Path(environment.get("CLINE_DATA_DIR") or home / "data")

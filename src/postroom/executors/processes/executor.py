@@ -261,18 +261,18 @@ class Failing:
         if reason is StopReason.TIMED_OUT:
             limit = f"{milliseconds(self.runner.timeout) / 1000:g} s"
             return self.by(
-                CommandTimedOut, f"did not finish within its time-out of {limit} and was ended{self.words}"
+                CommandTimedOut, f"did not finish within its time-out of {limit} and was stopped{self.words}"
             )
         if reason is StopReason.IDLE and self.runner.idle_timeout is not None:
             limit = f"{milliseconds(self.runner.idle_timeout) / 1000:g} s"
             return self.by(
                 CommandTimedOut,
-                f"wrote nothing within its idle time-out of {limit} and was ended{self.words}",
+                f"wrote nothing within its idle time-out of {limit} and was stopped{self.words}",
             )
         if reason is StopReason.FLOODED:
             return self.by(
                 CommandFlooded,
-                f"wrote {self.taken} bytes, more than its limit, and was ended",
+                f"wrote {self.taken} bytes, more than its limit, and was stopped",
                 value=self.taken,
             )
         return self.by(CommandFailed, f"was ended, because its output could not be read{self.words}")
@@ -314,7 +314,7 @@ _MARGIN_MS = 2_000  # time for the checks of processes on a machine under load
 
 
 class Finished(Protocol):
-    """A run's program that has ended."""
+    """The outcome of a program that has executed a run and ended."""
 
     def result(self, activation: RunActivation) -> AgentRunResult:
         """Return the run's result.

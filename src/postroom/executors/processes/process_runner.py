@@ -688,7 +688,7 @@ class Program:
             if self._with.until is not None:  # the deadline may have been moved meanwhile
                 control.say(f"hold {self._with.until:.3f}")
             ended = await self._watched(program, control, tasks, talk, errors)
-        finally:  # also if the event loop ends: closing the socket kills processes that are left
+        finally:  # even if the event loop ends: closing the socket kills processes that are left
             self._with.controls.discard(control)
             control.close()
             program.close()

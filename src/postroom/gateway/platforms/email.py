@@ -2,10 +2,10 @@
 
 `token` is the password of the mailbox, and `api_key` the SMTP password if it differs.
 
-A mail is marked as read when its message is stored. Bounces and mails from programs or mailing lists are
-stored as rejected and get no answer. The bot's own mail is ignored. A message's `metadata["verified"]` tells
-whether the sender's domain really sent it. Without `authserv_id` it is always False, because anybody can
-forge a sender.
+An e-mail is marked as read when its message is stored. Bounces and e-mails from programs or mailing lists are
+stored as rejected and get no answer. The bot's own e-mails are ignored. A message's `metadata["verified"]`
+tells whether the sender's domain really sent it. Without `authserv_id` it is always False, because anybody
+can forge a sender.
 """
 
 import asyncio
@@ -81,11 +81,11 @@ from postroom.gateway.platforms.options import LOOPBACK, FilePath, Line, secret_
 from postroom.gateway.platforms.safe_text import clean, one_line, to_html
 from postroom.gateway.session import Platform, SessionSource
 
-# Extract the text of a mail: convert HTML to text, and remove the history and the signature below. No I/O.
+# Extract the text of an e-mail: convert HTML to text, and remove the history and the signature below. No I/O.
 
 
 MAX_TEXT_LENGTH = 400_000
-"""Maximum characters of a mail that are read. Mail written by people is shorter."""
+"""Maximum characters of an e-mail that are read. Mail written by people is shorter."""
 _SILENT = re.compile(r"<(!--|(?:script|style|title|template|noscript|svg|object)\b)", re.IGNORECASE)
 """Matches the beginning of an HTML element whose content is not shown."""
 _ADDRESS: Final = re.compile(r"\bhref\s*=\s*(?:\"([^\"<>]{1,2000})\"|'([^'<>]{1,2000})')", re.IGNORECASE)
@@ -116,7 +116,7 @@ _FORWARD_MARK = re.compile(
     r"|videresendt (?:besked|melding)|przekazana wiadomość)\s*:?\s*(?:-{2,})?\s*:?\s*$",
     re.IGNORECASE,
 )
-"""The line that mail programs put above a forwarded mail."""
+"""The line that mail programs put above a forwarded e-mail."""
 _FORWARD_SUBJECT = re.compile(
     r"^\s*(?:fwd?|wg|tr|rv|enc|vb|vs|pd|i|doorst|fs|trs|转发|轉寄|転送)\s*:", re.IGNORECASE
 )
@@ -265,7 +265,7 @@ def own_words(text: str) -> str:
 def with_forwarded(text: str, subject: str) -> tuple[str, Forwarded | None]:
     """Return the sender's own text, and the text forwarded below it, or None.
 
-    Some mail programs put the same header lines above forwarded and above answered mails. There, the subject
+    Some mail programs put the same header lines above forwarded and answered e-mails. There, the subject
     decides which of the two it is.
     """
     whole = text[:MAX_TEXT_LENGTH].strip()
@@ -314,7 +314,7 @@ def _without_history(lines: list[str]) -> list[str]:
 
 
 def _is_heading(lines: list[str]) -> bool:
-    """Return whether lines begin like the header that mail programs put above an answered mail."""
+    """Return whether lines begin like the header that mail programs put above an answered e-mail."""
     told = [line[:200] for line in lines if line.strip()]
     return len(told) >= 2 and bool(_HEADING.match(told[0])) and bool(_SECOND_HEADING.match(told[1]))
 
@@ -332,7 +332,7 @@ def _after_attribution(lines: list[str], at: int) -> int:
     return at
 
 
-# Convert mails to messages, without trusting their content and without I/O. An unreadable mail raises
+# Convert e-mails to messages, without trusting their content and without I/O. An unreadable e-mail raises
 # `Malformed`.
 
 
@@ -352,14 +352,14 @@ _MAX_BORDERS = 10_000
 _FIELD = re.compile(rb"^content-(?:type|disposition):(?:[^\n]+|\n[ \t])*", re.IGNORECASE | re.MULTILINE)
 _HEAD_END = re.compile(rb"\r?\n\r?\n")
 _NO_CHARSETS = ("idna", "punycode", "unicode_escape", "raw_unicode_escape", "undefined", "mbcs", "oem")
-"""Codecs that Python accepts for text but that mails do not use. Some of them are very slow."""
+"""Codecs that Python accepts for text but that e-mails do not use. Some of them are very slow."""
 _RESULT = re.compile(r"\s*(dmarc|dkim|spf)\s*=\s*(\w+)", re.IGNORECASE)
 _PROPERTY = re.compile(r'(header\.from|header\.d|smtp\.mailfrom)\s*=\s*"?([^\s";]+)', re.IGNORECASE)
 _COMMENT = re.compile(r"\([^()]*\)")
 
 
 class Malformed(InvalidArgument):
-    """A mail cannot be parsed, or its author is ambiguous."""
+    """An e-mail cannot be parsed, or its author is ambiguous."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -372,56 +372,56 @@ class Ourselves:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Where:
-    """The position of a mail in its mailbox, which is unique until the mailbox is recreated."""
+    """The position of an e-mail in its mailbox, which is unique until the mailbox is recreated."""
 
     validity: int
     uid: int
 
     @property
     def name(self) -> str:
-        """The id that is used if the mail has no message id."""
+        """The id that is used if the e-mail has no message id."""
         return f"{self.validity}-{self.uid}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thread:
-    """The subject and the references of a mail, which an answer to it needs."""
+    """The subject and the references of an e-mail, which an answer to it needs."""
 
     subject: str
     references: tuple[str, ...]
 
 
 BROKEN = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError, MessageError)
-"""The errors that the standard library's parser may raise for malicious mails."""
+"""The errors that the standard library's parser may raise for malicious e-mails."""
 
 
 def parsed(raw: bytes) -> Message:
-    """Parse a mail.
+    """Parse an e-mail.
 
     Raises:
-        Malformed: The mail is nested too deeply, makes the parser fail, or would take very long to parse.
+        Malformed: The e-mail is nested too deeply, makes the parser fail, or would take very long to parse.
     """
     end = _HEAD_END.search(raw)
     if (end.start() if end else len(raw)) > _MAX_HEAD_LENGTH or raw.count(b"\n--") > _MAX_BORDERS:
-        raise Malformed("a mail with too many headers or parts")
+        raise Malformed("the e-mail has too many headers or parts")
     if any(len(field[0]) > _MAX_FIELD_LENGTH for field in _FIELD.finditer(raw)):
-        raise Malformed("a mail with a header that is too long")
+        raise Malformed("a header of the e-mail is too long")
     try:
         return BytesParser(policy=policy.compat32).parsebytes(raw)
     except BROKEN as error:
-        raise Malformed("a mail that cannot be parsed") from error
+        raise Malformed("the e-mail cannot be parsed") from error
 
 
 def understood(mail: Message, where: Where, me: Ourselves) -> MessageEvent | None:
-    """Convert a mail to an event; return None if the bot itself sent the mail.
+    """Convert an e-mail to an event; return None if the bot itself sent the e-mail.
 
     Raises:
-        Malformed: The author is ambiguous, or the mail has too many parts.
+        Malformed: The author is ambiguous, or the e-mail has too many parts.
     """
     try:
         return _understood(mail, where, me)
     except BROKEN as error:
-        raise Malformed("a mail that the parser cannot process") from error
+        raise Malformed("the parser cannot process the e-mail") from error
 
 
 def _understood(mail: Message, where: Where, me: Ourselves) -> MessageEvent | None:
@@ -471,19 +471,19 @@ def sender_of(mail: Message) -> tuple[str, str | None]:
     lines = mail.get_all("From") or []
     match = _FROM.fullmatch(_line(lines[0])) if len(lines) == 1 else None
     if match is None:
-        raise Malformed("a mail without exactly one sender")
+        raise Malformed("the e-mail does not have exactly one sender")
     address = (match[2] or match[3]).strip()
     if ADDRESS.fullmatch(address) is None:
-        raise Malformed("a sender without a valid address")
+        raise Malformed("the sender's address is not valid")
     name = one_line(_decode_header((match[1] or "").strip().strip('"')))
     return address.lower(), name or None
 
 
 def automatic_marks(mail: Message, address: str) -> dict[str, Json]:
-    """Return metadata that marks mail from a program or a list, because an answer might cause a loop.
+    """Return metadata that marks an e-mail from a program or a list, because an answer might cause a loop.
 
-    `automatic` names the header that shows it. If `may_be_a_person` is true, mails written by people may also
-    have this header.
+    `automatic` names the header that shows it. If `may_be_a_person` is true, e-mails written by people may
+    also have this header.
     """
     for name in ("List-Unsubscribe", "X-Auto-Response-Suppress"):
         value = _line(mail.get(name, "")).strip().lower()
@@ -494,7 +494,7 @@ def automatic_marks(mail: Message, address: str) -> dict[str, Json]:
 
 
 def _machine(mail: Message, address: str) -> str | None:
-    """Return the header that marks the mail as sent by a program or a mailing list; None if there is none."""
+    """Return the header that marks the e-mail as sent by a program or a mailing list, or None."""
     fields = {
         name: _line(mail.get(name, "")).strip().lower()
         for name in ("Auto-Submitted", "Precedence", "Return-Path")
@@ -512,11 +512,11 @@ def _machine(mail: Message, address: str) -> str | None:
 
 
 def is_verified(mail: Message, address: str, authserv_id: str | None) -> bool:
-    """Return whether the trusted server has verified that the sender's domain sent the mail.
+    """Return whether the trusted server has verified that the sender's domain sent the e-mail.
 
-    Only the first header of that server counts. Later headers of this name arrived with the mail, so anybody
-    can have written them. A valid signature (DKIM) or mail server (SPF) of a domain other than the sender's
-    proves nothing.
+    Only the first header of that server counts. Later headers of this name arrived with the e-mail, so
+    anybody can have written them. A valid signature (DKIM) or mail server (SPF) of a domain other than the
+    sender's proves nothing.
     """
     if authserv_id is None:
         return False
@@ -549,13 +549,13 @@ def _passes(results: list[str], domain: str) -> bool:
 
 
 def message_id_of(mail: Message) -> str | None:
-    """Return a mail's own id, if it has a valid one."""
+    """Return an e-mail's own id, if it has a valid one."""
     match = MESSAGE_ID.fullmatch(_line(mail.get("Message-ID", "")).strip())
     return match[0] if match else None
 
 
 def thread_of(mail: Message) -> Thread:
-    """Return a mail's subject and its references, the oldest first."""
+    """Return an e-mail's subject and its references, the oldest first."""
     references, answered = _message_ids(mail, "References"), _message_ids(mail, "In-Reply-To")
     known_values = [*references[:1], *references[1:][-_MAX_REFERENCES:]]
     known_values += [value for value in answered[:_MAX_REFERENCES] if value not in known_values]
@@ -574,7 +574,7 @@ def _message_ids(mail: Message, name: str) -> list[str]:
 
 
 def leaves(mail: Message) -> Iterator[tuple[str, Message]]:
-    """Yield the parts of a mail that are not containers, each with its IMAP part number.
+    """Yield the parts of an e-mail that are not containers, each with its IMAP part number.
 
     Raises:
         Malformed: There are too many parts, or they are nested too deeply.
@@ -585,7 +585,7 @@ def leaves(mail: Message) -> Iterator[tuple[str, Message]]:
         section, part = waiting.pop()
         seen += 1
         if seen > _MAX_PARTS or section.count(".") > _DEEPEST:
-            raise Malformed("a mail with too many parts")
+            raise Malformed("the e-mail has too many parts")
         payload = part.get_payload()
         if part.get_content_maintype() == "multipart" and isinstance(payload, list):
             prefix = f"{section}." if section else ""
@@ -625,7 +625,7 @@ def _content(
                 for attachment in media
             ),
         )
-    # Mail programs mix the files of a forwarded mail with the sender's own: they cannot be told apart.
+    # Mail programs mix the files of a forwarded e-mail with the sender's own: they cannot be told apart.
     return own, forwarded, Attachment.foreign(media)
 
 
@@ -708,7 +708,7 @@ def _parse_date(mail: Message) -> int | None:
 
 
 # Access to a mailbox by IMAP and to a mail server by SMTP. All calls block, so they must run on a thread, and
-# only one thread may use a `Mailbox`. Errors and logs never contain passwords or the text of a mail.
+# only one thread may use a `Mailbox`. Errors and logs never contain passwords or the text of an e-mail.
 
 
 _MAX_LINE_LENGTH = 998
@@ -717,12 +717,12 @@ _MAX_LINE_LENGTH = 998
 Headers that fit into such a line are not folded, because some programs lose a folded message id.
 """
 _MAX_REFERENCES_LENGTH = 900
-"""Maximum characters of the `References` header, which names the mails of the thread."""
+"""Maximum characters of the `References` header, which names the e-mails of the thread."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutgoingEmail:
-    """A mail to send."""
+    """An e-mail to send."""
 
     sender: str
     to: str
@@ -732,7 +732,7 @@ class OutgoingEmail:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heading:
-    """The headers of a mail.
+    """The headers of an e-mail.
 
     Raises:
         ValueError: A value contains a line break, or is not allowed in its header.
@@ -767,14 +767,14 @@ class Heading:
 
 _OWN_ID = re.compile(r"<[0-9a-f]{40}\.(.+)\.postroom@([^@]+)>")
 _ROOT = re.compile(rf"{MESSAGE_ID.pattern}|\d{{1,10}}-\d{{1,10}}", re.ASCII)
-"""The id of the mail that began a conversation: its message id or, if it has none, its `Where.name`."""
+"""The id of the e-mail that began a conversation: its message id or, if it has none, its `Where.name`."""
 
 
 def message_id_from(key: str, root: str | None, address: str) -> str:
-    """Return the message id of an outgoing mail; the same key gives the same id.
+    """Return the message id of an outgoing e-mail; the same key gives the same id.
 
-    The id contains the root of the conversation, because a reply may refer only to this mail. A root of about
-    170 characters or more is omitted.
+    The id contains the root of the conversation, because a reply may refer only to this e-mail. A root of
+    about 170 characters or more is omitted.
     """
     digest = hashlib.sha256(key.encode("utf-8", "replace")).hexdigest()[:40]
     end = f".postroom@{address.rpartition('@')[2]}>"
@@ -783,7 +783,7 @@ def message_id_from(key: str, root: str | None, address: str) -> str:
 
 
 def root_in(message_id: str, address: str) -> str | None:
-    """Extract the conversation's root from the message id of a mail that postroom sent."""
+    """Extract the conversation's root from the message id of an e-mail that postroom sent."""
     match = _OWN_ID.fullmatch(message_id)
     if match is None or match[2] != address.rpartition("@")[2]:
         return None
@@ -810,7 +810,7 @@ def references_of(root: str | None, thread: Thread | None, answered: str | None)
 def written(
     heading: Heading, text: str, html: str, file: tuple[Attachment, bytes] | None = None
 ) -> OutgoingEmail:
-    """Build a mail that contains the text as plain text and as HTML, and the file if there is one."""
+    """Build an e-mail that contains the text as plain text and as HTML, and the file if there is one."""
     words = MIMEMultipart("alternative")
     charset = Charset("utf-8")
     charset.body_encoding = QP
@@ -853,7 +853,7 @@ def _as_part(attachment: Attachment, data: bytes) -> MIMEApplication:
 
 
 def refusal(error: SMTPException) -> SendResult:
-    """Convert an SMTP refusal to a result. The server has not accepted the mail."""
+    """Convert an SMTP refusal to a result. The server has not accepted the e-mail."""
     if isinstance(error, SMTPNotSupportedError):
         return SendResult.failed(SendErrorKind.BAD_FORMAT, "the mail server cannot send this")
     if isinstance(error, SMTPRecipientsRefused):
@@ -973,7 +973,7 @@ class Mailbox:
                 imap.sock.shutdown(socket.SHUT_RDWR)
 
     def unread(self, now: int, days: int, most: int) -> list[int]:
-        """Return the UIDs of the unread mails of the last `days` days, oldest first."""
+        """Return the UIDs of the unread e-mails of the last `days` days, oldest first."""
         day = datetime.fromtimestamp(now / 1000, tz=UTC) - timedelta(days=days)
         imap = self._open()
         _response_data(imap.noop())
@@ -982,7 +982,7 @@ class Mailbox:
         return sorted(int(part) for line in items if line for part in line.split())[:most]
 
     def fetch(self, uid: int, *, most: int) -> tuple[bytes, bool] | None:
-        """Return a mail, cut off after `most` bytes, and whether it was cut; None if it is gone."""
+        """Return an e-mail, cut off after `most` bytes, and whether it was cut; None if it is gone."""
         size = _SIZE.search(
             b" ".join(_flat(_response_data(self._open().uid("FETCH", str(uid), "(RFC822.SIZE)"))))
         )
@@ -992,7 +992,7 @@ class Mailbox:
         return None if raw is None else (raw[:most], int(size[1]) > most)
 
     def mark_read(self, uid: int) -> None:
-        """Mark a mail as read."""
+        """Mark an e-mail as read."""
         _response_data(self._open().uid("STORE", str(uid), "+FLAGS.SILENT", r"(\Seen)"))
 
     def part(self, ref: str, *, most: int) -> bytes | None:
@@ -1023,7 +1023,7 @@ class Mailbox:
         return data
 
     def headers(self, message_id: str) -> bytes | None:
-        """Return the headers of a mail that are needed for an answer; None if the mail is no longer there."""
+        """Return the headers of an e-mail that an answer needs; None if the e-mail is no longer there."""
         imap = self._open()
         items = [
             part
@@ -1036,7 +1036,7 @@ class Mailbox:
         return self._bytes(int(items[-1]), "BODY.PEEK[HEADER.FIELDS (SUBJECT REFERENCES IN-REPLY-TO)]")
 
     def where(self, uid: int) -> Where:
-        """Return the position of a mail."""
+        """Return the position of an e-mail."""
         return Where(validity=self.validity, uid=uid)
 
     def _bytes(self, uid: int, what: str) -> bytes | None:
@@ -1081,7 +1081,7 @@ def check(server: Server, domain: str) -> None:
 
 
 def deliver(server: Server, domain: str, message: OutgoingEmail) -> SendResult:
-    """Try once to send a mail. If the connection breaks at the end, the result's kind is unknown."""
+    """Try once to send an e-mail. If the connection breaks at the end, the result's kind is unknown."""
     try:
         smtp = _connect_smtp(server, domain)
     except LoginRefused as error:
@@ -1169,7 +1169,7 @@ class EmailOptions(PlatformConfig, frozen=True, kw_only=True):
     imap_host: Line
     smtp_host: Line
     name: str | None = None
-    """The display name of the bot in its mails."""
+    """The display name of the bot in its e-mails."""
     user: Line | None = None
     """The user name for the mailbox. If None, it is `address`."""
     smtp_user: Line | None = None
@@ -1193,9 +1193,9 @@ class EmailOptions(PlatformConfig, frozen=True, kw_only=True):
     poll_ms: Annotated[int, Meta(ge=100, le=3_600_000)] = 15_000
     """The pause between two polls of the folder."""
     max_age_days: Annotated[int, Meta(ge=1, le=3_650)] = 7
-    """The age, in days, above which unread mail is ignored."""
+    """The age, in days, above which unread e-mail is ignored."""
     max_bytes: Annotated[int, Meta(ge=10_000, le=200_000_000)] = 25_000_000
-    """Maximum bytes of a mail that are read; the metadata `truncated` is true if the mail is longer."""
+    """Maximum bytes of an e-mail that are read; the metadata `truncated` is true if the e-mail is longer."""
     timeout_ms: Annotated[int, Meta(ge=100, le=600_000)] = 30_000
     """The time limit for one step of a conversation with a server."""
 
@@ -1230,7 +1230,7 @@ class EmailOptions(PlatformConfig, frozen=True, kw_only=True):
         )
 
     def smtp(self, password: str) -> Server:
-        """Return the SMTP server for outgoing mail."""
+        """Return the SMTP server for outgoing e-mail."""
         return Server(
             host=self.smtp_host,
             port=self.smtp_port or _SMTP_PORTS[self.smtp_security],
@@ -1249,19 +1249,19 @@ def _password(secret: str | None, name: str) -> str:
 
 
 _BATCH = 50
-"""Maximum number of mails in one poll. If there are more, the next poll follows soon."""
+"""Maximum number of e-mails in one poll. If there are more, the next poll follows soon."""
 _SHORT_PAUSE = 100
 _REMEMBERED = 1_000
-"""Maximum number of mails whose subject and references are cached."""
+"""Maximum number of e-mails whose subject and references are cached."""
 _MAX_LOOKED_UP = 20
-"""How many of a mail's newest references are looked up."""
+"""How many of an e-mail's newest references are looked up."""
 _PATIENCE = 10.0
 """How many seconds `disconnect` waits for an active step."""
 T = TypeVar("T")
 
 
 class EmailAdapter(BasePlatformAdapter):
-    """Receives and sends the mail of one mailbox.
+    """Receives and sends the e-mail of one mailbox.
 
     Raises:
         ConfigError: A setting is missing or invalid.
@@ -1335,7 +1335,7 @@ class EmailAdapter(BasePlatformAdapter):
     # Incoming mail.
 
     async def _look(self, _: int) -> int:
-        """Process the unread mails, in order; return the pause before the next poll."""
+        """Process the unread e-mails, in order; return the pause before the next poll."""
         options, now = self._options, self._clock.now()
         try:
             if not self._is_open:
@@ -1355,7 +1355,7 @@ class EmailAdapter(BasePlatformAdapter):
         return _SHORT_PAUSE if len(numbers) == _BATCH else options.poll_ms
 
     async def _take(self, uid: int) -> None:
-        """Hand over one mail; mark it as read once its message is stored, or if it can never be stored."""
+        """Hand over one e-mail; mark it as read once its message is stored, or if it can never be stored."""
         value = await self._on_thread(lambda: self._mailbox.fetch(uid, most=self._options.max_bytes))
         if value is not None:
             await self.take_in(value[0], partial(self._hand_over, uid, *value))
@@ -1369,10 +1369,10 @@ class EmailAdapter(BasePlatformAdapter):
             await self.handle_message(event)
 
     async def _find_root(self, source: SessionSource, references: Sequence[str]) -> str | None:
-        """Return the id of the mail that began the conversation, for a mail with these references.
+        """Return the id of the e-mail that began the conversation, for an e-mail with these references.
 
-        The newest reference that names a mail from postroom, or a stored mail of the same sender, decides.
-        Not every reference need be present, because some mail programs refer only to the answered mail.
+        The newest reference that names an e-mail from postroom, or a stored one of the same sender, decides.
+        Not every reference need be present, because some mail programs refer only to the answered e-mail.
         """
         for message_id in reversed(references[-_MAX_LOOKED_UP:]):
             if (root := root_in(message_id, self._address)) is not None:
@@ -1383,14 +1383,14 @@ class EmailAdapter(BasePlatformAdapter):
         return source.thread_id
 
     def _read(self, uid: int, raw: bytes, *, is_cut: bool) -> MessageEvent | None:
-        """Parse a mail. Call this on a thread, because parsing a large mail takes a long time."""
+        """Parse an e-mail. Call this on a thread, because parsing a large e-mail takes a long time."""
         mail = parsed(raw)
         event = understood(mail, self._mailbox.where(uid), self._me)
         if event is not None and event.message_id is not None:
             self._remember(event.message_id, thread_of(mail))
             if is_cut:
                 event.metadata["truncated"] = True
-                event.unread += (f"a mail beyond its first {self._options.max_bytes} bytes",)
+                event.unread += (f"an e-mail beyond its first {self._options.max_bytes} bytes",)
         return event
 
     def _remember(self, message_id: str, thread: Thread) -> None:
@@ -1404,7 +1404,7 @@ class EmailAdapter(BasePlatformAdapter):
     async def send(
         self, chat_id: str, content: str, reply_to: str | None = None, metadata: Metadata | None = None
     ) -> SendResult:
-        """Send a mail to an address, as a reply if there is a mail to reply to."""
+        """Send an e-mail to an address, as a reply if there is an e-mail to reply to."""
         return await self._write(chat_id, content, reply_to, metadata or {}, None)
 
     async def send_media(
@@ -1415,7 +1415,7 @@ class EmailAdapter(BasePlatformAdapter):
         caption: str | None = None,
         metadata: Metadata | None = None,
     ) -> SendResult:
-        """Send a mail with a file."""
+        """Send an e-mail with a file."""
         async with self._file_turn:
             file = (attachment, await data.whole())
             return await self._write(chat_id, caption or "", None, metadata or {}, file)
@@ -1460,7 +1460,7 @@ class EmailAdapter(BasePlatformAdapter):
                 answers=answered if answered and MESSAGE_ID.fullmatch(answered) else None,
             )
         except ValueError as error:
-            return SendResult.failed(SendErrorKind.BAD_FORMAT, f"this mail cannot be sent: {error}")
+            return SendResult.failed(SendErrorKind.BAD_FORMAT, f"this e-mail cannot be sent: {error}")
         message = await asyncio.to_thread(lambda: written(heading, text, to_html(text), file))
         result = await asyncio.to_thread(deliver, self._smtp, options.domain, message)
         if result.success:
@@ -1468,7 +1468,7 @@ class EmailAdapter(BasePlatformAdapter):
         return result
 
     async def _find_thread(self, message_id: str | None) -> Thread | None:
-        """Return the subject and the references of a mail, from the cache or else from the mailbox."""
+        """Return the subject and the references of an e-mail, from the cache or else from the mailbox."""
         if message_id is None or MESSAGE_ID.fullmatch(message_id) is None:
             return self._threads.get(message_id or "")
         if message_id in self._threads or self._thread is None:

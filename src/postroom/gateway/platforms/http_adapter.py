@@ -122,7 +122,7 @@ class HttpAdapter(BasePlatformAdapter):
         return self._inbound
 
     async def _keep(self, event: MessageEvent) -> None:
-        """Hand a message over. When this returns, the message may be acknowledged.
+        """Pass a message to the gateway. After this returns, the caller may acknowledge the message.
 
         Raises:
             StoreError, InputError: As in `handle_message`.

@@ -1234,7 +1234,7 @@ class MatrixAdapter(BasePlatformAdapter):
             raise ConfigError(
                 f"the access token belongs to {user_id}",
                 value=wanted,
-                remedy=f"correct user_id, or {secret_remedy('token', 'the token of that user')}",
+                remedy=f"change user_id to {user_id}, or {secret_remedy('token', f'the token of {wanted}')}",
             )
         profile = await self._home.ask("GET", path_of("profile", user_id, "displayname"))
         name = profile.body.get("displayname") if profile.ok else None

@@ -466,7 +466,7 @@ class Shared(Struct, frozen=True, kw_only=True):
 
 
 class Message(Struct, frozen=True, kw_only=True):
-    """A message. For parts of an unknown form, the text contains only their names."""
+    """A message as Slack sends it. The event that it becomes only names the parts that cannot be read."""
 
     subtype: str | None = None
     user: str | None = None

@@ -552,7 +552,7 @@ class Visitors:
         return f"{payload}.{self._signature(texts[0], payload)}"
 
     def who(self, session: str | None) -> str | None:
-        """Return the person of a session; None if the cookie is invalid or older than twelve hours.
+        """Return the person whose session this is; None if the cookie is invalid or older than twelve hours.
 
         The caller must check in the store whether the person has signed out.
         """
@@ -734,7 +734,7 @@ class WebAdapter(HttpAdapter):
         session = request.cookies.get(_cookie_name(request), "")
         name = self._visitors.who(session)
         if name is not None:
-            # the session ends at this time at the latest
+            # the session ends no later than this
             ends_at = self._clock.now() + milliseconds(SESSION_LIFE)
             await self._chats().end_session(_hidden(session), ends_at=ends_at)
             self._logs[name].beat()

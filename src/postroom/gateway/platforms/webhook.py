@@ -215,7 +215,7 @@ def may_command(route: HookRoute) -> bool:
 
 
 def prompt_of(template: str | None, data: Mapping[str, Json], body: bytes) -> str:
-    """Return the prompt: the template with its fields, otherwise the body's `text`, otherwise the whole body.
+    """Return the prompt: the filled template, or else the body's `text`, or else the whole body.
 
     Fields inside inserted values are not replaced. A missing value is replaced by an empty string.
 

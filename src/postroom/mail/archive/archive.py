@@ -395,7 +395,7 @@ class Archive:
         async with self._views[slug]:
             batch = await self._store.read(look)
             if not may_write():  # the server stalled, so the state that it has read may be outdated
-                raise ArchiveUnavailable("another server writes the archive now", value=slug)
+                raise ArchiveUnavailable("another server is writing the archive", value=slug)
             if batch is not None:  # otherwise the project was merged into another one
                 await asyncio.to_thread(self._commit, batch)
 
@@ -442,7 +442,7 @@ class Archive:
         return written
 
     async def replace(self, project: Project, aside: str) -> int:
-        """Move a project's repository aside under this name, and write a new one from the database.
+        """Rename a project's repository to `aside`, and write a new one from the database.
 
         Raises:
             ArchiveUnavailable: The repository cannot be renamed, or only some records were written. In the

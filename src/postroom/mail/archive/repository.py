@@ -159,9 +159,9 @@ class GitProgram:
                     raise
         except subprocess.TimeoutExpired:
             raise ArchiveUnavailable(
-                f"git {arguments[0]} did not finish within {bound.total_seconds():g} s and was ended",
+                f"git {arguments[0]} did not finish within {bound.total_seconds():g} s and was stopped",
                 value=str(self.folder),
-                remedy="check the load and the disk of the machine; the write is retried",
+                remedy="check whether the machine is overloaded or its disk slow; postroom repeats the write",
             ) from None
         except OSError as error:
             raise ArchiveUnavailable(
@@ -500,7 +500,7 @@ class ArchiveRepository:
         raise ArchiveUnavailable(
             f"other writers moved {BRANCH} {ATTEMPTS} times while one batch was written",
             value=str(self._git.folder),
-            remedy="let only one process write the archive; the batch is retried",
+            remedy="let only one process write the archive; postroom repeats the batch",
         )
 
     def tip(self) -> str | None:
@@ -622,7 +622,7 @@ class ArchiveRepository:
             raise ArchiveUnavailable(
                 f"another process has held {path} for {self._git.timeout.total_seconds():g} s",
                 value=str(path),
-                remedy="let only one process write the archive; the batch is retried",
+                remedy="let only one process write the archive; postroom repeats the batch",
             ) from None
         except OSError as error:
             raise ArchiveUnavailable(

@@ -601,7 +601,7 @@ class MessageEffects(RunEffects):
         if ended is not None:
             ended.told(self._context_of(tx, accept))  # first: it locks all affected projects
         elif run.status is RunStatus.DONE and ASKING in run.thread_id:
-            _tell_asker(self._context_of(tx, accept), run)
+            _tell_asker(self._context_of(tx, accept), tx, run)
         place = in_run(run.run_id)
         if run.status is RunStatus.DONE and (reserved := tx.mail.reserved_in(place, now=tx.now())):
             tx.mail.lock_projects({one.project_id for one in reserved})
@@ -634,7 +634,7 @@ class MessageEffects(RunEffects):
             tx.mail.withdraw_questions(run.run_id, addressed.agent.id, questions, now=tx.now())
 
 
-def _tell_asker(context: WriteContext, run: RunRecord) -> None:
+def _tell_asker(context: WriteContext, tx: Transaction, run: RunRecord) -> None:
     """Mail the answer to the agent that asked outside a run, unless it was given in that agent's window."""
     whose, given = agent_of(run.thread_id), run.answered[-1] if run.answered else None
     addressed = None if whose is None else context.tx.agent_addressed(*whose)
@@ -644,7 +644,11 @@ def _tell_asker(context: WriteContext, run: RunRecord) -> None:
     context.tx.lock_projects([project.id])
     context = replace(context, now=context.tx.now())
     tickets = [given.ticket] if given is not None else list(run.waiting.tickets if run.waiting else ())
-    asked = one_line(tickets[0].reason) if tickets else "your question"
+    texts = [one.reason for one in tickets]
+    if not texts and run.input is not None:  # the run has ended without an answer
+        asking = tx.runs.messages.named(run.thread_id, run.input.trigger_message_ids)
+        texts = [one.message.text() for one in asking]
+    asked = one_line(texts[0]) if texts else "your question"
     said = run.final_output or f"Nobody answered: {_reason(run) or 'the question was withdrawn'}."
     new = NewMessage(
         project=project,

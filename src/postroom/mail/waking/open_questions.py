@@ -38,9 +38,9 @@ def takes_reply(run: RunRecord) -> bool:
 def answers(tx: RecordReads, run: RunRecord, *, reply_to: int | None, sender_id: int) -> bool:
     """Return whether a message from this sender answers a waiting run by replying to its question.
 
-    Only the last message that reports the run asks an open question, because earlier ones have been answered.
-    Its recipients may answer. Any person may answer, too, because people answer for the operator, as they do
-    on the pages.
+    Several messages may have asked the run's questions. Only the question in the last of them is open,
+    because the earlier questions have been answered. The recipients of that message may answer. Any person
+    may answer, too, because people answer for the operator, as they do on the pages.
     """
     return (
         reply_to is not None

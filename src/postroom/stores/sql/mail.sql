@@ -528,7 +528,7 @@ ON CONFLICT (file, agent_id) DO UPDATE
       notice = excluded.notice, used_at = excluded.used_at;
 
 -- note_file_change
--- A session that has read the new version needs no notice, also if an earlier notice was due: the change was reverted.
+-- A session that has read the new version needs no notice, even if an earlier notice was due: the change was reverted.
 -- A session that was told of a change is not told again.
 UPDATE file_views
    SET changed_blob = :blob, changed_by = :viewer_id, changed_at = :now,
