@@ -151,7 +151,11 @@ def test_take_back_leads_back_to_the_inbox_and_disappears_after_its_time(
     browser.ask("Network.setCookie", name="postroom_name", value="lena", url=server.url)
     browser.open(f"{server.url}/", width=1440)
     approve, take_back = ".question button[value=yes]", "button[value=take_back]"
-    for selector, place in ((approve, "/?done=yes"), (take_back, "/"), (approve, "/?done=yes")):
+    for selector, place in (
+        (approve, "/?done=yes"),
+        (take_back, "/?done=taken_back"),
+        (approve, "/?done=yes"),
+    ):
         becomes(browser, f"!!document.querySelector('{selector}')")
         browser.see(f"document.querySelector('{selector}').click()")
         becomes(browser, "(location.pathname + location.search).split('&')[0]", place)
@@ -159,6 +163,25 @@ def test_take_back_leads_back_to_the_inbox_and_disappears_after_its_time(
     becomes(browser, "!!document.querySelector('button[value=take_back]')", False)
     assert "Approved." in str(browser.see("document.querySelector('main').textContent"))
     assert not browser.complaints()
+
+
+def test_the_buttons_of_an_answer_have_whole_words_on_a_phone(
+    server: RunningServer, browser: Browser, tmp_path: Path
+) -> None:
+    slug = ask(server, tmp_path / "yard")
+    log_in(server, browser)
+    for place in ("/", f"/p/{slug}", f"/p/{slug}/questions"):
+        browser.open(f"{server.url}{place}", width=390)
+        becomes(browser, "!!document.querySelector('.answer .choices .button')")
+        found = browser.see(
+            "JSON.stringify([...document.querySelectorAll('.answer .choices .button')].map((one) => {"
+            " const text = document.createRange(); text.selectNodeContents(one);"
+            " return [one.textContent.trim(), one.offsetTop, text.getClientRects().length]; }))"
+        )
+        (yes, yes_top, *_), (no, no_top, *_), (words, words_top, *_) = buttons = json.loads(str(found))
+        assert [yes, no, words] == ["Approve", "Deny", "Send the words as the answer"]
+        assert yes_top == no_top < words_top, place
+        assert [lines for *_, lines in buttons] == [1, 1, 1], place
 
 
 def test_a_long_action_and_a_long_choice_without_spaces_are_wrapped_on_a_phone(

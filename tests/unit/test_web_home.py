@@ -4,7 +4,7 @@ import html
 import re
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import pytest
 import pytest_asyncio
@@ -65,7 +65,8 @@ async def test_take_back_is_offered_for_eight_seconds_and_leads_back_to_its_page
     part = "&part=given" if back else ""
     assert 'value="take_back"' in (await browser.get(f"{address}{part}")).text
     taken = await post(browser, QUESTIONS, *fields, ("do", "take_back"))
-    assert (taken.status_code, taken.headers["location"]) == (303, home.format(**dict(fields)))
+    assert (taken.status_code, place(taken)) == (303, f"{home.format(**dict(fields))}?done=taken_back")
+    assert "Taken back: the question is open again." in (await browser.get(taken.headers["location"])).text
     page = (await browser.get(address)).text
     assert ("Approved." in page, "Answered with" in page) == (False, False)
     address = (await post(browser, QUESTIONS, *fields, *answer)).headers["location"]
@@ -394,6 +395,50 @@ async def test_more_questions_than_a_page_shows_are_on_the_next_page_and_in_the_
     ], "the question after which the list continues may have been answered"
     assert (await operator.get("/admin/questions?after=x")).status_code == 400
     assert (await operator.get("/admin/questions?limit=0")).status_code == 400
+
+
+async def test_a_form_on_a_later_page_of_the_list_leads_back_to_that_page(clock: ManualClock) -> None:
+    store = SqliteStore.in_memory(clock)
+    room = WorkRoom(store, store.runs, clock, take_back_ms=TAKE_BACK_MS)
+    await room.people("Ada", "Ash", runners=("Ash",))
+    for _ in range(2):
+        room.agents.more_questions = [f"May I do {number}?" for number in range(19)]
+        await room.send("Ada", "Ash")
+        await room.turn()
+        await room.people("Lea", runners=("Lea",))
+        room.agents.asking.add("Lea")
+        room.agents.more_questions = [f"Shall I do {number}?" for number in range(19)]
+        await room.send("Ada", "Lea")
+        await room.turn()
+    browser = room.browser()
+    first = (await browser.get("/")).text
+    found = re.search(r'href="/\?(asked_after=[^"]+)" rel="next"', first)
+    assert found is not None
+    here = html.unescape(found[1])
+    page = (await browser.get(f"/?{here}")).text
+    names = ("form_token", "back", "asked_after", "run", "number")
+    fields = [(name, hidden(page, name)) for name in names]
+
+    async def leads_to(*more: tuple[str, str]) -> str:
+        sent = await post(browser, f"/p/{SLUG}/questions", *fields, *more)
+        assert sent.status_code in (303, 400), sent.text
+        if sent.status_code == 400:
+            assert f'href="/?{here}">Back' in unquote(sent.text)
+            return f"asked_after={hidden(sent.text, 'asked_after')}"
+        assert here in unquote(sent.headers["location"])
+        return (await browser.get(sent.headers["location"])).text
+
+    assert await leads_to(("do", "answer"), ("answer", "no")) == here
+    answered = await leads_to(("do", "answer"), ("answer", "no"), ("by", "Bea"))
+    cards = re.compile(r'data-item id="q-([0-9a-f]{6})"')
+    assert "Denied." in answered
+    assert cards.findall(answered)[:19] == cards.findall(page)[1:]
+    assert await leads_to(("do", "take_back"))
+    snoozed = await leads_to(("do", "snooze"), ("until", "4h"))
+    assert "1 question snoozed" in snoozed
+    assert await leads_to(("do", "snooze"), ("until", "0"))
+    await room.close()
+    store.close()
 
 
 async def test_a_snoozed_question_is_snoozed_for_everybody_and_listed_apart(room: WorkRoom) -> None:

@@ -5,7 +5,6 @@ The people in the chats have already been told why a run is a dead letter.
 
 from collections.abc import Sequence
 from functools import partial
-from urllib.parse import urlencode
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -55,8 +54,8 @@ async def chat_run(site: WorkingSite, request: Request) -> Response:
             form.run = run.run_id
             await snooze(site, "", form)
             if form.back == "home" and form.until != "0":
-                return site.done(request, "/?done=snoozed")
-            return see("/" if form.back == "home" else links.chats())
+                return site.done(request, form.home(done="snoozed"))
+            return see(form.home() if form.back == "home" else links.chats())
         case "replay" | "discard" if not dead:
             raise _nothing_to_do(named)
         case "replay":
@@ -78,7 +77,7 @@ async def _answered(site: WorkingSite, request: Request, form: AnswerForm) -> Re
     except (StaleDecision, InvalidArgument, NotPermitted, TooLarge) as refusal:
         return await refused(site, request, "", form, refusal)
     done = form.answer if form.answer in ("yes", "no") else "answered"
-    home = f"/?{urlencode({'done': done, 'answered': f'/{form.run}/{form.number}'})}"
+    home = form.home(done=done, answered=f"/{form.run}/{form.number}")
     answer = site.done(
         request,
         home if form.back == "home" else links.chats(done=done, answered=f"{form.run}/{form.number}"),

@@ -33,7 +33,20 @@ from postroom.web.site import PageServices, Shown, Site, WorkingSite
 PROJECTS: Final = 20
 QUESTIONS: Final = 20
 """Maximum number of open questions on the page."""
-_DONE: Final = ("", "yes", "no", "answered", "replay", "discard", "share", "end", "later", "seen", "snoozed")
+_DONE: Final = (
+    "",
+    "yes",
+    "no",
+    "answered",
+    "replay",
+    "discard",
+    "share",
+    "end",
+    "later",
+    "seen",
+    "snoozed",
+    "taken_back",
+)
 REVIEWS: Final = 10
 """Maximum number of tasks of each project on the page that wait for a person's check."""
 GROUPS: Final = 20

@@ -50,6 +50,13 @@ class AnswerForm(msgspec.Struct):
     v9: str = ""
     """The values of these fields, in the same order."""
     back: str = ""
+    asked_after: str = ""
+    """The place in the list of questions of the first page at which the form was."""
+
+    def home(self, **told: str) -> str:
+        """Return the address of the first page, at the place in its list where the form was."""
+        values = told | ({"asked_after": self.asked_after} if self.asked_after else {})
+        return f"/?{urlencode(values)}" if values else "/"
 
 
 async def questions(site: WorkingSite, request: Request) -> Response:
@@ -79,11 +86,11 @@ async def _answered(site: WorkingSite, request: Request) -> Response:
     if form.do == "snooze":
         await snooze(site, slug, form)
         if form.back == "home" and form.until != "0":
-            return site.done(request, "/?done=snoozed")
+            return site.done(request, form.home(done="snoozed"))
         return see(_back(slug, form))
     if form.do == "take_back":
         await asking.take_back(slug, run_id, number)
-        return see(_back(slug, form))
+        return site.done(request, _back(slug, form, done="taken_back"))
     try:
         await decide(site, slug, form)
     except (StaleDecision, InvalidArgument, NotPermitted, TooLarge) as refusal:
@@ -91,7 +98,7 @@ async def _answered(site: WorkingSite, request: Request) -> Response:
     done = form.answer if form.answer in ("yes", "no") else "answered"
     places = {
         "control": links.page(slug, done=done, answered=f"{run_id}/{number}"),
-        "home": f"/?{urlencode({'done': done, 'answered': f'{slug}/{run_id}/{number}'})}",
+        "home": form.home(done=done, answered=f"{slug}/{run_id}/{number}"),
         "run": links.page(slug, "runs", run_id, answered=number),
     }
     answer = site.done(request, places.get(form.back) or links.page(slug, "questions", done=number))
@@ -99,10 +106,14 @@ async def _answered(site: WorkingSite, request: Request) -> Response:
     return answer
 
 
-def _back(slug: str, form: AnswerForm) -> str:
+def _back(slug: str, form: AnswerForm, **told: str) -> str:
     """Return the address of the page on which a person filled in a form."""
-    places = {"control": links.page(slug), "home": "/", "run": links.page(slug, "runs", form.run)}
-    return places.get(form.back) or links.page(slug, "questions")
+    places = {
+        "control": links.page(slug, **told),
+        "home": form.home(**told),
+        "run": links.page(slug, "runs", form.run, **told),
+    }
+    return places.get(form.back) or links.page(slug, "questions", **told)
 
 
 async def refused(
@@ -127,6 +138,7 @@ async def refused(
     else:
         shown = Shown(await site.store.read(look), site.clock.now())
     values = {"slug": slug, "typed": form, "refusal": refusal, "longest_why": MAX_TEXT_LENGTH}
+    values |= {"home": form.home(), "asked_after": form.asked_after}
     mine, others = shown.values["mine"], shown.values["others"]
     questions, status = [mine] if mine else others, status_of(refusal)
     return await site.draw(request, "refused_answer", shown, status, questions=questions, **values)
