@@ -17,7 +17,7 @@ from postroom.contracts.runs import RunStatus
 from postroom.gateway.questions import Questions, inbox_text
 from postroom.gateway.replies import Question, card_of, closed_card, question_of
 from postroom.gateway.session import Platform, SessionSource
-from postroom.mail.context import Caller
+from postroom.mail.context import Caller, token_hash
 from postroom.mcp_server.windows import elicitation
 from postroom.services.questions import QuestionTimeouts
 from postroom.testing import ManualClock
@@ -258,7 +258,7 @@ async def test_not_now_leaves_the_question_open_and_is_neither_yes_nor_no(room, 
     assert put_off.status_code == 303
     [shown] = await room.questions.questions()
     assert shown["snoozed_until"] is not None
-    assert "Snoozed until" in (await browser.get(QUESTIONS)).text
+    assert "Snoozed. The question comes back <time" in (await browser.get(QUESTIONS)).text
     clock.advance(timedelta(milliseconds=3_600_001))
     [shown] = await room.questions.questions()
     assert shown["snoozed_until"] is None
@@ -516,6 +516,51 @@ async def test_the_refusal_of_an_answer_is_in_the_words_of_json(room, asks, answ
         await room.questions.answer(question.number, answer, by="ana")
     assert why in refused.value.message
     assert (await waiting(room))[1] == question
+
+
+@pytest.mark.parametrize(
+    ("bounds", "why"),
+    [
+        ({"maximum": 10}, "amount must be at most 10;"),
+        ({"minimum": 90}, "amount must be at least 90;"),
+        ({"minimum": 1, "maximum": 10}, "amount must be between 1 and 10;"),
+    ],
+)
+async def test_a_number_outside_its_bounds_is_told_only_the_bounds_that_exist(room, bounds, why):
+    form = {"type": "object", "properties": {"amount": {"type": "number", **bounds}}}
+    _, question = await asked(room, form=form)
+    with pytest.raises(InvalidArgument) as refused:
+        await room.questions.answer(question.number, "amount = 50", by="ana")
+    assert why in refused.value.message
+
+
+@pytest.mark.parametrize(
+    ("kind", "address", "note"),
+    [
+        ("yes_no", "/", "Approved. <bdi>Ash</bdi> asked: <bdi>May I?</bdi>"),
+        ("yes_no_or_words", "/", "Answered. <bdi>Ash</bdi> asked: <bdi>May I?</bdi>"),
+        ("yes_no", QUESTIONS, "Answered with <b>yes</b>: <bdi>May I?</bdi>"),
+        ("yes_no_or_words", QUESTIONS, "Answered in words: <bdi>May I?</bdi>"),
+    ],
+)
+async def test_a_note_and_a_summary_name_who_answered_which_question_with_what(room, kind, address, note):
+    _, question = await asked(room, **KINDS[kind])
+    words = GOOD[kind][0]
+    browser = room.browser()
+    page = (await browser.get(address)).text
+    names = ("form_token", "run", "number", *(["back"] if address == "/" else []))
+    fields = [(name, hidden(page, name)) for name in names]
+    answered = await post(browser, QUESTIONS, *fields, ("by", "ana"), ("answer", words))
+    assert note in " ".join((await browser.get(answered.headers["location"])).text.split())
+    await room.turn()
+    found = await room.mail.call("catch_up", {"project_key": PROJECT}, caller=Caller(operator=True))
+    told = words if words == "yes" else f'"{words}"'
+    said = f'ana answered question {question.number} of Ash, "May I?", with {told}.'
+    assert said in [one["text"] for one in found["sentences"]]
+    await room.mail.issue_token(PROJECT, "Ada", token_hash("pra_Ada"))
+    found = await room.mail.call("catch_up", {"project_key": PROJECT}, caller=Caller(agent_token="pra_Ada"))
+    said = f"A person answered question {question.number} of Ash."
+    assert said in [one["text"] for one in found["sentences"]], "it does not read the answers to others"
 
 
 async def test_hostile_words_of_a_form_are_contained_on_the_page(room):

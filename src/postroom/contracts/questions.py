@@ -330,11 +330,11 @@ def _value(field: FormField, given: Json) -> Json:
     if field.choices or field.type == "boolean":
         return value
     if (field.least is not None and size < field.least) or (field.most is not None and size > field.most):
-        least, most = field.least, field.most
-        raise _Misfit(
-            f"{field.name} must be between {'any' if least is None else f'{least:g}'} and "
-            f"{'any' if most is None else f'{most:g}'}{' characters' if field.type == 'string' else ''}"
-        )
+        bounds = "" if field.least is None else f"at least {field.least:g}"
+        if field.most is not None:
+            bounds = f"between {field.least:g} and {field.most:g}" if bounds else f"at most {field.most:g}"
+        has = "have" if field.type == "string" else "be"
+        raise _Misfit(f"{field.name} must {has} {bounds}{' characters' if field.type == 'string' else ''}")
     return value
 
 

@@ -13,7 +13,7 @@ from typing import Final, Literal, NotRequired, TypedDict, TypeVar, get_args
 
 from postroom.contracts.clock import iso
 from postroom.contracts.mail import OTHER, Happening, Project
-from postroom.contracts.quoting import quoted
+from postroom.contracts.quoting import one_line, quoted
 from postroom.contracts.subscriptions import SUBSCRIPTION_THREAD
 from postroom.contracts.tasks import Task
 from postroom.mail.commands import CatchUp
@@ -36,7 +36,7 @@ _STATE_AFTER: Final = {
     "run.failed": "failed",
 }
 K = TypeVar("K")
-Subject = Literal["asked", "decided", "done", "failed", "changed", "said", "spent"]
+Subject = Literal["asked", "added", "decided", "done", "failed", "changed", "said", "spent"]
 """What a sentence is about, in the order of the summary."""
 SUBJECTS: Final[tuple[Subject, ...]] = get_args(Subject)
 _LONGEST: Final = 200
@@ -44,7 +44,7 @@ _LONGEST: Final = 200
 
 
 class CaughtSentence(TypedDict):
-    """A sentence on what was asked, decided, done, failed, changed, said or spent; ids lead to more."""
+    """A sentence about one of the subjects, with ids that lead to more."""
 
     about: str
     text: str
@@ -249,13 +249,26 @@ class _Sentences:
         """
         reader = reader_of(self._context)
         asked = [key for key, one in _newest(questions) if one.kind == "question.asked"][:LISTED]
-        waiting = filter(None, map(self._context.tx.run_of, {str(run_id) for run_id, _ in asked}))
-        texts = {(run.run_id, one.ticket_id): one.reason for run in waiting for one in run.open_tickets}
+        answered = [key for key, one in _newest(questions) if one.kind == "question.answered"][:LISTED]
+        run_ids = {str(run_id) for run_id, _ in (*asked, *answered)}
+        known = list(filter(None, map(self._context.tx.run_of, run_ids)))
+        texts = {(run.run_id, one.ticket_id): one.reason for run in known for one in run.open_tickets}
+        answers = {(run.run_id, one.ticket.ticket_id): one for run in known for one in run.answered}
         for (run_id, number), one in questions.items():
             ids = {"run_id": str(run_id), "question_id": str(number)}
             who = self._who(one)
             if one.kind == "question.answered":
-                self.add("decided", one.at, f"A person answered question {number} of {who}.", **ids)
+                given = answers.get((str(run_id), str(number)))
+                by, what = "A person", ""
+                if given is not None and (reader is None or reader.id == one.agent_id):
+                    decision = given.decision
+                    word = {True: "yes", False: "no"}.get(decision.approved)  # type: ignore[arg-type]
+                    words = _quoted(decision.reason) if decision.reason else ""
+                    by = one_line(decision.by) or by
+                    what = (
+                        f", {_quoted(given.ticket.question)}, with {': '.join(filter(None, (word, words)))}"
+                    )
+                self.add("decided", one.at, f"{by} answered question {number} of {who}{what}.", **ids)
             elif one.kind == "question.asked":
                 is_open_to = reader is None or reader.id == one.agent_id
                 text = texts.get((str(run_id), str(number)), "") if is_open_to else ""
@@ -278,8 +291,8 @@ class _Sentences:
         for number, one in rows:
             task = tasks.get(int(number))
             title = f" {_quoted(task.title)}" if task else ""
-            about, done = _OF_TASK.get(one.kind, ("asked", "{who} added {task}."))
-            facts = _facts(task, one) if task else ""
+            about, done = _OF_TASK.get(one.kind, ("added", "{who} added {task}."))
+            facts = _facts(task, one) if task else "."
             text = done.format(who=self._who(one), task=f"task {number}{title}")
             self.add(about, one.at, text.removesuffix(".") + facts, task_id=int(number))
 
