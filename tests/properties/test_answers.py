@@ -44,20 +44,25 @@ RUNS: Final = [
 ]
 """The database, and the number of examples unless `POSTROOM_EXAMPLES` sets it; CI runs the few."""
 PEOPLE: Final = ("ana", "ben", "cyd")
-OTHERS: Final = {"choice": "eur", "form": "amount = 7; currency = USD", "text": "Name it Cy.", "yes_no": "no"}
+OTHERS: Final = {
+    "choice": "eur",
+    "form": "amount = 7; currency = USD",
+    "text": "Name it Cy.",
+    "yes_no": "no",
+    "yes_no_or_words": "yes",
+}
 DEFAULTS: Final[dict[str, dict[str, Any]]] = {
     "yes_no": {"on_timeout": "no"},
+    "yes_no_or_words": {"on_timeout": "no"},
     "choice": {"on_timeout": "default", "default": "USD"},
     "text": {"on_timeout": "default", "default": "as before"},
     "form": {"on_timeout": "cancel"},
 }
-ACTION: Final = "DROP TABLE payments_old"
 LIMITS: Final[tuple[dict[str, Any], ...]] = (
     {},
     {"to": ["human:ana", "human:ben"]},
     {"not_by": ["human:ana"]},
     {"to": ["human:ana", "human:cyd"], "not_by": ["human:cyd"]},
-    {"action": ACTION},
 )
 TAKE_BACK_MS: Final = 8_000
 DEADLINE_S: Final = 60
