@@ -65,12 +65,12 @@ class Browser:
         self.new_tab()
 
     def begin_anew(self) -> None:
-        """Forget what the tests before did: one tab, nobody logged in, scripts on."""
-        for tab in self.tabs[1:]:
+        """Forget what the test before did: a new tab, without its scripts and settings, and nobody logged in."""
+        others = self.tabs
+        fresh = self.new_tab()
+        for tab in others:
             self.close_tab(tab)
-        self.go_to(self.tabs[0])
-        self.ask("Emulation.setScriptExecutionDisabled", value=False)
-        self.open("about:blank")
+        self.go_to(fresh)
         self.ask("Network.clearBrowserCookies")
 
     def new_tab(self) -> str:
