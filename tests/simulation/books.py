@@ -496,8 +496,8 @@ def _of_server(server: Server) -> Iterator[str]:
         yield f"SLOTS: {server.name} has {dispatcher.slots.used} in use, and nothing executes"
     if dispatcher._executing:
         yield f"SLOTS: {server.name} counts {dispatcher._executing} executions, and there is none"
-    if dispatcher._leases.jobs:
-        yield f"RENEWALS: {server.name} renews {len(dispatcher._leases.jobs)} claims of nothing"
+    if dispatcher.leases.jobs:
+        yield f"RENEWALS: {server.name} renews {len(dispatcher.leases.jobs)} claims of nothing"
     if dispatcher.slots.waiting:
         yield f"LINE: {len(dispatcher.slots.waiting)} threads wait in the line of {server.name}"
     for thread, worker in dispatcher.workers._workers.items():

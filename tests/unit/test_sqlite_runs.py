@@ -34,7 +34,6 @@ from postroom.contracts.messages import Message
 from postroom.contracts.outbox import OutboxDraft
 from postroom.contracts.run_stores import ClaimRequest, Committed, Delivery, ThreadCommit
 from postroom.contracts.runs import RunStatus
-from postroom.stores.events import EventTables
 from postroom.stores.runs import dispatches, ports
 from postroom.stores.runs.dispatches import state_look
 from postroom.stores.runs.ports import RunStores
@@ -118,8 +117,7 @@ async def test_who_waits_for_events_looks_by_itself_at_times(
     monkeypatch.setattr(ports, "LOOK_AGAIN_AFTER", timedelta(milliseconds=10))
 
     def untold(sql: SqlTransaction) -> None:
-        tables = EventTables(sql, lambda: 1, lambda *topics: None, lambda: "id")
-        tables.append((event(),))
+        Transaction(sql, ManualClock()).events.append((event(),))
 
     async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         waits = group.create_task(stores.events.wait(EventScope.thread("t"), after=0))
