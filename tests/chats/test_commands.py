@@ -535,7 +535,7 @@ def asking(agent: Agent, says: str = "") -> None:
     agent.act = act
 
 
-async def test_what_is_said_before_a_question_answers_the_message_and_its_card_does_not(room) -> None:
+async def test_what_is_said_before_a_question_answers_the_message_once_and_its_card_does_not(room) -> None:
     agent = Agent()
     asking(agent, says="There are two.")
     gateway, channel = await room.open(agent)
@@ -549,6 +549,9 @@ async def test_what_is_said_before_a_question_answers_the_message_and_its_card_d
         None,
         [asked.message_id],
     )
+    await channel.say("/stop")
+    await settled(lambda: len(channel.said) == 3, room.hurry(gateway))
+    assert channel.texts()[-1] == wording.STOPPED
 
 
 WITH_BO = replace(CONFIG, routes=(Route(agent="Bo@harbour", mention=("bo",)),))
