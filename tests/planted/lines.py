@@ -304,10 +304,10 @@ LINES: tuple[Plant, ...] = (
         "    if actor is None or not judged and not found.notes:\n",
     ),
     plant(
-        "services/schedules.py: pass",
+        "services/schedules.py: return any(recipient.read_at is not None for recipient in ...)",
         "services/schedules.py",
-        "            tx.lock(firing.lock)\n",
-        "            pass\n",
+        "        return any(recipient.read_at is None for",
+        "        return any(recipient.read_at is not None for",
     ),
     plant(
         "stores/outline.py: {log[0]: log[1] for log in logs},",
