@@ -1,4 +1,4 @@
-"""What a summary of a project costs with a small log and with a long one, timed as a server does it, on both engines."""
+"""What a summary costs with a small log and with a long one, timed as a server does it, on both engines."""
 
 import asyncio
 import sys
@@ -42,15 +42,11 @@ async def _measure(engine: str, mail: Mail, large: int) -> None:
     logs = {"/bench/small": SMALL, "/bench/large": large}
     for path, events in logs.items():
         await fill(mail, path, events)
-    table = Table(
-        f"Catch up on {engine}: {SMALL:,} against {large:,} events in the log, {ROUNDS} calls each"
-    )
+    table = Table(f"Catch up on {engine}: {SMALL:,} against {large:,} events in the log, {ROUNDS} calls each")
     for what, more in (("the last day", {}), ("from the beginning", {"after": 0})):
         taken, processor = list[list[float]](), list[float]()
         for path in logs:
-            ask = partial(
-                mail.call, "catch_up", {"project_key": path, **more}, caller=Caller(operator=True)
-            )
+            ask = partial(mail.call, "catch_up", {"project_key": path, **more}, caller=Caller(operator=True))
             with as_served():
                 began = time.process_time()
                 taken.append(await timed(ROUNDS, ask))
@@ -86,7 +82,12 @@ async def fill(mail: Mail, path: str, events: int) -> None:
         ada: dict[str, Any] = {**project_key, "agent_name": "Ada"}
         task = await mail.call("add_task", {**ada, "title": f"Task {number}"})
         claimed = await mail.call("claim_task", {**ada, "task_id": task["id"]})
-        done = {"task_id": task["id"], "epoch": claimed["task"]["epoch"], "commit": "4f2a", "message": "It works."}
+        done = {
+            "task_id": task["id"],
+            "epoch": claimed["task"]["epoch"],
+            "commit": "4f2a",
+            "message": "It works.",
+        }
         await mail.call("done_task", {**ada, **done})
         message = {"sender_name": "Ada", "to": ["Ben"], "subject": f"About {number}", "body_md": "b"}
         await mail.call("send_message", {**project_key, **message})

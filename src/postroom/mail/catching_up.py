@@ -224,21 +224,29 @@ class _Sentences:
     def __init__(self, context: ReadContext, names: Mapping[int | None, str]) -> None:
         self._context, self._names = context, names
         self._found: dict[Subject, list[tuple[int, CaughtSentence]]] = {one: [] for one in SUBJECTS}
+        self._left_out: dict[Subject, list[int]] = {one: [] for one in SUBJECTS}
+        """The times of entries that are too old to be listed, and for which no sentence is written."""
 
     def add(self, about: Subject, at: int, text: str, **ids: object) -> None:
         """Add a sentence with the ids of the things that it is about."""
         sentence: CaughtSentence = {"about": about, "text": text, "at": iso(at), **ids}  # type: ignore[typeddict-item]
         self._found[about].append((at, sentence))
 
+    def newest(self, about: Subject, entries: Iterable[Happening]) -> list[Happening]:
+        """Return the entries that may be listed, oldest first; the others are only counted."""
+        ordered = sorted(entries, key=lambda one: one.at)
+        self._left_out[about] += [one.at for one in ordered[:-LISTED]]
+        return ordered[-LISTED:]
+
     def listed(self) -> list[CaughtSentence]:
         """Return the newest sentences of each kind, and how many more there are."""
         rows = list[CaughtSentence]()
         for about, found in self._found.items():
             found.sort(key=lambda one: one[0])
-            more = len(found) - LISTED
-            if more > 0:
-                text = f"{more} earlier {'one is' if more == 1 else 'ones are'} not listed."
-                rows.append({"about": about, "text": text, "at": iso(found[more - 1][0])})
+            more = [*self._left_out[about], *(at for at, _ in found[:-LISTED])]
+            if more:
+                text = f"{len(more)} earlier {'one is' if len(more) == 1 else 'ones are'} not listed."
+                rows.append({"about": about, "text": text, "at": iso(max(more))})
             rows += [sentence for _, sentence in found[-LISTED:]]
         return rows
 
@@ -248,19 +256,20 @@ class _Sentences:
         An agent reads only the texts of its own questions.
         """
         reader = reader_of(self._context)
-        asked = [key for key, one in _newest(questions) if one.kind == "question.asked"][:LISTED]
-        answered = [key for key, one in _newest(questions) if one.kind == "question.answered"][:LISTED]
-        run_ids = {str(run_id) for run_id, _ in (*asked, *answered)}
+        found = questions.values()
+        asked = self.newest("asked", [one for one in found if one.kind == "question.asked"])
+        answered = self.newest("decided", [one for one in found if one.kind == "question.answered"])
+        run_ids = {str(one.run_id) for one in (*asked, *answered)}
         known = list(filter(None, map(self._context.tx.run_of, run_ids)))
         texts = {(run.run_id, one.ticket_id): one.reason for run in known for one in run.open_tickets}
         answers = {(run.run_id, one.ticket.ticket_id): one for run in known for one in run.answered}
-        for (run_id, number), one in questions.items():
-            ids = {"run_id": str(run_id), "question_id": str(number)}
-            who = self._who(one)
+        for one in (*asked, *answered):
+            run_id, number, who = str(one.run_id), str(one.detail["question_id"]), self._who(one)
+            is_open_to = reader is None or reader.id == one.agent_id
             if one.kind == "question.answered":
-                given = answers.get((str(run_id), str(number)))
+                given = answers.get((run_id, number))
                 by, what = "A person", ""
-                if given is not None and (reader is None or reader.id == one.agent_id):
+                if given is not None and is_open_to:
                     decision = given.decision
                     word = {True: "yes", False: "no"}.get(decision.approved)  # type: ignore[arg-type]
                     words = _quoted(decision.reason) if decision.reason else ""
@@ -268,12 +277,13 @@ class _Sentences:
                     what = (
                         f", {_quoted(given.ticket.question)}, with {': '.join(filter(None, (word, words)))}"
                     )
-                self.add("decided", one.at, f"{by} answered question {number} of {who}{what}.", **ids)
-            elif one.kind == "question.asked":
-                is_open_to = reader is None or reader.id == one.agent_id
-                text = texts.get((str(run_id), str(number)), "") if is_open_to else ""
+                about: Subject = "decided"
+                sentence = f"{by} answered question {number} of {who}{what}."
+            else:
+                text = texts.get((run_id, number), "") if is_open_to else ""
                 said = f": {_quoted(text)}" if text else ""
-                self.add("asked", one.at, f"{who} asks a person (question {number}){said}.", **ids)
+                about, sentence = "asked", f"{who} asks a person (question {number}){said}."
+            self.add(about, one.at, sentence, run_id=run_id, question_id=number)
 
     def add_work(self, told: Sequence[Happening], runs: Mapping[str | None, Happening]) -> None:
         """Add the tasks, the notes, and the runs."""
@@ -284,40 +294,42 @@ class _Sentences:
     def _add_tasks(self, told: Sequence[Happening]) -> None:
         """Add a sentence for each task that was added, and one for its newest state."""
         added = {one.detail["task_id"]: one for one in told if one.kind == "task.added"}
-        newest = {one.detail["task_id"]: one for one in told if one.kind in _OF_TASK}
-        rows = [*added.items(), *newest.items()]
-        rows.sort(key=lambda item: item[1].at)
-        tasks = self._context.tx.tasks_by_id([int(number) for number, _ in rows[-len(SUBJECTS) * LISTED :]])
-        for number, one in rows:
-            task = tasks.get(int(number))
+        states = {one.detail["task_id"]: one for one in told if one.kind in _OF_TASK}
+        by_subject: dict[Subject, list[Happening]] = {}
+        for one in (*added.values(), *states.values()):
+            by_subject.setdefault(_OF_TASK.get(one.kind, _ADDED)[0], []).append(one)
+        rows = [(about, one) for about, found in by_subject.items() for one in self.newest(about, found)]
+        tasks = self._context.tx.tasks_by_id([int(one.detail["task_id"]) for _, one in rows])
+        for about, one in rows:
+            number = int(one.detail["task_id"])
+            task, done = tasks.get(number), _OF_TASK.get(one.kind, _ADDED)[1]
             title = f" {_quoted(task.title)}" if task else ""
-            about, done = _OF_TASK.get(one.kind, ("added", "{who} added {task}."))
             facts = _facts(task, one) if task else "."
             text = done.format(who=self._who(one), task=f"task {number}{title}")
-            self.add(about, one.at, text.removesuffix(".") + facts, task_id=int(number))
+            self.add(about, one.at, text.removesuffix(".") + facts, task_id=number)
 
     def _add_notes(self, told: Sequence[Happening]) -> None:
         """Add the notes with their texts."""
-        added = [one for one in told if one.kind == "note.added"]
-        notes = self._context.tx.notes_by_id([int(one.detail["note_id"]) for one in added[-LISTED:]])
+        added = self.newest("decided", [one for one in told if one.kind == "note.added"])
+        notes = self._context.tx.notes_by_id([int(one.detail["note_id"]) for one in added])
         for one in added:
             note = notes.get(int(one.detail["note_id"]))
             said = f" {_quoted(note.subject)}: {_quoted(note.text)}" if note else ""
             old = f", in place of note {', '.join(map(str, note.replaces))}" if note and note.replaces else ""
             text = f"{self._who(one)} added note {one.detail['note_id']}{said}{old}."
             self.add("decided", one.at, text, note_id=int(one.detail["note_id"]))
-        for one in told:
-            if one.kind in ("contact.granted", "contact.blocked"):
-                verb = "allowed" if one.kind == "contact.granted" else "forbade"
-                other = self._context.tx.agents_by_id([int(one.detail[OTHER])]).get(int(one.detail[OTHER]))
-                whom = other.name if other else "an agent"
-                self.add("decided", one.at, f"{self._who(one)} {verb} {whom} to write to it.")
+        contacts = [one for one in told if one.kind in ("contact.granted", "contact.blocked")]
+        for one in self.newest("decided", contacts):
+            verb = "allowed" if one.kind == "contact.granted" else "forbade"
+            other = self._context.tx.agents_by_id([int(one.detail[OTHER])]).get(int(one.detail[OTHER]))
+            whom = other.name if other else "an agent"
+            self.add("decided", one.at, f"{self._who(one)} {verb} {whom} to write to it.")
 
     def _add_runs(self, runs: Mapping[str | None, Happening], told: Sequence[Happening]) -> None:
         """Add the failed runs with their reasons, and the number of each agent's runs that succeeded."""
         failures = {one.run_id: one for one in told if one.kind == "delivery.failed"}
-        failed = [one for _, one in _newest(runs) if one.kind == "run.failed"]
-        known = [failures[one.run_id] for one in failed[:LISTED] if one.run_id in failures]
+        failed = self.newest("failed", [one for one in runs.values() if one.kind == "run.failed"])
+        known = [failures[one.run_id] for one in failed if one.run_id in failures]
         messages = [one.message_id for one in known if one.message_id is not None]
         states = self._context.tx.message_runs(messages)
         for one in failed:
@@ -343,18 +355,18 @@ class _Sentences:
     def add_changes(self, told: Sequence[Happening], reserved: Sequence[Happening]) -> None:
         """Add the changed files, the merged branches, the paths that are still reserved, and new agents."""
         files = {(one.agent_id, one.detail["path"]): one for one in told if one.kind == "file.changed"}
-        for (_, path), one in files.items():
-            self.add("changed", one.at, f"{self._who(one)} changed {_quoted(str(path))}.")
-        for one in reserved:
+        for one in self.newest("changed", files.values()):
+            self.add("changed", one.at, f"{self._who(one)} changed {_quoted(str(one.detail['path']))}.")
+        for one in self.newest("changed", reserved):
             text = f"{self._who(one)} reserved {_quoted(str(one.detail['path']))} and still holds it."
             self.add("changed", one.at, text)
-        for one in told:
-            if one.kind == "branch.merged":
-                branch, into = _quoted(str(one.detail["branch"])), _quoted(str(one.detail["into"]))
-                self.add("changed", one.at, f"Branch {branch} was merged into {into}.")
-            elif one.kind in ("agent.registered", "agent.retired"):
-                text = f"{self._who(one)} was {one.kind.removeprefix('agent.')} as an agent."
-                self.add("changed", one.at, text)
+        for one in self.newest("changed", [one for one in told if one.kind == "branch.merged"]):
+            branch, into = _quoted(str(one.detail["branch"])), _quoted(str(one.detail["into"]))
+            self.add("changed", one.at, f"Branch {branch} was merged into {into}.")
+        agents = [one for one in told if one.kind in ("agent.registered", "agent.retired")]
+        for one in self.newest("changed", agents):
+            text = f"{self._who(one)} was {one.kind.removeprefix('agent.')} as an agent."
+            self.add("changed", one.at, text)
 
     def add_threads(self, threads: Sequence[CaughtThread], sent: Sequence[Happening]) -> None:
         """Add the threads with new messages."""
@@ -375,8 +387,9 @@ class _Sentences:
 
     def add_spent(self, told: Sequence[Happening]) -> Spent:
         """Add the reported usage of runs, and return it."""
+        ended = [one.detail for one in told if one.kind in ("run.ended", "run.failed")]
         tokens, cost_micros = (
-            sum(int(one.detail.get(detail, 0)) for one in told) for detail in ("tokens", "cost_micros")
+            sum(int(one.get(detail, 0)) for one in ended) for detail in ("tokens", "cost_micros")
         )
         if tokens or cost_micros:
             cost = f"{cost_micros / 1e6:.2f} USD"
@@ -387,6 +400,7 @@ class _Sentences:
         return self._names.get(one.agent_id) or "Somebody"
 
 
+_ADDED: Final[tuple[Subject, str]] = ("added", "{who} added {task}.")
 _OF_TASK: Final[Mapping[str, tuple[Subject, str]]] = {
     "task.claimed": ("changed", "{who} claimed {task}."),
     "task.released": ("changed", "{who} gave back {task}."),
