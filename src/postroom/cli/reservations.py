@@ -71,6 +71,8 @@ def reserve(  # noqa: PLR0913 - the options of the command
     }
     answer = show.fields(Server.find().call_tool("file_reservation_paths", arguments))
     show.answer(answer, as_json=as_json, text=lambda: _joined(_listed(answer, "granted"), _conflicts(answer)))
+    for pattern in () if as_json else answer.get("unmatched") or ():
+        print(f"No file matches: {show.line(str(pattern))}", file=sys.stderr)
 
 
 @app.command()
