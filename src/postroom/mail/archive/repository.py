@@ -328,6 +328,21 @@ def file_removals(paths: Sequence[str]) -> bytes:
     return b"".join(b"D %b\n" % _quote_path(checked_path(path)) for path in paths)
 
 
+def commit_stream(
+    *, ref: str, identity: str, now: int, text: str, changes: bytes, parent: str | None
+) -> bytes:
+    """Return the complete import stream for one commit; Git answers it with the commit's id.
+
+    `ref` is a name that occurs only in this stream. The reset in the stream removes it before Git writes any
+    ref, so it never remains, even after a failure or a kill.
+    """
+    who = f"{identity} {now // 1000} +0000"
+    head = f"commit {ref}\nmark :1\nauthor {who}\ncommitter {who}\n".encode()
+    origin = f"from {parent}\n".encode() if parent else b""
+    tail = f"\nget-mark :1\nreset {ref}\n\ndone\n".encode()
+    return b"".join([head, _data(text.encode("utf-8", "replace")), origin, changes, tail])
+
+
 def _data(content: bytes) -> bytes:
     return b"data %d\n%b\n" % (len(content), content)
 
@@ -619,16 +634,15 @@ class ArchiveRepository:
             lock.release()
 
     def _build(self, parent: str | None, text: str, changes: bytes, now: int) -> str:
-        """Write the objects of a batch and return its commit, to which the branch does not point yet.
-
-        The name of the ref occurs only in this import stream. The reset in the stream removes it before Git
-        writes any ref, so it never remains, even after a failure or a kill.
-        """
-        ref, who = f"refs/postroom/{uuid.uuid4().hex}", f"{self._identity} {now // 1000} +0000"
-        head = f"commit {ref}\nmark :1\nauthor {who}\ncommitter {who}\n".encode()
-        origin = f"from {parent}\n".encode() if parent else b""
-        tail = f"\nget-mark :1\nreset {ref}\n\ndone\n".encode()
-        stream = b"".join([head, _data(text.encode("utf-8", "replace")), origin, changes, tail])
+        """Write the objects of a batch and return its commit, to which the branch does not point yet."""
+        stream = commit_stream(
+            ref=f"refs/postroom/{uuid.uuid4().hex}",
+            identity=self._identity,
+            now=now,
+            text=text,
+            changes=changes,
+            parent=parent,
+        )
         answer = self._git.ask("fast-import", "--quiet", "--done", "--date-format=raw", stdin=stream)
         if answer.code != 0:
             self._discard(answer.complaint)
