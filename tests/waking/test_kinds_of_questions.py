@@ -14,7 +14,7 @@ from postroom.contracts.errors import InvalidArgument, NotPermitted, StaleDecisi
 from postroom.contracts.questions import asked_for
 from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import RunStatus
-from postroom.gateway.questions import Questions, inbox_text
+from postroom.gateway.questions import Questions, listed_question
 from postroom.gateway.replies import Question, card_of, closed_card, question_of
 from postroom.gateway.session import Platform, SessionSource
 from postroom.mail.context import Caller, token_hash
@@ -337,8 +337,8 @@ async def test_actions_with_different_digests_look_different_on_every_surface(ro
     browser = room.browser()
     pages = [(await browser.get(address)).text for address in (QUESTIONS, f"/p/{SLUG}", "/")]
     [mail] = [one.body_md for one in await room.messages() if question.text in one.body_md]
-    [opened] = await room.look(room.questions.all_open)
-    chat = [card_of(question).text, closed_card(question, "Approved."), inbox_text([("", question)], "")]
+    [opened] = await room.look(lambda tx: list(room.questions.listed(tx)))
+    chat = [card_of(question).text, closed_card(question, "Approved."), listed_question(question)]
     for text in (*pages, *chat, mail, elicitation(opened)["message"]):
         assert shown in text
         assert action == shown or action not in text

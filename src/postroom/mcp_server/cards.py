@@ -25,6 +25,8 @@ from postroom.services.questions import MAX_NAME_LENGTH, QuestionService
 EXTENSION: Final = "io.modelcontextprotocol/ui"
 MIME_TYPE: Final = "text/html;profile=mcp-app"
 CARD_URI: Final = "ui://postroom/questions"
+MAX_LISTED: Final = 50
+"""Maximum number of questions in a card."""
 LIST: Final = "list_questions"
 ANSWER: Final = "answer_question"
 CARD_TOOLS: Final = (LIST, ANSWER)
@@ -91,10 +93,11 @@ async def call_card_tool(
 
 
 async def _listed(questions: QuestionService, client: str) -> ToolAnswer:
-    found = list(await questions.questions())
+    found = list(await questions.questions(limit=MAX_LISTED + 1))
+    has_more, found = len(found) > MAX_LISTED, found[:MAX_LISTED]
     shown = [(one["run_id"], one["number"]) for one in found]
     await questions.note_shown(shown, f"in a card of {client or 'the client'}")
-    listed = {"questions": found}
+    listed = {"questions": found, "has_more": has_more}
     return ToolAnswer(as_json(listed), listed)
 
 

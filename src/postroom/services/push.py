@@ -158,8 +158,8 @@ class PushNotifier:
 
         def look(tx: Transaction) -> tuple[bool, list[Notice]]:
             own = tx.push.subscription(subscription_id)
-            asked = [one for one in self._questions.all_open(tx) if one.snoozed_until is None]
-            names = [_question_item(one.run_id, one.number) for one in asked[-MAX_SHOWN:]]
+            asked = self._questions.newest(tx, MAX_SHOWN)
+            names = [_question_item(one.run_id, one.number) for one in asked]
             latest = self._dead(tx, tx.now() - _KEPT_MS)
             names += [one.name for one in list(latest)[-MAX_SHOWN:]]
             found = [self._notice(tx, one, name, token, "") for one in names]

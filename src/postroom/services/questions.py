@@ -7,7 +7,8 @@ deadline is stored with the question in the waiting run, so a server that was do
 
 import asyncio
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Final
 
 from postroom.contracts.chat import CHAT_THREAD
@@ -70,6 +71,10 @@ _OPENS_LOOKS: Final = 30
 _OPENS_LOOK_S: Final = 0.05
 _EACH: Final = 50
 """Maximum number of runs of each thread that are searched for answered questions."""
+MAX_COUNTED: Final = 500
+"""Maximum number of open questions that are counted, and of snoozed ones that are left out of a count."""
+_BATCH: Final = 50
+"""How many runs are read at a time for a list of questions."""
 _ALL: Final = (project_threads(""), CHAT_THREAD)
 """The prefixes of the names of all threads whose runs ask people."""
 
@@ -93,7 +98,7 @@ class QuestionService:
         Raises:
             InvalidArgument: `after` is not a place in this list.
         """
-        found = questions_after(await self._store.read(self.all_open), after)
+        found = await self._store.read(lambda tx: list(islice(self.listed(tx, after), limit)))
         return [
             {
                 "number": one.number,
@@ -117,12 +122,47 @@ class QuestionService:
                 "expires_at": maybe_iso(one.expires_at),
                 "snoozed_until": maybe_iso(one.snoozed_until),
             }
-            for one in found[:limit]
+            for one in found
         ]
 
-    def all_open(self, tx: Transaction) -> Sequence[OpenQuestion]:
-        """Return the open questions of all agents, including those of chats, oldest first."""
-        return self._as_open(tx, "")
+    def listed(self, tx: Transaction, after: str = "") -> Iterator[OpenQuestion]:
+        """Yield the open questions of all agents, including those of chats, the longest waiting run first.
+
+        Runs are read as needed. With `after`, the list continues after this place, whether or not the
+        question there is still open.
+
+        Raises:
+            InvalidArgument: `after` is not a place in this list.
+        """
+        at, run_id, number = _place(after)
+        run = tx.runs.threads.load_run(run_id) if number else None
+        if run is not None and run.updated_at == at:
+            asked = asked_in([run])
+            places = [one.number for _, one in asked]
+            yield from self._as_open(tx, asked[places.index(number) + 1 :] if number in places else asked)
+        while runs := tx.runs.threads.asked_since(at, run_id, _BATCH):
+            yield from self._as_open(tx, asked_in(runs))
+            at, run_id = runs[-1].updated_at, runs[-1].run_id
+
+    def newest(self, tx: Transaction, limit: int) -> Sequence[OpenQuestion]:
+        """Return the questions of the last runs to ask that nobody has snoozed, oldest first."""
+        found = self._as_open(tx, asked_in(tx.runs.threads.asked_last(limit)))
+        return [one for one in found if one.snoozed_until is None][-limit:]
+
+    def snoozed(self, tx: Transaction, limit: int) -> Sequence[OpenQuestion]:
+        """Return the snoozed questions that are still open, those that return first first."""
+        found = list[OpenQuestion]()
+        for run_id, call_id, until in tx.mail.all_snoozed(tx.now(), MAX_COUNTED):
+            run = tx.runs.threads.load_run(run_id)
+            asked = [] if run is None else asked_in([run])
+            found += [open_question(run, one, tx, until) for run, one in asked if one.call_id == call_id]
+            if len(found) == limit:
+                break
+        return found
+
+    def count_due(self, tx: Transaction) -> int:
+        """Count the open questions of all agents that nobody has put off, up to `MAX_COUNTED + 1`."""
+        return count_due(tx, [""], MAX_COUNTED)[0]
 
     async def answer(
         self, number: str, given: Json, *, why: str = "", by: str = "", at: str = COMMAND_LINE
@@ -305,10 +345,9 @@ class QuestionService:
 
     def open_questions(self, tx: Transaction, slug: str) -> Sequence[OpenQuestion]:
         """Return the open questions of a project's agents, oldest first; "" stands for those of chats."""
-        return self._as_open(tx, _threads_of(slug))
+        return self._as_open(tx, _open(tx, _threads_of(slug)))
 
-    def _as_open(self, tx: Transaction, prefix: str) -> list[OpenQuestion]:
-        asked = _open(tx, prefix)
+    def _as_open(self, tx: Transaction, asked: Sequence[tuple[RunRecord, Question]]) -> list[OpenQuestion]:
         snoozed = tx.mail.snoozed([run.run_id for run, _ in asked], self._clock.now()) if asked else {}
         return [
             open_question(run, question, tx, snoozed.get((run.run_id, question.call_id)))
@@ -349,8 +388,9 @@ class QuestionService:
         Raises:
             StaleDecision: The question is not open.
         """
-        asked = await self._store.read(lambda tx: _open(tx, _threads_of(slug)))
-        meant = [(run, one) for run, one in asked if (run.run_id, one.number) == (run_id, number)]
+        run = await self._runs.stores.threads.load_run(run_id)
+        mine = [] if run is None or whose(run.thread_id)[0] != slug else asked_in([run])
+        meant = [one for one in mine if one[1].number == number]
         if not meant:
             raise await self._stale(slug, run_id, number)
         return meant[0]
@@ -422,6 +462,16 @@ class QuestionService:
         )
 
 
+def count_due(tx: Transaction, prefixes: Sequence[str], most: int) -> list[int]:
+    """Count, for each prefix of threads, the open questions that nobody has put off, up to `most + 1`."""
+    put_off = {one[:2] for one in tx.mail.all_snoozed(tx.now(), MAX_COUNTED)}
+    counted = [
+        sum((run.run_id, ticket.tool_call_id) not in put_off for run in runs for ticket in run.open_tickets)
+        for runs in tx.runs.threads.asking_below(prefixes, most + 1 + len(put_off))
+    ]
+    return [min(one, most + 1) for one in counted]
+
+
 def _threads_of(slug: str) -> str:
     """Return the prefix of the names of a project's threads; "" means the threads of chats."""
     return project_threads(slug) if slug else CHAT_THREAD
@@ -443,30 +493,22 @@ def place_in_list(asked_at: int, run_id: str, number: str) -> str:
     return f"{asked_at}/{run_id}/{number}"
 
 
-def questions_after(found: Sequence[OpenQuestion], place: str) -> Sequence[OpenQuestion]:
-    """Return the questions after a place in the list, whether or not the question there is still open.
+def _place(after: str) -> tuple[int, str, str]:
+    """Return the time, the run and the number of a place in the list; of the start if it is empty.
 
     Raises:
         InvalidArgument: The text is not a place in this list.
     """
-    if not place:
-        return found
-    given = _PLACE.fullmatch(place)
+    if not after:
+        return 0, "", ""
+    given = _PLACE.fullmatch(after)
     if given is None:
         raise InvalidArgument(
             "after must be a place in the list of questions",
-            value=place[:80],
+            value=after[:80],
             remedy="give `next` of the last answer, or leave it out to begin at the start",
         )
-    key, number = (int(given[1]), given[2]), given[3]
-    mine = [one.number for one in found if (one.asked_at, one.run_id) == key]
-    passed = mine[: mine.index(number) + 1] if number in mine else []
-    return [
-        one
-        for one in found
-        if (one.asked_at, one.run_id) >= key
-        and not ((one.asked_at, one.run_id) == key and one.number in passed)
-    ]
+    return int(given[1]), given[2], given[3]
 
 
 def is_of_same(thread_id: str, run: RunRecord) -> bool:

@@ -6,6 +6,7 @@ Two cookies in the browser store which rows are hidden until when, and when the 
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
@@ -22,7 +23,7 @@ from postroom.mail.reservations import conflicts, together
 from postroom.mail.tasks import tasks_page
 from postroom.mail.waking.prompts import messages_named
 from postroom.services.floor import HOUR, LEASES
-from postroom.services.questions import place_in_list, questions_after
+from postroom.services.questions import MAX_COUNTED, place_in_list
 from postroom.stores.store import Transaction
 from postroom.web.forms import read_form
 from postroom.web.frame import MAX_REVIEWS
@@ -112,7 +113,7 @@ async def projects(site: Site, request: Request) -> Response:
             for one in page.rows
         }
         if services is not None:
-            for slug, waiting in services.runs.for_people(tx, list(needs)).items():
+            for slug, waiting in services.runs.for_people(tx, list(needs), COUNTED).items():
                 needs[slug] += waiting
         counted = {
             one.project_id: one for one in mail.tallies([one.id for one in page.rows], most=COUNTED + 1)
@@ -120,10 +121,11 @@ async def projects(site: Site, request: Request) -> Response:
         rows = [(project, counted[project.id]) for project in page.rows]
         inbox = dict[str, Any]()
         if services is not None:
-            inbox = _inbox(services, tx, page.rows, overlaps, later, me)
-            asked = questions_after(inbox["asked"], asked_after)
+            due = (one for one in services.questions.listed(tx, asked_after) if one.snoozed_until is None)
+            asked = list(islice(due, QUESTIONS + 1))
             last = asked[QUESTIONS - 1] if len(asked) > QUESTIONS else None
             next_place = last and place_in_list(last.asked_at, last.run_id, last.number)
+            inbox = _inbox(services, tx, page.rows, overlaps, later, me)
             inbox |= {"asked": asked[:QUESTIONS], "asked_after": asked_after, "asked_next": next_place}
         return Shown(
             {
@@ -145,6 +147,7 @@ async def projects(site: Site, request: Request) -> Response:
         questions=shown.values.get("asked", ()),
         after=after,
         counted=COUNTED,
+        counted_questions=MAX_COUNTED,
         at_once=AT_ONCE,
         longest_why=MAX_TEXT_LENGTH,
         done=choice(request, "done", _DONE),
@@ -172,8 +175,7 @@ def _inbox(
         hidden["rows"] += sum(name in later.hidden for name, _ in keyed)
         return [(name, one) for name, one in keyed if name not in later.hidden]
 
-    every_open = services.questions.all_open(tx)
-    asked = [one for one in every_open if one.snoozed_until is None]
+    asked_in_all = services.questions.count_due(tx)
     failed = due(services.runs.failed(tx), lambda one: f"d-{one.run_ids[0][-KEPT_ID:]}")
     reviews = due(
         [(one, task) for one in shown for task in tasks_page(mail, one, "review", limit=REVIEWS)],
@@ -189,12 +191,11 @@ def _inbox(
     return {
         "unread": unread,
         "mine": [] if person is None or not unread else mail.inbox(person.id, limit=MAIL, unread_only=True),
-        "snoozed": [one for one in every_open if one.snoozed_until is not None],
+        "snoozed": services.questions.snoozed(tx, QUESTIONS),
         "reviews": reviews,
         "clashes": clashes,
-        "to_settle": len(asked) + len(failed) + len(reviews) + unread + len(clashes),
-        "asked": asked,
-        "asked_in_all": len(asked),
+        "to_settle": asked_in_all + len(failed) + len(reviews) + unread + len(clashes),
+        "asked_in_all": asked_in_all,
         "failed": failed[:GROUPS],
         "failed_in_all": len(failed),
         "hidden_rows": hidden["rows"],
