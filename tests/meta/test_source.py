@@ -15,7 +15,9 @@ from postroom.app.config import SETTINGS
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 MAX_FUNCTION_LINES = 60
 
-LONG_FUNCTIONS = {}
+LONG_FUNCTIONS = {
+    "postroom/stores/runs/tables.py:RunTables.commit": "one step of a thread: it is read, decided and written in this order",
+}
 """Functions over the limit, counted from the end of the docstring, and why."""
 BROAD_EXCEPTS = {
     "postroom/cli/hook.py:run": "the edge around one event of a client: a hook that fails must not stop it",

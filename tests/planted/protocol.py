@@ -9,12 +9,8 @@ from pathlib import Path
 
 DISPATCHES, COMPLETION = "stores/runs/dispatches.py", "dispatch/completion.py"
 WORKER, RECOVERY = "dispatch/worker.py", "dispatch/recovery.py"
-NO_LOOK = (
-    RECOVERY,
-    '            "claims": (self._dispatcher.release_unexecuted, settings.poll_interval),\n',
-    "",
-)
-"""Removes the round that releases unexecuted claims: it hides some of the faults within a second."""
+NO_LOOK = (RECOVERY, "        await self._dispatcher.release_unexecuted(unexecuted)\n", "")
+"""Removes from each poll the step that releases unexecuted claims: it hides some of the faults within a second."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +125,7 @@ PLANTS = (
     plant(
         "a claim whose reply was lost is forgotten",
         WORKER,
-        "            for row in await self.unexecuted():\n",
+        "            for row in await self.unexecuted() if claimed is None else claimed:\n",
         "            for row in ():\n",
         (COMPLETION, "next=claimed_next(tx, after.thread_id, asks)", "next=None"),
     ),

@@ -227,7 +227,7 @@ def _late_writes(draw: Random, plan: Draft) -> None:
             ("end", [["wait", 500]]),
             ("moved", [["fail", 1]]),
             ("committed", [["step", "s0", 1], ["wait", 500]]),
-            ("committed", [["log", "line"], ["wait", 500]]),
+            ("added", [["log", "line"], ["wait", 500]]),
         )
     )
     plan.enqueue([["wait", 4_500], *script])

@@ -157,33 +157,34 @@ class RunDispatch(Record, frozen=True, kw_only=True):
         Raises:
             InvalidRecord: A field contradicts another; the message names it.
         """
-        problem = self._problem()
+        problem = None
+        is_queued = self.status is RunDispatchStatus.QUEUED
+        if not (self.dispatch_id.strip() and self.thread_id.strip() and self.run_id.strip()):
+            problem = "needs a dispatch id, a thread id and a run id"
+        elif self.dedupe_key is not None and not self.dedupe_key.strip():
+            problem = "must not carry a blank dedupe key"
+        elif not 0 <= self.priority <= LOWEST_PRIORITY:
+            problem = f"must have a priority from 0 to {LOWEST_PRIORITY}"
+        elif not 0 <= self.attempt_count <= self.max_attempts or self.max_attempts < 1:
+            problem = "must have attempt_count from 0 to max_attempts, and max_attempts of at least 1"
+        elif self.interruption_count < 0 or (self.max_interruptions or 0) < 0:
+            problem = "must not have a negative number of interruptions"
+        elif self.status is RunDispatchStatus.CLAIMED:
+            if self.lease_until is None or not self.claim_token or not (self.claimed_by or "").strip():
+                problem = "must carry claim_token, claimed_by, and lease_until"
+        elif (self.claim_token, self.claimed_by, self.lease_until) != (None, None, None):
+            problem = f"must not carry {'claim' if is_queued else 'active lease'} fields"
+        elif not is_queued:
+            problem = None if self.completed_at is not None else "must carry completed_at"
+        elif self.completed_at is not None:
+            problem = "must not carry completed_at"
+        elif (
+            any((self.dispatch_instance_id, self.run_status, self.termination, self.run_response))
+            or self.run_error
+        ):
+            problem = "must not carry runtime result fields"
         if problem:
             raise InvalidRecord(f"dispatch {self.dispatch_id!r} {problem}", value=self.dispatch_id)
-
-    def _problem(self) -> str | None:
-        if not (self.dispatch_id.strip() and self.thread_id.strip() and self.run_id.strip()):
-            return "needs a dispatch id, a thread id and a run id"
-        if self.dedupe_key is not None and not self.dedupe_key.strip():
-            return "must not carry a blank dedupe key"
-        if not 0 <= self.priority <= LOWEST_PRIORITY:
-            return f"must have a priority from 0 to {LOWEST_PRIORITY}"
-        if not 0 <= self.attempt_count <= self.max_attempts or self.max_attempts < 1:
-            return "must have attempt_count from 0 to max_attempts, and max_attempts of at least 1"
-        if self.interruption_count < 0 or (self.max_interruptions or 0) < 0:
-            return "must not have a negative number of interruptions"
-        if self.status is RunDispatchStatus.CLAIMED:
-            owned = self.lease_until is not None and self.claim_token and (self.claimed_by or "").strip()
-            return None if owned else "must carry claim_token, claimed_by, and lease_until"
-        is_queued = self.status is RunDispatchStatus.QUEUED
-        if (self.claim_token, self.claimed_by, self.lease_until) != (None, None, None):
-            return f"must not carry {'claim' if is_queued else 'active lease'} fields"
-        if not is_queued:
-            return None if self.completed_at is not None else "must carry completed_at"
-        if self.completed_at is not None:
-            return "must not carry completed_at"
-        carries = (self.dispatch_instance_id, self.run_status, self.termination, self.run_response)
-        return "must not carry runtime result fields" if any(carries) or self.run_error else None
 
     @classmethod
     def queued(  # noqa: PLR0913 - the fields that a caller may decide on, by name

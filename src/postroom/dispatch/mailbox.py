@@ -380,7 +380,7 @@ class Mailbox:
     async def release_unexecuted_claims(self) -> None:
         """Release the claims of this mailbox that it is not about to execute, without counting an attempt.
 
-        A running mailbox does this at each `poll_interval`, even while no slot is free.
+        A running mailbox does this at each poll, even while no slot is free.
         """
         await self._dispatcher.release_unexecuted()
 

@@ -1245,31 +1245,23 @@ class Submissions:
 
         async def store() -> T | ChangeUndone:
             try:
-                return await self._stored_arrivals(tuple(arrivals.values()), accepted, key)
+                with self._reserve_slots(tuple(arrivals.values())):
+                    for arrival in arrivals.values():
+                        await self._make_ids_of_arrival(arrival)
+                    done = await core.observed("commit", core.store.write(accepted, key=key))
             except ChangeUndone as undone:
                 return undone  # this is not a failure, even if the caller was cancelled and does not retry
+            for thread_id, arrival in arrivals.items():
+                try:
+                    await self._after_write(arrival)
+                except PostroomError as error:  # the message is stored, and recovery checks it again
+                    _LOG.warning("arrival.not_begun", thread_id=thread_id, reason=error.describe())
+            return done
 
         stored = await core.claiming.complete(store(), name="a delivery")
         if isinstance(stored, ChangeUndone):
             raise stored
         return stored
-
-    async def _stored_arrivals(
-        self, arrivals: Sequence[Submission], change: Callable[[Transaction], T | StaleClaim], key: str
-    ) -> T:
-        """Write a change that delivers messages to threads, then start or notify the threads' runs."""
-        core = self._core
-        with self._reserve_slots(arrivals):
-            for arrival in arrivals:
-                await self._make_ids_of_arrival(arrival)
-            done = await core.observed("commit", core.store.write(change, key=key))
-        for arrival in arrivals:
-            try:
-                await self._after_write(arrival)
-            except PostroomError as error:  # the message is stored, and recovery checks it again
-                thread_id = arrival.request.thread_id
-                _LOG.warning("arrival.not_begun", thread_id=thread_id, reason=error.describe())
-        return done
 
     async def _make_ids_of_arrival(self, arrival: Submission) -> None:
         """Generate the ids of a new run; ask for its pin only if no run of the thread is executing here."""
@@ -1478,12 +1470,26 @@ class Submissions:
             policy = BusyPolicy.QUEUE
         is_busy = state.held_by not in (None, request.run_id) and not request.decisions and mode is None
         asking, gave_way = state.held_by if is_busy else None, None
-        request = _as_policy_says(tx, request, state, policy, is_now=submission.is_now, asking=asking)
+        queue, thread_id = tx.runs.dispatches, request.thread_id
+        if submission.is_now and state.claimed is not None:
+            raise ActiveRunConflict(ACTIVE_RUN_CONFLICT_MESSAGE, value=state.claimed)
+        if policy is BusyPolicy.REJECT and (state.claimed is not None or state.queued or asking is not None):
+            raise ActiveRunConflict(f"thread {thread_id!r} is busy", value=state.claimed or thread_id)
+        if policy is BusyPolicy.COLLECT and state.queued and request.run_id is None:
+            queued = queue.of_thread(thread_id, (RunDispatchStatus.QUEUED,), limit=MAX_PAGE, offset=0)
+            for row in sorted(queued, key=lambda row: (row.created_at, row.dispatch_id), reverse=True):
+                queued_run = tx.runs.threads.load_run(row.run_id)
+                if queued_run is not None and _may_join(request, state, row, queued_run, now=tx.now()):
+                    request = request.hinted(run_id=row.run_id)
+                    break
+        if policy is BusyPolicy.ROLLBACK:
+            rows = queue.of_thread(thread_id, OPEN, limit=MAX_PAGE, offset=0)
+            request = _hiding(request, [*(row.run_id for row in rows), *filter(None, (asking,))])
         if policy in (BusyPolicy.INTERRUPT, BusyPolicy.ROLLBACK):
             cancelled = None
             if is_busy and not submission.is_now:
                 cancelled = self._completion.cancelled_in(tx, state.held_by or "")
-            raised = tx.runs.dispatches.interrupt(request.thread_id)
+            raised = queue.interrupt(thread_id)
             gave_way = GaveWay(*self._completion.interrupted_in(tx, raised), cancelled)
         if gave_way is not None or request is not activation:
             state = tx.runs.state(_look_for(request, submission))
@@ -1801,39 +1807,6 @@ def _words(message: Message) -> bytes:
 
 def _without_id(message: Message) -> Message:
     return replace(message, id=None, metadata=None)
-
-
-def _as_policy_says(
-    tx: Transaction,
-    request: RunActivation,
-    state: ThreadState,
-    policy: BusyPolicy,
-    *,
-    is_now: bool,
-    asking: str | None,
-) -> RunActivation:
-    """Apply the policy to a request for a busy thread, or for a thread on which a run is `asking`.
-
-    Raises:
-        ActiveRunConflict: The thread is busy, but the policy requires an idle thread, or a caller waits for
-            the run.
-    """
-    queue, thread_id = tx.runs.dispatches, request.thread_id
-    if is_now and state.claimed is not None:
-        raise ActiveRunConflict(ACTIVE_RUN_CONFLICT_MESSAGE, value=state.claimed)
-    match policy:
-        case BusyPolicy.REJECT if state.claimed is not None or state.queued or asking is not None:
-            raise ActiveRunConflict(f"thread {thread_id!r} is busy", value=state.claimed or thread_id)
-        case BusyPolicy.COLLECT if state.queued and request.run_id is None:
-            queued = queue.of_thread(thread_id, (RunDispatchStatus.QUEUED,), limit=MAX_PAGE, offset=0)
-            for row in sorted(queued, key=lambda row: (row.created_at, row.dispatch_id), reverse=True):
-                run = tx.runs.threads.load_run(row.run_id)
-                if run is not None and _may_join(request, state, row, run, now=tx.now()):
-                    return request.hinted(run_id=row.run_id)
-        case BusyPolicy.ROLLBACK:
-            rows = queue.of_thread(thread_id, OPEN, limit=MAX_PAGE, offset=0)
-            return _hiding(request, [*(row.run_id for row in rows), *filter(None, (asking,))])
-    return request
 
 
 def _may_join(

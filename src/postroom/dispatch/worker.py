@@ -282,10 +282,15 @@ class Slots:
             del self._by_tenant[tenant]
         self._freed.set()
 
-    async def freed(self) -> None:
-        """Wait until a slot has been given back since the last call."""
-        await self._freed.wait()
+    async def freed(self, at_most_ms: int) -> bool:
+        """Return True once a slot has been given back since the last call, or False after the time limit."""
+        try:
+            async with asyncio.timeout(at_most_ms / 1_000):
+                await self._freed.wait()
+        except TimeoutError:
+            return False
         self._freed.clear()
+        return True
 
     def stand_in_line(self, thread_id: str, tenant: str) -> None:
         """Put a thread at the end of its tenant's queue, unless the thread is already queued."""
@@ -397,7 +402,8 @@ class Dispatcher:
         self._core = core
         self._completion = completion
         self._execution = Execution(core, events, completion, self.asks_next)
-        self._leases = LeaseKeeper(core)
+        self.leases = LeaseKeeper(core)
+        """The claims of the runs that execute here."""
         self._commands = Commands(core, workers)
         self.workers = workers
         self.slots = Slots(core.config.max_concurrent_runs, core.config.max_concurrent_runs_per_tenant)
@@ -489,14 +495,15 @@ class Dispatcher:
         if not self._core.tasks.closed:
             self._core.tasks.start(self.release_unexecuted(), name="claims")
 
-    async def release_unexecuted(self) -> None:
+    async def release_unexecuted(self, claimed: Sequence[RunDispatch] | None = None) -> None:
         """Release each dispatch that this process claimed but does not execute, and count no attempt.
 
-        A claim whose reply has not arrived yet has a reserved worker, and is not released. Streams of readers
-        without a run are closed. A failure is logged.
+        `claimed` are these dispatches, if they have just been read. A claim whose reply has not arrived yet
+        has a reserved worker, and is not released. Streams of readers without a run are closed. A failure is
+        logged.
         """
         try:
-            for row in await self.unexecuted():
+            for row in await self.unexecuted() if claimed is None else claimed:
                 worker = self.workers.get(row.thread_id)
                 if worker is None or (worker.status is WorkerStatus.IDLE and not worker.storing):
                     _LOG.warning("claim.not_executed", dispatch_id=row.dispatch_id, run_id=row.run_id)
@@ -508,7 +515,7 @@ class Dispatcher:
 
     def claim_tokens(self) -> frozenset[str]:
         """Return the tokens of the claims whose runs execute here and may continue."""
-        return frozenset(token for token, job in self._leases.jobs.items() if job.end is None)
+        return frozenset(token for token, job in self.leases.jobs.items() if job.end is None)
 
     async def unexecuted(self) -> tuple[RunDispatch, ...]:
         """Return the dispatches that are claimed in the name of this process but do not execute in it.
@@ -516,7 +523,7 @@ class Dispatcher:
         Raises:
             StoreError: The store cannot be read.
         """
-        consumer, tokens = self._core.consumer_id, tuple(self._leases.jobs)
+        consumer, tokens = self._core.consumer_id, tuple(self.leases.jobs)
         return await self._core.store.read(lambda tx: tx.runs.dispatches.claimed_by(consumer, besides=tokens))
 
     def reserve(
@@ -694,7 +701,7 @@ class Dispatcher:
         An execution of a thread for which `stays` returns True continues.
         """
         self._core.is_leaving = self._core.is_leaving or stays is None
-        for job in list(self._leases.jobs.values()):
+        for job in list(self.leases.jobs.values()):
             if stays is None or not stays(job.dispatch.thread_id):
                 job.stop(LeaseEnd.GIVEN_UP)
 
@@ -722,7 +729,7 @@ class Dispatcher:
         self.workers.executing[claimed.thread_id] = worker
         self._executing += 1
         core.metrics.active_runs.add()
-        self._leases.keep(job)
+        self.leases.keep(job)
         if not self._commands.is_served:
             self._commands.serve()
         core.tasks.start(self._serve(job), name=f"dispatch {claimed.dispatch_id}")
@@ -758,8 +765,8 @@ class Dispatcher:
             task.cancel()
             alarms.append(self._core.tasks.start(self._leave_behind(job, task), name="stop of an execution"))
 
-        if self._leases.is_late(job):
-            await self._leases.renewed([job])
+        if self.leases.is_late(job):
+            await self.leases.renewed([job])
         if job.end is not None:
             return
         job.is_executing = job.has_executed = True
@@ -767,7 +774,7 @@ class Dispatcher:
         run = partial(self._core.executor.run, job.activation, job.told)
         ended: AgentRunResult | BaseException
         try:
-            result: object = await _Held(run, job, self._leases)
+            result: object = await _Held(run, job, self.leases)
             odd = f"the executor returned a {type(result).__name__} and no result"
             ended = result if isinstance(result, AgentRunResult) else ExecutorMisbehaved(odd)
         except asyncio.CancelledError:
@@ -820,7 +827,7 @@ class Dispatcher:
 
     def _rest(self, job: Job) -> None:
         """Free the slot, and also the worker unless it already executes another run."""
-        self._leases.jobs.pop(job.dispatch.claim_token or "", None)  # its claim is no longer renewed
+        self.leases.jobs.pop(job.dispatch.claim_token or "", None)  # its claim is no longer renewed
         if job.alarm is not None:
             job.alarm.cancel()
         self._ending.discard(job.concluded)

@@ -880,7 +880,8 @@ def read_command(kind: type[C], arguments: dict[str, Any], tool: str = "") -> C:
             value=_value_at(arguments, where) if where else None,
             remedy=_remedy(kind, str(error), arguments),
         ) from error
-    _refuse_lost_selection(command, given)
+    if _SELECTIONS & given.keys():
+        _refuse_lost_selection(command, given)
     return command
 
 
@@ -934,7 +935,7 @@ def _named_arguments(kind: type[Command], arguments: dict[str, Any], tool: str) 
     """
     fields = kind.__struct_fields__
     for _ in range(_MAX_WRAPPERS):
-        if (inner := _wrapped_arguments(fields, arguments, tool)) is None:
+        if arguments.keys() <= set(fields) or (inner := _wrapped_arguments(fields, arguments, tool)) is None:
             break
         _refuse_broken_text(inner)
         arguments = inner
@@ -1021,7 +1022,7 @@ def _clean_arguments(kind: type[Command], arguments: dict[str, Any]) -> dict[str
             continue
         cleaned = dict(cleaned) if cleaned is arguments else cleaned
         cleaned[name] = clean
-    return _with_several_ids(kind, cleaned)
+    return _with_several_ids(kind, cleaned) if "message_id" in cleaned else cleaned
 
 
 def _with_several_ids(kind: type[Command], arguments: dict[str, Any]) -> dict[str, Any]:

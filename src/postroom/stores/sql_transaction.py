@@ -25,17 +25,20 @@ Integers are always 64 bits wide. Booleans are the integers 0 and 1, and stateme
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import Any, Final, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from postroom.contracts.dispatch import Claim
 from postroom.contracts.errors import StaleClaim
 from postroom.contracts.limits import Spending
 from postroom.stores.migrations import newest_of, shipped_migrations
 from postroom.version import __version__
+
+if TYPE_CHECKING:
+    from postroom.stores.store import Transaction
 
 Dialect = Literal["sqlite", "postgres"]
 OF_A_PROJECT: Final = "mail:"
@@ -101,7 +104,7 @@ class SqlTransaction(Protocol):
         """Return the rows of each query; on PostgreSQL, all queries take one round trip."""
         ...
 
-    def run(self, statement: str, values: Values = ...) -> None:
+    def run(self, statement: str, values: Values = ...) -> object:
         """Write, without waiting for an answer."""
         ...
 
@@ -129,21 +132,11 @@ class SqlTransaction(Protocol):
 class Tables:
     """A part of an open transaction, with its statements, its time, its new ids, and its notifications."""
 
-    def __init__(
-        self,
-        sql: SqlTransaction,
-        now: Callable[[], int],
-        tell: Callable[..., None],
-        new_id: Callable[[], str],
-    ) -> None:
-        self._sql = sql
-        self._now = now
-        self._tell = tell
-        self._new_id = new_id
-
-    def at(self, now: int) -> Self:
-        """Return the same tables with another time."""
-        return type(self)(self._sql, lambda: now, self._tell, self._new_id)
+    def __init__(self, tx: "Transaction") -> None:
+        self._sql = tx.sql
+        self._now = tx.now
+        self._tell = tx.tell
+        self._new_id = tx.new_id
 
     def _asked(self, looks: Iterable[Look]) -> Found:
         """Return the rows of these queries in one round trip.

@@ -199,16 +199,28 @@ class MailRunExecutor(ExecutorAround):
         self._rules = rules or Rules()
 
     async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
-        """Execute a run of an agent, and return its result or the questions for which it waits."""
+        """Execute a run of an agent, and return its result or the questions for which it waits.
+
+        Raises:
+            StaleClaim: The run is no longer executed here; nothing was written.
+        """
         whose = self._whose(activation.thread_id)
         if whose is None or ASKING in activation.thread_id:
             return self._asked_outside(activation) if whose else await self._within.run(activation, sink)
-        run_id = activation.run_id or ""
-        before: RunRecord | None = None
-        control = activation.control
-        if not isinstance(control, RunControl) or not isinstance(control.beginning, RunInput):
+        run_id, control = activation.run_id or "", activation.control
+        if isinstance(control, RunControl) and isinstance(control.beginning, RunInput):
+            begun = control.beginning  # the messages were assigned in the change that claimed the run
+        else:
             activation, before = await _continued(activation)
-        begun = await self._begun(activation, whose, before)
+            begin_run = partial(
+                begin,
+                whose=whose,
+                run_id=run_id,
+                messages=activation.messages,
+                before=before,
+                answered=[call_id for call_id, _ in activation.decisions],
+            )
+            begun = await _written(self._store, claim_of(activation), begin_run)
         messages = _among(activation.messages, begun.mail)
         if not messages and not begun.mail:
             return AgentRunResult(run_id=run_id)
@@ -233,22 +245,6 @@ class MailRunExecutor(ExecutorAround):
             if result.waiting is None and result.termination.type not in _ENDS_WELL:
                 span.failed(result.termination.type.value)
             return result
-
-    async def _begun(self, activation: RunActivation, whose: AgentName, before: RunRecord | None) -> RunInput:
-        """Return the run's mail, which was assigned when the run was claimed or is assigned now.
-
-        Raises:
-            StaleClaim: The run is no longer executed here; nothing was written.
-        """
-        control, answered = activation.control, [call_id for call_id, _ in activation.decisions]
-        if isinstance(control, RunControl) and isinstance(control.beginning, RunInput):
-            return control.beginning
-        run_id, messages = activation.run_id or "", activation.messages
-        return await _written(
-            self._store,
-            claim_of(activation),
-            lambda tx: begin(tx, whose, run_id, messages, before, answered),
-        )
 
     def _asked_outside(self, activation: RunActivation) -> AgentRunResult:
         """Wait for the answer to the question of the run's message, or end with that answer."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import islice, starmap
 from operator import itemgetter
-from typing import Any, Final, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
 
 import msgspec
 from typing_extensions import override
@@ -88,7 +88,7 @@ from postroom.contracts.waking import (
     Nudges,
     RunnerSource,
 )
-from postroom.stores.changes import TASKS, WAKES
+from postroom.stores.changes import MAIL, TASKS, WAKES
 from postroom.stores.codec import record
 from postroom.stores.events import EventTables
 from postroom.stores.mail import check_values, search_index
@@ -97,6 +97,9 @@ from postroom.stores.outbox import OutboxTables
 from postroom.stores.runs import rows
 from postroom.stores.runs.dispatches import put_place
 from postroom.stores.sql_transaction import Look, Row, SqlTransaction, asked, refuse_stale
+
+if TYPE_CHECKING:
+    from postroom.stores.store import Transaction
 
 
 @dataclass(slots=True, eq=False)
@@ -1510,22 +1513,14 @@ class ProjectWrites(ProjectReads, Protocol):
 class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, TimelineReads, WakingReads):
     """Reads records by the ids of their projects. A missing record is None, or missing from the list."""
 
-    def __init__(
-        self,
-        tx: SqlTransaction,
-        outbox: OutboxTables,
-        log: EventTables,
-        *,
-        now: Callable[[], int],
-        lock: Callable[..., None],
-        tell: Callable[..., None],
-    ) -> None:
-        self._tx = tx
-        self._now = now
-        self._tell = tell
-        self.outbox = outbox
-        self._log = log
-        self._events = EventRecorder(tx, log, lock)
+    def __init__(self, tx: "Transaction") -> None:
+        tx.tell(MAIL)
+        self._tx = tx.sql
+        self._now = tx.now
+        self._tell: Callable[..., None] = tx.tell
+        self.outbox: OutboxTables = tx.outbox
+        self._log: EventTables = tx.events
+        self._events: EventRecorder = EventRecorder(tx.sql, tx.events, tx.lock)
         self._known: dict[str, Project] = {}
         """Projects that this transaction has read, keyed by the path, alias or slug under which they were
         read.

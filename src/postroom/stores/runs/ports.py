@@ -10,7 +10,7 @@ raises an error.
 
 from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
-from typing import Final, Literal, Protocol, Self, TypeVar
+from typing import Final, Literal, TypeVar
 
 from typing_extensions import override
 
@@ -72,7 +72,7 @@ class _Port:
 
 class _RunPort(_Port):
     async def _look(self, look: Callable[[RunTables], T], *, now: int | None = None) -> T:
-        return await self._store.read(lambda tx: look(_at(tx.runs, now)))
+        return await self._store.read(lambda tx: look(_at(tx, now).runs))
 
     async def _change(
         self,
@@ -85,7 +85,7 @@ class _RunPort(_Port):
 
         def locked(tx: Transaction) -> T | StaleClaim:
             tx.lock(thread_lock(thread_id))
-            return change(_at(tx.runs, now))
+            return change(_at(tx, now).runs)
 
         return await self._store.write(locked, key=thread_id)
 
@@ -95,7 +95,7 @@ class _RunPort(_Port):
         """Execute a change of a dispatch while holding the lock of its thread, which never changes."""
         thread_id = await self._look(lambda runs: runs.dispatches.thread_of(dispatch_id))
         if thread_id is None:  # the dispatch was removed, or never existed
-            return await self._store.write(lambda tx: change(_at(tx.runs, now)))
+            return await self._store.write(lambda tx: change(_at(tx, now).runs))
         return await self._change(thread_id, change, now=now)
 
 
@@ -676,7 +676,7 @@ class OutboxStore(_Port):
 
         def stored(tx: Transaction) -> OutboxMessage:
             tx.lock(*draft.locks)
-            [effect] = _at(tx.outbox, now).enqueue((draft,))
+            [effect] = _at(tx, now).outbox.enqueue((draft,))
             return effect
 
         return await self._store.write(stored, key=line_lock(draft.kind, draft.target))
@@ -696,7 +696,7 @@ class OutboxStore(_Port):
 
         def claimed(tx: Transaction) -> tuple[OutboxMessage, ...]:
             tx.lock(line)
-            return _at(tx.outbox, now).claim(kind, target, lease_ms=lease_ms, limit=limit)
+            return _at(tx, now).outbox.claim(kind, target, lease_ms=lease_ms, limit=limit)
 
         return await self._store.write(claimed, key=line)
 
@@ -722,7 +722,7 @@ class OutboxStore(_Port):
         record of this stays unchanged.
         """
         became = await self._store.write(
-            lambda tx: _at(tx.outbox, now).nack(
+            lambda tx: _at(tx, now).outbox.nack(
                 [outbox_id],
                 [token],
                 error=error,
@@ -753,7 +753,7 @@ class OutboxStore(_Port):
         Return None if there is no such dead letter. If several callers revive it at the same time, only one
         gets it.
         """
-        return await self._store.write(lambda tx: _at(tx.outbox, now).revive(outbox_id))
+        return await self._store.write(lambda tx: _at(tx, now).outbox.revive(outbox_id))
 
     async def discard(self, outbox_id: str) -> bool:
         """Mark a dead letter as delivered without performing it; its key still counts as used.
@@ -783,7 +783,7 @@ class StoreCoordinator(_Port, CommitCoordinator):
     async def commit(self, commit: ThreadCommit, *, now: int | None = None) -> Committed:
         def committed(tx: Transaction) -> Committed | StaleClaim:
             tx.lock(*commit.locks)
-            return _at(tx.runs, now).commit(commit)
+            return _at(tx, now).runs.commit(commit)
 
         return await self._store.write(committed, key=commit.thread_id)
 
@@ -809,13 +809,8 @@ def page(limit: int) -> int:
     return max(0, min(limit, MAX_PAGE))
 
 
-class _AtAnInstant(Protocol):
-    def at(self, now: int) -> Self: ...
-
-
-P = TypeVar("P", bound=_AtAnInstant)
-
-
-def _at(tables: P, now: int | None) -> P:
-    """Return the tables at the given time or, by default, at the time of their transaction."""
-    return tables if now is None else tables.at(now)
+def _at(tx: Transaction, now: int | None) -> Transaction:
+    """Return the transaction after its locks were taken, with the given time instead of its own."""
+    if now is not None:
+        tx.sql.instant = now
+    return tx
