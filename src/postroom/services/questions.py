@@ -15,7 +15,7 @@ from postroom.contracts.chat import CHAT_THREAD
 from postroom.contracts.clock import Clock, Timer, iso
 from postroom.contracts.errors import InvalidArgument, PostroomError, StaleDecision
 from postroom.contracts.messages import Json
-from postroom.contracts.questions import Answerer, Given, decision_on, person, schema_of
+from postroom.contracts.questions import Answerer, Given, QuestionKind, decision_on, person, schema_of
 from postroom.contracts.quoting import exact, quoted
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import RunQuery
@@ -121,6 +121,7 @@ class QuestionService:
                 "digest": one.asked.digest,
                 "expires_at": maybe_iso(one.expires_at),
                 "snoozed_until": maybe_iso(one.snoozed_until),
+                "reply_to": one.reply_to,
             }
             for one in found
         ]
@@ -530,6 +531,7 @@ def open_question(
     """Return an open question in the form that pages and commands show."""
     agent, project, chat = owner_of(run.thread_id)
     chat, who = place_of(tx, run) if chat else ("", "")
+    asks = tx.mail.report_of(run.run_id, run.updated_at) if question.asked.kind is QuestionKind.FILE else None
     return OpenQuestion(
         number=question.number,
         text=question.text,
@@ -545,6 +547,7 @@ def open_question(
             (one.expires_at for one in run.open_tickets if one.tool_call_id == question.call_id), None
         ),
         snoozed_until=snoozed_until,
+        reply_to=None if asks is None else asks[0],
     )
 
 

@@ -121,12 +121,9 @@ async def projects(site: Site, request: Request) -> Response:
         rows = [(project, counted[project.id]) for project in page.rows]
         inbox = dict[str, Any]()
         if services is not None:
-            due = (one for one in services.questions.listed(tx, asked_after) if one.snoozed_until is None)
-            asked = list(islice(due, QUESTIONS + 1))
-            last = asked[QUESTIONS - 1] if len(asked) > QUESTIONS else None
-            next_place = last and place_in_list(last.asked_at, last.run_id, last.number)
             inbox = _inbox(services, tx, page.rows, overlaps, later, me)
-            inbox |= {"asked": asked[:QUESTIONS], "asked_after": asked_after, "asked_next": next_place}
+            inbox |= _asked(services, tx, asked_after)
+            inbox["to_settle"] += inbox["asked_in_all"]
         return Shown(
             {
                 "rows": sorted(rows, key=lambda row: row[1].last_at or 0, reverse=True),
@@ -175,7 +172,6 @@ def _inbox(
         hidden["rows"] += sum(name in later.hidden for name, _ in keyed)
         return [(name, one) for name, one in keyed if name not in later.hidden]
 
-    asked_in_all = services.questions.count_due(tx)
     failed = due(services.runs.failed(tx), lambda one: f"d-{one.run_ids[0][-KEPT_ID:]}")
     reviews = due(
         [(one, task) for one in shown for task in tasks_page(mail, one, "review", limit=REVIEWS)],
@@ -191,15 +187,27 @@ def _inbox(
     return {
         "unread": unread,
         "mine": [] if person is None or not unread else mail.inbox(person.id, limit=MAIL, unread_only=True),
-        "snoozed": services.questions.snoozed(tx, QUESTIONS),
         "reviews": reviews,
         "clashes": clashes,
-        "to_settle": asked_in_all + len(failed) + len(reviews) + unread + len(clashes),
-        "asked_in_all": asked_in_all,
+        "to_settle": len(failed) + len(reviews) + unread + len(clashes),
         "failed": failed[:GROUPS],
         "failed_in_all": len(failed),
         "hidden_rows": hidden["rows"],
         **_since(services, tx, shown, later),
+    }
+
+
+def _asked(services: PageServices, tx: Transaction, after: str) -> dict[str, Any]:
+    """Return the open questions from a place in the list of all, their number, and the snoozed ones."""
+    due = (one for one in services.questions.listed(tx, after) if one.snoozed_until is None)
+    asked = list(islice(due, QUESTIONS + 1))
+    last = asked[QUESTIONS - 1] if len(asked) > QUESTIONS else None
+    return {
+        "asked": asked[:QUESTIONS],
+        "asked_after": after,
+        "asked_next": last and place_in_list(last.asked_at, last.run_id, last.number),
+        "asked_in_all": services.questions.count_due(tx),
+        "snoozed": services.questions.snoozed(tx, QUESTIONS),
     }
 
 
