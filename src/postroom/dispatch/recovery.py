@@ -153,7 +153,7 @@ class Recovery:
         queued runs.
         """
         enqueued, after, prepared = 0, "", list[RunRecord]()
-        while page := await self._read_runs(partial(_list_undelivered, after=after)):
+        while page := await self._read_runs(partial(_list_waiting, after=after)):
             for run in page:
                 if await self._lacks_dispatch(run):
                     enqueued += await self._enqueue_for(run)
@@ -501,7 +501,7 @@ def _run_priority(run: RunRecord) -> int:
     return DEFAULT_PRIORITY if run.activation is None else run.activation.delivery.priority
 
 
-def _list_undelivered(tx: Transaction, after: str) -> tuple[RunRecord, ...]:
+def _list_waiting(tx: Transaction, after: str) -> tuple[RunRecord, ...]:
     return tx.runs.threads.undelivered(MAX_PAGE, after)
 
 
