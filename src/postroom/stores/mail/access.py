@@ -479,6 +479,13 @@ class WakingReads:
         rows_found = self._tx.all("mail.snoozed", {"run_ids": run_ids, "now": now})
         return {(run_id, question_id): until for run_id, question_id, until in rows_found}
 
+    def all_snoozed(self, now: int, limit: int) -> list[tuple[str, str, int]]:
+        """Return the questions that are put off, as run id, call id and time, those that return first first.
+
+        Their runs may have ended.
+        """
+        return [tuple(row) for row in self._tx.all("mail.snoozed_until", {"now": now, "limit": limit})]
+
     def answering_run(self, message_id: int) -> str | None:
         """Return the run whose result a message reports; None if the message does not report a run."""
         row = self._tx.one("mail.answering_run", {"message_id": message_id})
