@@ -386,7 +386,9 @@ async def test_dispatch_signal_busy_ack_still_runs_queued_dispatch_after_current
     for queued in (first, second):
         row = await room.row(queued)
         assert (row.status, row.run_status) == (ACKED, RunStatus.DONE)
-    assert not changes["release"], "the second was claimed, and then found by the poll as a claim without a run"
+    assert not changes["release"], (
+        "the second was claimed, and then found by the poll as a claim without a run"
+    )
 
 
 async def test_work_that_cannot_be_claimed_is_tried_later_and_later(room):

@@ -3,7 +3,6 @@
 import asyncio
 import socket
 import threading
-import time
 from collections.abc import Coroutine, Iterator
 from typing import Any
 
@@ -12,6 +11,7 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
+from e2e import running
 from e2e.browser import PATIENCE, Browser
 from e2e.test_page_in_a_browser import ACTING
 from postroom.contracts.errors import StoreUnavailable
@@ -159,13 +159,10 @@ def sign_in(window: Browser) -> None:
 
 def soon(window: Browser, expression: str) -> None:
     """Return once an expression is true in the page."""
-    deadline = time.monotonic() + PATIENCE
-    while window.see(expression) is not True:
-        assert time.monotonic() < deadline, (
-            expression,
-            window.see("document.body.innerText"),
-            window.complaints(),
-        )
+    running.soon(
+        lambda: window.see(expression) is True,
+        lambda: (expression, window.see("document.body.innerText"), window.complaints()),
+    )
 
 
 def write(window: Browser, *lines: str) -> None:

@@ -49,8 +49,8 @@ PLANTS = (
     plant(
         "a token is left out of the proof of a claim",
         DISPATCHES,
-        "if found.status is not _CLAIMED or found.claim_token != claim.token:\n            return _not_owned(found)\n        if found.dispatch_epoch",
-        "if found.status is not _CLAIMED:\n            return _not_owned(found)\n        if found.dispatch_epoch",
+        "if found.status is not _CLAIMED or found.claim_token != claim.token:\n            return _ownership_error(found)\n        if found.dispatch_epoch",
+        "if found.status is not _CLAIMED:\n            return _ownership_error(found)\n        if found.dispatch_epoch",
     ),
     plant(
         "a renewal does not compare the token",
@@ -82,8 +82,8 @@ PLANTS = (
         '"dispatches.overdue", {"now": self._now() + 1_500, ',
         (
             DISPATCHES,
-            "found.lease_until is None or found.lease_until >= now:",
-            "found.lease_until is None or found.lease_until >= now + 1_500:",
+            "dispatch.lease_until is None or dispatch.lease_until >= now:",
+            "dispatch.lease_until is None or dispatch.lease_until >= now + 1_500:",
         ),
     ),
     plant(
@@ -144,8 +144,8 @@ PLANTS = (
     plant(
         "a failed attempt is not counted",
         "contracts/dispatch.py",
-        "return self._requeued(available_at=available_at, attempts=attempts, most=most, error=error, now=now)",
-        "return self._requeued(available_at=available_at, attempts=self.attempt_count, most=most, error=error, now=now)",
+        "return self._requeue(available_at=available_at, attempts=attempts, most=most, error=error, now=now)",
+        "return self._requeue(available_at=available_at, attempts=self.attempt_count, most=most, error=error, now=now)",
     ),
     plant(
         "no poll behind a lost hint",

@@ -74,10 +74,10 @@ class ModelAgents(AgentRuntime):
             raise RunnerNotFound(f"agent {agent_id!r} has no runner", value=agent_id)
         if not isinstance(runner, ModelRunner):
             raise InvalidRunner(f"the runner of {agent_id!r} is not a model", value=runner.kind.value)
-        self._agents[agent_id] = await self._resolved(agent_id, runner)
+        self._agents[agent_id] = await self._resolve(agent_id, runner)
         return await super().run(await _request_as_seen(activation), sink)
 
-    async def _resolved(self, agent_id: str, runner: ModelRunner) -> ResolvedAgent:
+    async def _resolve(self, agent_id: str, runner: ModelRunner) -> ResolvedAgent:
         name, _, slug = agent_id.partition("@")
         row_id = await self._store.read(lambda tx: _row_id(tx, slug, name))
         caller = Caller(agent_id=row_id)

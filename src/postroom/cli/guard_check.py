@@ -53,7 +53,7 @@ def run_check(hook: str, arguments: Sequence[str], *, sent: str | None = None) -
         else:
             paths = list(pushed(sys.stdin.read() if sent is None else sent, arguments))
         top = _git("rev-parse", "--show-toplevel").decode("utf-8", "replace").rstrip("\r\n")
-        agent = environment.get("POSTROOM_AGENT") or _configured("postroom.agent")
+        agent = environment.get("POSTROOM_AGENT") or _read_setting("postroom.agent")
         call = {"cwd": top, "agent": agent[:400], "guard": mode}
         endpoint = endpoint_of(environment) if paths else None
         answer = ("allow", "", mode)
@@ -118,7 +118,7 @@ def pushed(sent: str, arguments: Sequence[str]) -> Iterator[str]:
     return _names(_git("diff-tree", *options, *_NAMES, given=listed) if commits else b"")
 
 
-def _configured(name: str) -> str:
+def _read_setting(name: str) -> str:
     return _ask_git("config", "--get", name).stdout.decode("utf-8", "replace").strip()
 
 

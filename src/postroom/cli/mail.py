@@ -180,7 +180,9 @@ def inbox(  # noqa: PLR0913 - the options of the command
         if not messages or not messages[-1].pop("more", False):
             break
         arguments["before" if after is None else "after"] = messages[-1]["seq"]
-    show.answer({"messages": messages}, as_json=as_json, text=lambda: _listed(messages, bodies=bodies))
+    show.answer(
+        {"messages": messages}, as_json=as_json, text=lambda: _print_messages(messages, bodies=bodies)
+    )
 
 
 @app.command()
@@ -321,13 +323,13 @@ def thread(
         # A message's number, as the inbox shows it, stands for the thread that the message started.
         named["thread_id"] = f"msg-{number}"
         answer = show.fields(server.call_tool("summarize_thread", named))
-    messages = [] if summary else list(_messages_of(server, named))
+    messages = [] if summary else list(_fetch_messages(server, named))
     people = ", ".join(
         f"{show.line(item['name'])} ({item['messages']})" for item in show.items(answer["participants"])
     )
     lines = [
         f"{show.line(answer['subject'])}",
-        f"{_counted(answer)}, by {people}",
+        f"{_describe_thread(answer)}, by {people}",
     ]
     lines += [
         f"open question from {show.line(item['asked_by'])} in message {item['message_id']}: "
@@ -347,7 +349,7 @@ def thread(
     show.answer(document, as_json=as_json, text=lambda: f"\n\n{show.RULE}\n".join(texts))
 
 
-def _messages_of(server: Server, named: Mapping[str, object]) -> Iterator[dict[str, Any]]:
+def _fetch_messages(server: Server, named: Mapping[str, object]) -> Iterator[dict[str, Any]]:
     after: int | None = 0
     while after is not None:
         page = show.fields(server.call_tool("fetch_thread", {**named, "after": after}))
@@ -394,7 +396,7 @@ def _receipt(tool: str, answered: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _listed(messages: list[dict[str, Any]], *, bodies: bool) -> str:
+def _print_messages(messages: list[dict[str, Any]], *, bodies: bool) -> str:
     if bodies and messages:
         return f"\n\n{show.RULE}\n".join(_message(message) for message in messages)
     rows = [
@@ -445,7 +447,7 @@ def _message(message: Mapping[str, Any]) -> str:
     return text
 
 
-def _counted(thread: Mapping[str, Any]) -> str:
+def _describe_thread(thread: Mapping[str, Any]) -> str:
     """Return a text with the number of messages in a thread and the times of its first and last message."""
     first, last = show.moment(thread["first_ts"]), show.moment(thread["last_ts"])
     if thread["messages"] == 1:

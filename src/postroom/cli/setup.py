@@ -263,8 +263,8 @@ def set_up(  # noqa: PLR0913 - each is a choice of its own
     for client in clients:
         form, why = form_to_write(client, target, no_plugin=not plugin)
         extras = questions.answered(form, target, records, hooks=hooks)
-        asked = (tools, hooks, target.is_dry_run, extras)
-        result = _set_up(form, target, way or client.way, server, records, asked)
+        arguments = (tools, hooks, target.is_dry_run, extras)
+        result = _set_up(form, target, way or client.way, server, records, arguments)
         result["form"] = "settings" if form.market is None else "plugin"
         if not target.is_dry_run and "error" not in result:
             result["refusal"] = make_known(form, target) if form.market is not None else why
@@ -281,7 +281,7 @@ def remove(
     """Remove what setup wrote from the clients' files. Exit code 78 if a client fails."""
     target = SetupScope(environment=places.environment(), scope=scope)
     records = Records(target.environment)
-    taken = chosen(clients, target) if clients else _recorded(target, records)
+    taken = chosen(clients, target) if clients else _list_recorded_clients(target, records)
     results = [_take_out(client, target, records, dry_run=dry_run) for client in taken]
     document = {"dry_run": dry_run, "clients": results, "notes": notes_of(results, target, dry_run=dry_run)}
     show.answer(document, as_json=as_json, text=lambda: done_text(document))
@@ -317,7 +317,7 @@ def _fitting(target: SetupScope) -> list[Client]:
     return [client for client in CLIENTS if target.scope == "user" or client.project is not None]
 
 
-def _recorded(target: SetupScope, records: Records) -> list[Client]:
+def _list_recorded_clients(target: SetupScope, records: Records) -> list[Client]:
     """Return the clients whose files setup has written to.
 
     Entries that others wrote under postroom's name are not touched.
@@ -343,7 +343,7 @@ def _set_up(
         wanted = parts(client, target, way, server.address, tools=tools, hooks=hooks, extras=chosen_extras)
         plan(client, wanted, records)  # report files that cannot be written before the other form is removed
         unclear = refuse_unfit(client, target, hooks=hooks and client.hooks is not None)
-        changes = _written(client, wanted, target, records, dry_run=dry_run)
+        changes = _write_parts(client, wanted, target, records, dry_run=dry_run)
         return {
             **_head(client),
             "way": way,
@@ -354,10 +354,10 @@ def _set_up(
             "to_do": [asdict(item) for item in (*unclear, *to_do(client, target))],
         }
     except PostroomError as error:
-        return {**_head(client), "way": way, **_failed(error)}
+        return {**_head(client), "way": way, **_print_failure(error)}
 
 
-def _written(
+def _write_parts(
     client: Client, wanted: list[Part], target: SetupScope, records: Records, *, dry_run: bool
 ) -> list[Change]:
     """Write the parts of a client and remove its other form; if one step fails, undo all of them."""
@@ -365,7 +365,7 @@ def _written(
         return plan(client, wanted, records)
     taken_out: list[Change] = []
     if (other := form_in_place(client, target, records)).market != client.market:
-        taken_out = _removed(other, target, records, dry_run=False)
+        taken_out = _remove_parts(other, target, records, dry_run=False)
     with records.kept():
         try:
             return steadily(lambda: plan(client, wanted, records), records, SystemClock().now())
@@ -377,19 +377,19 @@ def _written(
 def _take_out(client: Client, target: SetupScope, records: Records, *, dry_run: bool) -> dict[str, Any]:
     try:
         form = form_in_place(client, target, records)
-        changes = _removed(form, target, records, dry_run=dry_run)
+        changes = _remove_parts(form, target, records, dry_run=dry_run)
         if form.market is not None and not dry_run:
             forget(form, target)
         return {**_head(client), "files": _files(changes, dry_run=dry_run)}
     except PostroomError as error:
-        return {**_head(client), **_failed(error)}
+        return {**_head(client), **_print_failure(error)}
 
 
-def _failed(error: PostroomError) -> dict[str, Any]:
+def _print_failure(error: PostroomError) -> dict[str, Any]:
     return {"files": [], "error": error.as_dict(), "refused": exit_code(error) == CONFIGURATION}
 
 
-def _removed(client: Client, target: SetupScope, records: Records, *, dry_run: bool) -> list[Change]:
+def _remove_parts(client: Client, target: SetupScope, records: Records, *, dry_run: bool) -> list[Change]:
     wanted = parts(client, target, "http" if client.http else "stdio", "", hooks=True, extras=list(QUESTIONS))
     if dry_run:
         return plan_removal(client, wanted, records)

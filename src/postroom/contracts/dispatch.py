@@ -306,7 +306,7 @@ class RunDispatch(Record, frozen=True, kw_only=True):
     def acked(self, *, now: int) -> "RunDispatch":
         """Return the dispatch as Acked: the queue has finished with it."""
         self._require(RunDispatchStatus.CLAIMED, "ack")
-        return _ended(self, RunDispatchStatus.ACKED, now=now)
+        return _end(self, RunDispatchStatus.ACKED, now=now)
 
     def has_missed_deadline(self, now: int) -> bool:
         """Return whether the deadline has passed before any execution of the run started."""
@@ -362,15 +362,15 @@ class RunDispatch(Record, frozen=True, kw_only=True):
             spent = replace(self, attempt_count=attempts, max_attempts=most, last_error=error)
             if code is not None:
                 spent = replace(spent, termination=TerminationReason.error(error, code))
-            return _ended(spent, RunDispatchStatus.DEAD_LETTER, now=now)
+            return _end(spent, RunDispatchStatus.DEAD_LETTER, now=now)
         available_at = now + delay_ms if delay_ms else 0
-        return self._requeued(available_at=available_at, attempts=attempts, most=most, error=error, now=now)
+        return self._requeue(available_at=available_at, attempts=attempts, most=most, error=error, now=now)
 
     def released(self, *, now: int, delay_ms: int = 0) -> "RunDispatch":
         """Return the dispatch queued again, due after `delay_ms`. No attempt or interruption is counted."""
         self._require(RunDispatchStatus.CLAIMED, "release")
         available_at = now + delay_ms if delay_ms else 0
-        return self._requeued(
+        return self._requeue(
             available_at=available_at, attempts=self.attempt_count, error=self.last_error, now=now
         )
 
@@ -384,43 +384,43 @@ class RunDispatch(Record, frozen=True, kw_only=True):
         if self.max_interruptions is not None:
             doublings = min(self.interruption_count - 1, 16)
             delay = 0 if doublings < 0 else _INTERRUPTION_DELAY_MS << doublings
-            return self._interrupted(error=reason, delay_ms=min(delay, _MAX_INTERRUPTION_DELAY_MS), now=now)
+            return self._interrupt(error=reason, delay_ms=min(delay, _MAX_INTERRUPTION_DELAY_MS), now=now)
         attempts = self.attempt_count + 1
         if attempts >= self.max_attempts:
             error = NO_ATTEMPTS_LEFT.format(reason)
             spent = replace(self, attempt_count=attempts, last_error=error, **_NOTHING_REPORTED)
-            return _ended(spent, RunDispatchStatus.DEAD_LETTER, now=now)
-        return self._requeued(attempts=attempts, error=reason, now=now)
+            return _end(spent, RunDispatchStatus.DEAD_LETTER, now=now)
+        return self._requeue(attempts=attempts, error=reason, now=now)
 
     def stopped(self, *, now: int) -> "RunDispatch":
         """Return the dispatch after its server shut down: queued again and due at once, or a dead letter."""
         self._require(RunDispatchStatus.CLAIMED, "stop")
         if self.max_interruptions is None:
             return self.released(now=now)
-        return self._interrupted(error=self.last_error, delay_ms=0, now=now)
+        return self._interrupt(error=self.last_error, delay_ms=0, now=now)
 
-    def _interrupted(self, *, error: str | None, delay_ms: int, now: int) -> "RunDispatch":
+    def _interrupt(self, *, error: str | None, delay_ms: int, now: int) -> "RunDispatch":
         count, most = self.interruption_count + 1, self.max_interruptions
         if most is not None and count > most:
             times = "once" if count == 1 else f"{count} times"
             limit = "1 interruption" if most == 1 else f"{most} interruptions"
             error = INTERRUPTED_TOO_OFTEN.format(times, limit)
             spent = replace(self, interruption_count=count, last_error=error, **_NOTHING_REPORTED)
-            return _ended(spent, RunDispatchStatus.DEAD_LETTER, now=now)
+            return _end(spent, RunDispatchStatus.DEAD_LETTER, now=now)
         available_at = now + delay_ms if delay_ms else 0
-        row = self._requeued(available_at=available_at, attempts=self.attempt_count, error=error, now=now)
+        row = self._requeue(available_at=available_at, attempts=self.attempt_count, error=error, now=now)
         return replace(row, interruption_count=count)
 
     def dead_lettered(self, *, error: str, now: int) -> "RunDispatch":
         """Return the dispatch as a dead letter with its attempts unchanged."""
         self._require(RunDispatchStatus.CLAIMED, "dead_letter")
-        return _ended(replace(self, last_error=error), RunDispatchStatus.DEAD_LETTER, now=now)
+        return _end(replace(self, last_error=error), RunDispatchStatus.DEAD_LETTER, now=now)
 
     def too_late(self, *, now: int) -> "RunDispatch":
         """Return the queued dispatch as a dead letter, because its run was not started by its deadline."""
         self._require(RunDispatchStatus.QUEUED, "end at its deadline")
         missed, attempts = deadline_passed(self.deadline_at), self.attempt_count + 1
-        return _ended(
+        return _end(
             self,
             RunDispatchStatus.DEAD_LETTER,
             now=now,
@@ -438,7 +438,7 @@ class RunDispatch(Record, frozen=True, kw_only=True):
     def cancelled(self, *, now: int) -> "RunDispatch":
         """Return the dispatch as cancelled before its start."""
         self._require(RunDispatchStatus.QUEUED, "cancel")
-        return _ended(self, RunDispatchStatus.CANCELLED, now=now)
+        return _end(self, RunDispatchStatus.CANCELLED, now=now)
 
     def superseded(self, *, reason: str, now: int) -> "RunDispatch":
         """Return the dispatch as superseded by newer work of its thread; its run's result is discarded."""
@@ -448,7 +448,7 @@ class RunDispatch(Record, frozen=True, kw_only=True):
                 value=self.dispatch_id,
             )
         dropped = replace(self, last_error=reason, **_NOTHING_REPORTED)
-        return _ended(dropped, RunDispatchStatus.SUPERSEDED, now=now)
+        return _end(dropped, RunDispatchStatus.SUPERSEDED, now=now)
 
     def _require(self, status: RunDispatchStatus, move: str) -> None:
         if self.status is not status:
@@ -457,7 +457,7 @@ class RunDispatch(Record, frozen=True, kw_only=True):
                 value=self.dispatch_id,
             )
 
-    def _requeued(
+    def _requeue(
         self, *, attempts: int, error: str | None, now: int, available_at: int = 0, most: int | None = None
     ) -> "RunDispatch":
         return replace(
@@ -486,7 +486,7 @@ def deadline_passed(deadline_at: int | None) -> DeadlinePassed:
     return DeadlinePassed("the deadline passed before the run was started", value=deadline_at)
 
 
-def _ended(record: RunDispatch, status: RunDispatchStatus, *, now: int, **changes: Any) -> RunDispatch:
+def _end(record: RunDispatch, status: RunDispatchStatus, *, now: int, **changes: Any) -> RunDispatch:
     return replace(
         record,
         status=status,

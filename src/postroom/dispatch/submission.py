@@ -590,9 +590,9 @@ def _answers(run: RunRecord, request: RunActivation, now: int) -> list[AnsweredT
     tickets = run.waiting.tickets if run.waiting is not None else ()
     for call_id, decision in request.decisions:
         if tickets and all(ticket.tool_call_id != call_id for ticket in tickets):
-            asked = ", ".join(repr(ticket.tool_call_id) for ticket in run.open_tickets) or "nothing"
+            questions = ", ".join(repr(ticket.tool_call_id) for ticket in run.open_tickets) or "nothing"
             raise StaleDecision(
-                f"run {run.run_id} does not ask question {call_id!r} now: it asks {asked}", value=call_id
+                f"run {run.run_id} does not ask question {call_id!r} now: it asks {questions}", value=call_id
             )
         for ticket in tickets:
             if ticket.tool_call_id != call_id:
@@ -1442,7 +1442,7 @@ class Submissions:
             is_free = state.claimed is None and not state.queued and not is_held
             plan = self._queued_in(tx, plan, submission, seen, is_free=is_free)
         else:
-            done, claimed = self._write_planned(tx, plan, plan.commit, seen), None
+            done, claimed = self._write_plan(tx, plan, plan.commit, seen), None
             if plan.joins is not None and plan.answers:
                 tx.runs.dispatches.hurry(plan.joins.dispatch_id, not_before=_due_with_answers(plan, tx.now()))
             if submission.claims is not None:
@@ -1520,18 +1520,18 @@ class Submissions:
         cap = None if plan.answers else submission.queue_cap
         delivery = Delivery(dispatch=dispatch, queue_cap=cap, claim=claims if is_next else None)
         if claims is None or not is_next:
-            done = self._write_planned(tx, plan, replace(plan.commit, delivery=delivery), state)
+            done = self._write_plan(tx, plan, replace(plan.commit, delivery=delivery), state)
             claimed = None if claims is None else claimed_next(tx, run.thread_id, claims)
             return replace(plan, dispatch=done.dispatch, claimed=claimed)
         if not begins:
-            done = self._write_planned(tx, plan, replace(plan.commit, delivery=delivery), state)
+            done = self._write_plan(tx, plan, replace(plan.commit, delivery=delivery), state)
             claimed = None if done.dispatch is None else begun_in(tx, done.dispatch, claims)
             return replace(plan, dispatch=done.dispatch, claimed=claimed)
         if claims.limits:
             note_start(tx, claims.limits, dispatch)
         run = run.begun(dispatch.dispatch_id, claims.instance_id, now=tx.now())
         commit = replace(plan.commit, delivery=delivery, run=run, begins=claims.instance_id)
-        done = self._write_planned(tx, plan, commit, state)
+        done = self._write_plan(tx, plan, commit, state)
         claimed = None
         if done.dispatch is not None:
             claimed = Claimed(
@@ -1547,7 +1547,7 @@ class Submissions:
                 claimed = claimed.noted(tx, claims)
         return replace(plan, run=run, dispatch=done.dispatch, claimed=claimed)
 
-    def _write_planned(
+    def _write_plan(
         self, tx: Transaction, plan: Prepared, commit: ThreadCommit, state: ThreadState | None
     ) -> Committed:
         """Write the planned rows, and their events if the event log is in the same database."""
@@ -1817,8 +1817,8 @@ def _may_join(
     if queued is None or run.status is not RunStatus.CREATED or row.available_at > now:
         return False  # a started run has already read its input
     delivery = replace(queued.delivery, delay_ms=0, dedupe_key=request.delivery.dedupe_key)
-    asked = agent_of(request, state.latest_started_run), request.delivery, request.options
-    return asked == (queued.agent_id, delivery, queued.options)
+    request_key = agent_of(request, state.latest_started_run), request.delivery, request.options
+    return request_key == (queued.agent_id, delivery, queued.options)
 
 
 def _hiding(request: RunActivation, run_ids: Sequence[str]) -> RunActivation:

@@ -111,7 +111,7 @@ class PendingInput:
             return self._leading(tx, tx.runs.threads.load_run(self.run_id), boundary, group)
 
         pending = await self.core.retried(lambda: self.core.store.read(look))
-        return tuple(one.message for one in select_pending(pending, boundary, self.run_id, group=group))
+        return tuple(record.message for record in select_pending(pending, boundary, self.run_id, group=group))
 
     async def freeze(
         self, boundary: Boundary, *, group: str | None = None, only: Collection[str] | None = None
@@ -129,7 +129,7 @@ class PendingInput:
 
         def freeze(tx: Transaction) -> tuple[tuple[Message, ...], tuple[Message, ...], int] | StaleClaim:
             tx.lock(thread_lock(thread_id))
-            if written and tx.runs.messages.named(thread_id, [one.id or "" for one in written[0][0]]):
+            if written and tx.runs.messages.named(thread_id, [message.id or "" for message in written[0][0]]):
                 return written[0]  # the write succeeded, and only the reply was lost
             state = tx.runs.state(state_look(thread_id, run_id=self.run_id))
             pending = self._leading(tx, state.run, boundary, group) if state.waiting else ()
@@ -142,11 +142,11 @@ class PendingInput:
                 if isinstance(done, StaleClaim):
                     return done
                 if core.effects is not None:
-                    told = only is not None
-                    read = core.effects.receive(tx, thread_id, self.run_id, messages, told=told)
-            found = messages, read, state.message_count + 1
-            written[:] = [found] if taken else []
-            return found
+                    is_selected = only is not None
+                    read = core.effects.receive(tx, thread_id, self.run_id, messages, told=is_selected)
+            frozen = messages, read, state.message_count + 1
+            written[:] = [frozen] if taken else []
+            return frozen
 
         messages, read, first_seq = await core.retried(lambda: core.store.write(freeze, key=thread_id))
         if messages:
@@ -306,11 +306,11 @@ class Slots:
         if not may:
             return None
         tenant = min(may, key=self.used_by)
-        found = next(iter(self._lines[tenant]))
-        self._leave(found)
+        thread_id = next(iter(self._lines[tenant]))
+        self._leave(thread_id)
         if tenant in self._lines:  # this tenant is now the last among those with the same number of slots
             self._lines[tenant] = self._lines.pop(tenant)
-        return found
+        return thread_id
 
     def _leave(self, thread_id: str) -> None:
         tenant = self.waiting.pop(thread_id)
@@ -340,22 +340,22 @@ class Commands:
     async def _serve(self) -> None:
         core = self._core
         pause = timedelta(milliseconds=milliseconds(core.config.poll_interval))
-        with core.store.changes.listen(commands_to(core.consumer_id)) as told:
+        with core.store.changes.listen(commands_to(core.consumer_id)) as commands:
             while True:
-                await told.wait(pause)
+                await commands.wait(pause)
                 if not self._workers.executing:
                     self._taken.clear()
                     continue
                 jobs = [worker.job for worker in self._workers.executing.values() if worker.job is not None]
                 at_work = {job.dispatch.dispatch_id: job.is_cancelled for job in jobs}
-                self._taken = {one for one in self._taken if one[0] in at_work}
+                self._taken = {pair for pair in self._taken if pair[0] in at_work}
                 look = partial(_commands, dispatch_ids=tuple(at_work))
                 try:
-                    found = await core.store.read(look)
+                    state = await core.store.read(look)
                 except PostroomError as error:
                     _LOG.warning("commands.not_read", reason=error.describe())
                     continue
-                for dispatch_id, command in found:
+                for dispatch_id, command in state:
                     if not (command.cancels and at_work[dispatch_id]):
                         self._hand_over(dispatch_id, command)
 
@@ -442,7 +442,7 @@ class Dispatcher:
                 line = self._core.tasks.start(self.next_in_line(), name="the line for slots")
                 line.add_done_callback(lambda _: self._over())
             return DispatchAttempt.BUSY
-        return await self._core.claiming.complete(self._claimed(thread_id, worker), name="a claim")
+        return await self._core.claiming.complete(self._write_claim(thread_id, worker), name="a claim")
 
     async def try_all(self, thread_ids: Sequence[str]) -> int:
         """Claim the next due dispatch of each thread while slots are free; return how many were started.
@@ -453,10 +453,13 @@ class Dispatcher:
         for thread_id in thread_ids:
             self.workers.get_or_create(thread_id)
         async with asyncio.TaskGroup() as group:
-            claims = [group.create_task(self.try_dispatch_next(one, has_turn=True)) for one in thread_ids]
+            claims = [
+                group.create_task(self.try_dispatch_next(thread_id, has_turn=True))
+                for thread_id in thread_ids
+            ]
         return sum(claim.result() is DispatchAttempt.CLAIMED for claim in claims)
 
-    async def _claimed(self, thread_id: str, worker: MailboxWorker) -> DispatchAttempt:
+    async def _write_claim(self, thread_id: str, worker: MailboxWorker) -> DispatchAttempt:
         """Write the claim for a reserved slot, and start the claimed dispatch."""
         core, asks = self._core, self.asks()
 
@@ -648,7 +651,7 @@ class Dispatcher:
         """
         try:
             rows = await self._core.store.read(
-                lambda tx: [tx.runs.dispatches.load(one) for one in tuple(self._readers)]
+                lambda tx: [tx.runs.dispatches.load(dispatch_id) for dispatch_id in tuple(self._readers)]
             )
         except PostroomError as error:
             _LOG.warning("readers.not_looked_at", reason=error.describe())
@@ -738,12 +741,12 @@ class Dispatcher:
     async def _serve(self, job: Job) -> None:
         """Execute a claimed dispatch to its end, then continue with the thread's next work."""
         try:
-            if await self._guarded(job, self._execution.begin(job)):
-                await self._isolated(job)
+            if await self._guard(job, self._execution.begin(job)):
+                await self._run_isolated(job)
                 if job.is_left_behind:
                     return
                 self._ending.add(job.concluded)
-                await self._guarded(job, self._execution.conclude(job))
+                await self._guard(job, self._execution.conclude(job))
         except BaseException:
             if not job.is_left_behind:
                 self._rest(job)
@@ -751,7 +754,7 @@ class Dispatcher:
             raise
         await self._go_on(job)
 
-    async def _isolated(self, job: Job) -> None:
+    async def _run_isolated(self, job: Job) -> None:
         """Run the executor in this task until it ends or its lease is lost; keep its result or its exception.
 
         A cancellation is raised only if it concerns the task itself, and not the job.
@@ -802,10 +805,10 @@ class Dispatcher:
         self._core.tasks.let_go(task)
         self._core.metrics.run_abandoned()
         _LOG.error("run.left_behind", run_id=job.dispatch.run_id, dispatch_id=job.dispatch.dispatch_id)
-        await self._guarded(job, self._execution.conclude(job))
+        await self._guard(job, self._execution.conclude(job))
         await self._go_on(job)
 
-    async def _guarded(self, job: Job, step: Awaitable[bool]) -> bool:
+    async def _guard(self, job: Job, step: Awaitable[bool]) -> bool:
         """Return the step's result, or False if the step failed and the dispatch is handled elsewhere."""
         try:
             return await step
@@ -920,8 +923,8 @@ class LeaseKeeper:
             while self.jobs:
                 at_work = [job for job in self.jobs.values() if job.end is None]
                 now = self._core.now()
-                kept = [job.stops_at for job in at_work if job.stops_at > now or not job.can_pause]
-                left = min(kept, default=now + pause + third) - now
+                stop_times = [job.stops_at for job in at_work if job.stops_at > now or not job.can_pause]
+                left = min(stop_times, default=now + pause + third) - now
                 await self._core.timer.sleep(min(pause, max(left - third if left > third else left, 1)))
                 jobs = [job for job in self.jobs.values() if job.end is None]
                 pause = interval if await self.renewed(jobs) else min(interval, config.lease_retry_ms)
@@ -971,17 +974,19 @@ class LeaseKeeper:
                 renewed = await core.observed("lease_renewal", write)
                 lost = [job for job in jobs if job.dispatch.dispatch_id not in renewed]
                 for job in lost:
-                    await self._superseded(job)
+                    await self._end_superseded(job)
         except (PostroomError, TimeoutError) as error:
             is_silent = isinstance(error, TimeoutError)
-            self._not_renewed(jobs, until if is_silent else core.now(), str(error) or "no answer in time")
+            self._handle_missed_renewal(
+                jobs, until if is_silent else core.now(), str(error) or "no answer in time"
+            )
             return False
         for job in jobs:
             length = lengths[job.dispatch.claim_proof]
             job.stops_at = _stops_at(asked_at + length, length)
         for job in lost:
             core.metrics.happened("lease_renewal", "lost")
-            self._lost(job, "the claim was taken away")
+            self._lose(job, "the claim was taken away")
         self._tell()
         return True
 
@@ -993,13 +998,13 @@ class LeaseKeeper:
         if at_work:
             claims_hold(max(min(at_work) - self._core.now(), 0))
 
-    def _not_renewed(self, jobs: list[Job], now: int, reason: str) -> None:
+    def _handle_missed_renewal(self, jobs: list[Job], now: int, reason: str) -> None:
         _LOG.warning("leases.not_renewed", count=len(jobs), reason=reason)
         for job in jobs:
             if job.stops_at <= now and not (job.can_pause and job.is_executing):
-                self._lost(job, "the lease ends and could not be renewed")
+                self._lose(job, "the lease ends and could not be renewed")
 
-    async def _superseded(self, job: Job) -> None:
+    async def _end_superseded(self, job: Job) -> None:
         """End the dispatch of a claim that an interrupt made stale, under the lock of its thread."""
         claim, thread_id = job.dispatch.claim_proof, job.dispatch.thread_id
 
@@ -1009,7 +1014,7 @@ class LeaseKeeper:
 
         await self._core.store.write(supersede, key=thread_id)
 
-    def _lost(self, job: Job, reason: str) -> None:
+    def _lose(self, job: Job, reason: str) -> None:
         if job.end is not None or self.jobs.get(job.dispatch.claim_token or "") is not job:
             return
         self._core.metrics.lease_lost()
@@ -1093,11 +1098,11 @@ class Execution:
         if not is_left_open(run, job.dispatch):  # the run has ended, and its dispatch was not acknowledged
             _LOG.info("dispatch.settled_before", dispatch_id=job.dispatch.dispatch_id, run_id=run.run_id)
             termination = run.termination or TerminationReason.suspended()
-            said = run.final_output or ""
+            text = run.final_output or ""
             await completion.end(
                 job,
                 AgentRunResult(
-                    run_id=run.run_id, response=said, termination=termination, waiting=run.waiting
+                    run_id=run.run_id, response=text, termination=termination, waiting=run.waiting
                 ),
             )
             return False
@@ -1167,11 +1172,11 @@ class Execution:
     async def _finish(self, job: Job, result: AgentRunResult) -> None:
         """Store the result of an execution."""
         core, dispatch = self._core, job.dispatch
-        wall_ms, said = max(core.now() - job.started_at, 0), storable(result.response)
+        wall_ms, response = max(core.now() - job.started_at, 0), storable(result.response)
         if not result.usage.wall_ms:  # programs do not report their execution time
-            result = replace(result, response=said, usage=replace(result.usage, wall_ms=wall_ms))
-        elif said != result.response:
-            result = replace(result, response=said)
+            result = replace(result, response=response, usage=replace(result.usage, wall_ms=wall_ms))
+        elif response != result.response:
+            result = replace(result, response=response)
         spends: tuple[Spending, ...] = ()
         if core.has_budgets:
             uncounted = result.usage.beyond(result.counted)
@@ -1226,11 +1231,13 @@ class Execution:
                 raise deadline_passed(dispatch.deadline_at)
             messages = begun.messages if begun.has_begun else None
             instance_id = begun.instance_id
-            asked = await rebuild(core.threads, dispatch, run, instance_id=instance_id, messages=messages)
+            activation = await rebuild(
+                core.threads, dispatch, run, instance_id=instance_id, messages=messages
+            )
             pending = None
             if core.config.pending_zone:
                 pending = PendingInput(core, self._events, coordinator, run.thread_id, run.run_id)
-            hidden = asked.options.without_runs
+            hidden = activation.options.without_runs
             control = RunControl(
                 coordinator=coordinator,
                 threads=core.threads,
@@ -1245,8 +1252,8 @@ class Execution:
                 beginning=begun.beginning,
             )
             was_cut_off = run.status is RunStatus.RUNNING and run.steps > 0
-            recovery = core.executor.recovery(asked) if was_cut_off else Recovery.START
-            job.activation = replace(asked, control=control, recovery=recovery)
+            recovery = core.executor.recovery(activation) if was_cut_off else Recovery.START
+            job.activation = replace(activation, control=control, recovery=recovery)
         if core.capture is not None:
             resumed = job.activation.continue_run_id is not None or run.steps > 0
             job.told = core.capture.sink(job.sink, buffer, dispatch, resumed=resumed)
@@ -1261,12 +1268,12 @@ def _failed(dispatch: RunDispatch, error: BaseException, text: str) -> Canonical
     facts: dict[str, Json] = {"attempt": dispatch.attempt_count + 1, "error": text}
     is_known = isinstance(error, InferenceError) and not isinstance(error, InferenceFailed)
     causes = error, error.__cause__
-    is_ours = all(one is None or isinstance(one, PostroomError) for one in causes)
+    is_ours = all(cause is None or isinstance(cause, PostroomError) for cause in causes)
     was_away = isinstance(error, StoreError) and error.retryable
     if not is_ours and not was_away:
         facts["traceback"] = storable("".join(format_exception(error))[-_TRACEBACK_KEPT:])
-    told = {name: fact for name, fact in facts.items() if name != "traceback" or not is_known}
-    _LOG.warning("run.attempt_failed", run_id=dispatch.run_id, **told)
+    shown_facts = {name: fact for name, fact in facts.items() if name != "traceback" or not is_known}
+    _LOG.warning("run.attempt_failed", run_id=dispatch.run_id, **shown_facts)
     return CanonicalEventDraft(
         # a thread's log contains only the events that its readers follow
         scopes=(EventScope.run(dispatch.run_id),),
@@ -1294,22 +1301,22 @@ async def rebuild(
     Raises:
         InvalidActivation, UnknownMessage, ResolveFailed: The request cannot be rebuilt.
     """
-    kept = run.activation
-    if kept is None:
+    activation = run.activation
+    if activation is None:
         raise InvalidActivation(f"run {run.run_id!r} has no stored request", value=run.run_id)
     if run.resolution_id is None:
         raise ResolveFailed(f"run {run.run_id!r} is pinned to nothing", value=run.run_id)
     if messages is None:
-        messages = await _triggers(threads, run, kept.trigger_message_ids)
+        messages = await _triggers(threads, run, activation.trigger_message_ids)
     return RunActivation(
         thread_id=run.thread_id,
         messages=messages,
         agent_id=run.agent_id,
-        continue_run_id=kept.continue_run_id,
-        decisions=kept.seeded_decisions,
-        options=kept.options,
-        trace=replace(kept.trace, dispatch_id=dispatch.dispatch_id, session_id=instance_id),
-        delivery=kept.delivery,
+        continue_run_id=activation.continue_run_id,
+        decisions=activation.seeded_decisions,
+        options=activation.options,
+        trace=replace(activation.trace, dispatch_id=dispatch.dispatch_id, session_id=instance_id),
+        delivery=activation.delivery,
         hints=RunHints(run_id=run.run_id, dispatch_id=dispatch.dispatch_id, resolution_id=run.resolution_id),
         attempt=dispatch.attempt_count + 1,
         interruptions=dispatch.interruption_count,
@@ -1320,18 +1327,18 @@ async def _triggers(threads: ThreadStore, run: RunRecord, ids: tuple[str, ...]) 
     if not ids:
         return ()
     records = await threads.load_message_records(run.thread_id, ids)
-    found = {record.message_id for record in records}
+    message_ids = {record.message_id for record in records}
     for message_id in ids:
-        if message_id not in found:
+        if message_id not in message_ids:
             raise UnknownMessage(f"message {message_id!r} not found on its thread", value=message_id)
     return tuple(record.message for record in records)
 
 
 async def asked_of(threads: ThreadStore, run_ids: Sequence[str]) -> frozenset[str]:
     """Return the ids of the messages with which these runs were started."""
-    found: set[str] = set()
+    ids: set[str] = set()
     for run_id in run_ids:
         run = await threads.load_run(run_id)
         if run is not None and run.input is not None:
-            found.update(run.input.trigger_message_ids)
-    return frozenset(found)
+            ids.update(run.input.trigger_message_ids)
+    return frozenset(ids)

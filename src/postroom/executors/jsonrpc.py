@@ -110,9 +110,9 @@ class Peer:
             line = bytes(self._line).strip()
             self._line.clear()
             if line:
-                said = self._read_line(line)
-                if said is not None:
-                    yield said
+                message = self._read_line(line)
+                if message is not None:
+                    yield message
         self._begin(rest)
 
     def _begin(self, piece: bytes) -> None:
@@ -154,10 +154,10 @@ class Peer:
                 raise ProtocolFault("sent a call whose id is neither a number nor text")
             return Asked(id=id, method=method, params=named)
         if "id" in message:
-            return self._answered(message)
+            return self._resolve_answer(message)
         raise ProtocolFault("wrote a message that is neither a request, a notification nor an answer")
 
-    def _answered(self, message: Mapping[str, Any]) -> Answer:
+    def _resolve_answer(self, message: Mapping[str, Any]) -> Answer:
         id = message["id"]
         method = None if isinstance(id, bool) or not isinstance(id, int) else self._asked.pop(id, None)
         error = message.get("error")

@@ -116,8 +116,8 @@ class Pacing:
         With `chat_id`, the call sends a message to that chat. A caller that comes back with the same key
         keeps its place in the queue.
         """
-        scopes = self._of(method, chat_id, is_group=is_group, is_alone=gives_way and chat_id is None)
-        wait = await self._waited(scopes, key, gives_way=gives_way)
+        scopes = self._scopes_for(method, chat_id, is_group=is_group, is_alone=gives_way and chat_id is None)
+        wait = await self._wait_turn(scopes, key, gives_way=gives_way)
         turn = Turn(wait)
         if wait:
             yield turn
@@ -151,7 +151,7 @@ class Pacing:
                         until = min(until, *(scope.quiet[1] for scope in quiet))
                     bot.quiet = (now, max(until, bot.quiet[1]))
 
-    async def _waited(self, scopes: "Sequence[_Scope]", key: Hashable, *, gives_way: bool) -> int:
+    async def _wait_turn(self, scopes: "Sequence[_Scope]", key: Hashable, *, gives_way: bool) -> int:
         """Wait up to `PATIENCE_MS` for the caller's turn.
 
         Return 0 if it has come, else the time until then.
@@ -177,7 +177,9 @@ class Pacing:
                 return wait
             await self._timer.sleep(wait)
 
-    def _of(self, method: str, chat_id: str | None, *, is_group: bool, is_alone: bool) -> "list[_Scope]":
+    def _scopes_for(
+        self, method: str, chat_id: str | None, *, is_group: bool, is_alone: bool
+    ) -> "list[_Scope]":
         """Return the scopes that a call counts against, from the narrowest to that of the bot."""
         limits, items = self._limits, []
         if is_alone or method in limits.methods:

@@ -140,7 +140,7 @@ class Voices:
             return self._give_up(row, reply, error.describe())
         except TimeoutError:
             return self._give_up(row, reply, f"the speech endpoint took longer than {_SPEAK_SECONDS:g} s")
-        return await self._sent(row, reply, adapter, file)
+        return await self._send_voice(row, reply, adapter, file)
 
     async def _spoken(self, row: OutboxMessage, reply: Reply, adapter: BasePlatformAdapter) -> ChatFile:
         """Return the audio as a stored file. Audio that an earlier attempt has stored is reused."""
@@ -171,7 +171,7 @@ class Voices:
         await self._stores.files.put(file)
         return file
 
-    async def _sent(
+    async def _send_voice(
         self, row: OutboxMessage, reply: Reply, adapter: BasePlatformAdapter, file: ChatFile
     ) -> Outcome:
         source = SessionSource.from_dict(reply.source or {})

@@ -65,13 +65,13 @@ class Endpoint:
             )
         else:
             unsupported = None
-        found = unsupported or _decoded(body)
-        if isinstance(found, list) and _takes_batches(request):
-            await (await self._answer_batch(scope, receive, found))(scope, receive, send)
-        elif isinstance(found, Response):
-            await found(scope, receive, send)
+        decoded = unsupported or _decode(body)
+        if isinstance(decoded, list) and _takes_batches(request):
+            await (await self._answer_batch(scope, receive, decoded))(scope, receive, send)
+        elif isinstance(decoded, Response):
+            await decoded(scope, receive, send)
         else:
-            await self._serve(scope, receive, send, found, body)
+            await self._serve(scope, receive, send, decoded, body)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send, document: object, body: bytes) -> None:
         """Serve one message."""
@@ -93,7 +93,7 @@ class Endpoint:
         if answer is not None:
             await answer(scope, receive, send)
         else:
-            await self._transport(scope, _replayed(body, receive), send)
+            await self._transport(scope, _replay(body, receive), send)
 
     async def _answer_batch(self, scope: Scope, receive: Receive, documents: list[object]) -> Response:
         """Serve the messages of a batch one after another; return their answers, in order, in one list.
@@ -102,7 +102,9 @@ class Endpoint:
         """
         if not 0 < len(documents) <= MAX_BATCH:
             return _refusal(400, INVALID_REQUEST, f"send 1 to {MAX_BATCH} messages in a batch")
-        if any(isinstance(one, dict) and one.get("method") == "initialize" for one in documents):
+        if any(
+            isinstance(document, dict) and document.get("method") == "initialize" for document in documents
+        ):
             return _refusal(400, INVALID_REQUEST, "send `initialize` alone, not in a batch")
         answers: list[bytes] = []
         for document in documents:
@@ -125,10 +127,10 @@ def _of_no_revision(request: Request, message: Mapping[str, Any]) -> Response | 
     named = (message.get("params") or {}).get("_meta")
     if revision is None or revision in SUPPORTED_PROTOCOL_VERSIONS or named:
         return None
-    known = list(SUPPORTED_PROTOCOL_VERSIONS)
-    text = f"unknown protocol version {revision[:40]!r}; use one of {', '.join(known)}"
-    told = {"code": UNSUPPORTED_PROTOCOL_VERSION, "message": text, "data": {"supported": known}}
-    return _answer(400, told, named=message.get("id"))
+    versions = list(SUPPORTED_PROTOCOL_VERSIONS)
+    text = f"unknown protocol version {revision[:40]!r}; use one of {', '.join(versions)}"
+    error = {"code": UNSUPPORTED_PROTOCOL_VERSION, "message": text, "data": {"supported": versions}}
+    return _answer(400, error, named=message.get("id"))
 
 
 def _marks(message: Mapping[str, Any]) -> list[str]:
@@ -147,7 +149,7 @@ def _with_session(send: Send, marks: Sequence[str]) -> Send:
     return sent
 
 
-def _replayed(body: bytes, receive: Receive) -> Receive:
+def _replay(body: bytes, receive: Receive) -> Receive:
     """Replay the body that was read, then pass on later messages."""
     waiting = [body]
 
@@ -167,8 +169,8 @@ def _beyond(scope: Scope, message: Mapping[str, Any]) -> Response | None:
     try:
         refuse_message(grant, message)
     except AccessError as error:
-        told = {"code": _REFUSED, "message": error.message, "data": error.as_dict()}
-        refusal = _answer(403, told, named=message.get("id"))
+        body = {"code": _REFUSED, "message": error.message, "data": error.as_dict()}
+        refusal = _answer(403, body, named=message.get("id"))
         if isinstance(error, InsufficientScope):
             refusal.headers["WWW-Authenticate"] = scope_challenge(error)
         return refusal
@@ -180,7 +182,7 @@ def _takes_batches(request: Request) -> bool:
     return request.headers.get("mcp-protocol-version") in (None, "2024-11-05", "2025-03-26")
 
 
-def _decoded(body: bytes) -> object:
+def _decode(body: bytes) -> object:
     """Return the JSON document of a body, or the refusal of an invalid body."""
     try:
         return msgspec.json.decode(body)

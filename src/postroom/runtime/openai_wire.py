@@ -87,12 +87,12 @@ def _alternating(messages: Iterable[Message]) -> list[dict[str, Json]]:
         if not is_same_side or "tool_calls" in before:
             turns.append(turn)
         elif turn != newest or turn["role"] != "user":
-            turns[-1] = {**turn, "content": _joined(before["content"], turn["content"])}
+            turns[-1] = {**turn, "content": _join(before["content"], turn["content"])}
         newest = turn
     return turns
 
 
-def _joined(before: Json, content: Json) -> Json:
+def _join(before: Json, content: Json) -> Json:
     """Join the contents of two messages into one.
 
     The result is a list of parts if either message has files.
@@ -148,7 +148,7 @@ def _part(block: ContentBlock) -> dict[str, Json]:
 
 
 def _text(message: Message) -> str:
-    return _mended(message.text())
+    return _replace_invalid(message.text())
 
 
 class _Text:
@@ -162,16 +162,16 @@ class _Text:
         """Add a piece, and return the text that can be shown now."""
         piece = self._held + piece
         self._held = piece[-1] if piece and "\ud800" <= piece[-1] <= "\udbff" else ""
-        shown = _mended(piece[: len(piece) - len(self._held)])
+        shown = _replace_invalid(piece[: len(piece) - len(self._held)])
         self._whole.append(shown)
         return shown
 
     def whole(self) -> str:
         """Return the whole text."""
-        return "".join(self._whole) + _mended(self._held)
+        return "".join(self._whole) + _replace_invalid(self._held)
 
 
-def _mended(text: str) -> str:
+def _replace_invalid(text: str) -> str:
     return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
@@ -368,7 +368,7 @@ class Assembly:
     def _fragment(self, fragment: "ChoiceDeltaToolCall") -> Iterator[InferencePiece]:
         function = fragment.function
         name = (function and function.name) or ""
-        call = self._call_of(fragment.index, fragment.id or "", name)
+        call = self._find_call(fragment.index, fragment.id or "", name)
         if call is None:
             call = _Call(id=fragment.id or f"call_{len(self._calls)}", name=name)
             self._calls.append(call)
@@ -377,7 +377,7 @@ class Assembly:
         if shown := call.arguments.add((function and function.arguments) or ""):
             yield InferenceToolCallDelta(id=call.id, args_delta=shown)
 
-    def _call_of(self, index: int | None, id: str, name: str) -> _Call | None:
+    def _find_call(self, index: int | None, id: str, name: str) -> _Call | None:
         """Return the call that a fragment continues.
 
         Some endpoints number the calls, and some give the id of the call; without either, the fragment

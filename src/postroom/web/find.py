@@ -59,12 +59,12 @@ async def find(site: Site, request: Request) -> Response:
     def look(tx: Transaction) -> Shown:
         words = question.casefold().split()
         projects = tx.mail.projects(limit=PROJECTS)
-        found = [one for one in _acts(site, projects, me) if _matches(one, words)][: 2 * EACH]
-        found += [one for one in _agents(tx, projects) if words and _matches(one, words)][:EACH]
+        results = [result for result in _acts(site, projects, me) if _matches(result, words)][: 2 * EACH]
+        results += [result for result in _agents(tx, projects) if words and _matches(result, words)][:EACH]
         if len(question) >= MIN_QUESTION_LENGTH:
-            found += _runs(site, tx, question, is_whole=is_whole)
-            found += _messages(tx, projects, question)
-        return Shown({"q": question, "found": found}, site.clock.now())
+            results += _runs(site, tx, question, is_whole=is_whole)
+            results += _messages(tx, projects, question)
+        return Shown({"q": question, "found": results}, site.clock.now())
 
     if is_whole:
         await site.settle()
@@ -119,12 +119,12 @@ def _runs(site: Site, tx: Transaction, question: str, *, is_whole: bool) -> list
     return [
         Found(
             "run",
-            f"{one.agent}: {SHOWN_STATES[one.state]}",
-            f"{one.project} {one.run_id}",
-            links.page(one.project, "runs", one.run_id),
+            f"{work.agent}: {SHOWN_STATES[work.state]}",
+            f"{work.project} {work.run_id}",
+            links.page(work.project, "runs", work.run_id),
         )
-        for one in works
-        if one.project
+        for work in works
+        if work.project
     ]
 
 

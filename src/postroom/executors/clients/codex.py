@@ -143,7 +143,7 @@ class _Steering(Steering):
         """Send a message to the active turn; return None before the turn starts and after it ends."""
         if self.is_over or self._turn is None:
             return None
-        return self._told("turn/steer", text, expectedTurnId=self._turn)
+        return self._tell("turn/steer", text, expectedTurnId=self._turn)
 
     def heard(self, line: Mapping[str, Any]) -> str | None:
         """Process a line: an answer, a question, or an event of the turn."""
@@ -156,7 +156,7 @@ class _Steering(Steering):
             return None
         match message:
             case Answer():
-                self._answered(message)
+                self._handle_answer(message)
                 return None
             case Asked():
                 self._peer.refuse(message.id, METHOD_NOT_FOUND, "no person can answer here")
@@ -169,7 +169,7 @@ class _Steering(Steering):
         is_taken = message.method == "item/started" and item.get("type") == "userMessage"
         return text_in(item, "clientId") if is_taken else None
 
-    def _answered(self, answer: Answer) -> None:
+    def _handle_answer(self, answer: Answer) -> None:
         if answer.refusal is not None:
             if (
                 answer.method != "turn/steer"
@@ -185,9 +185,9 @@ class _Steering(Steering):
                 self._peer.ask("thread/resume", {**place, "threadId": self._session})
         elif answer.method in ("thread/start", "thread/resume"):
             self._session = self._said.session = text_in(table_in(answer.result, "thread"), "id")
-            self._told("turn/start", self._prompt)
+            self._tell("turn/start", self._prompt)
 
-    def _told(self, method: str, text: str, **more: str) -> str:
+    def _tell(self, method: str, text: str, **more: str) -> str:
         name = str(uuid.uuid4())
         fields = {"threadId": self._session, "input": [{"type": "text", "text": text}]}
         self._peer.ask(method, {**fields, "clientUserMessageId": name, **more})

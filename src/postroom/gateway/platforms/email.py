@@ -315,8 +315,8 @@ def _without_history(lines: list[str]) -> list[str]:
 
 def _is_heading(lines: list[str]) -> bool:
     """Return whether lines begin like the header that mail programs put above an answered e-mail."""
-    told = [line[:200] for line in lines if line.strip()]
-    return len(told) >= 2 and bool(_HEADING.match(told[0])) and bool(_SECOND_HEADING.match(told[1]))
+    filled = [line[:200] for line in lines if line.strip()]
+    return len(filled) >= 2 and bool(_HEADING.match(filled[0])) and bool(_SECOND_HEADING.match(filled[1]))
 
 
 def _after_attribution(lines: list[str], at: int) -> int:
@@ -860,8 +860,8 @@ def refusal(error: SMTPException) -> SendResult:
         code, answered = next(iter(error.recipients.values()))
         words = answered.decode("ascii", "replace")
     elif isinstance(error, SMTPResponseException):
-        code, said = error.smtp_code, error.smtp_error
-        words = said.decode("ascii", "replace") if isinstance(said, bytes) else said
+        code, reply = error.smtp_code, error.smtp_error
+        words = reply.decode("ascii", "replace") if isinstance(reply, bytes) else reply
     else:
         return SendResult.failed(SendErrorKind.TRANSIENT, "the mail server closed the connection")
     extended = words.split(maxsplit=1)[0] if words[:1] in ("2", "4", "5") else ""

@@ -571,9 +571,9 @@ def _bare(event: RoomEvent, room: Room, me: Ourselves, sender: str, message_id: 
         user_name=room.names.get(sender),
         account=me.user_id,
     )
-    known = isinstance(at, int) and not isinstance(at, bool) and 0 <= at < 2**53
+    is_valid = isinstance(at, int) and not isinstance(at, bool) and 0 <= at < 2**53
     return MessageEvent(
-        source=source, message_id=message_id, timestamp=at if known else None, addressed=room.is_direct
+        source=source, message_id=message_id, timestamp=at if is_valid else None, addressed=room.is_direct
     )
 
 

@@ -180,8 +180,8 @@ def _link(part: Mapping[str, Any]) -> str:
 
 
 def _image(part: Mapping[str, Any]) -> str:
-    told = (_block(part.get("title")), part.get("alt_text"), part.get("image_url"))
-    return "image: " + ", ".join(str(item) for item in told if item)
+    parts = (_block(part.get("title")), part.get("alt_text"), part.get("image_url"))
+    return "image: " + ", ".join(str(item) for item in parts if item)
 
 
 def _button_text(part: Mapping[str, Any]) -> str:
@@ -214,8 +214,8 @@ def _code(lines: Sequence[str], at: int, fence: re.Match[str], shown: list[str])
     marker, info = fence[1], fence[2]
     closing = re.compile(rf" {{0,3}}{marker[0]}{{{len(marker)},}}[ \t]*\Z")
     end = next((number for number in range(at + 1, len(lines)) if closing.match(lines[number])), len(lines))
-    told = [] if _LANGUAGE.fullmatch(info) else [info]
-    shown += ["```", *(_in_code(line) for line in (*told, *lines[at + 1 : end])), "```"]
+    labels = [] if _LANGUAGE.fullmatch(info) else [info]
+    shown += ["```", *(_in_code(line) for line in (*labels, *lines[at + 1 : end])), "```"]
     return end + 1
 
 
@@ -461,8 +461,8 @@ class Shared(Struct, frozen=True, kw_only=True):
         blocks, _ = blocks_text([*(self.blocks or ()), *inner])
         named = f"[{self.title}]({self.title_link})" if self.title and self.title_link else self.title
         lines = [f"{item.title or ''}: {item.value or ''}" for item in self.fields or ()]
-        told = [self.pretext, named, self.text or blocks, *lines]
-        return from_slack("\n".join(value for value in told if value) or self.fallback or "")
+        texts = [self.pretext, named, self.text or blocks, *lines]
+        return from_slack("\n".join(value for value in texts if value) or self.fallback or "")
 
 
 class Message(Struct, frozen=True, kw_only=True):
@@ -578,13 +578,13 @@ def read(kind: str, payload: Json, bot: Bot, rules: Rules) -> Update | None:
         Malformed: A required field is missing, or has another type.
     """
     try:
-        told = storable_json(payload)
+        body = storable_json(payload)
         if kind == COMMANDS:
-            return _command(msgspec.convert(told, Slash), bot, rules)
+            return _command(msgspec.convert(body, Slash), bot, rules)
         if kind == INTERACTIVE:
-            is_button = isinstance(told, dict) and told.get("type") == "block_actions"
-            return _press(told, bot) if is_button else None
-        event = told.get("event") if isinstance(told, dict) else None
+            is_button = isinstance(body, dict) and body.get("type") == "block_actions"
+            return _press(body, bot) if is_button else None
+        event = body.get("event") if isinstance(body, dict) else None
         if not isinstance(event, dict):
             raise Malformed("no event")
         if event.get("type") not in ("message", "app_mention") or event.get("subtype") not in _READ:
@@ -752,12 +752,12 @@ def _command(form: Slash, bot: Bot, rules: Rules) -> NewMessage:
         user_name=form.user_name or None,
         account=bot.account,
     )
-    said = f"{form.command} {text}".strip()
+    line = f"{form.command} {text}".strip()
     if form.command == rules.command:
-        said = f"/{text.removeprefix('/')}" if text else "/help"
+        line = f"/{text.removeprefix('/')}" if text else "/help"
     return NewMessage(
         MessageEvent(
-            text=said,
+            text=line,
             message_type=MessageType.COMMAND,
             source=source,
             message_id=f"command:{form.trigger_id}",
@@ -1147,7 +1147,7 @@ class SlackReceiver:
             self._refused("the signature is missing, wrong or too old")
             return Response(status_code=401)
         try:
-            kind, payload = _parsed(request.headers.get("content-type", ""), body)
+            kind, payload = _parse_body(request.headers.get("content-type", ""), body)
         except Malformed as error:
             # In a form, secrets are percent-encoded.
             return await self._kept(partial(self._take_unreadable, unquote_to_bytes(body), error.message))
@@ -1163,7 +1163,7 @@ class SlackReceiver:
         return Response() if await self._is_taken(in_turn) else Response(status_code=503)
 
 
-def _parsed(content_type: str, body: bytes) -> tuple[str, Mapping[str, Any]]:
+def _parse_body(content_type: str, body: bytes) -> tuple[str, Mapping[str, Any]]:
     if content_type.partition(";")[0].strip().lower() != "application/x-www-form-urlencoded":
         return EVENTS, _object(body)
     try:
@@ -1354,7 +1354,7 @@ class SlackAdapter(BasePlatformAdapter):
             await socket.close()
 
     async def _who_we_are(self) -> Bot:
-        answer = await self._called("auth.test", {}, form=True)
+        answer = await self._call("auth.test", {}, form=True)
         refuse(answer, "bot token", secret_remedy("token", "the token under OAuth & Permissions"))
         user, team = answer.word("user_id"), answer.word("team_id")
         if not user or not team:
@@ -1372,7 +1372,7 @@ class SlackAdapter(BasePlatformAdapter):
             heard=self._heard,
             take_unreadable=partial(self._take_unreadable, keep=self.take_until_kept),
             stands=self._stands,
-            failed=self._failed,
+            failed=self._failure,
         )
         dialing = Dialing(tls=network.tls, proxy=network.proxy)
         return SlackSocket(hooks, tasks=self._tasks, timer=self._timer, dialing=dialing)
@@ -1381,7 +1381,7 @@ class SlackAdapter(BasePlatformAdapter):
         from postroom.gateway.platforms.slack_library import is_of_platform
 
         await self._until_ours()
-        answer = await self._called("apps.connections.open", {}, form=True, token=self.config.api_key)
+        answer = await self._call("apps.connections.open", {}, form=True, token=self.config.api_key)
         refuse(answer, "app token", secret_remedy("app_token", "a token with the scope connections:write"))
         address = answer.word("url")
         if not is_of_platform(address, self._options.base_url, any_port=True):
@@ -1392,7 +1392,7 @@ class SlackAdapter(BasePlatformAdapter):
         self.liveness.state = state
         self.liveness.error_code, self.liveness.error = ("unreachable", why) if why else (None, None)
 
-    def _failed(self, code: str, message: str, retryable: bool) -> None:
+    def _failure(self, code: str, message: str, retryable: bool) -> None:
         _LOG.error("slack.failed", code=code, why=message)
         self._fail(code, message, retryable=retryable)
 
@@ -1450,7 +1450,7 @@ class SlackAdapter(BasePlatformAdapter):
         arguments = {"channel": source.chat_id, "ts": root, "latest": event.message_id, "limit": THREAD_PAGE}
         is_whole = False
         for _ in range(MAX_THREAD_PAGES):
-            answer = await self._called("conversations.replies", arguments, form=True)
+            answer = await self._call("conversations.replies", arguments, form=True)
             page, following = answer.body.get("messages"), answer.body.get("response_metadata")
             if answer.refusal is not None or not isinstance(page, list):
                 _LOG.info(
@@ -1493,7 +1493,7 @@ class SlackAdapter(BasePlatformAdapter):
             "text": escape(storable(note)[:NOTE]),
             **in_thread(press.source.thread_id),
         }
-        answer = await self._called("chat.postEphemeral", body)
+        answer = await self._call("chat.postEphemeral", body)
         if answer.refusal is not None:
             _LOG.info("slack.note_not_shown", why=answer.refusal.describe())
 
@@ -1557,7 +1557,7 @@ class SlackAdapter(BasePlatformAdapter):
         async with self._turn(method, None, metadata, gives_way=True) as turn:
             if turn.wait_ms:
                 return SendResult.failed(SendErrorKind.RATE_LIMITED, TOO_OFTEN, retry_after_ms=turn.wait_ms)
-            answer = await self._called(method, {"channel": chat_id, "timestamp": message_id, "name": "eyes"})
+            answer = await self._call(method, {"channel": chat_id, "timestamp": message_id, "name": "eyes"})
             if answer.refusal is not None and answer.refusal.kind is SendErrorKind.RATE_LIMITED:
                 turn.refused(answer.refusal.retry_after_ms)
         code = "" if answer.refusal is None else answer.refusal.code
@@ -1605,7 +1605,7 @@ class SlackAdapter(BasePlatformAdapter):
         """
         name = storable(attachment.name or "file")[:255]
         arguments = {"filename": name, "length": data.size}
-        ticket = await self._called("files.getUploadURLExternal", arguments, form=True)
+        ticket = await self._call("files.getUploadURLExternal", arguments, form=True)
         if ticket.refusal is not None or self._api is None:
             return result_of(ticket, nothing_done=True)
         try:
@@ -1645,14 +1645,14 @@ class SlackAdapter(BasePlatformAdapter):
         async with self._turn(method, chat, metadata) as turn:
             if turn.wait_ms:
                 return Answer(refusal=refused("ratelimited", retry_after_ms=turn.wait_ms))
-            answer = await self._called(method, body)
+            answer = await self._call(method, body)
             if answer.refusal is None:
                 self._said()
             elif answer.refusal.kind is SendErrorKind.RATE_LIMITED:
                 turn.refused(answer.refusal.retry_after_ms)
             return answer
 
-    async def _called(
+    async def _call(
         self, method: str, body: Mapping[str, Any], *, form: bool = False, token: str | None = None
     ) -> Answer:
         """Call the Web API. If Slack refuses a bot token that it had accepted before, stop receiving, too."""
@@ -1661,7 +1661,7 @@ class SlackAdapter(BasePlatformAdapter):
         answer = await self._api.call(method, body, form=form, token=token)
         dead = answer.refusal is not None and answer.refusal.code in TOKEN_REFUSED and token is None
         if dead and self.liveness.is_reachable:
-            self._failed("token_refused", "Slack no longer accepts the bot token", False)
+            self._failure("token_refused", "Slack no longer accepts the bot token", False)
             await self._end_receiving()
         return answer
 

@@ -224,12 +224,12 @@ def prompt_of(template: str | None, data: Mapping[str, Json], body: bytes) -> st
     """
     if template is None:
         text = data.get("text")
-        said = text if isinstance(text, str) else body.decode("utf-8", "replace")
+        prompt = text if isinstance(text, str) else body.decode("utf-8", "replace")
     else:
-        said = _fill_template(template, data)
-    if not said.strip():
+        prompt = _fill_template(template, data)
+    if not prompt.strip():
         raise Refused(400, "malformed", "the message has no text")
-    return said
+    return prompt
 
 
 def missing_field(template: str | None, data: Mapping[str, Json]) -> str | None:

@@ -380,7 +380,7 @@ class Writer:
             answer(group)
             return
         if self._commit(group) < len(group):
-            self._repeat_refused(group)
+            self._repeat_changes(group)
         answer(group)
         self._do_chores()
 
@@ -445,7 +445,7 @@ class Writer:
             self._undo()
         return count
 
-    def _repeat_refused(self, group: list[_Change]) -> None:
+    def _repeat_changes(self, group: list[_Change]) -> None:
         """Checkpoint the log and repeat the changes that found no space, because they can then reuse the log.
 
         Therefore deletions work on a full disk, and new messages can then use the freed pages.
