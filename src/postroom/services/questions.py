@@ -41,7 +41,7 @@ from postroom.mail.identity import find_agent
 from postroom.mail.projects import find_project
 from postroom.mail.views import maybe_iso
 from postroom.mail.waking.open_questions import IN_WINDOW
-from postroom.mail.waking.prompts import ASKING_LANES, asking_thread
+from postroom.mail.waking.prompts import ASKED, ASKING_LANES, asking_thread
 from postroom.services.administration import (
     AnsweredQuestion,
     QuestionRecord,
@@ -67,7 +67,7 @@ _SHOWN: Final = 80
 MAX_NAME_LENGTH: Final = 64
 """Maximum characters of the name of a person who answers."""
 _OPENS_LOOKS: Final = 30
-"""How many times an unknown number is looked for, because its question may have been asked a moment ago."""
+"""How many times a number is looked for while the run that asks its question is starting."""
 _OPENS_LOOK_S: Final = 0.05
 _EACH: Final = 50
 """Maximum number of runs of each thread that are searched for answered questions."""
@@ -323,8 +323,8 @@ class QuestionService:
         number = number.strip().lower()
         remedy = "list the questions: `postroom questions list`"
         for _ in range(_OPENS_LOOKS):
-            questions, runs = await self._store.read(
-                lambda tx: (_open(tx, ""), newest_runs(tx, *_ALL, each=_EACH))
+            questions, runs, is_starting = await self._store.read(
+                lambda tx: (_open(tx, ""), newest_runs(tx, *_ALL, each=_EACH), _is_starting(tx, number))
             )
             numbers = [question.number for _, question in questions]
             answers = {
@@ -333,7 +333,7 @@ class QuestionService:
                 for answered in run.answered
             }
             meant = whole_id(number, [*numbers, *answers], what="questions", remedy=remedy)
-            if meant is not None or not QUESTION_NUMBER.fullmatch(number):
+            if meant is not None or not is_starting:
                 break
             await asyncio.sleep(_OPENS_LOOK_S)  # `ask_person` has returned, and the run that asks is starting
         if meant not in numbers:
@@ -499,6 +499,15 @@ def _thread_prefix(slug: str) -> str:
 
 def _open(tx: Transaction, prefix: str) -> list[tuple[RunRecord, Question]]:
     return asked_in(open_runs(tx, prefix, (RunStatus.WAITING,)))
+
+
+def _is_starting(tx: Transaction, number: str) -> bool:
+    """Return whether the run of a client's question with this number has not begun to wait yet."""
+    if not QUESTION_NUMBER.fullmatch(number):
+        return False
+    statuses = (RunStatus.CREATED, RunStatus.RUNNING)
+    starting = islice(open_runs(tx, project_threads(""), statuses), MAX_COUNTED)
+    return any(run.input and f"{ASKED}{number}" in run.input.trigger_message_ids for run in starting)
 
 
 def asked_in(runs: Iterable[RunRecord]) -> list[tuple[RunRecord, Question]]:
