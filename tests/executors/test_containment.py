@@ -2,6 +2,7 @@
 
 import asyncio
 import ctypes
+import errno
 import os
 import resource
 import shutil
@@ -31,7 +32,13 @@ from executors.room import (
     zombies,
 )
 from patient_loop import a_moment
-from postroom.contracts.errors import CommandKilled, CommandNotEnded, CommandTimedOut, ThreadAlreadyRunning
+from postroom.contracts.errors import (
+    CommandBusy,
+    CommandKilled,
+    CommandNotEnded,
+    CommandTimedOut,
+    ThreadAlreadyRunning,
+)
 from postroom.contracts.executor import AgentRunResult
 from postroom.contracts.runners import Runner
 from postroom.contracts.runs import TerminationReason
@@ -434,3 +441,21 @@ async def test_without_the_launcher_programs_go_on_and_others_are_started(tmp_pa
     assert await room.run(thread="another", run="another") == "started\n"
     await asyncio.to_thread(gate.write_text, "go")
     assert (await run).response.endswith("done\n")
+
+
+@pytest.mark.parametrize("moment", ["handed over", "being handed over"])
+async def test_a_launcher_that_is_killed_while_it_starts_a_program_fails_the_run_for_a_retry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    room = Room(tmp_path, script("tell('started')"))
+
+    def lost(ends: object) -> None:
+        """Lose what is handed over, as a launcher does that is killed before it forks."""
+        if moment == "being handed over":
+            raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+    with monkeypatch.context() as killed:
+        killed.setattr(room.executor.process_runner.launcher, "hand_over", lost)
+        with pytest.raises(CommandBusy, match="could not be started now"):
+            await room.run()
+    assert await room.run(thread="another", run="another") == "started\n"

@@ -738,7 +738,7 @@ class CommandNotEnded(CommandError):
 
 
 class CommandBusy(CommandError):
-    """The program asked to be retried later (exit code 75), or the system lacked resources to start it."""
+    """The program asked to be retried later (exit code 75), or the system could not start it now."""
 
     code = "command_busy"
     retryable = True

@@ -197,7 +197,7 @@ class Launcher:
         If the launcher was killed, start it again first.
 
         Raises:
-            OSError: The system has no resources for another process.
+            OSError: The system has no resources for another process, or the new launcher was killed, too.
         """
         with self._turn:
             if self._line is not None:
@@ -222,7 +222,8 @@ class Launcher:
                 )
             if begun.returncode != 0:
                 ours.close()
-                raise OSError(errno.EAGAIN, f"the process that starts programs ended with {begun.returncode}")
+                killed = f"the process that starts programs ended with {begun.returncode}"
+                raise OSError(errno.EPIPE if begun.returncode < 0 else errno.EAGAIN, killed)
             weakref.finalize(self, ours.close)
             self._line = ours
             socket.send_fds(ours, [b"+"], ends)
@@ -248,7 +249,8 @@ def started(
     Raises:
         CommandNotStarted: The working folder or the program is missing, or access to it is denied.
         PromptTooLong: The argument is too long for the system.
-        CommandBusy: The system has no resources for another process now.
+        CommandBusy: The system has no resources for another process now, or the process that starts programs
+            was killed.
     """
     for word in launch.words:
         length = len(storable(word).encode()) + 1
@@ -319,7 +321,7 @@ def _request_start(control: socket.socket, launch: Launch, until: float | None) 
     response = b""
     while b"\n" not in response:
         if not (more := control.recv(4_096)):
-            raise OSError(errno.EAGAIN, "its shim has ended")
+            raise OSError(errno.EPIPE, "the process that starts the program has ended")
         response += more
     line, response = response.split(b"\n", 1)
     about, number = line.split()
@@ -345,6 +347,10 @@ def _refusal(launch: Launch, error: OSError) -> CommandError:
     program = launch.words[0]
     if error.errno == errno.E2BIG:
         return PromptTooLong("arguments and environment are longer than the system takes", value=program)
+    if isinstance(error, BrokenPipeError | ConnectionResetError):  # the launcher or the shim was killed
+        return CommandBusy(
+            f"the command {program!r} could not be started now: {error.strerror}", value=program
+        )
     if error.errno in NO_ROOM or isinstance(error, TimeoutError):
         return CommandBusy(
             f"the system lacks resources to start {program!r} now: {error.strerror}", value=program
