@@ -351,7 +351,7 @@ def _named_in(given: Values) -> Iterator[tuple[str, Values]]:
 
 
 def _asked_lines(given: Values) -> int:
-    """Return the number of lines from the first line on that a read asks for; 0 if it begins further on."""
+    """Return how many lines from the first one a read requests; 0 if it starts after the first line."""
     span = given.get("view_range")
     first, last = span if isinstance(span, list) and len(span) == 2 else (None, None)
     starts = (first, *map(given.get, ("offset", "start_line", "startLine")))

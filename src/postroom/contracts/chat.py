@@ -60,7 +60,7 @@ INBOUND_MOVES: dict[InboundStatus, frozenset[InboundStatus]] = {
 
 
 class InboundKey(Record, frozen=True, kw_only=True):
-    """The permanent identifier that a platform gives to a message."""
+    """The permanent identifier that a platform assigns to a message."""
 
     platform: str
     account: str

@@ -54,7 +54,7 @@ class OpenQuestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenAnswer:
-    """An answered question, with its answer, and who answered where and when.
+    """An answered question, with its answer, who gave it, where, and when.
 
     If `approved` is None, the answer is neither yes nor no.
     """

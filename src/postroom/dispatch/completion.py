@@ -228,7 +228,7 @@ def retry_delay_ms(config: MailboxConfig, attempt: int, random: Random, *, retry
 
 
 class LeaseEnd(StrEnum):
-    """The reason for which an execution is stopped from outside."""
+    """The reason why an execution is stopped from outside."""
 
     LOST = "lost"
     GIVEN_UP = "given_up"

@@ -146,7 +146,7 @@ class MailboxConfig:
 
     @property
     def outage_ms(self) -> int:
-        """The time, in milliseconds, for which runs are retried during an outage."""
+        """How long runs are retried during an outage, in milliseconds."""
         if self.outage is not None:
             return milliseconds(self.outage)
         return milliseconds(_OUTAGE) if self.default_max_attempts == DEFAULT_MAX_ATTEMPTS else 0

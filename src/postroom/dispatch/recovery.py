@@ -518,7 +518,7 @@ def _open_among(tx: Transaction, thread_ids: Sequence[str]) -> frozenset[str]:
 
 
 def _next_turn(tx: Transaction) -> int | None:
-    """Return the time at which the next budget window ends for which a run is held or asks."""
+    """Return when the first budget window ends that holds a run or makes it ask; None if there is none."""
     requested_untils = [spending.until for spending in tx.runs.threads.asked() if spending.until is not None]
     held = tx.runs.dispatches.held_until()
     return min((*requested_untils, *(() if held is None else (held,))), default=None)

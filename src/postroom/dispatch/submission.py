@@ -713,8 +713,7 @@ class Submissions:
         Only the mode `foreground`, the default, is ever replaced.
 
         Raises:
-            InvalidSubmission: The request is invalid, and the text gives the reason; nothing was read or
-                written.
+            InvalidSubmission: The request is invalid for the reason in the text; nothing was read or written.
         """
         if (trace := request.trace).run_mode is RunMode.FOREGROUND:
             if request.decisions or request.continue_run_id:
@@ -786,7 +785,7 @@ class Submissions:
         For each request, return its thread, its run, and whether this call created the run.
 
         Raises:
-            InvalidSubmission: A request is invalid; the text gives its position. Nothing was written.
+            InvalidSubmission: A request is invalid; the text states its position. Nothing was written.
             QueueFull, DedupeKeyInUse, DuplicateRecord: A request was refused; earlier commits remain.
         """
         checked = list[RunActivation]()

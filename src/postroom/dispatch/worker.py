@@ -231,7 +231,7 @@ class Slots:
 
     @property
     def free(self) -> int:
-        """The number of further runs that may execute."""
+        """The number of additional runs that may execute."""
         return max(self.total - self.used, 0)
 
     def used_by(self, tenant: str) -> int:
@@ -447,8 +447,8 @@ class Dispatcher:
     async def try_all(self, thread_ids: Sequence[str]) -> int:
         """Claim the next due dispatch of each thread while slots are free; return how many were started.
 
-        All claims are passed to the store together and written in one commit. A thread for which no slot is
-        free is queued for one.
+        All claims are passed to the store together and written in one commit. If no slot is free for a
+        thread, the thread is queued for one.
         """
         for thread_id in thread_ids:
             self.workers.get_or_create(thread_id)
@@ -521,7 +521,7 @@ class Dispatcher:
         return frozenset(token for token, job in self.leases.jobs.items() if job.end is None)
 
     async def unexecuted(self) -> tuple[RunDispatch, ...]:
-        """Return the dispatches that are claimed in the name of this process but do not execute in it.
+        """Return the dispatches that this process has claimed but is not executing.
 
         Raises:
             StoreError: The store cannot be read.
@@ -611,7 +611,7 @@ class Dispatcher:
         return DispatchAttempt.CLAIMED
 
     def begin_foreground(self, begun: Claimed, stream: EventStream | None) -> None:
-        """Execute a dispatch for which a person waits, regardless of other active runs."""
+        """Execute a dispatch that a person is waiting for, regardless of other active runs."""
         worker = self.workers.get_or_create(begun.dispatch.thread_id)
         self.slots.overdraw(begun.dispatch.tenant)
         if worker.status is WorkerStatus.CLAIMING:
@@ -637,7 +637,7 @@ class Dispatcher:
         return True
 
     async def next_in_line(self) -> None:
-        """Give free slots to the waiting threads, in the order of their turns."""
+        """Assign free slots to the waiting threads, in the order of their turns."""
         while (thread_id := self.slots.next_in_line()) is not None:
             attempt = await self.try_dispatch_next(thread_id, has_turn=True)
             if attempt is DispatchAttempt.BUSY and self.slots.waits(thread_id):

@@ -387,7 +387,7 @@ class Intake:
         return await self._resume_waiting(older_than=self._clock.now() - _LEFT_BEHIND_MS)
 
     async def close(self) -> None:
-        """Accept no further messages and stop the workers; the messages stay stored.
+        """Stop accepting messages and stop the workers; the messages stay stored.
 
         Refuse waiting callers.
         """

@@ -157,7 +157,7 @@ class Reply(Record, frozen=True, kw_only=True):
 
         Messages of one thread are sent in order, and so are notices of one chat.
 
-        Messages that wait for the end of quiet hours delay only one another.
+        Messages held until quiet hours end can delay each other, but no other messages.
         """
         if self.kind is ReplyKind.UPDATE:
             return None

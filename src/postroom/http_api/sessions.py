@@ -63,7 +63,7 @@ class Attempts:
 
 
 class LoginService:
-    """The routes by which people log in and out."""
+    """The routes that log people in and out."""
 
     def __init__(
         self, sessions: Sessions, codes: LoginCodes, clock: Clock, *, is_operator: Callable[[str], bool]

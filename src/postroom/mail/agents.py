@@ -47,7 +47,7 @@ from postroom.mail.views import (
 
 
 class WayView(TypedDict):
-    """One way. `taken` is true if a message would use it now; `why` gives the reason in both cases."""
+    """One way. `taken` is true if a message would use it now; `why` explains either value."""
 
     way: str
     taken: bool

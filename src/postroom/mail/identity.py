@@ -128,7 +128,7 @@ def find_address(context: ReadContext, home: Project, address: str) -> tuple[Pro
 def check_token(context: ReadContext, agent: Agent) -> None:
     """Raise unless the caller has proved that it may act as `agent`.
 
-    If a token is given, it is always checked, but only an installation in verified mode requires one. An
+    A token in the call is always checked, but only an installation in verified mode requires one. An
     agent whose run the server executes needs no token.
 
     Raises:

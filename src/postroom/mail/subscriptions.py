@@ -152,7 +152,7 @@ def news_for(
 ) -> list[str]:
     """Return the sentences about the log entries that a subscription matches, oldest first.
 
-    An agent is not told of its own changes. If several entries lead to the same sentence, it occurs once.
+    An agent is not notified of its own changes. If several entries lead to the same sentence, it occurs once.
     """
     kinds, about = KINDS_OF[subscription.kind], subscription.about
     happenings = [

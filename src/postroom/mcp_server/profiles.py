@@ -59,7 +59,7 @@ class Addresses:
     """Maps each address of the endpoint, with or without a final slash, to the one route."""
 
     def __init__(self, app: ASGIApp, mcp_path: str, *, others: tuple[str, ...] = ()) -> None:
-        """`others` are further names of `mcp_path`."""
+        """`others` are additional paths for the same endpoint as `mcp_path`."""
         self._app = app
         self._mcp_path = mcp_path
         tails: dict[str, Profile | None] = {"": None, "/core": "core", "/full": "full"}

@@ -155,7 +155,7 @@ def is_open(answer: ToolAnswer) -> bool:
 
 
 def elicitation(question: OpenQuestion, why: str = "") -> dict[str, Any]:
-    """Return the parameters of `elicitation/create` for a question; `why` tells what was wrong before."""
+    """Return the parameters of `elicitation/create` for a question; `why` is the error in the last answer."""
     action = f"A yes permits exactly this:\n{exact(question.asked.action)}" if question.asked.action else ""
     parts = (why, f"{question.agent} asks: {readable(question.text)}", action)
     return {"message": "\n\n".join(filter(None, parts)), "requestedSchema": schema_of(question.asked)}

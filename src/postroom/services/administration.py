@@ -213,7 +213,7 @@ class RunnerView(TypedDict):
 
 
 class StoredRunner(TypedDict):
-    """A runner that was stored; `waking` is the number of earlier messages that now start it."""
+    """A stored runner; `waking` is the number of unread messages for which the agent now starts runs."""
 
     agent: str
     replaced: bool
@@ -304,7 +304,7 @@ class ShownAt(TypedDict):
 
 
 class QuestionRecord(TypedDict):
-    """The record of a question: who asked what, where it was shown, and who answered where with what."""
+    """The record of a question: who asked it, where it was shown, and who answered it, where and how."""
 
     number: str
     state: Literal["open", "answered"]

@@ -481,7 +481,7 @@ def _in_session(event: _Event) -> str:
 
 
 def _wait(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision:
-    """Return whether there is mail for which to wake the session; a session without an agent has none."""
+    """Return whether the session must be woken for mail; a session without an agent has no mail."""
     if actor is None or _in_run(context):
         return _Decision(answer=_answer("unknown"))
     return _Decision(answer=_prompt(context, event, actor).answer)
@@ -605,7 +605,7 @@ def _checked_files(context: ReadContext, event: _Event, actor: _Actor | None) ->
 
 
 def _noted_files(context: ReadContext, event: _Event, actor: _Actor | None) -> Findings:
-    """Store which files the tool has used, and return the changes that the agent must be told of."""
+    """Store which files the tool has used, and return the changes to report to the agent."""
     reports, agent = _reports(context, event, actor)
     if agent is None:
         return Findings()
@@ -656,7 +656,7 @@ def _decision(outcome: Outcome, text: str, found: Findings) -> HookAnswer:
 
 
 def _with_files(decide: _Decide, context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision:
-    """Store which files the tool has used, and add the changes that the agent must be told of."""
+    """Store which files the tool has used, and add the changes to report to the agent."""
     decided, findings = decide(context, event, actor), _noted_files(context, event, actor)
     if not findings.notes and not findings.text:
         return decided

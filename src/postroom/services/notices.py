@@ -1,4 +1,4 @@
-"""The lines of text that hooks give to a model.
+"""The lines of text that hooks pass to a model.
 
 Names that others have chosen are marked as data; subjects and texts of messages never appear.
 

@@ -316,7 +316,7 @@ class QuestionService:
         return questions[numbers.index(meant)]
 
     def open_questions(self, tx: Transaction, slug: str) -> Sequence[OpenQuestion]:
-        """Return the open questions of a project's agents, oldest first; "" stands for those of chats."""
+        """Return the open questions of a project's agents, oldest first; "" means those of chats."""
         return self._as_open(tx, _thread_prefix(slug))
 
     def _as_open(self, tx: Transaction, prefix: str) -> list[OpenQuestion]:

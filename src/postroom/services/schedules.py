@@ -35,7 +35,7 @@ _DAY: Final = 24 * 3_600_000
 
 
 class ScheduledMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """The message of each tick. Recipients without a project are agents of `project`."""
+    """The message that each tick sends. A recipient given without a project is looked up in `project`."""
 
     project: str
     sender: str

@@ -210,7 +210,7 @@ class WorkService:
         return await self.explained(await self.store.read(look))
 
     def unsettled(self, tx: Transaction, slug: str) -> Sequence[Work]:
-        """Return the open runs of a project, then its dead letters; "" stands for all projects.
+        """Return the open runs of a project, then its dead letters; "" means all projects.
 
         `explained` adds why queued runs wait.
         """

@@ -41,9 +41,9 @@ async def read_form(
 ) -> F:
     """Read a form, and check that it comes from the session for which it was created.
 
-    A list field of `kind` gets every text that has its name; any other field gets the first such text that is
-    not empty. With a `files_limit`, in bytes, the form may have `files`, and `is_cut` is true if they
-    exceeded the limit. The typed texts are stored at once, so that an error page can show them.
+    A list field of `kind` gets every text that has its name; any other field gets the first non-empty one.
+    With a `files_limit`, in bytes, the form may have `files`, and `is_cut` is true if they exceeded the
+    limit. The typed texts are stored at once, so that an error page can show them.
 
     Raises:
         NotPermitted: The form belongs to another session; none of its fields was used.

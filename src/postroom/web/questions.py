@@ -121,7 +121,7 @@ async def refused(
 ) -> Response:
     """Show why an answer was refused, with the question as it was filled in, or with what is open instead.
 
-    A project's slug "" stands for chats.
+    The slug "" means chats.
     """
     asking = site.services.questions
 
@@ -153,7 +153,7 @@ async def refused(
 
 
 async def snooze(site: WorkingSite, slug: str, form: AnswerForm) -> None:
-    """Snooze a question of a project ("" for a chat) for everybody, for the time that a person has chosen.
+    """Snooze a question of a project ("" for a chat) for everybody, for the duration that a person chose.
 
     Raises:
         InvalidArgument: The page does not offer this time.

@@ -133,7 +133,7 @@ class Site:
         return Route(path, answer, methods=list(methods))
 
     def _has_seal(self, request: Request, told: str) -> bool:
-        """Return whether this server has written what an address says that the server has done."""
+        """Return whether this server itself wrote the address's report of its last action."""
         if self.services is None:
             return False
         visitors, seal = self.services.visitors, request.query_params.get(SEAL, "")

@@ -148,7 +148,7 @@ class Records:
         """Read the records from disk.
 
         Raises:
-            ConfigError: The file is not a valid file of records.
+            ConfigError: The file is not a valid records file.
         """
         try:
             document = json.loads(self._file.read_bytes())
@@ -196,7 +196,7 @@ class Records:
     def put(self, path: Path, record: Record) -> None:
         """Store the record of a file.
 
-        A record without clients is deleted, and with the last record, the file of records is deleted.
+        A record without clients is deleted, and with the last record, the records file is deleted.
 
         Raises:
             ConfigError: The records cannot be written.

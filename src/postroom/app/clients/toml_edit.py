@@ -20,7 +20,7 @@ _ASSIGNED: Final = re.compile(r"[ \t]*([A-Za-z0-9_-]+)[ \t]*=")
 
 
 class NotToml(ValueError):
-    """The text is not TOML, or postroom's table has an unsupported form; `remedy` may give a solution."""
+    """The text is not TOML, or postroom's table has an unsupported form; `remedy` may contain a solution."""
 
     def __init__(self, message: str, remedy: str = "") -> None:
         super().__init__(message)

@@ -397,7 +397,7 @@ class WebhookAdapter(HttpAdapter):
         await super().connect(is_reconnect=is_reconnect)
 
     async def disconnect(self) -> None:
-        """Accept no further webhooks, and close the connections to callbacks."""
+        """Stop accepting webhooks, and close the connections to callbacks."""
         await super().disconnect()
         client, self._client = self._client, None
         if client is not None:

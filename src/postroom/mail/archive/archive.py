@@ -521,7 +521,7 @@ def _place(repository: ArchiveRepository, message: Message) -> str:
 
 
 def _places(repository: ArchiveRepository, messages: Sequence[tuple[int, int]]) -> Iterator[str]:
-    """Yield the paths of messages; each message is given as its id and the time when it was sent."""
+    """Yield the paths of messages, from pairs of a message's id and the time when it was sent."""
     ids = {number for number, _ in messages}
     for folder in sorted({layout.message_folder(sent_at) for _, sent_at in messages}):
         yield from (path for path in repository.paths(f"{folder}/") if layout.message_id_of(path) in ids)

@@ -275,7 +275,7 @@ class MailRunExecutor(ExecutorAround):
     ) -> AgentRunResult:
         """Execute the run and collect its questions; work that the run causes later continues its trace.
 
-        A run that starts or restarts is given the notes that concern it.
+        A run that starts or restarts receives the notes that concern it.
         """
         run_id = told.run_id or ""
         if begun.agent is not None and begun.agent.has_notes and not told.decisions:

@@ -1087,7 +1087,7 @@ class TaskReads:
         return self._tasks("tasks.dependents", id=task_id)
 
     def claiming_agents(self, *, after: int = 0, limit: int) -> list[int]:
-        """Return the agents with a runner for which the server claims tasks, by id, after `after`."""
+        """Return the agents for whose runner the server claims tasks, by id, after `after`."""
         return [row[0] for row in self._tx.all("tasks.claiming_agents", {"after": after, "limit": limit})]
 
     def leases_ended(self, project_id: int, now: int) -> list[Task]:
@@ -1811,7 +1811,7 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         return self._all(FileView, "mail.file_views", files=files, viewer_id=viewer_id)
 
     def due_file_views(self, viewer_id: int, *, limit: int) -> list[FileView]:
-        """Return a session's views of changed files for which a notice is due."""
+        """Return a session's views of changed files whose notice is due."""
         return self._all(FileView, "mail.due_file_views", viewer_id=viewer_id, limit=limit)
 
     def reservation(self, reservation_id: int) -> Reservation | None:
@@ -2229,7 +2229,7 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
         self._tx.run("mail.note_file_change", values)
 
     def mark_file_views_told(self, viewer_id: int) -> None:
-        """Record that a session was told of every change for which a notice was due."""
+        """Record that every change whose notice was due has been reported to a session."""
         self._tx.run("mail.mark_file_views_told", {"viewer_id": viewer_id})
 
     def purge_file_views(self, before: int, *, limit: int) -> int:

@@ -46,7 +46,7 @@ _FORGOTTEN_AFTER = timedelta(minutes=1)
 
 
 def _statements(name: str) -> dict[str, Statement]:
-    """Return the statements of a file, keyed by heading; `{now}` stands for the database's current time."""
+    """Return a file's statements, keyed by heading; `{now}` is replaced by the database's current time."""
     folder = resources.files("postroom.stores.postgres").joinpath("sql")
     pieces = _HEADING.split(folder.joinpath(f"{name}.sql").read_text(encoding="utf-8"))[1:]
     return {

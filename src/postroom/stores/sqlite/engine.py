@@ -348,7 +348,7 @@ class Writer:
         self._thread.start()
 
     def stop(self) -> None:
-        """Accept no further work; the thread finishes the submitted work, closes the connection and ends."""
+        """Stop accepting work; the thread finishes the submitted work, closes the connection and ends."""
         self.pending.stop()
 
     def close(self) -> None:
@@ -507,7 +507,7 @@ class Writer:
                     break  # callers come first; the remaining steps stay due
 
     def _do(self, chore: _Chore) -> bool:
-        """Do one step of a chore; return whether further steps remain."""
+        """Do one step of a chore; return whether more steps remain."""
         try:
             if self._files is not None:
                 self._files.refuse_changed()
