@@ -241,7 +241,7 @@ class ChatService:
     async def missing(self) -> list[Missing]:
         """Return, for each agent or person that cannot answer, the reason.
 
-        People who write to a missing agent are told that nobody will answer; everyone else is served.
+        People who write to a missing agent get a notice that nobody will answer; everyone else is served.
         """
         looked_at = [await self._find_fault(named) for named in answering(self._told).values()]
         return [item for item in looked_at if item is not None]

@@ -173,7 +173,8 @@ class Look:
     def _find_replaced_version(self, path: str, blob: str) -> str:
         """Return the version that the tool wrote if the file now has another one; "" if it has none.
 
-        Other ends of lines, and spaces there, do not make another version: the client may have changed them.
+        Different line endings and trailing spaces do not count as another version: the client may have
+        changed them.
         """
         if not self._content or len(self._content) > LARGEST_FILE or blob == "huge":
             return ""
@@ -340,7 +341,7 @@ _MANY_PATHS = ("files", "paths", "include")
 
 
 def _named_in(given: Values) -> Iterator[tuple[str, Values]]:
-    """Yield each named file, with the arguments that say which lines of it are asked for."""
+    """Yield each named file, with the arguments that select its lines."""
     for key in (*PATH_KEYS, "absolute_path"):
         yield text_of(given.get(key)), given
     for key in _MANY_PATHS:
@@ -368,7 +369,7 @@ def _number(value: object) -> int | None:
 
 
 def _reading_mode(lines: int) -> str:
-    """Return how a file is used whose first or last lines, up to this number, are shown."""
+    """Return how a command uses a file if it shows at most this many first or last lines."""
     return "read" if lines >= _ALL else f"lines {lines}"
 
 

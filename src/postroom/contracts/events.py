@@ -57,7 +57,7 @@ class EventVisibility(StrEnum):
 
 
 class RuntimeEventDurability(StrEnum):
-    """The events of an executor that are stored: none, all except observations, or all."""
+    """The executor events to store: none, all except observations, or all."""
 
     DISABLED = "disabled"
     COMPACTED = "compacted"

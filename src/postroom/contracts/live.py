@@ -120,5 +120,5 @@ class LiveChannels(Protocol):
         ...
 
     async def open(self, target: LiveRunTarget) -> LiveSubscription:
-        """Listen for commands to this target from now on."""
+        """Start listening for commands to this target."""
         ...

@@ -260,8 +260,8 @@ def select_pending(
     """Return the messages that a run reads at this boundary, in order.
 
     A barrier stops the selection unless it is read at this boundary. An active run skips messages that are
-    meant for a new run. A message of another group, or one that must be read alone, ends the batch. If
-    `group` is given, messages of other groups are skipped.
+    meant for a new run. A message of another group, or one that must be read alone, ends the batch. With
+    `group`, messages of other groups are skipped.
     """
     taken: list[PendingMessage] = []
     for entry in waiting:

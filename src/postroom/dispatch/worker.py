@@ -499,11 +499,11 @@ class Dispatcher:
             self._core.tasks.start(self.release_unexecuted(), name="claims")
 
     async def release_unexecuted(self, claimed: Sequence[RunDispatch] | None = None) -> None:
-        """Release each dispatch that this process claimed but does not execute, and count no attempt.
+        """Release each dispatch that this process claimed but is not executing, and count no attempt.
 
-        `claimed` are these dispatches, if they have just been read. A claim whose reply has not arrived yet
-        has a reserved worker, and is not released. Streams of readers without a run are closed. A failure is
-        logged.
+        `claimed` contains these dispatches; if it is None, they are read. A claim whose reply has not arrived
+        yet has a reserved worker, and is not released. Streams of readers without a run are closed. A failure
+        is logged.
         """
         try:
             for row in await self.unexecuted() if claimed is None else claimed:
@@ -991,7 +991,7 @@ class LeaseKeeper:
         return True
 
     def _tell(self) -> None:
-        """Report how long no other process will be able to execute the runs that execute here."""
+        """Report for how long no other process can claim the runs that execute here."""
         if (claims_hold := self._core.config.claims_hold) is None:
             return
         at_work = [job.stops_at for job in self.jobs.values() if job.end is None]
@@ -1154,7 +1154,7 @@ class Execution:
         return True
 
     async def give_back(self, claimed: RunDispatch, failed: StoreError | None = None) -> None:
-        """Release a claimed dispatch that is not executed here; has no effect if another process owns it.
+        """Release a claimed dispatch that is not executing here; has no effect if another process owns it.
 
         No attempt is counted, unless the execution `failed`. If the store fails, a later poll releases the
         dispatch.

@@ -339,7 +339,7 @@ class Mailbox:
 
 
 async def _nothing(run: Run) -> None:
-    """Do nothing; a placeholder for the work of a process that executes none, and never called."""
+    """Do nothing: a placeholder for the work in a process that executes no runs. It is never called."""
 
 
 def _refuse_no_work(work: object) -> None:

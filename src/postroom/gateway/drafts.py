@@ -76,7 +76,7 @@ class Draft:
         self._length = self._looked_at = 0
 
     def stands(self) -> None:
-        """Record that the chat already shows a draft, which another process has left there."""
+        """Record that the chat already shows a draft left by another process."""
         self._shown = Look("", 0, is_full=False)
 
     def add(self, delta: str, *, now: int) -> Step:

@@ -207,7 +207,7 @@ def login_address(then: str) -> str:
 
 
 def own_address(address: str) -> str:
-    """Return the address unchanged if it is a page of this server; otherwise return the first page."""
+    """Return the address if it is a page of this server; otherwise return the address of the first page."""
     return address if _OWN.fullmatch(address) else "/"
 
 

@@ -654,7 +654,7 @@ class DoneTask(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class AddNote(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Note a fact for others, who are given it when they work on its files or task.
+    """Record a fact; other agents receive it when they work on its files or task.
 
     If it contradicts an older note, the error shows that note.
     """
@@ -930,7 +930,7 @@ def _refuse_lost_selection(command: Command, given: Mapping[str, Any]) -> None:
 
 
 def _named_arguments(kind: type[Command], arguments: dict[str, Any], tool: str) -> dict[str, Any]:
-    """Return the arguments without an object around them, and under our names: `projectKey` is `project_key`.
+    """Return the arguments without a wrapping object, and with our names: `projectKey` is `project_key`.
 
     Raises:
         InvalidArgument: An argument has two names with different values, or belongs to another tool.
@@ -960,7 +960,7 @@ def _named_arguments(kind: type[Command], arguments: dict[str, Any], tool: str) 
 def _wrapped_arguments(
     fields: tuple[str, ...], arguments: dict[str, Any], tool: str
 ) -> dict[str, Any] | None:
-    """Return the object with all arguments, if another object is around it; None if there is none.
+    """Return the inner object with all arguments if another object wraps it; otherwise None.
 
     Raises:
         InvalidArgument: The outer object names another tool.
@@ -1358,7 +1358,7 @@ def _json_forms(text: str) -> Iterator[object]:
 
 
 def _uncover(value: object) -> object:
-    """Return a value without covers that mean nothing: a code fence, JSON text as JSON, `{"item": ...}`."""
+    """Return a value without meaningless wrappers: a code fence, JSON inside a text, or `{"item": ...}`."""
     for _ in range(_MAX_COVERS):
         inner = _without_cover(value)
         if inner is value:

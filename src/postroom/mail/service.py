@@ -316,7 +316,7 @@ class Mail:
     def own_context(self, tx: Transaction, accept: Accept | None = None) -> WriteContext:
         """Return the context for operations that postroom itself performs.
 
-        If `accept` is given, recipients are woken in the same change. Otherwise they are found later.
+        With `accept`, recipients are woken in the same change. Otherwise they are found later.
         """
         waker = None if accept is None else self._waker()
         waking = None if waker is None or accept is None else waker.opened(tx, accept)

@@ -245,7 +245,7 @@ def _view(
 def claim_task(context: WriteContext, asked: ClaimTask) -> ClaimAnswer:
     """Assign a ready task whose files no other agent holds to the caller, and reserve these files for it.
 
-    If a task id is given, only that task is claimed. A dry run changes nothing.
+    With a task id, only that task is claimed. A dry run changes nothing.
 
     Raises:
         TaskNotReady: The given task is not ready, is assigned to others, or has files that others hold.
@@ -672,7 +672,7 @@ def _check_holder(
     """Raise unless the agent holds the task with this epoch.
 
     Raises:
-        InvalidArgument: No epoch is given.
+        InvalidArgument: The epoch is missing.
         TaskNotHeld: The epoch is not that of the agent's claim, or the task was claimed again, or its state
             changed; the error says by whom and when.
     """

@@ -82,7 +82,7 @@ class Windows:
     async def take(
         self, asked: Arguments, number: str, reply: Mapping[str, Any], client: str
     ) -> ToolAnswer | tuple[OpenQuestion, str]:
-        """Answer a question as the window says; return the result, or the question to ask again and why."""
+        """Answer a question with the window's input; return the result, or the question to repeat and why."""
         question = await self.look(asked, number)
         if question is None:
             return refused(StaleDecision(f"question {number} is not open", value=number).as_dict())

@@ -492,7 +492,7 @@ def questions_after(found: Sequence[OpenQuestion], place: str) -> Sequence[OpenQ
 
 
 def is_of_same(thread_id: str, run: RunRecord) -> bool:
-    """Return whether a thread belongs to the agent of a run, and, if it is a chat's, to the same chat."""
+    """Return whether a thread belongs to a run's agent and, in a chat, to the same chat."""
     if is_chat(run.thread_id):
         return thread_id == run.thread_id
     return owner_of(thread_id) == owner_of(run.thread_id)

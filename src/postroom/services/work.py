@@ -99,7 +99,7 @@ class WorkService:
         return await self._mail.slug(project)
 
     async def open_tasks(self, project: str | None) -> Sequence[OpenTaskView]:
-        """Return open tasks of a project, or of all projects: claimed ones first, at most 50 of a project."""
+        """Return open tasks of a project, or of all projects: claimed ones first, at most 50 per project."""
 
         def look(tx: MailReads) -> list[OpenTaskView]:
             projects = tx.projects(limit=MAX_PAGE) if project is None else [find_project(tx, project)]
@@ -437,7 +437,7 @@ class WorkService:
 
 
 def _count_due(tx: Transaction, prefix: str) -> Counter[str]:
-    """Count, for each project, the open questions that nobody has put off."""
+    """Count, for each project, the open questions that nobody has snoozed."""
     runs = list(open_runs(tx, prefix, (RunStatus.WAITING,)))
     put_off = tx.mail.snoozed([run.run_id for run in runs], tx.now()) if runs else {}
     return Counter(

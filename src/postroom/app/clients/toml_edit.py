@@ -55,7 +55,7 @@ def put(text: str, edit: ConfigEdit, client: str) -> tuple[str, list[AppliedEdit
 
 
 def take(text: str, applied: AppliedEdit) -> tuple[str, bool]:
-    """Return the text without the recorded part, and whether anything of it is left, which is always False.
+    """Return the text without the recorded part, and False, because nothing of the part is left.
 
     Raises:
         NotToml: The text cannot be read, or has the table in another form.

@@ -160,7 +160,7 @@ class CommandExecutor(ProgramExecutor):
 
     `folder` is the folder for private files. It is created with access for its owner only. Each server needs
     its own folder. `environment` is the server's environment, from which a program gets the variables that
-    its runner allows. `environment_of` adds variables for a run, such as its project, and `access_of` gives
+    its runner allows. `environment_of` adds variables for a run, such as its project, and `access_of` grants
     it access to the server.
     """
 

@@ -381,7 +381,7 @@ class ProgramExecutor(RunDispatchExecutor):
     """Runs each agent by a program; a subclass implements the conversation with the program.
 
     `process_runner` may be shared by several executors. `environment_of` adds variables for a run, such as
-    its project; `access_of` gives the run's program access to this server.
+    its project; `access_of` grants the run's program access to this server.
     """
 
     kind: ClassVar[RunnerKind]

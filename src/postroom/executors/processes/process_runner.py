@@ -581,7 +581,7 @@ def is_locked(path: Path) -> bool:
 class Work:
     """A run that a program executes.
 
-    `told` is added to the program's environment, and `access` gives the program access to this server.
+    `told` is added to the program's environment, and `access` grants the program access to this server.
     """
 
     activation: RunActivation

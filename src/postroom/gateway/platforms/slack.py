@@ -1601,7 +1601,7 @@ class SlackAdapter(BasePlatformAdapter):
     ) -> SendResult:
         """Send a file.
 
-        The result has no message id, because Slack does not tell which message contains the file.
+        The result has no message id, because Slack does not report which message contains the file.
         """
         name = storable(attachment.name or "file")[:255]
         arguments = {"filename": name, "length": data.size}

@@ -52,7 +52,7 @@ class IntakeLog:
     ) -> Callable[[Transaction], Received]:
         """Return the change of `receive` for the caller's own transaction, which must hold the chat's lock.
 
-        If `thread_id` is given, a new message is stored as handed over to that thread.
+        With `thread_id`, a new message is stored as handed over to that thread.
 
         Raises:
             InvalidRecord: As for `receive`.

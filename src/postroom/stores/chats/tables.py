@@ -86,7 +86,7 @@ class ChatTables:
     def insert_inbound(
         self, draft: InboundMessage, now: int, *, thread_id: str | None = None
     ) -> InboundMessage | None:
-        """Store a message as waiting or, if a thread is given, as handed over.
+        """Store a message as waiting or, with a thread, as handed over.
 
         Return None if a message with its key exists.
 

@@ -474,7 +474,7 @@ class WakingReads:
         return any(self._tx.ask(*looks))
 
     def snoozed(self, run_ids: Sequence[str], now: int) -> dict[tuple[str, str], int]:
-        """Return the times until which questions of these runs are put off, keyed by run id and call id."""
+        """Return when the snoozed questions of these runs are due again, keyed by run id and call id."""
         rows_found = self._tx.all("mail.snoozed", {"run_ids": run_ids, "now": now})
         return {(run_id, question_id): until for run_id, question_id, until in rows_found}
 
@@ -628,7 +628,7 @@ class WakingWrites(WakingReads):
             self._events.of_run("question.withdrawn", run_id, agent_id, now, question_id=question_id)
 
     def snooze(self, run_id: str, question_id: str, *, until: int, by: str, now: int) -> None:
-        """Put an open question off until a time; a time in the past makes it due again."""
+        """Snooze an open question until a time; a time in the past makes it due again."""
         values = {"run_id": run_id, "question_id": question_id, "until": until, "snoozed_by": by}
         self._tx.run("mail.drop_snoozed", {"now": now})
         self._tx.run("mail.unsnooze", values)
@@ -651,7 +651,7 @@ class WakingWrites(WakingReads):
 
         `error` is stored with the attempt. If the run now waits, `asked_at` has its questions, each with the
         time at which it was asked. Questions that the run asked since its start without `ask` are recorded,
-        too. `usage` is the usage of the whole run; it is given when the run ends.
+        too. `usage` is the usage of the whole run; the caller passes it when the run ends.
         """
         ids = {question.id for question in self.questions(run_id)} if asked_at else ()
         ended_run = self._tx.one("mail.end_run", {"run_id": run_id})
@@ -783,7 +783,7 @@ class TimelineReads:
     def written_count(self, project_id: int, span: Span, *, most: int, to: int | None = None) -> int:
         """Return the number of a project's messages, up to `most`.
 
-        If `to` is given, only messages to that project are counted.
+        With `to`, only messages to that project are counted.
         """
         values = {"project_id": project_id, **_span(span), "most": most}
         if to is None:
@@ -1261,7 +1261,7 @@ class NoteWrites(NoteReads):
         )
 
     def forget_given(self, place: str) -> None:
-        """Delete the record of notes given to a session, as its client has dropped them from its context."""
+        """Forget which notes a session was shown, because its client has dropped them from its context."""
         self._tx.run("notes.forget_given", {"place": place})
 
     def purge_given(self, before: int, *, limit: int) -> None:

@@ -532,7 +532,7 @@ class Connection:
             raise error_for(refused)
 
     def listen(self, channel: str) -> None:
-        """Listen on a channel from now on."""
+        """Start listening on a channel."""
         self.send(f"LISTEN {quoted(channel)}")
         self.wait()
 

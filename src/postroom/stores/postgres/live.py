@@ -107,7 +107,7 @@ class PostgresLiveChannels:
         return LiveDeliveryOutcome.DELIVERED if accepted else LiveDeliveryOutcome.NO_SUBSCRIBER
 
     async def open(self, target: LiveRunTarget) -> Subscription:
-        """Listen for commands to this target from now on; an earlier listener for the target is replaced."""
+        """Start listening for commands to this target; an earlier listener for the target is replaced."""
         subscription = Subscription(uuid4().hex, target, self._forget)
         await self._write("register", subscription.key, self._process_id, *_names(target), _ms(LISTENED_FOR))
         for former in [

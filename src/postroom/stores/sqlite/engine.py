@@ -205,7 +205,7 @@ class Readers:
     """Runs reads off the event loop, each in a read transaction."""
 
     def __init__(self, path: Path, *, count: int = 2, files: OwnFiles | None = None) -> None:
-        """If `files` is given, no connection is opened after other processes have changed the files."""
+        """With `files`, no connection is opened after other processes have changed the files."""
         self._path = path
         self._files = files
         self._own = threading.local()
@@ -330,8 +330,8 @@ class Writer:
     ) -> None:
         """Write through the connection that `connect` returns; it is called on the writer thread.
 
-        Without `opens_at_once`, each change tries to open the connection and fails if that fails. If `files`
-        is given, nothing is written after other processes have changed them.
+        Without `opens_at_once`, each change tries to open the connection and fails if that fails. With
+        `files`, nothing is written after other processes have changed them.
         """
         self._connect = connect
         self._files = files
