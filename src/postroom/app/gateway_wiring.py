@@ -282,7 +282,7 @@ class ChatService:
             self.state = "stopped"
 
     async def hurry(self) -> None:
-        """Let a running stop no longer wait for runs and answers, which continue at the next start."""
+        """Make a `stop` in progress no longer wait for runs and answers; they continue at the next start."""
         await self.gateway.hurry()
 
     def _take_tokens(self, store_id: str) -> None:
