@@ -1,4 +1,4 @@
-"""Runs the agents that this server starts itself: mail wakes them, and their answers are mailed.
+"""Runs the agents that this server starts itself: mail starts their runs, and their answers are mailed.
 
 At the start, the mailbox resumes earlier runs, and then mail wakes agents again. At the stop, no more agents
 are woken. Active runs are stopped and go back to the queue, and this does not count as an attempt.
@@ -74,7 +74,7 @@ class ExecutorsByRunner(SeveralExecutors):
     """Executes each run with the executor that fits its agent's runner."""
 
     def __init__(self, runners: Runners, by_kind: Mapping[RunnerKind, RunDispatchExecutor]) -> None:
-        """Keep the arguments; `by_kind` has an executor for each kind of runner."""
+        """Keep the arguments; `by_kind` has an executor for each runner kind."""
         self._runners = runners
         self._by_kind = by_kind
 
@@ -133,7 +133,7 @@ class ExecutorRegistry:
         server: str = "",
         alone_at: Sequence[str] = (),
     ) -> None:
-        """Create an executor for each kind of runner, without starting them.
+        """Create an executor for each runner kind, without starting them.
 
         `address` is this server's listening address. `tokens` issues the tokens with which runs access the
         server; each token contains the server's tag `server`. `in_chats` returns the project's slug and the

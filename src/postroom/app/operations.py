@@ -55,7 +55,7 @@ _Span = Annotated[float, Meta(ge=0, le=_MAX_SECONDS)]
 
 
 def _text(description: str, **option: str) -> Meta:
-    """Return the meaning of a field of text, and its form on the command line."""
+    """Return a text field's meaning, and its form on the command line."""
     return Meta(description=description, extra={"option": Option(**option)})
 
 
@@ -179,7 +179,7 @@ class CreateToken(Command, frozen=True):
 
 
 class RevokeToken(Command, frozen=True):
-    """Revoke every token of this name now, also one in its overlap. Without a token, nothing happens."""
+    """Revoke every token with this name now, also in an overlap period. Without a token, nothing happens."""
 
     name: _TokenName
 
@@ -586,7 +586,7 @@ _RUNS: Final = _of(
 
 
 class ListOpenTasks(Query, frozen=True):
-    """List the open tasks of a project, or of all: claimed ones first, at most 50 of a project."""
+    """List the open tasks of a project, or of all projects: claimed ones first, at most 50 per project."""
 
     project: _OneProject | None = None
 

@@ -145,7 +145,7 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSession:
-    """A session of a client program, and the agent as which it acts."""
+    """A session of a client program, and the agent that it acts as."""
 
     client: str
     session_id: str

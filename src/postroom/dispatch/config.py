@@ -213,7 +213,7 @@ def _kinds() -> dict[str, tuple[type[Any], ...]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartupRecoveryConfig:
-    """The number of times that recovery is tried before `start_lifecycle_ready` fails."""
+    """How many times recovery is tried before `start_lifecycle_ready` fails."""
 
     max_attempts: int = 1
     retry_delay: timedelta = timedelta(milliseconds=250)

@@ -337,8 +337,8 @@ class Rounds:
     async def _hold_back(self, due: Sequence[DueThread]) -> tuple[int, frozenset[str]]:
         """Hold the threads that budgets prevent from starting, many per change; return how many were held.
 
-        Thousands of threads may wait for a used-up budget. Without this method, each of them would need a
-        change of its own to find that out. Also return the threads that wait until other runs of their budget
+        Thousands of threads may wait for a used-up budget. Otherwise, each of them would need a separate
+        change to find out that it is held. Also return the threads that wait until other runs of their budget
         have ended.
         """
         held, budgets, starting, crowded = 0, self._core.budgets, Counter[str](), set[str]()

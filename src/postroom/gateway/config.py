@@ -121,7 +121,7 @@ class SessionResetPolicy(Table, frozen=True, kw_only=True):
 
 
 class HomeChannel(Table, frozen=True, kw_only=True):
-    """The chat of a platform that receives messages that are not answers to a person."""
+    """The platform's chat for messages that are not answers to a person."""
 
     chat_id: Line
     name: Line = "Home"
@@ -234,7 +234,7 @@ class Route(Table, frozen=True, kw_only=True):
     def reads_words(self) -> bool:
         """Whether the route has conditions on the text of messages.
 
-        If so, it also matches messages that are not addressed to the bot.
+        If so, the route also matches messages that are not addressed to the bot.
         """
         return bool(self.mention or self.pattern)
 

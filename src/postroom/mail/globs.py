@@ -213,7 +213,7 @@ def _merge_ranges(ranges: Iterable[tuple[int, int]]) -> _Ranges:
 
 
 def _invert_ranges(ranges: _Ranges) -> _Ranges:
-    """Return all characters permitted in a name that are not in `ranges`; NUL and slash are not permitted."""
+    """Return all characters that a name may contain outside `ranges`; NUL and slash are never permitted."""
     taken = _merge_ranges([*ranges, (0, 0), (ord("/"), ord("/"))])
     gaps = [(before[1] + 1, after[0] - 1) for before, after in pairwise(taken)]
     return tuple(gaps) + (((taken[-1][1] + 1, _LAST_CHARACTER),) if taken[-1][1] < _LAST_CHARACTER else ())

@@ -162,7 +162,7 @@ class QuestionService:
         return found
 
     def count_due(self, tx: Transaction) -> int:
-        """Count the open questions of all agents that nobody has put off, up to `MAX_COUNTED + 1`."""
+        """Count the open questions of all agents that nobody has snoozed, up to `MAX_COUNTED + 1`."""
         return count_due(tx, [""], MAX_COUNTED)[0]
 
     async def answer(
@@ -480,7 +480,7 @@ class QuestionService:
 
 
 def count_due(tx: Transaction, prefixes: Sequence[str], most: int) -> list[int]:
-    """Count, for each prefix of threads, the open questions that nobody has put off, up to `most + 1`."""
+    """Count, for each thread prefix, the open questions that nobody has snoozed, up to `most + 1`."""
     put_off = {one[:2] for one in tx.mail.all_snoozed(tx.now(), MAX_COUNTED)}
     counted = [
         sum((run.run_id, ticket.tool_call_id) not in put_off for run in runs for ticket in run.open_tickets)
@@ -490,7 +490,7 @@ def count_due(tx: Transaction, prefixes: Sequence[str], most: int) -> list[int]:
 
 
 def _thread_prefix(slug: str) -> str:
-    """Return the prefix of the names of a project's threads; "" means the threads of chats."""
+    """Return the name prefix of a project's threads; "" means the threads of chats."""
     return project_threads(slug) if slug else CHAT_THREAD
 
 

@@ -334,7 +334,7 @@ class WorkService:
         )
 
     def at_work(self, tx: Transaction, slug: str) -> Mapping[str, int]:
-        """Return when the active run of each agent of a project started, by lower-case name of the agent."""
+        """Return when each agent's active run in a project started, keyed by lower-case agent name."""
         return {
             name.casefold(): row.claimed_at or row.updated_at
             for row in dispatches_of(tx, RunDispatchStatus.CLAIMED, project_threads(slug))

@@ -1215,7 +1215,7 @@ class WebAdapter(HttpAdapter):
     async def _told(self, name: str, *entries: Entry, title: str, read: Iterable[str] = ()) -> SendResult:
         """Show entries to a person; `read` holds the ids of the messages that the agent had read before.
 
-        An answer to a message of a conversation that was deleted is not shown. An entry that the page already
+        Answers to messages of a deleted conversation are not shown. An entry that the page already
         shows is not shown again, also after a restart.
         """
         conversation, ids = entries[-1].conversation, tuple(read)

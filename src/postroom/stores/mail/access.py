@@ -480,7 +480,7 @@ class WakingReads:
         return {(run_id, question_id): until for run_id, question_id, until in rows_found}
 
     def all_snoozed(self, now: int, limit: int) -> list[tuple[str, str, int]]:
-        """Return the questions that are put off, as run id, call id and time, those that return first first.
+        """Return the snoozed questions as run id, call id and due time, earliest due time first.
 
         Their runs may have ended.
         """
@@ -1382,7 +1382,7 @@ class MergingReads:
         return [row[0] for row in self._tx.all("merging.shared_threads", values)]
 
     def has_threads_of_runs(self, prefix: str) -> bool:
-        """Return whether a thread of runs has a name with this prefix."""
+        """Return whether any run thread has a name with this prefix."""
         values = {"first": prefix, "behind": prefix[:-1] + chr(ord(prefix[-1]) + 1)}
         return self._tx.one("merging.run_thread_between", values) is not None
 
