@@ -15,7 +15,7 @@ under another one while its timestamp is valid, but only by the process that acc
 and GitLab's token contain no timestamp: their security depends on a private connection.
 
 A body that lacks a field of the template, such as GitHub's `ping`, does not become a message. The request is
-answered with 202, the status `ignored` and the name of the field. A null counts as a value. The prompt marks
+answered with 202, the status `ignored` and the name of the field. A null counts as a value. The prompt lists
 the parts that come from the body, unless the scheme is `postroom` and there is no template.
 
 A message can be a command, such as `/stop`, only if the template begins with a slash, or if there is no
