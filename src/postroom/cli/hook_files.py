@@ -173,7 +173,8 @@ class Look:
     def _find_replaced_version(self, path: str, blob: str) -> str:
         """Return the version that the tool wrote if the file now has another one; "" if it has none.
 
-        Other ends of lines, and spaces there, do not make another version: the client may have changed them.
+        Different line endings and trailing spaces do not count as another version: the client may have
+        changed them.
         """
         if not self._content or len(self._content) > LARGEST_FILE or blob == "huge":
             return ""
@@ -251,11 +252,13 @@ class Look:
             rows = [row.split(" ", 2) for row in _rows(f"{self._list}.late")] if self._list else []
         except OSError:
             return []
-        return [
-            [path, blob, how]
-            for blob, how, path in rows
-            if how == "read" or (self._version(path) or ("",))[0] == blob
-        ]
+        unsent = []
+        for blob, how, path in rows:
+            if (self._version(path) or ("",))[0] == blob:
+                unsent.append([path, blob, how])
+            elif how == "read":
+                unsent.append([path, blob, "late"])
+        return unsent
 
     def conclude(self, answer: object) -> str:
         """Return the changed lines that the server's answer asks for.
@@ -270,7 +273,10 @@ class Look:
 
     def _defer(self) -> None:
         """Keep the reports of a tool's use for the session's next hook, because the server did not answer."""
-        rows = [f"{blob} {how} {path}\n" for path, blob, how in self.reports[-MAX_USED:] if how in _USED]
+        last = [
+            (path, blob, "read" if how == "late" else how) for path, blob, how in self.reports[-MAX_USED:]
+        ]
+        rows = [f"{blob} {how} {path}\n" for path, blob, how in last if how in _USED]
         if self._list and self._is_used and rows:
             self._put(f"{self._list}.late", "".join(rows).encode("utf-8", "surrogateescape"))
 
@@ -340,7 +346,7 @@ _MANY_PATHS = ("files", "paths", "include")
 
 
 def _named_in(given: Values) -> Iterator[tuple[str, Values]]:
-    """Yield each named file, with the arguments that say which lines of it are asked for."""
+    """Yield each named file, with the arguments that select its lines."""
     for key in (*PATH_KEYS, "absolute_path"):
         yield text_of(given.get(key)), given
     for key in _MANY_PATHS:
@@ -351,7 +357,7 @@ def _named_in(given: Values) -> Iterator[tuple[str, Values]]:
 
 
 def _asked_lines(given: Values) -> int:
-    """Return the number of lines from the first line on that a read asks for; 0 if it begins further on."""
+    """Return how many lines from the first one a read requests; 0 if it starts after the first line."""
     span = given.get("view_range")
     first, last = span if isinstance(span, list) and len(span) == 2 else (None, None)
     starts = (first, *map(given.get, ("offset", "start_line", "startLine")))
@@ -368,7 +374,7 @@ def _number(value: object) -> int | None:
 
 
 def _reading_mode(lines: int) -> str:
-    """Return how a file is used whose first or last lines, up to this number, are shown."""
+    """Return how a command uses a file if it shows at most this many first or last lines."""
     return "read" if lines >= _ALL else f"lines {lines}"
 
 
