@@ -16,6 +16,7 @@ from dispatch_room import (
     QUEUED,
     SUPERSEDED,
     AgentUnknown,
+    Blocking,
     Counting,
     Deaf,
     Longest,
@@ -35,6 +36,7 @@ from dispatch_room import (
     unauthorized,
     waiting_run,
 )
+from log_lines import capture_logs
 from postroom.concurrency import MAX_PAUSE_MS
 from postroom.contracts import errors
 from postroom.contracts.activation import Recovery
@@ -455,6 +457,28 @@ async def test_a_run_that_ended_is_not_executed_again_when_its_acknowledgement_w
     row = await room.acked(result)
     assert (executor.run_count, row.run_response) == (0, "said before")
     assert (row.attempt_count, row.interruption_count) == (0, 1)
+
+
+async def test_a_run_that_begins_and_ends_while_claims_are_read_is_not_given_back(room, monkeypatch):
+    executor = Blocking()
+    mailbox = room.mailbox(executor)
+    read = room.stores.store.read
+
+    async def slow(look):
+        """Read while a run executes, and answer after its end."""
+        monkeypatch.setattr(room.stores.store, "read", read)
+        result = await mailbox.submit_background(ask())
+        await executor.started.get()
+        found = await read(look)
+        executor.release.set()
+        await room.acked(result)
+        return found
+
+    monkeypatch.setattr(room.stores.store, "read", slow)
+    with capture_logs() as lines:
+        await mailbox.release_unexecuted_claims()
+    assert [line for line in lines if line["log_level"] == "warning"] == []
+    assert [line["event"] for line in lines if line["event"] == "dispatch.lost"] == []
 
 
 async def test_a_run_that_came_to_wait_is_not_resumed_by_its_own_lost_acknowledgement(room):

@@ -313,7 +313,7 @@ class Rounds:
             await self._recovery.take_over_from_gone()
         # Threads that wait for a slot are due as well, and must not hide other due threads.
         limit = min(slots.free + len(slots.waiting), _MAX_DUE) if is_open else 0
-        look = partial(self._look, limit=limit, tokens=tuple(self._dispatcher.leases.jobs))
+        look = partial(self._look, limit=limit, tokens=self._dispatcher.leases.tokens())
         unexecuted, due, self._due_at = await self._core.store.read(look)
         await self._dispatcher.release_unexecuted(unexecuted)
         if not is_open:

@@ -508,6 +508,8 @@ class Dispatcher:
         try:
             for row in await self.unexecuted() if claimed is None else claimed:
                 worker = self.workers.get(row.thread_id)
+                if row.claim_token in self.leases.ended:
+                    continue
                 if worker is None or (worker.status is WorkerStatus.IDLE and not worker.storing):
                     _LOG.warning("claim.not_executed", dispatch_id=row.dispatch_id, run_id=row.run_id)
                     await self._execution.give_back(row, self._failed.pop(row.claim_token or "", None))
@@ -526,7 +528,7 @@ class Dispatcher:
         Raises:
             StoreError: The store cannot be read.
         """
-        consumer, tokens = self._core.consumer_id, tuple(self.leases.jobs)
+        consumer, tokens = self._core.consumer_id, self.leases.tokens()
         return await self._core.store.read(lambda tx: tx.runs.dispatches.claimed_by(consumer, besides=tokens))
 
     def reserve(
@@ -830,7 +832,9 @@ class Dispatcher:
 
     def _rest(self, job: Job) -> None:
         """Free the slot, and also the worker unless it already executes another run."""
-        self.leases.jobs.pop(job.dispatch.claim_token or "", None)  # its claim is no longer renewed
+        token = job.dispatch.claim_token or ""
+        self.leases.jobs.pop(token, None)  # its claim is no longer renewed
+        self.leases.ended.add(token)
         if job.alarm is not None:
             job.alarm.cancel()
         self._ending.discard(job.concluded)
@@ -898,7 +902,14 @@ class LeaseKeeper:
         self._core = core
         self.jobs: dict[str, Job] = {}
         """The jobs that execute here, by claim token."""
+        self.ended: set[str] = set()
+        """The claim tokens of the jobs that have ended here since the last look for claims without a job."""
         self._keeper: asyncio.Task[None] | None = None
+
+    def tokens(self) -> tuple[str, ...]:
+        """Return the tokens of the jobs that execute here, for a look for claims without a job."""
+        self.ended.clear()
+        return tuple(self.jobs)
 
     def keep(self, job: Job) -> None:
         """Renew the claim of this job until the job is removed from `jobs`."""
