@@ -32,7 +32,7 @@ async def room(clock: ManualClock) -> AsyncIterator[WorkRoom]:
 
 async def test_a_question_is_answered_on_the_first_page(room: WorkRoom) -> None:
     browser = room.browser()
-    assert "Nothing needs you: no open question" in (await browser.get("/")).text
+    assert "Everything is settled: no open question" in (await browser.get("/")).text
     await room.send("Ada", "Ash")
     await room.turn()
     page = (await browser.get("/")).text
