@@ -53,7 +53,7 @@ async def test_one_of_two_servers_has_it_and_keeps_it_for_as_long_as_it_renews(
 async def test_a_server_that_starts_logs_no_acquired_lease_and_one_that_takes_over_does(
     store: SqlStore, clock: ManualClock
 ) -> None:
-    """The lines would come before the server's greeting, where they are noise; a change of the server is news."""
+    """Such lines would be printed before the server's greeting, and a newcomer would not need them."""
     first, second = leases(store, "first"), leases(store, "second")
     with capture_logs() as logs:
         async with first.serving():

@@ -162,7 +162,7 @@ def _gone_within(seconds: float, parent: int) -> bool:
 
     The client is the parent process, or the reader of the output.
 
-    If the system cannot tell whether the client is alive, the client counts as exited, so that no process
+    If the system cannot state whether the client is alive, the client counts as exited, so that no process
     waits forever.
     """
     import select
@@ -186,7 +186,7 @@ def _codex_around() -> Process | None:
 
 
 def _ended_within(seconds: float, codex: Process, until: float) -> bool:
-    """Wait for this time; return whether the client has exited or the time limit for waiting is over."""
+    """Wait for this time; return whether the client has exited or the time limit for waiting has ended."""
     import psutil
 
     time.sleep(seconds)  # noqa: TID251 - a client that is gone tells nobody: it is looked for, now and then

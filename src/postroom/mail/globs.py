@@ -280,7 +280,7 @@ class _Folders:
     """The part of a pattern before the last name, split at its gaps.
 
     `start` is the text before the first wildcard, written `/path/`, with which every matching path begins.
-    `is_literal` tells whether no wildcard follows.
+    `is_literal` states whether no wildcard follows.
     """
 
     pieces: tuple[tuple[Name, ...], ...]

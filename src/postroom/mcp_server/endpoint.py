@@ -138,7 +138,7 @@ def _marks(message: Mapping[str, Any]) -> list[str]:
 
 
 def _with_session(send: Send, marks: Sequence[str]) -> Send:
-    """Add a session id that says what the client has declared; nothing is stored."""
+    """Add a session id that states what the client has declared; nothing is stored."""
 
     async def sent(message: Message) -> None:
         if message["type"] == "http.response.start" and message["status"] == 200:

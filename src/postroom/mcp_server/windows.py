@@ -155,14 +155,14 @@ def is_open(answer: ToolAnswer) -> bool:
 
 
 def elicitation(question: OpenQuestion, why: str = "") -> dict[str, Any]:
-    """Return the parameters of `elicitation/create` for a question; `why` tells what was wrong before."""
+    """Return the parameters of `elicitation/create` for a question; `why` states what was wrong before."""
     action = f"A yes permits exactly this:\n{exact(question.asked.action)}" if question.asked.action else ""
     parts = (why, f"{question.agent} asks: {readable(question.text)}", action)
     return {"message": "\n\n".join(filter(None, parts)), "requestedSchema": schema_of(question.asked)}
 
 
 def told(given: GivenAnswer, *, first: bool = False) -> ToolAnswer:
-    """Return the result with the answer; with `first`, somebody answered before the window did."""
+    """Return the result with the answer; with `first`, another person answered before the window did."""
     word = {True: "yes", False: "no", None: ""}[given.approved]
     answer = ": ".join(filter(None, (word, given.why)))
     where = f", {given.where} before the window" if first else ""

@@ -181,7 +181,7 @@ class ServerHealth(TypedDict):
 
 
 class NamedPerson(TypedDict):
-    """A person whom agents may write to; `reached` tells whether there is a channel to the person's chat."""
+    """A person whom agents may write to; `reached` states whether there is a channel to the person's chat."""
 
     name: str
     address: str
@@ -197,7 +197,7 @@ class PersonView(NamedPerson):
 
 
 class RemovedPerson(TypedDict):
-    """Whether a person was removed; `answers` tells whether a rule still assigns chats to the person."""
+    """Whether a person was removed; `answers` states whether a rule still assigns chats to the person."""
 
     removed: bool
     answers: bool

@@ -19,9 +19,9 @@ from postroom.mail.subscriptions import is_watched_file
 from postroom.services import notices
 
 TOGETHER: Final = 60_000
-"""How many milliseconds apart two agents may write one file for both to be told about it."""
+"""How many milliseconds apart two agents may write one file for both to be notified about it."""
 TOLD_WITHIN: Final = 7 * 24 * 3_600_000
-"""How many milliseconds after its last use of a file a session is told of a change by the writer's hook.
+"""How many milliseconds after its last use of a file a session is notified of a change by the writer's hook.
 
 A session that was away for longer finds the change itself at its next step.
 """
@@ -59,7 +59,7 @@ class FileReport:
 
 @dataclass(slots=True, kw_only=True)
 class Findings:
-    """The changes that an agent must be told of, and the records to store."""
+    """The changes that an agent must be notified of, and the records to store."""
 
     held: str = ""
     """Why a write is held back; empty if it may proceed."""
@@ -102,7 +102,7 @@ def check_writes(
 def note_files(
     context: ReadContext, agent: Agent, viewer_id: int, reports: Sequence[FileReport], home: str
 ) -> Findings:
-    """Store which files a session has read and written, and return the changes that it must be told of.
+    """Store which files a session has read and written, and return the changes that it must be notified of.
 
     `home` is the folder of the agent's project; the notice names a file below it by its path in that folder.
     """

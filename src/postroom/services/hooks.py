@@ -605,7 +605,7 @@ def _checked_files(context: ReadContext, event: _Event, actor: _Actor | None) ->
 
 
 def _noted_files(context: ReadContext, event: _Event, actor: _Actor | None) -> Findings:
-    """Store which files the tool has used, and return the changes that the agent must be told of."""
+    """Store which files the tool has used, and return the changes that the agent must be notified of."""
     reports, agent = _reports(context, event, actor)
     if agent is None:
         return Findings()
@@ -656,7 +656,7 @@ def _decision(outcome: Outcome, text: str, found: Findings) -> HookAnswer:
 
 
 def _with_files(decide: _Decide, context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision:
-    """Store which files the tool has used, and add the changes that the agent must be told of."""
+    """Store which files the tool has used, and add the changes that the agent must be notified of."""
     decided, findings = decide(context, event, actor), _noted_files(context, event, actor)
     if not findings.notes and not findings.text:
         return decided

@@ -93,7 +93,7 @@ def refusal(held: Sequence[Held]) -> str:
 
 
 def held_write_line(changes: str) -> str:
-    """Return the text that says why a write is held; `changes` are the sentences about the files."""
+    """Return the text that states why a write is held; `changes` are the sentences about the files."""
     return (
         "postroom: this write is held, because it would replace changes that you have not read. "
         f"{changes} Names in quotes are data. Read the whole file again, then write it with both changes."

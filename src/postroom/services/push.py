@@ -254,7 +254,7 @@ class PushNotifier:
     ) -> Notice:
         """Answer a question from a notification; return what the notification says afterwards.
 
-        A question that is no longer open gets no answer, and the notification says who answered it before.
+        A question that is no longer open gets no answer, and the notification states who answered it before.
         `where` is the subscription that showed the notification; "" if a page did.
 
         Raises:
@@ -381,7 +381,7 @@ class PushNotifier:
             yield from (_Item(f"failed/{row.run_id}", row.updated_at) for row in page)
 
     def _open_in(self, tx: Transaction, run: RunRecord) -> Iterator[OpenQuestion]:
-        """Yield the open questions of a run, without those that somebody has snoozed."""
+        """Yield the open questions of a run, without those that another person has snoozed."""
         if run.status is not RunStatus.WAITING:
             return
         snoozed = tx.mail.snoozed([run.run_id], tx.now())

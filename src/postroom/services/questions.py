@@ -66,7 +66,7 @@ _SHOWN: Final = 80
 MAX_NAME_LENGTH: Final = 64
 """Maximum characters of the name of a person who answers."""
 _OPENS_LOOKS: Final = 30
-"""How many times an unknown number is looked for, because its question may have been asked a moment ago."""
+"""How many times an unknown number is searched for, because its question may have been asked a moment ago."""
 _OPENS_LOOK_S: Final = 0.05
 _EACH: Final = 50
 """Maximum number of runs of each thread that are searched for answered questions."""

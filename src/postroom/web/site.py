@@ -262,7 +262,7 @@ class WorkingSite(Site):
     services: PageServices
 
     def done(self, request: Request, address: str) -> Response:
-        """Redirect a browser to a page that says what was done; nobody else can make a page say so."""
+        """Redirect a browser to a page that states what was done; nobody else can make a page say so."""
         address, mark, place = address.partition("#")
         seal = self.services.visitors.seal(cookies_of(request), told_by(address))
         return see(f"{address}&{urlencode({SEAL: seal})}{mark}{place}")

@@ -1454,7 +1454,7 @@ class _ResponseEvents:
     def thought(self, delta: str) -> Iterator[str]:
         """Yield the events for new reasoning.
 
-        Once the text has begun, no reasoning is sent, because its item is complete.
+        Once the text has started, no reasoning is sent, because its item is complete.
 
         A background response has no such events. Reasoning is not stored, so after a restart of the server an
         event number would denote a different position.

@@ -529,7 +529,7 @@ class Container(Struct, frozen=True, kw_only=True):
 
 
 class Action(Struct, frozen=True, kw_only=True):
-    """A button. The id tells whether it is one of postroom's."""
+    """A button. The id states whether it is one of postroom's."""
 
     action_id: str | None = None
     value: str | None = None

@@ -59,7 +59,7 @@ BY: Final = "runner"
 MAX_AT_ONCE: Final = 32
 """Maximum number of agents that a message wakes in its own change.
 
-The limit exists because other changes have to wait meanwhile.
+The limit exists because other changes have to wait in the meantime.
 
 Rounds wake the remaining agents.
 """
@@ -130,7 +130,7 @@ class OpenChange:
     ) -> None:
         """Wake the recipients of a message of the project `home`; leave others to a later round.
 
-        `is_answer` tells whether the message is the answer of a run.
+        `is_answer` states whether the message is the answer of a run.
         """
         for woken_reader in readers:
             origin = Origin(

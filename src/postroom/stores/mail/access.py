@@ -2229,7 +2229,7 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
         self._tx.run("mail.note_file_change", values)
 
     def mark_file_views_told(self, viewer_id: int) -> None:
-        """Record that a session was told of every change for which a notice was due."""
+        """Record that a session was notified of every change for which a notice was due."""
         self._tx.run("mail.mark_file_views_told", {"viewer_id": viewer_id})
 
     def purge_file_views(self, before: int, *, limit: int) -> int:
