@@ -292,7 +292,7 @@ async def test_the_first_page_tells_what_happened_since_the_last_visit(room: Wor
     await room.send("Ada", "Fay")
     await room.turn()
     page = (await browser.get("/")).text
-    assert "Since you were here" in page
+    assert "Since your last visit" in page
     assert re.search(rf"{SLUG}</bdi></a>: 1 finished, 1 failed, \d messages", page)
     finished = re.search(r'data-key="(f-[^"]+)".*?Sweep the yard', page, re.DOTALL)
     assert finished is not None
