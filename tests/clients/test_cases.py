@@ -2,7 +2,7 @@
 
 cases/<client>/<case>/before   the home before; without it the home is empty
                       after    the home after `postroom setup`
-                      edited   what a person made of it then, where another person did
+                      edited   the file after a person has edited it, if a person did
                       left     the home after `postroom setup remove`; without it in its state before
 """
 

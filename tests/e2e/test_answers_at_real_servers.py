@@ -2,7 +2,7 @@
 
 Each example is one question, which a run, a chat or a client's agent asks. Several people answer it at the same moment, at
 both servers. A server may be killed between the moment when the question is shown and the answers, or during the answers. The
-question then has exactly one answer, by another person who may, all surfaces show it within two seconds, and the agent gets it once.
+question then has exactly one answer, by a person who may answer it, all surfaces show it within two seconds, and the agent gets it once.
 """
 
 import asyncio
@@ -145,7 +145,7 @@ class Place:
 
     @contextmanager
     def browser(self, server: RunningServer) -> Iterator[httpx2.Client]:
-        """Return the browser of another person who has logged in."""
+        """Return the browser of a person who has logged in."""
         with server.line() as line:
             link = line.order("POST", "/admin/login-code", {}).json()["url"]
         with httpx2.Client(base_url=server.url, timeout=PATIENCE, follow_redirects=True) as browser:
