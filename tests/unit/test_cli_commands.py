@@ -240,8 +240,8 @@ def test_a_server_of_another_kind_is_a_failure_and_no_traceback(run: Run, fake: 
 
 def test_remedies_name_commands_and_not_the_tools_of_agents(run: Run, fake: FakePostroom) -> None:
     names = "run `postroom agents register`, or run `postroom agents list` to see the registered names"
-    asks = "run `postroom agents request-contact` and wait for the answer"
-    numbers = "take the id from `postroom mail inbox` or `postroom mail search`"
+    asks = "run `postroom agents request-contact`, and wait until the other agent accepts"
+    numbers = "use a message id from `postroom mail inbox` or `postroom mail search`"
     for said, shown in (
         (errors.UnknownAgent.default_remedy, names),
         ("`search_messages` finds threads", "`postroom mail search` finds threads"),

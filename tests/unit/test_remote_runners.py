@@ -1,4 +1,5 @@
-"""Runners that start no program: refused by name with the remedy, and the same again from their plain form."""
+"""Runners that start no program: refused by name with the remedy, and the same again from their plain "
+"form."""
 
 import json
 from datetime import timedelta
@@ -56,12 +57,12 @@ def test_only_a_program_works_in_its_project() -> None:
     [
         ({"kind": "telepathy"}, "kind is invalid: 'telepathy' is unknown"),
         ({"kind": None}, "kind"),
-        ([], "a runner must be a table of fields"),
+        ([], "it must be a table of fields"),
         ({"kind": "model"}, "base_url is invalid: the URL of the endpoint is missing"),
         ({"kind": "model", "base_url": "http://a/v1"}, "model is invalid: the name of the model is missing"),
         (MODEL | {"argv": ["x"]}, "argv is invalid: unknown field"),
         (MODEL | {"base_url": "ftp://a"}, "base_url is invalid"),
-        (MODEL | {"base_url": "http://a/v1?key=1"}, "base_url is invalid: the URL has a query"),
+        (MODEL | {"base_url": "http://a/v1?key=1"}, "base_url is invalid: the URL must not have a query"),
         (MODEL | {"base_url": "http://[::1"}, "base_url is invalid"),
         (MODEL | {"base_url": 1}, "base_url is invalid"),
         (MODEL | {"model": " "}, "model is invalid"),
@@ -70,18 +71,18 @@ def test_only_a_program_works_in_its_project() -> None:
         (MODEL | {"api_key_env": 5}, "api_key_env is invalid"),
         (MODEL | {"instructions": None}, "instructions is invalid"),
         (MODEL | {"instructions": "x" * 100_001}, "exceed 100000"),
-        (MODEL | {"max_steps": 0}, "max_steps is invalid: this must be an integer from 1 to 1000"),
+        (MODEL | {"max_steps": 0}, "max_steps is invalid: it must be an integer from 1 to 1000"),
         (MODEL | {"max_steps": True}, "max_steps is invalid"),
         (MODEL | {"timeout": "30m"}, "timeout is invalid"),
         (MODEL | {"timeout": 8 * 86400}, "timeout is invalid"),
-        (MODEL | {"tools": "whois"}, "tools is invalid: this must be a list of texts"),
+        (MODEL | {"tools": "whois"}, "tools is invalid: it must be a list of strings"),
         (MODEL | {"tools": ["Whois!"]}, "tools is invalid"),
         (MODEL | {"tools": ["whois", "whois"]}, "listed twice"),
         (MODEL | {"cwd": "/work"}, "cwd is invalid"),
         ({"kind": "http"}, "url is invalid: the URL of the other server is missing"),
         ({"kind": "http", "url": "https://a/"}, "secret_env is invalid"),
-        (HTTP | {"url": "http://agents.example/run"}, "plain http is allowed to this machine only"),
-        (HTTP | {"url": "http://127.0.0.1.example/run"}, "plain http is allowed to this machine only"),
+        (HTTP | {"url": "http://agents.example/run"}, "plain http is allowed only to this machine"),
+        (HTTP | {"url": "http://127.0.0.1.example/run"}, "plain http is allowed only to this machine"),
         (HTTP | {"url": "https://a/#b"}, "url is invalid"),
         (HTTP | {"url": "https://a b/"}, "url is invalid"),
         (HTTP | {"url": "https:///run"}, "url is invalid"),
@@ -97,7 +98,7 @@ def test_only_a_program_works_in_its_project() -> None:
         (HTTP | {"timeout": 0}, "timeout is invalid"),
         (HTTP | {"callback_base": "post.example"}, "callback_base is invalid"),
         (HTTP | {"callback_base": "https://post.example/?a"}, "callback_base is invalid"),
-        (HTTP | {"callback_base": "http://post.example"}, "plain http is allowed to this machine only"),
+        (HTTP | {"callback_base": "http://post.example"}, "plain http is allowed only to this machine"),
     ],
 )
 def test_what_cannot_be_run_is_refused_by_name(plain: Any, words: str) -> None:

@@ -85,7 +85,11 @@ class Mailbox:
         self.new_id = new_id = time_ordered_ids(stores.clock, random)
         self.consumer_id = consumer_id = f"mailbox-{new_id()}" if consumer_id is None else consumer_id
         if not consumer_id.strip():
-            raise InvalidRecord("the consumer id of a mailbox must not be blank", value=consumer_id)
+            raise InvalidRecord(
+                "the mailbox's consumer_id must not be blank",
+                value=consumer_id,
+                remedy="pass a unique name for this mailbox, or leave out consumer_id",
+            )
         self.metrics = metrics or MailboxMetrics()
         self._core = core = Core(
             executor=executor,
