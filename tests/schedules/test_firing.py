@@ -305,7 +305,7 @@ async def test_the_same_schedule_is_added_once_and_another_takes_its_place_only_
     room.clock.advance(HOUR)
     await worker.all_due()
     assert (await worker.add(content={"page": 1, "tags": ["a"]})).submitted == 1
-    with pytest.raises(DuplicateRecord, match="a schedule named 'nightly' exists already"):
+    with pytest.raises(DuplicateRecord, match="a schedule named 'nightly' already exists"):
         await worker.add(every=2 * HOUR, content={"page": 1, "tags": ["a"]})
     assert (await worker.found()).every_ms == 3_600_000
     new = await worker.add(every=2 * HOUR, replaces=True)

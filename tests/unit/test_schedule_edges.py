@@ -81,10 +81,10 @@ async def test_bad_schedules_are_refused_with_what_is_allowed(room):
 @each_row(
     "given, remedy",
     [
-        ({"cron": None}, "give `cron`, such as 0 9 * * MON, or `every_seconds`, but not both"),
-        ({"every_seconds": 60}, "give `cron`, such as 0 9 * * MON, or `every_seconds`, but not both"),
-        ({"cron": None, "every_seconds": 0.001}, "give another `every_seconds`"),
-        ({"jitter_seconds": 10**7}, "give a shorter `jitter_seconds`, or leave it out"),
+        ({"cron": None}, "pass either `cron`, such as 0 9 * * MON, or `every_seconds`"),
+        ({"every_seconds": 60}, "pass either `cron`, such as 0 9 * * MON, or `every_seconds`"),
+        ({"cron": None, "every_seconds": 0.001}, "choose another value for `every_seconds`"),
+        ({"jitter_seconds": 10**7}, "choose a shorter `jitter_seconds`, or leave it out"),
         ({"missed": "never"}, "leave out `missed` to use its default"),
     ],
 )

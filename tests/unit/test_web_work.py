@@ -1,4 +1,5 @@
-"""People work on the pages: they answer, write, end runs and have them tried again, each once and only they."""
+"""People work on the pages: they answer, write, end runs and have them tried again, each once and only "
+"they."""
 
 import asyncio
 import html
@@ -74,7 +75,8 @@ async def asked(room: WorkRoom):
 
 
 async def dead(room: WorkRoom):
-    """Have a run become a dead letter, and return a browser with the fields by which its next attempt is due."""
+    """Have a run become a dead letter, and return a browser with the fields by which its next attempt is "
+    "due."""
     await room.send("Ada", "Fay", subject="Count the bees")
     await room.turn()
     browser = room.browser()
@@ -202,7 +204,7 @@ async def test_a_stale_answer_is_refused_and_says_who_was_first(room):
     for _ in range(2):  # while the run is about to go on, and when it has
         answer = await post(browser, QUESTIONS, *fields, ("by", "Ana"), ("answer", "yes"))
         assert answer.status_code == 409
-        assert "This question was answered already" in answer.text
+        assert "This question has already been answered" in answer.text
         assert "at the command line" in answer.text
         assert "it is needed" in answer.text
         await room.turn()

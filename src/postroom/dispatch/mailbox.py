@@ -510,7 +510,7 @@ class Mailbox:
                 "runtime event capture requires an executor with StagedCommitCoordinator", remedy=_COMMITS
             )
         if not origin.strip():
-            raise InvalidRecord("the origin of captured events must not be blank", value=origin)
+            raise InvalidRecord("the origin for captured events must not be blank", value=origin)
         self._core.capture = Capture(durability, origin)
         return self
 
@@ -612,5 +612,5 @@ def _refuse_other_place(executor: RunDispatchExecutor, stores: RunStores) -> Non
         raise InvalidSubmission(
             "mailbox run_store must match executor CommitCoordinator: they write to different places",
             value=place,
-            remedy="open the mailbox on the stores of the executor",
+            remedy="open the mailbox with the executor's stores",
         )
