@@ -1,5 +1,4 @@
-"""A lease is kept during its run, a lost lease stops the work, failures are reported, and metrics give "
-"durations."""
+"""A lease is kept during its run, a lost lease stops the work, failures are reported, and metrics give durations."""
 
 import asyncio
 from collections import Counter

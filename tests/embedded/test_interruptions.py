@@ -1,5 +1,4 @@
-"""The end of a server interrupts a run and is not a failure of it; a passed deadline is refused or fails "
-"its run."""
+"""The end of a server interrupts a run and is not a failure of it; a passed deadline is refused or fails its run."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta

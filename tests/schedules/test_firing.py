@@ -331,7 +331,7 @@ async def test_names_are_listed_and_removed(room):
 async def test_what_cannot_be_kept_is_refused_before_anything_is_written(room):
     worker = Worker(room)
     for given, why in (
-        ({"cron": "0 0 31 2 *"}, "not a valid cron line"),
+        ({"cron": "0 0 31 2 *"}, "not a valid cron expression"),
         ({"cron": "0 9 * * *", "zone": "Mars/Base"}, "unknown time zone"),
         ({"every": timedelta(0)}, "an interval must be from"),
         ({"missed": "some"}, "`missed` must be one of skip, once, all, not 'some'"),

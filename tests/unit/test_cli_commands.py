@@ -44,7 +44,7 @@ def test_a_project_is_a_path_made_absolute_or_a_slug(run: Run, fake: FakePostroo
 def test_two_numbers_of_a_task_to_claim_are_refused(run: Run, fake: FakePostroom) -> None:
     done = run("tasks", "claim", "2", "--id", "3", "--as", "Bo")
     assert (done.code, fake.seen) == (2, [])
-    assert "give either 2 or --id 3, not both" in done.err
+    assert "use either 2 or --id 3, not both" in done.err
 
 
 @each_row(
@@ -169,7 +169,7 @@ def test_attachments_travel_with_their_content_and_are_enough_of_a_message(
         *((words, "") for words in ("mail inbox --as Ada --limit 0", "restore")),
         ("mail send --as A -s S t --importance huge", ""),
         ("mail read abc --as Ada", "Invalid value for 'ID': 'abc' is not a message number"),
-        ("mail read 0 --as Ada", "'0' is not a message number; give a number of at least 1, or latest"),
+        ("mail read 0 --as Ada", "'0' is not a message number; use a number of at least 1, or latest"),
         ("mail inbox --limit x --as Ada", "Invalid value for '--limit': it must be an integer"),
     ],
 )

@@ -337,7 +337,7 @@ agent = 3\n | agent is not a table | write it as [agent]
 {AGENT}{WEB}enabled = "no"\n | enabled is 'no' | enabled
 {AGENT}{WEB}allow = {ada = "boss"}\n | [platforms.web.allow]: ada is 'boss' | ada
 {AGENT}{WEB}[gateway]\ncommand_roles = {halt = "owner"}\n | [gateway.command_roles]: no command is called 'halt' | the commands are agent, answer, approve
-{AGENT}{WEB}[gateway.reset_by_type.room]\nmode = "idle"\n | [gateway.reset_by_type]: 'room' is not accepted: write dm, group | room
+{AGENT}{WEB}[gateway.reset_by_type.room]\nmode = "idle"\n | [gateway.reset_by_type]: 'room' is not valid: write dm, group | room
 {AGENT}{WEB}[gateway.reset_by_type.dm]\nmod = 1\n | reset_by_type.dm] | mode?
 {AGENT}{WEB}people = {ben = 'x'}\n | [platforms.web.people.ben]: this is not a table | token_env
 {AGENT}[platforms.webhook]\nroutes = 3\n | [platforms.webhook.routes]: this is not a table | write
@@ -367,13 +367,13 @@ def test_a_wrong_file_is_refused_in_words_that_lead_to_the_fault(
 
 
 UNSAFE = rows(r"""
-[platforms.telegram]\ntoken = "{SECRET}"\n | the file contains the secret token itself
-[platforms.api_server]\napi_key = "{SECRET}"\n | the file contains the secret api_key itself
-[platforms.web]\n[agent]\napi_key = "{SECRET}"\n | the file contains the secret api_key itself
+[platforms.telegram]\ntoken = "{SECRET}"\n | the file contains the secret token in plain text
+[platforms.api_server]\napi_key = "{SECRET}"\n | the file contains the secret api_key in plain text
+[platforms.web]\n[agent]\napi_key = "{SECRET}"\n | the file contains the secret api_key in plain text
 [platforms.slack.extra]\nsigning_secret = "{SECRET}"\n | the secret signing_secret itself
-[platforms.email]\npassword = "{SECRET}"\n | the file contains the secret password itself
-[platforms.webhook.routes.ci]\nsecret = "{SECRET}"\n | the file contains the secret secret itself
-[platforms.web.people.ben]\ntoken = "{SECRET}"\n | the file contains the secret token itself
+[platforms.email]\npassword = "{SECRET}"\n | the file contains the secret password in plain text
+[platforms.webhook.routes.ci]\nsecret = "{SECRET}"\n | the file contains the secret secret in plain text
+[platforms.web.people.ben]\ntoken = "{SECRET}"\n | the file contains the secret token in plain text
 [platforms.web]\ntoken_env = "{SECRET}"\n | the variable that token_env names
 [platforms.web]\ntoken_file = "{SECRET}"\n | the file that token_file names
 [agent]\nbase_url = "http://u:{SECRET}@x/v1"\nmodel = "m"\n{WEB} | the password
@@ -398,9 +398,9 @@ def test_a_secret_is_never_taken_from_the_file_and_never_shown(home: Path, text:
     [
         (SECRET, 0o640, "can be used by other users (mode 0640)"),
         (SECRET, 0o604, "can be used by other users (mode 0604)"),
-        ("", 0o600, "holds no secret"),
-        (" \n", 0o600, "holds no secret"),
-        ("x" * 20_000, 0o600, "holds no secret"),
+        ("", 0o600, "contains no secret"),
+        (" \n", 0o600, "contains no secret"),
+        ("x" * 20_000, 0o600, "contains no secret"),
         (f"{SECRET}\n{SECRET}\n", 0o600, "not one line"),
     ],
 )

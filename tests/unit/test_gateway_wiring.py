@@ -294,7 +294,7 @@ async def test_a_stranger_is_let_in_by_the_code_and_shut_out_again(desk: Desk) -
     assert code not in str(asking)
     with pytest.raises(errors.InvalidArgument, match="unknown role"):
         await desk.operator.pair("telegram", code, "boss")
-    with pytest.raises(errors.InvalidArgument, match="no person with this code is waiting for access"):
+    with pytest.raises(errors.InvalidArgument, match="nobody with this pairing code is waiting for access"):
         await desk.operator.pair("telegram", "ABCDEFGH", "member")
     found = await desk.operator.pair("telegram", code.lower(), "member")
     assert found["person"]["user_id"] == "stranger"

@@ -1,5 +1,4 @@
-"""Runners that start no program: refused by name with the remedy, and the same again from their plain "
-"form."""
+"""Runners that start no program: refused by name with the remedy, and the same again from their plain form."""
 
 import json
 from datetime import timedelta

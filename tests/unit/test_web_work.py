@@ -1,5 +1,4 @@
-"""People work on the pages: they answer, write, end runs and have them tried again, each once and only "
-"they."""
+"""People work on the pages: they answer, write, end runs and have them tried again, each once and only they."""
 
 import asyncio
 import html
@@ -75,8 +74,7 @@ async def asked(room: WorkRoom):
 
 
 async def dead(room: WorkRoom):
-    """Have a run become a dead letter, and return a browser with the fields by which its next attempt is "
-    "due."""
+    """Have a run become a dead letter, and return a browser with the fields by which its next attempt is due."""
     await room.send("Ada", "Fay", subject="Count the bees")
     await room.turn()
     browser = room.browser()
@@ -456,7 +454,7 @@ async def test_a_form_that_was_sent_and_changed_is_kept_and_sent_when_asked_agai
         ({"to": "", "others": "Nobody-here"}, 404, "Choose an agent in the list, or correct the name"),
         *(({"to": ""}, 400, "The message has no recipient"), ({"to": ""}, 400, "Choose at least one agent")),
         ({"to": "Bo", "others": "Nix, Nox"}, 400, "Nix"),
-        ({"to": "Bo", "others": "Nix, Nox"}, 400, "choose an agent in the list, or correct the name"),
+        ({"to": "Bo", "others": "Nix, Nox"}, 400, "choose an agent from the list, or correct the name"),
         *(({"subject": "s" * 513}, 413, "the limit is 512"), ({"subject": "two\nlines"}, 400, "line breaks")),
         ({"body": "b" * (1 << 20) + "é"}, 413, "the limit is 1048576"),
         *(({"name": "Bo"}, 404, "There is no person"), ({"name": ""}, 404, "There is no person")),

@@ -1,5 +1,4 @@
-"""Questions of every kind: each surface takes the same answers, from the same people, and refuses the "
-"same others."""
+"""Questions of every kind: each surface takes the same answers, from the same people, and refuses the same others."""
 
 import json
 from collections.abc import AsyncIterator

@@ -1,5 +1,4 @@
-"""An agent that may execute several runs at once: a long run of one mail thread delays no other mail "
-"thread."""
+"""An agent that may execute several runs at once: a long run of one mail thread delays no other mail thread."""
 
 import asyncio
 
