@@ -547,7 +547,7 @@ def test_the_projects_to_merge_and_to_move_may_be_folders_named_plainly(
         run("projects", "merge", given, "pa", "--dry-run")
         asked = next(one.body for one in reversed(fake.seen) if one.path == "/admin/projects/merge")
         assert (asked["source"], asked["target"]) == (sent, f"{folder}/pa")
-    assert "A folder of this name in the current folder" in " ".join(
+    assert "If the current folder contains a folder with this name" in " ".join(
         run("projects", "merge", "--help").out.split()
     )
 

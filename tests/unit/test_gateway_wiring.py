@@ -303,9 +303,9 @@ async def test_a_stranger_is_let_in_by_the_code_and_shut_out_again(desk: Desk) -
         *(("u1", "file"), ("u2", "file"), ("u3", "file"), ("stranger", "paired")),
     ]
     await desk.operator.shut_out("telegram", "stranger")
-    with pytest.raises(errors.InvalidArgument, match="was given access"):
+    with pytest.raises(errors.InvalidArgument, match="was admitted with a pairing code"):
         await desk.operator.shut_out("telegram", "stranger")
-    with pytest.raises(errors.InvalidArgument, match="was given access"):
+    with pytest.raises(errors.InvalidArgument, match="was admitted with a pairing code"):
         await desk.operator.shut_out("telegram", "u1")
 
 
