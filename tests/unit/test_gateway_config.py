@@ -344,14 +344,14 @@ agent = 3\n | agent is not a table | write it as [agent]
 routes = 1\n{AGENT}{WEB} | routes is not a list of tables | [[routes]]
 {AGENT}{WEB}[[routes]]\n | [routes, rule 1]: agent is missing | add agent
 {AGENT}{WEB}[[routes]]\nagent = "poet"\n | [routes, rule 1]: there is no agent 'poet' | name@project
-{AGENT}{WEB}[[routes]]\nagent = "human:a b"\n | [routes, rule 1]: 'human:a b' names nobody | human:name
+{AGENT}{WEB}[[routes]]\nagent = "human:a b"\n | [routes, rule 1]: 'human:a b' is not a known person | human:name
 {AGENT}{WEB}[[routes]]\nagent = "human:ada"\nplatform = "web"\nthread = "7"\n | human:ada answers in a chat, and in none of its threads | leave thread out
-{AGENT}{WEB}[platforms.api_server]\napi_key_env = "OTHER_KEY"\n[[routes]]\nagent = "human:ada"\n | human:ada cannot answer over api_server, whose callers wait | name the other platforms
+{AGENT}{WEB}[platforms.api_server]\napi_key_env = "OTHER_KEY"\n[[routes]]\nagent = "human:ada"\n | human:ada cannot answer over api_server, whose callers wait | limit the rule to other platforms
 {AGENT}{WEB}[[routes]]\nagent = "Bo@x"\nplatform = "slack"\n | [routes, rule 1]: it matches nothing: slack is not connected | [platforms.slack]
 {AGENT}{WEB}[[routes]]\nagent = "Bo@x"\nchat = "7"\n | name the platform whose ids | add platform
 {AGENT}{WEB}[[routes]]\nagent = "Bo@x"\nmentions = "bo"\n | no setting is called 'mentions' | did you mean mention?
 {AGENT}{WEB}[[routes]]\nagent = "Bo@x"\n[[routes]]\nagent = "Cy@x"\nmention = "cy"\n | [routes]: rule 2 (mention cy) can never match: rule 1 (all messages) matches first | move rule 2 before rule 1
-{AGENT}{WEB}[agents.default]\n | [agents]: 'default' cannot be the name | main
+{AGENT}{WEB}[agents.default]\n | [agents]: 'default' is not a valid agent name | main
 {AGENT}{WEB}[agents.poet]\nid = 'x'\n | [agents.poet]: id is set | routes
 {AGENT}{WEB}home_channel = 'x'\n | [platforms.web.home_channel]: it is not a table | write it as
 """)
@@ -374,14 +374,14 @@ UNSAFE = rows(r"""
 [platforms.email]\npassword = "{SECRET}"\n | the file contains the secret password in plain text
 [platforms.webhook.routes.ci]\nsecret = "{SECRET}"\n | the file contains the secret secret in plain text
 [platforms.web.people.ben]\ntoken = "{SECRET}"\n | the file contains the secret token in plain text
-[platforms.web]\ntoken_env = "{SECRET}"\n | the variable that token_env names
+[platforms.web]\ntoken_env = "{SECRET}"\n | token_env names a variable that is not set
 [platforms.web]\ntoken_file = "{SECRET}"\n | the file that token_file names
 [agent]\nbase_url = "http://u:{SECRET}@x/v1"\nmodel = "m"\n{WEB} | the password
 [platforms.slack]\nproxy = "http://u:{SECRET}@x"\n | the address contains a password
 [platforms.web]\ntoken_env = "A"\ntoken_file = "b"\n | are both set
 [platforms.email]\ntoken_env = "CHAT_TOKEN"\npassword_env = "CHAT_TOKEN"\n | are the same
 [platforms.web]\ntoken_env = 7\n | token_env is not text
-[platforms.web]\ntoken_env = "POSTROOM_CHAT"\n | settings of the server
+[platforms.web]\ntoken_env = "POSTROOM_CHAT"\n | such variables are server settings
 [platforms.web]\ntoken_env = "EMPTY"\n | is not set
 [platforms.web]\ntoken_env = "LINES"\n | not one line
 """)

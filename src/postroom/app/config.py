@@ -612,7 +612,7 @@ def _check_known(name: str, known: list[str], where: str) -> None:
         return
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.7)
     raise ConfigError(
-        f"there is no setting named {name[:100]!r} ({where})",
+        f"no setting is called {name[:100]!r} ({where})",
         value=name[:100],
         remedy=f"did you mean {near[0]}?" if near else _SHOW,
     )

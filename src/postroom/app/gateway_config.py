@@ -219,7 +219,7 @@ def _rules(source: _Source, told: object) -> GatewayRules:
     for name in rules.command_roles:
         if name not in known_values:
             source.place("gateway.command_roles").refuse(
-                f"there is no command named {name!r}",
+                f"no command is called {name!r}",
                 value=name,
                 remedy=f"correct or remove {name}: the commands are {', '.join(sorted(known_values))}",
             )
