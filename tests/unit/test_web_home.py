@@ -91,7 +91,9 @@ async def test_a_late_answer_is_told_who_answered_and_what_the_same_agent_still_
     await room.turn()
     page = (await browser.get("/")).text
     fields = [("form_token", hidden(page, "form_token")), ("do", "answer"), ("back", "home")]
-    [mine] = [one for one in await room.look(room.questions.all_open) if one.agent == "Ash"]
+    [mine] = [
+        one for one in await room.look(lambda tx: list(room.questions.listed(tx))) if one.agent == "Ash"
+    ]
     fields += [("run", mine.run_id), ("number", mine.number)]
     await post(browser, f"/p/{SLUG}/questions", *fields, ("answer", "no"), ("why", "too late"), ("by", "Bea"))
     late = await post(
@@ -266,8 +268,8 @@ async def test_a_row_is_hidden_in_one_browser_until_its_time_and_not_counted_the
     keys = re.findall(r'name="later" value="([a-z]-[^"]+\.4)"', page)
     assert len(keys) == 1, "a question is not hidden but snoozed, for everybody"
     token = ("form_token", hidden(page, "form_token"))
-    hid = await post(browser, "/", token, ("later", keys[0]))
-    assert place(hid) == "/?done=later"
+    hid = await post(browser, "/", token, ("later", keys[0]), ("asked_after", "5/r/4f2a1c"))
+    assert place(hid) == "/?done=later&asked_after=5%2Fr%2F4f2a1c"
     page = (await browser.get(hid.headers["location"])).text
     assert ("the key is not known" in page, "Hidden in this browser." in page) == (False, True)
     assert "<title>(1) postroom<" in page

@@ -251,11 +251,13 @@ class Look:
             rows = [row.split(" ", 2) for row in _rows(f"{self._list}.late")] if self._list else []
         except OSError:
             return []
-        return [
-            [path, blob, how]
-            for blob, how, path in rows
-            if how == "read" or (self._version(path) or ("",))[0] == blob
-        ]
+        unsent = []
+        for blob, how, path in rows:
+            if (self._version(path) or ("",))[0] == blob:
+                unsent.append([path, blob, how])
+            elif how == "read":
+                unsent.append([path, blob, "late"])
+        return unsent
 
     def conclude(self, answer: object) -> str:
         """Return the changed lines that the server's answer asks for.
@@ -270,7 +272,10 @@ class Look:
 
     def _defer(self) -> None:
         """Keep the reports of a tool's use for the session's next hook, because the server did not answer."""
-        rows = [f"{blob} {how} {path}\n" for path, blob, how in self.reports[-MAX_USED:] if how in _USED]
+        last = [
+            (path, blob, "read" if how == "late" else how) for path, blob, how in self.reports[-MAX_USED:]
+        ]
+        rows = [f"{blob} {how} {path}\n" for path, blob, how in last if how in _USED]
         if self._list and self._is_used and rows:
             self._put(f"{self._list}.late", "".join(rows).encode("utf-8", "surrogateescape"))
 
@@ -425,6 +430,11 @@ def _used_by_shell(command: str) -> Iterator[tuple[str, str]]:
         if not is_piped:
             yield from ((place, _reading_mode(lines)) for place in reads)
             reads, lines = [], _ALL
+    for line in command.splitlines():
+        if line.startswith(("--- ", "+++ ")):  # a patch for `git apply` or `patch`
+            path = line[4:].partition("\t")[0].strip()
+            path = path[2:] if path.startswith(("a/", "b/")) else path
+            yield os.path.join(folder, path), "shell"  # noqa: PTH118 - no pathlib here
 
 
 def _shown_lines(name: str, rest: Sequence[str]) -> int:

@@ -297,6 +297,8 @@ def how_to_answer(question: Question) -> str:
             return f"/answer {number} {' | '.join(wanted.choices)}"
         case QuestionKind.TEXT:
             return f"/answer {number} <text>"
+        case QuestionKind.FILE:
+            return f"on its page, with a file: question {number} takes no command"
     fields = "; ".join(f"{field.name} = <{field.described}>" for field in wanted.fields)
     return f"/answer {number} {fields}"
 
@@ -366,6 +368,11 @@ class ChatEffects(RunEffects):
         if run.status is RunStatus.WAITING:
             reply = self._question(run)
         else:  # the reply contains its destination, so that delivery need not look it up
+            reason = run.termination
+            if run.final_output and reason is not None and reason.type is TerminationKind.CANCELLED:
+                stored = tx.runs.threads.load_run(run.run_id)
+                if stored is not None and stored.waiting is not None:  # it said this before its question
+                    run = replace(run, final_output=None)
             reply = answer_of(run)
             read, files = tx.chats.answered(reply.inbound_ids[:MAX_INBOUND], run.thread_id, run.run_id)
             reply = replace(

@@ -9,7 +9,7 @@ This module makes no decisions about mail. `EventRecorder` writes the changes in
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from itertools import islice, starmap
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
@@ -23,6 +23,7 @@ from postroom.contracts.dispatch import Claim
 from postroom.contracts.errors import (
     InputError,
     StateError,
+    StoreCorrupt,
     StoreError,
     UnknownAgent,
     UnknownMessage,
@@ -30,7 +31,7 @@ from postroom.contracts.errors import (
     UnknownReservation,
     UnknownTask,
 )
-from postroom.contracts.events import CanonicalEvent, EventScope
+from postroom.contracts.events import EventScope
 from postroom.contracts.files import BYTES_LOCK
 from postroom.contracts.mail import (
     HIDDEN,
@@ -74,6 +75,7 @@ from postroom.contracts.mail import (
 from postroom.contracts.notes import MAX_ACTIVE, Note
 from postroom.contracts.people import ChatAddress
 from postroom.contracts.questions import Asked
+from postroom.contracts.records import replace
 from postroom.contracts.runs import OnTimeout, RunRecord, Usage
 from postroom.contracts.subscriptions import Subscription, Watched
 from postroom.contracts.tasks import PRIORITIES, Task, TaskState
@@ -89,7 +91,7 @@ from postroom.contracts.waking import (
     RunnerSource,
 )
 from postroom.stores.changes import MAIL, TASKS, WAKES
-from postroom.stores.codec import record
+from postroom.stores.codec import decode_json, record, unreadable
 from postroom.stores.events import EventTables
 from postroom.stores.mail import check_values, search_index
 from postroom.stores.mail.check_values import message_of
@@ -144,10 +146,6 @@ class EventRecorder:
         if missing := set(project_ids) - self._locked:
             self._locked |= missing
             self._lock(*map("project:{}".format, sorted(missing)))
-
-    def lock_concerned(self, message_id: int, agent_id: int) -> None:
-        """Lock the projects whose logs will record a delivery, before the row of the delivery is written."""
-        self.lock(self._find_projects(message_id, agent_id, None))
 
     def project_made(self, project_id: int, now: int) -> None:
         """Record the creation of a project."""
@@ -323,9 +321,12 @@ class EventRecorder:
 
     def _record_in_projects(self, happening: Happening, *, other_id: int | None = None) -> None:
         """Write an entry once to each log of the projects of the message, the agent and the other agent."""
-        self._record(self._find_projects(happening.message_id, happening.agent_id, other_id), happening)
+        self._record(self.find_projects(happening.message_id, happening.agent_id, other_id), happening)
 
-    def _find_projects(self, message_id: int | None, agent_id: int | None, other_id: int | None) -> list[int]:
+    def find_projects(
+        self, message_id: int | None, agent_id: int | None, other_id: int | None = None
+    ) -> list[int]:
+        """Return the projects of a message and of agents, whose logs record what concerns them."""
         key = message_id, agent_id, other_id
         if key not in self._concerned:
             named = ("message", message_id), ("agent", agent_id), ("agent", other_id)
@@ -477,6 +478,13 @@ class WakingReads:
         """Return the times until which questions of these runs are put off, keyed by run id and call id."""
         rows_found = self._tx.all("mail.snoozed", {"run_ids": run_ids, "now": now})
         return {(run_id, question_id): until for run_id, question_id, until in rows_found}
+
+    def all_snoozed(self, now: int, limit: int) -> list[tuple[str, str, int]]:
+        """Return the questions that are put off, as run id, call id and time, those that return first first.
+
+        Their runs may have ended.
+        """
+        return [tuple(row) for row in self._tx.all("mail.snoozed_until", {"now": now, "limit": limit})]
 
     def answering_run(self, message_id: int) -> str | None:
         """Return the run whose result a message reports; None if the message does not report a run."""
@@ -1892,8 +1900,8 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
     ) -> list[ProjectEvent]:
         """Return log entries after a sequence number, oldest first; `kinds` restricts the result."""
         scope = EventScope.project(project_id).key
-        events = self._log.of_scope(scope, after=after, limit=limit, kinds=kinds)
-        return [_entry(project_id, seq, event) for seq, event in events]
+        values = {"scope": scope, "after": after, "limit": limit, "kinds": kinds, "any_kind": not kinds}
+        return [_entry(project_id, *row) for row in self._tx.all("project_log.entries", values)]
 
     def log_bounds(self, project_id: int) -> LogBounds:
         """Return the range of a project's log."""
@@ -2189,7 +2197,8 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
         # The messages are marked one by one, because with a list of ids SQLite would scan the whole inbox.
         new = 0
         for message_id in message_ids:
-            self._events.lock_concerned(message_id, agent_id)
+            # locked before the row of the delivery is written
+            self._events.lock(self._events.find_projects(message_id, agent_id))
             values = {"message_id": message_id, "agent_id": agent_id, "now": now, "by": by}
             if row := self._tx.one("mail.mark_announced", values):
                 self._events.delivery("delivery.announced", message_id, agent_id, row[0], now, by=by)
@@ -2460,15 +2469,23 @@ def _token(row: Row) -> KeptToken:
     return KeptToken(**{**values, "scopes": frozenset(values["scopes"].split(" "))})
 
 
-def _entry(project_id: int, seq: int, event: CanonicalEvent) -> ProjectEvent:
-    payload = event.payload
+def _entry(project_id: int, seq: int, kind: str, at: int, payload: str, event_id: str) -> ProjectEvent:
+    """Map a row of `project_log.entries`.
+
+    Raises:
+        StoreCorrupt: The row cannot be read.
+    """
+    try:
+        fields = decode_json(payload, where="payload")
+    except StoreCorrupt as error:
+        raise unreadable("event", event_id, error) from error
     happening = Happening(
-        kind=cast("EventKind", event.event_kind),
-        at=event.created_at,
-        agent_id=payload["agent_id"],
-        message_id=payload["message_id"],
-        reservation_id=payload["reservation_id"],
-        run_id=payload["run_id"],
-        detail=payload["detail"],
+        kind=cast("EventKind", kind),
+        at=at,
+        agent_id=fields["agent_id"],
+        message_id=fields["message_id"],
+        reservation_id=fields["reservation_id"],
+        run_id=fields["run_id"],
+        detail=fields["detail"],
     )
     return ProjectEvent(project_id=project_id, seq=seq, happening=happening)
