@@ -312,7 +312,9 @@ async def test_a_file_is_the_answer_if_it_is_attached_to_a_reply_and_no_other_su
     [asks] = [one for one in await room.messages() if question.text in one.body_md]
     for surface in (on_page, over_http, in_chat, by_mail):
         why = await surface(room, run, question, "report.txt", "ana")
-        assert "the answer has no file; it takes a file, attached to a reply to the message that asks" in why
+        assert (
+            "the answer has no file; it accepts a file, attached to a reply to the message that asks" in why
+        )
         assert (await waiting(room))[1] == question
     forged = {"message": asks.id, "files": ["report.txt"]}
     operator = room.browser(logged_in=False, Authorization=f"Bearer {TOKEN}")

@@ -404,7 +404,8 @@ def asked_for(
         raise InvalidArgument(
             "a question with an action must be answered with yes or no, because a yes permits the action",
             value=action[:_MAX_SHOWN_LENGTH],
-            remedy="leave out choices, text, file and form; or leave out action, and describe it in the question",
+            remedy="leave out choices, text, file and form; or leave out action, and describe it in the "
+            "question",
         )
     if wants_file and default is not None:
         raise InvalidArgument(
