@@ -139,7 +139,7 @@ class Repeats(logging.Filter):
         return True
 
     def _make_room(self, now: float) -> None:
-        """Forget failures that are too old, or all failures if that is not enough."""
+        """Forget old failures, or all failures if that does not make enough room."""
         if len(self._told) < _MAX_REPEATS:
             return
         recent = {

@@ -71,7 +71,7 @@ def told_findings(findings: Iterable[CheckResult]) -> list[dict[str, object]]:
 
 
 def told_runners(kept: Sequence[str]) -> list[dict[str, object]]:
-    """Return the kinds of runners, without the names of agents and the text passed to programs."""
+    """Return the kinds of runners, without agent names and the text passed to programs."""
     return [_runner(value) for value in kept]
 
 
@@ -94,7 +94,7 @@ def _versions() -> dict[str, object]:
 
 
 def _settings(settings: Settings) -> list[dict[str, str]]:
-    """Return each setting with the kind of its origin, but without the path of a file."""
+    """Return each setting and the kind of source that it comes from, without file paths."""
     return [
         {
             "name": line.name,

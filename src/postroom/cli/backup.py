@@ -47,7 +47,7 @@ def create(
 ) -> None:
     """Write a verified backup of the database, with or without a running server.
 
-    Without TARGET the backup is written to the backups folder.
+    Without TARGET, the backup goes to the backups folder.
     """
     if target is not None and len(target.parts) == 1 and not target.suffix:  # most likely a misspelt command
         raise InvalidPath(

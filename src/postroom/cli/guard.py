@@ -50,7 +50,7 @@ def check(
         list[str] | None, typer.Argument(metavar="WORD", help="The arguments that Git passes.")
     ] = None,
 ) -> None:
-    """Run a hook's check. Exit code 1 if other agents hold a file; stderr says which."""
+    """Run a hook's check. Exit code 1 if other agents hold a file; standard error explains why."""
     raise typer.Exit(guard_check.run_check(hook, arguments or []))
 
 

@@ -177,7 +177,7 @@ def set_runner(  # noqa: PLR0913 - the options of the command
 
 
 def _woken(waking: object) -> str:
-    """Return a note about older messages that now start the runner; older servers do not report them."""
+    """Return a note about unread messages for which runs start now; older servers do not report them."""
     if not waking:
         return ""
     if waking == 1:

@@ -204,7 +204,7 @@ def _mark(reason: TerminationReason | None) -> str:
 
 
 def _failure_sentence(reason: TerminationReason) -> str:
-    """Return a sentence that gives the reason for a missing answer, and the remedy."""
+    """Return a sentence that explains why there is no answer, and the remedy."""
     why = _plain(reason.value)
     match reason.detail:
         case ContextOverflow.code:

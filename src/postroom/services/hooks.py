@@ -323,7 +323,7 @@ def _find_named_agent(context: ReadContext, event: _Event) -> _Actor | None:
 
 
 def _acted_as(context: ReadContext, event: _Event) -> _Actor | None:
-    """Return the agent as which the client has just called a postroom tool."""
+    """Return the agent on whose behalf the client has just called a postroom tool."""
     return _agent_in(context, event, event.call.acts_as, event.call.acts_in)
 
 
@@ -420,7 +420,7 @@ def _tool(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decisio
 
 
 def _with_notes(decide: _Decide, context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision:
-    """Add the notes for the agent's files and tasks that this session or run was not given yet.
+    """Add the notes for the agent's files and tasks that this session or run has not received yet.
 
     Only postroom's own tools change the agent's files and tasks, so nothing is read after other tools. In the
     middle of a session, the agent's own notes are left out, because it has just written them.
@@ -481,7 +481,7 @@ def _in_session(event: _Event) -> str:
 
 
 def _wait(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision:
-    """Return whether there is mail for which to wake the session; a session without an agent has none."""
+    """Return whether the session must be woken for mail; a session without an agent has no mail."""
     if actor is None or _in_run(context):
         return _Decision(answer=_answer("unknown"))
     return _Decision(answer=_prompt(context, event, actor).answer)
@@ -534,7 +534,7 @@ def _stop(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decisio
 
 
 def _idle(context: ReadContext, agent: Agent) -> _Decision:
-    """Let a turn end, and record it if another agent has subscribed to that; runs log their ends."""
+    """Let a turn end, and record this if another agent has subscribed to it; runs log their own ends."""
     if _in_run(context) or not is_watched(context, agent):
         return _SILENT
     return replace(_SILENT, notes=(lambda writing: writing.tx.note_idle(agent.id, writing.now),))
@@ -605,7 +605,7 @@ def _checked_files(context: ReadContext, event: _Event, actor: _Actor | None) ->
 
 
 def _noted_files(context: ReadContext, event: _Event, actor: _Actor | None) -> Findings:
-    """Store which files the tool has used, and return the changes that the agent must be told of."""
+    """Store which files the tool has used, and return the changes to report to the agent."""
     reports, agent = _reports(context, event, actor)
     if agent is None:
         return Findings()
@@ -656,7 +656,7 @@ def _decision(outcome: Outcome, text: str, found: Findings) -> HookAnswer:
 
 
 def _with_files(decide: _Decide, context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision:
-    """Store which files the tool has used, and add the changes that the agent must be told of."""
+    """Store which files the tool has used, and add the changes to report to the agent."""
     decided, findings = decide(context, event, actor), _noted_files(context, event, actor)
     if not findings.notes and not findings.text:
         return decided
