@@ -266,6 +266,7 @@ class InvalidRecord(InputError):
     """A record violates a rule for its fields and was not stored."""
 
     code = "invalid_record"
+    default_remedy = "correct the record, and call again; nothing was stored"
 
 
 class ForeignThread(InputError):
