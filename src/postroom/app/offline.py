@@ -101,7 +101,7 @@ def _tidy(folder: Path) -> None:
 
 
 def examine_offline(absent: PostroomError, *, data_dir: Path | None, now: int) -> ChecksView:
-    """Check the parts that need no server; `absent` says why no server was asked."""
+    """Check the parts that need no server; `absent` states why no server was asked."""
     settings: Settings | None = None
     checks = [_finding("server", absent)]
     try:

@@ -572,7 +572,7 @@ class Delivery:
     async def _handle_failure(
         self, row: OutboxMessage, reply: Reply, closes: _Closes, result: SendResult
     ) -> NotPerformed:
-        """Decide whether a failed row is retried or given up.
+        """Decide whether a failed row is retried or abandoned.
 
         While the row is retried, later rows of the same thread wait.
         """

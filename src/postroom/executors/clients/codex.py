@@ -65,7 +65,7 @@ def _read(said: Said, line: Mapping[str, Any]) -> str:
 def _read_server(said: Said, line: Mapping[str, Any]) -> str:
     """Read `codex app-server`: the same events as from `codex exec`, but as notifications.
 
-    A user message that directly follows an agent's message gets an answer of its own, so both answers are
+    A user message that directly follows an agent's message gets a separate answer, so both answers are
     kept.
     """
     params = table_in(line, "params")

@@ -347,7 +347,7 @@ async def no_server(activation: RunActivation) -> AsyncIterator[RunAccess | None
 async def _add_received_messages(activation: RunActivation, control: RunControl) -> RunActivation:
     """Return the request with the messages added that the run has received in earlier executions.
 
-    A program that is started anew does not know these messages. These messages follow the request on the
+    A program that is restarted does not know these messages. These messages follow the request on the
     thread, whether the request contained messages or an answer.
     """
     if control.beginning is not None:
@@ -438,7 +438,7 @@ class ProgramExecutor(RunDispatchExecutor):
             RunnerNotFound: The agent has no runner.
             InvalidRunner: The runner is of another kind.
             InvalidActivation: The request has no prompt, or does not come from a mailbox.
-            CommandError: The program was not started, or failed; `retryable` says whether a retry may help.
+            CommandError: The program was not started, or failed; `retryable` states whether a retry may help.
             StaleClaim: The worker no longer owns the run.
         """
         control = activation.control
