@@ -77,7 +77,7 @@ class ChatAgents(SeveralExecutors):
                 self._clients.append(make_model(agent, clock=clock))
                 models[agent.agent_id] = _resolve_agent(agent, self._clients[-1])
             elif agents is None:
-                raise ConfigError("this server executes no agents of the mail room", value=agent.agent_id)
+                raise ConfigError("this server does not run any mail room agents", value=agent.agent_id)
         self._models = AgentRuntime(MapResolver(models), clock=clock, timer=timer) if models else None
         self._agents = agents
 
@@ -488,5 +488,5 @@ def _private_folder(folder: Path) -> None:
         raise ConfigError(
             f"the folder {folder} cannot be created or made private: {error.strerror}",
             value=str(folder),
-            remedy="give the data folder to the server's user",
+            remedy="make the server's user the owner of the data folder",
         ) from error

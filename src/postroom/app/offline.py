@@ -64,7 +64,7 @@ def back_up_offline(target: Path | None, *, data_dir: Path | None, now: int) -> 
         raise no_backup()
     chosen = target or folder_of(settings) / f"postroom-{stamp(now)}{SUFFIX}"
     if _is_there(chosen):
-        raise InvalidPath(f"{chosen} exists already", value=str(chosen), remedy="use another file name")
+        raise InvalidPath(f"{chosen} exists already", value=str(chosen), remedy="choose another file name")
     _require(settings.database)
     refuse_no_folder(chosen.parent)
     try:

@@ -80,7 +80,7 @@ class UndeliveredService:
         if has_waiting_caller(target):
             raise InvalidArgument(
                 "the client, which uses the OpenAI protocol, has already received an error, so nobody "
-                "would read the answer",
+                "would read a new answer",
                 value=target,
                 remedy="read the answer with `postroom gateway dead --json`, then discard it",
             )
@@ -88,7 +88,7 @@ class UndeliveredService:
             raise InvalidArgument(
                 f"no channel of this server serves {target}, so the message would not be sent",
                 value=target,
-                remedy="add that bot to gateway.toml, start the server and retry, or discard the message",
+                remedy="add the bot to gateway.toml, restart the server and retry; or discard the message",
             )
 
 

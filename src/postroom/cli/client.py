@@ -63,7 +63,7 @@ def _kept_token(path: Path) -> str:
         raise ConfigError(
             f"the token file {path} cannot be read: {error.strerror}",
             value=str(path),
-            remedy="run this command as the server's user, or set POSTROOM_TOKEN",
+            remedy="run this command as the user that runs the server, or set POSTROOM_TOKEN",
         ) from error
 
 
@@ -320,7 +320,7 @@ def protocol_failure(error: Mapping[str, object]) -> errors.PostroomError:
     return errors.PostroomError(
         f"the server rejected the call: {error.get('message')}",
         value=error.get("code"),
-        remedy="compare the versions of the server and of this command: `postroom version`",
+        remedy="check that the server and this command have the same version: `postroom version`",
     )
 
 

@@ -43,7 +43,7 @@ def init(
         bool | None,
         typer.Option(
             "--rules/--no-rules",
-            help="Write rules about mail and reservations to this folder's AGENTS.md.",
+            help="Add rules about mail and reservations to this folder's AGENTS.md.",
             show_default="ask",
         ),
     ] = None,
@@ -53,7 +53,7 @@ def init(
 ) -> None:
     """Start the server, connect clients, prepare this folder.
 
-    This creates the project of the folder and, after a yes, writes rules for agents to its AGENTS.md.
+    This creates the folder's project and, if you agree, adds rules for agents to AGENTS.md.
     Completed steps are not repeated, so you can run the command again. Exit code 78 if a client's file is
     refused, 1 if a test call fails.
     """
@@ -99,7 +99,7 @@ def _server(*, dry_run: bool) -> dict[str, Any]:
     if failure := ensure_server(environment, lambda text: print(text, file=sys.stderr)):
         raise ServerUnavailable(
             f"the server did not start: {failure}",
-            remedy="start it with `postroom up` and read what it prints",
+            remedy="start it with `postroom up` and read its output",
         )
     return {"address": setup.served(environment).address, "started": True, "runs": True}
 

@@ -27,7 +27,8 @@ _Key = Annotated[
     str,
     typer.Argument(
         metavar="PATH|SLUG",
-        help="A folder or a slug. A folder of this name in the current folder takes precedence.",
+        help="A folder or a slug. If the current folder contains a folder with this name, that folder is "
+        "used.",
         autocompletion=completed("projects"),
     ),
 ]
@@ -57,7 +58,7 @@ def _renames(given: Sequence[str]) -> dict[str, str]:
             raise InvalidArgument(
                 f"--rename {value!r} " + ("names an agent twice" if old in result else "is not OLD=NEW"),
                 value=value,
-                remedy="give for example --rename Ada=Ada-2, once for each agent",
+                remedy="write, for example, --rename Ada=Ada-2, once for each agent",
             )
         result[old] = new
     return result
@@ -69,13 +70,13 @@ def merge(  # noqa: PLR0913 - options of one command
     into: _Key,
     rename: Annotated[
         list[str] | None,
-        typer.Option("--rename", metavar="OLD=NEW", help="Rename an agent of the first project. Repeatable."),
+        typer.Option("--rename", metavar="OLD=NEW", help="Rename an agent in the first project. Repeatable."),
     ] = None,
     rename_equal: Annotated[
         bool,
         typer.Option(
             "--rename-equal",
-            help="Rename each agent whose name both projects have: Ada becomes Ada-2.",
+            help="Rename agents whose names exist in both projects: Ada becomes Ada-2.",
         ),
     ] = False,
     dry_run: Annotated[
@@ -86,8 +87,8 @@ def merge(  # noqa: PLR0913 - options of one command
 ) -> None:
     """Merge the first project into the second, then delete the first. Ids, threads and names stay.
 
-    The path and slug of the first then name the second, so agents need not register again. The merge is one
-    transaction. Only a backup can undo it.
+    The first project's path and slug then refer to the second project, so agents need not register again.
+    The merge is one transaction. Only a backup can undo it.
     """
     with show.progress(as_json=as_json):
         answer = call(

@@ -44,7 +44,7 @@ def create(  # noqa: PLR0913 - the options of the command
             "--project",
             "-p",
             metavar="PATH|SLUG",
-            help="The only project that the token gives access to.",
+            help="The only project that the token can access.",
             show_default="all",
         ),
     ] = None,
@@ -80,7 +80,7 @@ def rotate(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Replace a token by a new token with the same rights. The old token expires after the overlap."""
+    """Replace a token with a new token that has the same rights. The old token expires after the overlap."""
     arguments = {"name": name, "overlap_seconds": seconds(overlap)}
     _make("rotate_token", arguments, out, data_dir, as_json=as_json)
 
@@ -154,7 +154,7 @@ def _write_new(target: Path, text: str) -> None:
         raise InvalidPath(
             f"cannot create {target}: {error.strerror}",
             value=str(target),
-            remedy="use a new file name in a folder that you can write to",
+            remedy="choose a new file name in a folder that you can write to",
         ) from error
     with open(descriptor, "w", encoding="ascii") as file:  # noqa: PTH123 - a Path cannot open a descriptor
         file.write(f"{text}\n")

@@ -101,9 +101,9 @@ async def decide(site: WorkingSite, request: Request) -> Response:
     form = await read_form(request, services.visitors, RunForm)
     if form.do not in _ACTS or not 0 < len(form.run) <= MAX_AT_ONCE:
         raise InvalidArgument(
-            "a run can be cancelled, replayed, retried now or discarded",
+            "this action does not exist: a run can only be cancelled, replayed, retried now or discarded",
             value=form.do[:40],
-            remedy="press a button",
+            remedy="use a button on the page",
         )
     run_ids = await site.store.read(
         lambda tx: [known_run(services, tx, project, named).run_id for named in form.run]
@@ -154,7 +154,7 @@ def _state(request: Request) -> RunFilter:
     raise InvalidArgument(
         f"state must be one of {', '.join(filter(None, _BY_WORD))}, not {state[:40]!r}",
         value=state[:40],
-        remedy="choose a state in the list",
+        remedy="choose a state from the list",
     )
 
 
@@ -168,7 +168,7 @@ def _read_search(request: Request, span: str, now: int) -> RunSearch:
     before = _PLACE.fullmatch(query.get("before", ""))
     if before is None and query.get("before"):
         raise InvalidArgument(
-            f"no page of runs begins before {query['before'][:40]!r}",
+            f"there is no page of runs before {query['before'][:40]!r}",
             value=query["before"][:40],
             remedy="return to the newest runs",
         )

@@ -51,9 +51,9 @@ _PERCENT = 3
 _REMEDIES: Final = {
     AgentRetired.code: "choose another agent",
     InvalidRecipients.code: "choose at least one agent",
-    UnknownAgent.code: "choose an agent in the list, or correct the name under Others",
+    UnknownAgent.code: "choose an agent from the list, or correct the name under Others",
     UnknownMessage.code: "open the message that you want to answer, and press Reply",
-    UnknownProject.code: "correct the name of the project after the @",
+    UnknownProject.code: "correct the project's name after the @",
 }
 _LABELS: Final = {"body_md": "the message", "subject": "the subject", "to": "the list of recipients"}
 """The label that the form has for each argument of the sending tool."""
@@ -136,7 +136,7 @@ async def _send(site: WorkingSite, request: Request) -> Response:
             raise TooLarge(
                 f"the files together exceed {limits.files_bytes} bytes",
                 value=limits.files_bytes,
-                remedy="send the files with several messages",
+                remedy="send the files in several messages",
             )
         posted = await room.messages.send(project.slug, _draft(typed))
         if typed.again:
@@ -213,7 +213,7 @@ def _draft(typed: MessageForm) -> Draft:
         raise InvalidArgument(
             f"{typed.importance[:40]!r} is not an importance",
             value=typed.importance[:40],
-            remedy="choose one of the list",
+            remedy="choose one from the list",
         )
     return Draft(
         name=typed.name,
