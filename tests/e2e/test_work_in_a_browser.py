@@ -168,7 +168,7 @@ def test_what_comes_back_from_a_form_reads_well_too(
         typed = {"Content-Type": "application/json"}
         assert line.request("POST", "/admin/questions", body=told, headers=typed).status == 200
     press(browser, "button[value=yes]")
-    reads_well("This question has already been answered")
+    reads_well("This question was answered already")
     sees(browser, f"{server.url}/p/postroom-people/agents/Ana", "It is gone.")
     browser.open(str(browser.see("document.querySelector('.row h3 a').href")), width=390)
     reads_well("Mark as read")

@@ -441,7 +441,7 @@ async def test_a_run_that_sleeps_asks_nothing_and_can_be_cancelled(opening):
     async with opening(nap) as mailbox:
         handle = await asking(await mailbox.enqueue("t", "go"))
         assert (await handle.status()).question is None
-        with pytest.raises(StaleDecision, match="is not asking question"):
+        with pytest.raises(StaleDecision, match="does not ask"):
             await handle.answer("wake up", question_id=f"{handle.id}/sleep-1")
         assert await handle.cancel()
         assert (await handle.status()).state is State.CANCELLED
