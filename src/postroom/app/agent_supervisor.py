@@ -379,7 +379,27 @@ class AgentSupervisor:
         kept: set[tuple[str, str]] = set()
         for one in self._declared:
             try:
-                kept.add((await self._declare_one(one), one.name.casefold()))
+                # Register an agent in the configuration file with its runner, and return the slug of its
+                # project.
+                self._executors.check(one.runner)
+                made = await self._mail.call("ensure_project", {"human_key": one.project}, caller=_OPERATOR)
+                asked = {
+                    "project_key": one.project,
+                    "name": one.name,
+                    **_introduced(one.runner),
+                    "task_description": one.task,
+                }
+                await self._mail.call("register_agent", asked, caller=_OPERATOR)
+                await self._mail.set_runner(
+                    one.project,
+                    one.name,
+                    written_runner(one.runner),
+                    place=place_of(one.runner),
+                    runs_at_once=one.runner.runs_at_once,
+                    declared_by="file",
+                    claims_tasks=one.runner.claims_tasks,
+                )
+                kept.add((str(made["slug"]), one.name.casefold()))
             except (InputError, StateError, RunFailure) as error:
                 raise one.refused(error) from error
         for before in await self._mail.store.read(declared_runners):
@@ -393,28 +413,6 @@ class AgentSupervisor:
         self._tasks.start(TaskRuns(self._mail, self._waker).serve(), name="tasks for agents")
         self._tasks.start(self._timeouts.serve(), name="question timeouts")
         self._tasks.start(self._schedules.kept.serve(), name="schedules")
-
-    async def _declare_one(self, one: DeclaredAgent) -> str:
-        """Register an agent in the configuration file with its runner, and return the slug of its project."""
-        self._executors.check(one.runner)
-        made = await self._mail.call("ensure_project", {"human_key": one.project}, caller=_OPERATOR)
-        asked = {
-            "project_key": one.project,
-            "name": one.name,
-            **_introduced(one.runner),
-            "task_description": one.task,
-        }
-        await self._mail.call("register_agent", asked, caller=_OPERATOR)
-        await self._mail.set_runner(
-            one.project,
-            one.name,
-            written_runner(one.runner),
-            place=place_of(one.runner),
-            runs_at_once=one.runner.runs_at_once,
-            declared_by="file",
-            claims_tasks=one.runner.claims_tasks,
-        )
-        return str(made["slug"])
 
     async def stop(self) -> None:
         """Stop all parts; no effect if they were never started."""

@@ -89,7 +89,14 @@ class ArchiveCheck:
                 "compare them with `git show main:<file>`; if the archive is right, run `postroom "
                 f"restore`; if the database is right, `postroom rebuild archive {project.slug}`",
             )
-        return value("ok", _told(known, written))
+        # How many messages an archive has, and how many wait to be written or deleted.
+        leaving = len(known.going & written)
+        text = (
+            f"{len(written) - leaving} messages, {len(known.stored & known.coming - written)} waiting to be "
+            "written"
+        )
+        told = f"{text}, {leaving} waiting to be deleted" if leaving else text
+        return value("ok", told)
 
     def _failure(self, project: Project, differs: _Difference) -> CheckResult | None:
         if differs.unknown:
@@ -150,16 +157,6 @@ def _known(tx: MailReads, *, project: Project) -> _Known:
         known.coming.update(int(number) for kind, _, number in coming if kind == "message")
         known.going.update(deleted_of(row.payload))
     return known
-
-
-def _told(known: _Known, written: set[int]) -> str:
-    """Return how many messages an archive has, and how many wait to be written or deleted."""
-    leaving = len(known.going & written)
-    text = (
-        f"{len(written) - leaving} messages, {len(known.stored & known.coming - written)} waiting to be "
-        "written"
-    )
-    return f"{text}, {leaving} waiting to be deleted" if leaving else text
 
 
 def _found(slug: str, state: str, detail: str, remedy: str = "") -> CheckResult:

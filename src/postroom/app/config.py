@@ -447,7 +447,28 @@ def load_settings(
     """
     given = places.environment() if environment is None else environment
     found = {**_from_file(given), **_from_environment(given), **_from_flags(overrides or {})}
-    _choose_database(found)
+    # Choose between a database file and a database URL; the source with the higher precedence wins.
+    file, url = found.get("database"), found.get("database_url")
+    if url is not None:
+        places_of = [
+            -1 if one is None else _SOURCES.index(one.origin.partition(" ")[0]) for one in (file, url)
+        ]
+        if url.value == "":
+            if places_of[0] < places_of[1]:
+                raise ConfigError(
+                    f"database_url is empty (from {url.origin})",
+                    remedy="leave it out for SQLite, or give it the address of a PostgreSQL database",
+                )
+            del found["database_url"]
+            pass
+        else:
+            if file is not None:
+                if places_of[0] == places_of[1]:
+                    raise ConfigError(
+                        f"database and database_url are both set (from {file.origin} and {url.origin})",
+                        remedy="set database for SQLite, or database_url for PostgreSQL",
+                    )
+                found.pop("database_url" if places_of[0] > places_of[1] else "database")
     for name in _PATHS & found.keys():
         found[name] = _absolute(name, found[name], given)
     values: dict[str, Any] = {name: _read(name, one) for name, one in found.items()}
@@ -573,35 +594,6 @@ def _from_flags(overrides: Mapping[str, object]) -> dict[str, _Found]:
     for name in given:
         _check_known(name, list(SETTINGS), "among the flags")
     return {name: _Found(value, "flag", Path.cwd()) for name, value in given.items()}
-
-
-def _choose_database(found: dict[str, _Found]) -> None:
-    """Choose between a database file and a database URL; the source with the higher precedence wins.
-
-    Raises:
-        ConfigError: Both come from the same source. Or the URL is empty, as from an empty variable, and no
-            file comes from the same or a later source.
-    """
-    file, url = found.get("database"), found.get("database_url")
-    if url is None:
-        return
-    places_of = [-1 if one is None else _SOURCES.index(one.origin.partition(" ")[0]) for one in (file, url)]
-    if url.value == "":
-        if places_of[0] < places_of[1]:
-            raise ConfigError(
-                f"database_url is empty (from {url.origin})",
-                remedy="leave it out for SQLite, or give it the address of a PostgreSQL database",
-            )
-        del found["database_url"]
-        return
-    if file is None:
-        return
-    if places_of[0] == places_of[1]:
-        raise ConfigError(
-            f"database and database_url are both set (from {file.origin} and {url.origin})",
-            remedy="set database for SQLite, or database_url for PostgreSQL",
-        )
-    found.pop("database_url" if places_of[0] > places_of[1] else "database")
 
 
 def _check_known(name: str, known: list[str], where: str) -> None:

@@ -207,7 +207,11 @@ class Doctor:
         waits, remedy = await self._longest_waiting()
         if remedy:
             state = "failed"
-        if left := await self._unexecuted():
+        # The runs that this server claimed more than 10 s ago and does not execute.
+        before = self._application.clock.now() - milliseconds(_MAX_UNEXECUTED)
+        rows = await self._application.runs.mailbox.unexecuted_claims()
+        unexecuted = [row.run_id for row in rows if row.claimed_at is not None and row.claimed_at < before]
+        if left := unexecuted:
             told += f"; claimed by this server but not executed: {', '.join(left[:20])}"
             state, remedy = "failed", "search the log for `claims.not_looked_at`, and start the server again"
         dead = counts.get(RunDispatchStatus.DEAD_LETTER, 0)
@@ -218,12 +222,6 @@ class Doctor:
             state, remedy = "failed", f"list the {dead} dead letters and their reasons: `postroom runs dead`"
         facts = {one.label: counts.get(one, 0) for one in RunDispatchStatus}
         return [CheckResult(part="runs", state=state, detail=told + waits, remedy=remedy, facts=facts)]
-
-    async def _unexecuted(self) -> list[str]:
-        """Return the runs that this server claimed more than 10 s ago and does not execute."""
-        before = self._application.clock.now() - milliseconds(_MAX_UNEXECUTED)
-        rows = await self._application.runs.mailbox.unexecuted_claims()
-        return [row.run_id for row in rows if row.claimed_at is not None and row.claimed_at < before]
 
     async def _outbox(self) -> list[CheckResult]:
         """Check the effects outside the database: a dead letter needs a person."""

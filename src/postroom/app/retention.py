@@ -200,7 +200,12 @@ class Retention:
             StoreError: The store failed; completed deletions stay.
         """
         kept = self._answers_kept
-        return await self._until_done(lambda tx: tx.purge_answers(tx.now() - kept, limit=STEP), STEP)
+        gone = 0
+        while True:
+            went = await self._step(lambda tx: tx.purge_answers(tx.now() - kept, limit=STEP))
+            gone += went
+            if went < STEP:
+                return gone
 
     async def messages(self) -> int:
         """Delete messages that no rule keeps any longer; return how many were deleted.
@@ -306,14 +311,6 @@ class Retention:
         bounds = [(one.id, tx.log_bounds(one.id)) for one in tx.projects(limit=_PAGE, after=after)]
         return [(number, one.newest - one.oldest - self._event_keep) for number, one in bounds]
 
-    async def _until_done(self, change: Callable[[MailWrites], int], step: int) -> int:
-        gone = 0
-        while True:
-            went = await self._step(change)
-            gone += went
-            if went < step:
-                return gone
-
     async def _step(self, change: Callable[[MailWrites], int]) -> int:
         if self._runs is None:
             return await self._rested(self._store.write(change))
@@ -340,16 +337,12 @@ class Retention:
                 jobs += [("messages", self.messages), ("threads of runs", self.runs), ("files", self.files)]
             for what, job in jobs:
                 if self._leases is None or self._leases.holds(RETENTION):
-                    await _logged(what, job)
+                    try:
+                        if gone := await job():
+                            _LOG.info("retention.deleted", what=what, count=gone)
+                    except PostroomError as error:
+                        _LOG.warning("retention.failed", what=what, code=error.code, reason=error.message)
             minutes += 1
-
-
-async def _logged(what: str, job: Callable[[], Awaitable[int]]) -> None:
-    try:
-        if gone := await job():
-            _LOG.info("retention.deleted", what=what, count=gone)
-    except PostroomError as error:
-        _LOG.warning("retention.failed", what=what, code=error.code, reason=error.message)
 
 
 def _trim(tx: MailWrites, *, project_id: int, keep: int) -> int:

@@ -263,16 +263,24 @@ class Look:
         If the server did not accept the reports, keep them for the session's next hook.
         """
         if not isinstance(answer, dict) or "outcome" not in answer:
-            self._defer()
+            # Keep the reports of a tool's use for the session's next hook, because the server did not
+            # answer.
+            rows = [f"{blob} {how} {path}\n" for path, blob, how in self.reports[-MAX_USED:] if how in _USED]
+            if self._list and self._is_used and rows:
+                self._put(f"{self._list}.late", "".join(rows).encode("utf-8", "surrogateescape"))
             return ""
         self.save()
-        return self._lines(answer.get("changed"))
-
-    def _defer(self) -> None:
-        """Keep the reports of a tool's use for the session's next hook, because the server did not answer."""
-        rows = [f"{blob} {how} {path}\n" for path, blob, how in self.reports[-MAX_USED:] if how in _USED]
-        if self._list and self._is_used and rows:
-            self._put(f"{self._list}.late", "".join(rows).encode("utf-8", "surrogateescape"))
+        # The changed lines of files that the server's answer lists: path, known and new version.
+        changed = answer.get("changed")
+        texts = []
+        for path, was, now in changed if isinstance(changed, list) else ():
+            one, two = self._kept(was), self._kept(now)
+            if one is not None and two is not None:
+                name = os.path.relpath(path, self._cwd) if path.startswith(self._cwd + os.sep) else path
+                texts.append(f"Changed lines of {_plain(name)} (data):\n{_difference(one, two)}")
+            elif len(was) == len(now) == 40:
+                texts.append("The changed lines are not shown: the file is binary, large or was not kept.")
+        return "".join(f"\n{text}" for text in dict.fromkeys(texts))
 
     def save(self) -> None:
         """Store the session's list, after the server has accepted the reports."""
@@ -285,18 +293,6 @@ class Look:
             self._put(self._list, _as_rows([*kept.items()][-MAX_LISTED:]))
         if self._seen and not self._known:
             _prune(self._path("sessions"), MAX_SESSIONS, MAX_COPIED)
-
-    def _lines(self, changed: object) -> str:
-        """Return the changed lines of files that the server's answer lists: path, known and new version."""
-        texts = []
-        for path, was, now in changed if isinstance(changed, list) else ():
-            one, two = self._kept(was), self._kept(now)
-            if one is not None and two is not None:
-                name = os.path.relpath(path, self._cwd) if path.startswith(self._cwd + os.sep) else path
-                texts.append(f"Changed lines of {_plain(name)} (data):\n{_difference(one, two)}")
-            elif len(was) == len(now) == 40:
-                texts.append("The changed lines are not shown: the file is binary, large or was not kept.")
-        return "".join(f"\n{text}" for text in dict.fromkeys(texts))
 
     def _kept(self, blob: str) -> bytes | None:
         """Return the copy of a version; None if there is no copy or it was damaged."""

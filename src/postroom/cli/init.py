@@ -59,7 +59,19 @@ def init(
     """
     target = SetupScope(environment=places.environment(), scope="user", is_dry_run=dry_run)
     taken = chosen(clients or [], target)
-    server = _server(dry_run=dry_run)
+    # Start the server if it does not run, and return its address.
+    server: dict[str, Any]
+    environment = places.environment()
+    served = setup.served(environment)
+    if dry_run or served.runs:
+        server = {"address": served.address, "started": False, "runs": served.runs}
+    else:
+        if failure := ensure_server(environment, lambda text: print(text, file=sys.stderr)):
+            raise ServerUnavailable(
+                f"the server did not start: {failure}",
+                remedy="start it with `postroom up` and read what it prints",
+            )
+        server = {"address": setup.served(environment).address, "started": True, "runs": True}
     results = setup.set_up(
         taken,
         target,
@@ -84,24 +96,6 @@ def init(
         document["notes"].append("no rules were written to AGENTS.md; add --rules to write them")
     show.answer(document, as_json=as_json, text=lambda: _init_text(document))
     setup.end(results)
-
-
-def _server(*, dry_run: bool) -> dict[str, Any]:
-    """Start the server if it does not run, and return its address.
-
-    Raises:
-        ServerUnavailable: The server did not start.
-    """
-    environment = places.environment()
-    served = setup.served(environment)
-    if dry_run or served.runs:
-        return {"address": served.address, "started": False, "runs": served.runs}
-    if failure := ensure_server(environment, lambda text: print(text, file=sys.stderr)):
-        raise ServerUnavailable(
-            f"the server did not start: {failure}",
-            remedy="start it with `postroom up` and read what it prints",
-        )
-    return {"address": setup.served(environment).address, "started": True, "runs": True}
 
 
 def _project(agent: str | None, *, dry_run: bool) -> dict[str, Any]:

@@ -325,9 +325,15 @@ def thread(
     people = ", ".join(
         f"{show.line(item['name'])} ({item['messages']})" for item in show.items(answer["participants"])
     )
+    # A text with the number of messages in a thread and the times of its first and last message.
+    first, last = show.moment(answer["first_ts"]), show.moment(answer["last_ts"])
+    if answer["messages"] == 1:
+        counted = f"1 message, sent at {first}"
+    else:
+        counted = f"{answer['messages']} messages from {first} to {last}"
     lines = [
         f"{show.line(answer['subject'])}",
-        f"{_counted(answer)}, by {people}",
+        f"{counted}, by {people}",
     ]
     lines += [
         f"open question from {show.line(item['asked_by'])} in message {item['message_id']}: "
@@ -443,11 +449,3 @@ def _message(message: Mapping[str, Any]) -> str:
     if left := message.get("characters_left"):
         text += f"\n... {left:,} more characters: postroom mail read {message.get('id')}"
     return text
-
-
-def _counted(thread: Mapping[str, Any]) -> str:
-    """Return a text with the number of messages in a thread and the times of its first and last message."""
-    first, last = show.moment(thread["first_ts"]), show.moment(thread["last_ts"])
-    if thread["messages"] == 1:
-        return f"1 message, sent at {first}"
-    return f"{thread['messages']} messages from {first} to {last}"

@@ -1,6 +1,6 @@
 """`postroom projects`: lists projects, moves their folders, and merges two of them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
 import typer
@@ -44,25 +44,6 @@ def _(found: dict[str, Any]) -> str:
     return f"Moved {show.line(found['slug'])} to {show.line(found['human_key'])}."
 
 
-def _renames(given: Sequence[str]) -> dict[str, str]:
-    """Return the new names, keyed by the old names.
-
-    Raises:
-        InvalidArgument: An option is not `OLD=NEW`, or names an agent twice.
-    """
-    result: dict[str, str] = {}
-    for value in given:
-        old, _, new = value.partition("=")
-        if not old or not new or old in result:
-            raise InvalidArgument(
-                f"--rename {value!r} " + ("names an agent twice" if old in result else "is not OLD=NEW"),
-                value=value,
-                remedy="give for example --rename Ada=Ada-2, once for each agent",
-            )
-        result[old] = new
-    return result
-
-
 @app.command()
 def merge(  # noqa: PLR0913 - options of one command
     source: _Key,
@@ -90,12 +71,24 @@ def merge(  # noqa: PLR0913 - options of one command
     transaction. Only a backup can undo it.
     """
     with show.progress(as_json=as_json):
+        # The new names, keyed by the old names.
+        given = rename or ()
+        result: dict[str, str] = {}
+        for value in given:
+            old, _, new = value.partition("=")
+            if not old or not new or old in result:
+                raise InvalidArgument(
+                    f"--rename {value!r} " + ("names an agent twice" if old in result else "is not OLD=NEW"),
+                    value=value,
+                    remedy="give for example --rename Ada=Ada-2, once for each agent",
+                )
+            result[old] = new
         answer = call(
             "merge_projects",
             data_dir=data_dir,
             source=named_project(source),
             target=named_project(into),
-            renames=_renames(rename or ()),
+            renames=result,
             rename_equal=rename_equal,
             dry_run=dry_run,
         )

@@ -122,7 +122,17 @@ def _make(
 ) -> None:
     made = new_named_token()
     if out is not None:
-        _write_new(out, made.token)
+        # Write a new file that only this user can read.
+        try:
+            descriptor = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        except OSError as error:
+            raise InvalidPath(
+                f"cannot create {out}: {error.strerror}",
+                value=str(out),
+                remedy="use a new file name in a folder that you can write to",
+            ) from error
+        with open(descriptor, "w", encoding="ascii") as file:  # noqa: PTH123 - a Path cannot open a descriptor
+            file.write(f"{made.token}\n")
     try:
         given_fields = {**asked, "id": made.id, "hash": made.hash}
         try:
@@ -140,21 +150,3 @@ def _make(
         as_json=as_json,
         text=lambda: made.token if out is None else f"Wrote the token to {show.line(out)}.",
     )
-
-
-def _write_new(target: Path, text: str) -> None:
-    """Write a new file that only this user can read.
-
-    Raises:
-        InvalidPath: The file exists, or it cannot be created.
-    """
-    try:
-        descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except OSError as error:
-        raise InvalidPath(
-            f"cannot create {target}: {error.strerror}",
-            value=str(target),
-            remedy="use a new file name in a folder that you can write to",
-        ) from error
-    with open(descriptor, "w", encoding="ascii") as file:  # noqa: PTH123 - a Path cannot open a descriptor
-        file.write(f"{text}\n")

@@ -110,7 +110,22 @@ class Peer:
             line = bytes(self._line).strip()
             self._line.clear()
             if line:
-                said = self._read_line(line)
+                said: Answer | Asked | Told | None
+                if not line.startswith(b"{"):
+                    self.noise.add(line + b"\n")
+                    self._noises += 1
+                    if self._noises > MAX_NOISE:
+                        raise ProtocolFault(f"wrote more than {MAX_NOISE} lines that are not JSON objects")
+                    said = None
+                else:
+                    try:
+                        message = json.loads(line)
+                    except (ValueError, RecursionError) as error:
+                        self.noise.add(line[-ERRORS_KEPT:] + b"\n")
+                        raise ProtocolFault(
+                            "wrote a line that begins like a JSON object and is invalid"
+                        ) from error
+                    said = self.read(message)
                 if said is not None:
                     yield said
         self._begin(rest)
@@ -119,20 +134,6 @@ class Peer:
         if len(self._line) + len(piece) > self._longest:
             raise ProtocolFault(f"wrote a line of more than {self._longest} bytes")
         self._line += piece
-
-    def _read_line(self, line: bytes) -> Answer | Asked | Told | None:
-        if not line.startswith(b"{"):
-            self.noise.add(line + b"\n")
-            self._noises += 1
-            if self._noises > MAX_NOISE:
-                raise ProtocolFault(f"wrote more than {MAX_NOISE} lines that are not JSON objects")
-            return None
-        try:
-            message = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            self.noise.add(line[-ERRORS_KEPT:] + b"\n")
-            raise ProtocolFault("wrote a line that begins like a JSON object and is invalid") from error
-        return self.read(message)
 
     def read(self, message: Mapping[str, Any]) -> Answer | Asked | Told:
         """Convert a JSON object to a message of the protocol.
@@ -154,27 +155,23 @@ class Peer:
                 raise ProtocolFault("sent a call whose id is neither a number nor text")
             return Asked(id=id, method=method, params=named)
         if "id" in message:
-            return self._answered(message)
+            id = message["id"]
+            method = None if isinstance(id, bool) or not isinstance(id, int) else self._asked.pop(id, None)
+            error = message.get("error")
+            if method is None:
+                raise ProtocolFault("answered a request that it never received")
+            if error is not None:
+                fields = error if isinstance(error, dict) else _FIELDS
+                code = fields.get("code")
+                text, data = str(fields.get("message") or "no reason was given"), fields.get("data")
+                more = "" if data is None else f" {json.dumps(data, ensure_ascii=False)}"
+                known_number = code if isinstance(code, int) and abs(code) < 1 << 31 else 0
+                return Answer(
+                    method=method,
+                    refusal=Refusal(code=known_number, text=storable(f"{text}{more}"[:ERRORS_KEPT])),
+                )
+            result = message.get("result")
+            if result is not None and not isinstance(result, dict):
+                raise ProtocolFault(f"answered {method!r} with a value that is not an object")
+            return Answer(method=method, result=result or _FIELDS)
         raise ProtocolFault("wrote a message that is neither a request, a notification nor an answer")
-
-    def _answered(self, message: Mapping[str, Any]) -> Answer:
-        id = message["id"]
-        method = None if isinstance(id, bool) or not isinstance(id, int) else self._asked.pop(id, None)
-        error = message.get("error")
-        if method is None:
-            raise ProtocolFault("answered a request that it never received")
-        if error is not None:
-            return Answer(method=method, refusal=_refusal(error))
-        result = message.get("result")
-        if result is not None and not isinstance(result, dict):
-            raise ProtocolFault(f"answered {method!r} with a value that is not an object")
-        return Answer(method=method, result=result or _FIELDS)
-
-
-def _refusal(error: object) -> Refusal:
-    fields = error if isinstance(error, dict) else _FIELDS
-    code = fields.get("code")
-    text, data = str(fields.get("message") or "no reason was given"), fields.get("data")
-    more = "" if data is None else f" {json.dumps(data, ensure_ascii=False)}"
-    known_number = code if isinstance(code, int) and abs(code) < 1 << 31 else 0
-    return Refusal(code=known_number, text=storable(f"{text}{more}"[:ERRORS_KEPT]))

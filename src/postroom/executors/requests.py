@@ -139,21 +139,20 @@ class _Copies:
             return message
         lines = ["Files that came with this message:"]
         for file in found:
-            lines.extend(await self._line(file))
+            if file.sha256 is None:
+                line = [f"- {file.described}: missing, {one_line(file.missing or '')}"]
+            else:
+                path = self.inbox / f"{len(self.received) + 1}-{file.name}"
+                with await asyncio.to_thread(path.open, "xb", 0) as copy:
+                    async for piece in self._files.content(file):
+                        await asyncio.to_thread(copy.write, piece)
+                self.received.append((file, path))
+                said = [] if file.transcript is None else [f"  Transcript: {_all_of(file.transcript)}"]
+                line = [f"- {one_line(str(path))} ({one_line(file.media_type)}, {file.size:,} bytes)", *said]
+            lines.extend(line)
         lines.append(f"Files that you write to {self.outbox} are sent with your answer.")
         told = self._told[message.id or ""] = _saying(message, lines)
         return told
-
-    async def _line(self, file: ChatFile) -> list[str]:
-        if file.sha256 is None:
-            return [f"- {file.described}: missing, {one_line(file.missing or '')}"]
-        path = self.inbox / f"{len(self.received) + 1}-{file.name}"
-        with await asyncio.to_thread(path.open, "xb", 0) as copy:
-            async for piece in self._files.content(file):
-                await asyncio.to_thread(copy.write, piece)
-        self.received.append((file, path))
-        said = [] if file.transcript is None else [f"  Transcript: {_all_of(file.transcript)}"]
-        return [f"- {one_line(str(path))} ({one_line(file.media_type)}, {file.size:,} bytes)", *said]
 
 
 class _PendingWithFiles:

@@ -239,7 +239,27 @@ class FilesOfRun(RunFiles):
             size=size or 0,
         )
         try:
-            return await self._fetched(file, block)
+            if file.position > MAX_FILES:
+                raise TooLarge(f"a message has more than {MAX_FILES} files", value=file.position)
+            adapter = self._files.adapter_of(self._thread_id)
+            if adapter is None:
+                raise ServerUnavailable(
+                    "its channel is not connected here", remedy="see `postroom gateway status`"
+                )
+            most = self._files.most()
+            if file.size > most:
+                raise too_large(file.size, most)
+            await _connected(adapter)
+            attachment = Attachment(
+                kind=MessageType.of_file(block.type),
+                ref=block.data["ref"],
+                mime=block.data.get("mime"),
+                name=block.data.get("name"),
+                size=block.data.get("size"),
+            )
+            pieces = adapter.fetch_media(attachment, max_bytes=most)
+            async with spooled(pieces, most=most) as found:
+                return await self._checked(file, block, found)
         except StoreError:
             raise
         except InputError as error:
@@ -261,29 +281,6 @@ class FilesOfRun(RunFiles):
         adapter = self._files.adapter_of(self._thread_id)
         is_away = adapter is not None and adapter.liveness.may_come_back
         return _TRIES_UNCONNECTED if is_away else _TRIES
-
-    async def _fetched(self, file: ChatFile, block: ContentBlock) -> ChatFile:
-        if file.position > MAX_FILES:
-            raise TooLarge(f"a message has more than {MAX_FILES} files", value=file.position)
-        adapter = self._files.adapter_of(self._thread_id)
-        if adapter is None:
-            raise ServerUnavailable(
-                "its channel is not connected here", remedy="see `postroom gateway status`"
-            )
-        most = self._files.most()
-        if file.size > most:
-            raise too_large(file.size, most)
-        await _connected(adapter)
-        attachment = Attachment(
-            kind=MessageType.of_file(block.type),
-            ref=block.data["ref"],
-            mime=block.data.get("mime"),
-            name=block.data.get("name"),
-            size=block.data.get("size"),
-        )
-        pieces = adapter.fetch_media(attachment, max_bytes=most)
-        async with spooled(pieces, most=most) as found:
-            return await self._checked(file, block, found)
 
     async def _checked(self, file: ChatFile, block: ContentBlock, found: SpooledFile) -> ChatFile:
         """Determine the type of a file from its bytes, and store the file."""

@@ -203,7 +203,25 @@ class Hooks:
             return _answer("allow")
         event = await asyncio.to_thread(_prepared, kind, client, call)
         if kind == WAIT:
-            return await self._awaited(event, caller)
+            # Return `tell` for mail in an idle session, `unknown` to end the wait, or `silent` after a
+            # while.
+            # This hook records nothing. Only when the waiting process asks for the line, it is certain that
+            # the process is alive.
+            session, since = f"{event.client}/{event.call.session_id}", event.call.waiting_since
+            if self._idling.take_over(session, since):
+                self._mail.changes.ring()  # the process that waited before now stops
+
+            async def look() -> HookAnswer:
+                if not event.call.session_id or not self._idling.waits(session, since):
+                    return _answer("unknown")
+                found = await self._mail.store.read(lambda tx: self._decide(tx, event, caller).answer)
+                at_work = found["outcome"] == "tell" and self._idling.is_at_work(session)
+                return _answer("silent") if at_work else found
+
+            until = asyncio.get_running_loop().time() + WAIT_SECONDS
+            return await self._mail.changes.awaited(
+                look, lambda found: found["outcome"] != "silent", until=until
+            )
         found = await self._mail.store.read(lambda tx: self._decide(tx, event, caller))
         if not found.notes:
             return found.answer
@@ -217,29 +235,39 @@ class Hooks:
 
         return await self._mail.store.write(change)
 
-    async def _awaited(self, event: _Event, caller: Caller) -> HookAnswer:
-        """Return `tell` for mail in an idle session, `unknown` to end the wait, or `silent` after a while.
-
-        This hook records nothing. Only when the waiting process asks for the line, it is certain that the
-        process is alive.
-        """
-        session, since = f"{event.client}/{event.call.session_id}", event.call.waiting_since
-        if self._idling.take_over(session, since):
-            self._mail.changes.ring()  # the process that waited before now stops
-
-        async def look() -> HookAnswer:
-            if not event.call.session_id or not self._idling.waits(session, since):
-                return _answer("unknown")
-            found = await self._mail.store.read(lambda tx: self._decide(tx, event, caller).answer)
-            at_work = found["outcome"] == "tell" and self._idling.is_at_work(session)
-            return _answer("silent") if at_work else found
-
-        until = asyncio.get_running_loop().time() + WAIT_SECONDS
-        return await self._mail.changes.awaited(look, lambda found: found["outcome"] != "silent", until=until)
-
     def _decide(self, tx: MailReads, event: _Event, caller: Caller) -> _Decision:
         context: ReadContext = self._mail.context(tx, caller)
-        actor, binding = _who(context, event)
+        # The agent that the call or the session names, and the changes that store a new one.
+        who: tuple[_Actor | None, Sequence[Callable[[WriteContext], object]]]
+        call = event.call
+        bound = context.tx.client_session(event.client, call.session_id) if call.session_id else None
+        if call.agent:
+            # The agent that the call names as `name` (in the project around its folder) or `name@project`.
+            name, _, key = event.call.agent.partition("@")
+            found = _proved(context, _agent_in(context, event, name, key))
+            is_shown = event.kind in ("start", "prompt", "tool") and not _in_run(context)
+        else:
+            # The agent as which the client has just called a postroom tool.
+            found = (
+                _proved(context, _agent_in(context, event, event.call.acts_as, event.call.acts_in))
+                if event.kind == "tool" and call.acts_as
+                else None
+            )
+            is_shown = found is not None
+            found = found or _proved(context, _actor(context, bound.agent_id) if bound else None)
+            if found is None and event.kind in ("start", "prompt") and not _in_run(context):
+                found = _proved(context, _agent_in(context, event, _name_from_folder(event), ""))
+                is_shown = found is not None
+        if (
+            found is None
+            or not (is_shown and call.session_id)
+            or (bound and bound.agent_id == found.agent.id)
+        ):
+            who = found, ()
+        else:
+            new = found.agent.id
+            who = found, (lambda writing: _bind(writing, event, new),)
+        actor, binding = who
         decided = _DECIDE[event.kind](context, event, actor)
         answer: HookAnswer = {**decided.answer, "mode": self._mode(event.call)}
         return _Decision(answer=answer, notes=(*binding, *decided.notes))
@@ -269,28 +297,6 @@ def _prepared(kind: str, client: str, call: HookCall) -> _Event:
     return _Event(kind=kind, client=client, call=call, here=here, files=files, folders=around)
 
 
-def _who(
-    context: ReadContext, event: _Event
-) -> tuple[_Actor | None, Sequence[Callable[[WriteContext], object]]]:
-    """Return the agent that the call or the session names, and the changes that store a new one."""
-    call = event.call
-    bound = context.tx.client_session(event.client, call.session_id) if call.session_id else None
-    if call.agent:
-        found = _proved(context, _named(context, event))
-        is_shown = event.kind in ("start", "prompt", "tool") and not _in_run(context)
-    else:
-        found = _proved(context, _acted_as(context, event)) if event.kind == "tool" and call.acts_as else None
-        is_shown = found is not None
-        found = found or _proved(context, _actor(context, bound.agent_id) if bound else None)
-        if found is None and event.kind in ("start", "prompt") and not _in_run(context):
-            found = _proved(context, _agent_in(context, event, _name_from_folder(event), ""))
-            is_shown = found is not None
-    if found is None or not (is_shown and call.session_id) or (bound and bound.agent_id == found.agent.id):
-        return found, ()
-    new = found.agent.id
-    return found, (lambda writing: _bind(writing, event, new),)
-
-
 def _proved(context: ReadContext, actor: _Actor | None) -> _Actor | None:
     """Return the actor, or None if the caller does not prove that it may act as this agent."""
     if actor is not None:
@@ -310,17 +316,6 @@ def _name_from_folder(event: _Event) -> str:
     """Return the default agent name for a session: the client and its folder, as in `claude-harbour`."""
     folder = _NOT_IN_NAMES.sub("-", PurePath(event.call.cwd).name).strip("-.")
     return f"{event.client}-{folder or 'work'}"[:MAX_NAME_LENGTH]
-
-
-def _named(context: ReadContext, event: _Event) -> _Actor | None:
-    """Return the agent that the call names as `name` (in the project around its folder) or `name@project`."""
-    name, _, key = event.call.agent.partition("@")
-    return _agent_in(context, event, name, key)
-
-
-def _acted_as(context: ReadContext, event: _Event) -> _Actor | None:
-    """Return the agent as which the client has just called a postroom tool."""
-    return _agent_in(context, event, event.call.acts_as, event.call.acts_in)
 
 
 def _agent_in(context: ReadContext, event: _Event, name: str, key: str) -> _Actor | None:
@@ -590,15 +585,6 @@ def _checked_files(context: ReadContext, event: _Event, actor: _Actor | None) ->
     return check_writes(context, _viewer(event, agent), reports, whole=whole, other=other)
 
 
-def _noted_files(context: ReadContext, event: _Event, actor: _Actor | None) -> Findings:
-    """Store which files the tool has used, and return the changes that the agent must be told of."""
-    reports, agent = _reports(context, event, actor)
-    if agent is None:
-        return Findings()
-    home = actor.project.human_key if actor is not None else ""
-    return note_files(context, agent, _viewer(event, agent), reports, home)
-
-
 def _viewer(event: _Event, agent: Agent) -> int:
     return viewer(agent.id, _in_session(event))
 
@@ -643,7 +629,14 @@ def _told(outcome: Outcome, text: str, found: Findings) -> HookAnswer:
 
 def _with_files(decide: _Decide, context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision:
     """Store which files the tool has used, and add the changes that the agent must be told of."""
-    decided, found = decide(context, event, actor), _noted_files(context, event, actor)
+    # Store which files the tool has used, and return the changes that the agent must be told of.
+    reports, agent = _reports(context, event, actor)
+    if agent is None:
+        noted_files = Findings()
+    else:
+        home = actor.project.human_key if actor is not None else ""
+        noted_files = note_files(context, agent, _viewer(event, agent), reports, home)
+    decided, found = decide(context, event, actor), noted_files
     if not found.notes and not found.text:
         return decided
     purge = (lambda writing: writing.tx.purge_file_views(writing.now - VIEWS_KEPT, limit=PURGED_AT_ONCE),)

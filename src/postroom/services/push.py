@@ -465,7 +465,11 @@ class PushNotifier:
             return Performed(also=_dropped(subscription))
         if notice is None or now - row.created_at > _KEPT_MS or notice.is_closed != does_close:
             # What was settled before it could be shown is neither shown nor closed.
-            return Performed(also=None if does_close else _forgotten(subscription, item))
+            return Performed(
+                also=None
+                if does_close
+                else Joined(locks=(PUSH,), change=lambda tx: tx.push.drop_notice(subscription.id, item))
+            )
         if not is_permitted(subscription.endpoint, self._services):
             return Performed(
                 also=_noted(subscription, "its push service is not in the setting push_services")
@@ -582,10 +586,6 @@ def _enqueue(tx: Transaction, effects: Sequence[tuple[str, str, str]]) -> None:
 
 def _dropped(subscription: PushSubscription) -> Joined:
     return Joined(locks=(PUSH,), change=lambda tx: tx.push.drop([subscription.id]))
-
-
-def _forgotten(subscription: PushSubscription, item: str) -> Joined:
-    return Joined(locks=(PUSH,), change=lambda tx: tx.push.drop_notice(subscription.id, item))
 
 
 def _noted(subscription: PushSubscription, error: str) -> Joined:

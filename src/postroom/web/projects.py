@@ -300,7 +300,23 @@ async def home(site: WorkingSite, request: Request) -> Response:
         _remember(request, answer, SEEN_COOKIE, f"{now}.{now}")
         return answer
     if form.later:
-        return _hidden(site, request, form.later, now)
+        # Hide a row in this browser for some hours, or show all hidden rows again (`all.0`).
+        asked = form.later
+        hidden, found = dict(_later(request, now).hidden), _HIDDEN.fullmatch(asked)
+        if asked == "all.0":
+            hidden.clear()
+        elif found is None or not 0 < int(found[2]) <= LOOKED_BACK // HOUR:
+            raise InvalidArgument(
+                "a row can be hidden for between 1 and 168 hours",
+                value=asked[:40],
+                remedy="reload the page and press a button",
+            )
+        else:
+            hidden[found[1]] = now + int(found[2]) * HOUR
+        kept = sorted(hidden.items(), key=lambda one: one[1])[-MAX_HIDDEN:]
+        answer = site.done(request, "/?done=later") if hidden else see("/")
+        _remember(request, answer, LATER_COOKIE, "_".join(f"{key}.{until // 1_000}" for key, until in kept))
+        return answer
     if form.do not in ("replay", "discard") or not 0 < len(form.run) <= AT_ONCE:
         raise InvalidArgument(
             f"between 1 and {AT_ONCE} dead letters can be replayed or discarded at once",
@@ -313,26 +329,3 @@ async def home(site: WorkingSite, request: Request) -> Response:
         except (IllegalTransition, UnknownRun):
             skipped += 1
     return site.done(request, f"/?done={form.do}" + (f"&skipped={skipped}" if skipped else ""))
-
-
-def _hidden(site: WorkingSite, request: Request, asked: str, now: int) -> Response:
-    """Hide a row in this browser for some hours, or show all hidden rows again (`all.0`).
-
-    Raises:
-        InvalidArgument: The text is not a row's key and a number of hours.
-    """
-    hidden, found = dict(_later(request, now).hidden), _HIDDEN.fullmatch(asked)
-    if asked == "all.0":
-        hidden.clear()
-    elif found is None or not 0 < int(found[2]) <= LOOKED_BACK // HOUR:
-        raise InvalidArgument(
-            "a row can be hidden for between 1 and 168 hours",
-            value=asked[:40],
-            remedy="reload the page and press a button",
-        )
-    else:
-        hidden[found[1]] = now + int(found[2]) * HOUR
-    kept = sorted(hidden.items(), key=lambda one: one[1])[-MAX_HIDDEN:]
-    answer = site.done(request, "/?done=later") if hidden else see("/")
-    _remember(request, answer, LATER_COOKIE, "_".join(f"{key}.{until // 1_000}" for key, until in kept))
-    return answer

@@ -49,7 +49,28 @@ async def runs(site: WorkingSite, request: Request) -> Response:
     if request.method == "POST":
         return await decide(site, request)
     span = choice(request, "since", tuple(_SPANS))
-    services, wanted = site.services.runs, _wanted(request, span, site.clock.now())
+    # The search for runs that an address describes.
+    now = site.clock.now()
+    given = request.query_params
+    before = _PLACE.fullmatch(given.get("before", ""))
+    if before is None and given.get("before"):
+        raise InvalidArgument(
+            f"no page of runs begins before {given['before'][:40]!r}",
+            value=given["before"][:40],
+            remedy="return to the newest runs",
+        )
+    services, wanted = (
+        site.services.runs,
+        RunSearch(
+            state=_state(request),
+            agent=given.get("agent", "")[:MAX_NAME_LENGTH],
+            text=given.get("q", "").strip()[:MAX_TEXT_LENGTH],
+            since=now - _SPANS[span] if span else 0,
+            before=BEFORE_ALL_RUNS
+            if before is None
+            else RunCursor(int(before[1]), int(before[2]), before[3]),
+        ),
+    )
     is_filtered = wanted != RunSearch()
 
     def look(tx: Transaction, project: Project) -> dict[str, Any]:
@@ -155,27 +176,4 @@ def _state(request: Request) -> RunFilter:
         f"state must be one of {', '.join(filter(None, _BY_WORD))}, not {given[:40]!r}",
         value=given[:40],
         remedy="choose a state in the list",
-    )
-
-
-def _wanted(request: Request, span: str, now: int) -> RunSearch:
-    """Return the search for runs that an address describes.
-
-    Raises:
-        InvalidArgument: The address has an unknown state or an invalid position.
-    """
-    given = request.query_params
-    before = _PLACE.fullmatch(given.get("before", ""))
-    if before is None and given.get("before"):
-        raise InvalidArgument(
-            f"no page of runs begins before {given['before'][:40]!r}",
-            value=given["before"][:40],
-            remedy="return to the newest runs",
-        )
-    return RunSearch(
-        state=_state(request),
-        agent=given.get("agent", "")[:MAX_NAME_LENGTH],
-        text=given.get("q", "").strip()[:MAX_TEXT_LENGTH],
-        since=now - _SPANS[span] if span else 0,
-        before=BEFORE_ALL_RUNS if before is None else RunCursor(int(before[1]), int(before[2]), before[3]),
     )

@@ -161,9 +161,12 @@ def picture(seen: Window, standing: QueueState, *, now: int, opened: frozenset[s
     """
     axis = Axis(seen.span)
     top = COUNTS if seen.counts else 0
+    # The people who wrote or received messages; if messages are only counted, return all people.
     people = [
         Track(agent=one, group="people", is_person=True, y=top + number * LANE + LANE // 2)
-        for number, one in enumerate(_people(seen))
+        for number, one in enumerate(
+            list(seen.people) if seen.counts else [one for one in seen.people if one.id in seen.took_part]
+        )
     ]
     groups, height = _groups(seen, standing, opened, axis, now, top + len(people) * LANE)
     lanes = {lane.agent.id: lane for group in groups for lane in group.lanes}
@@ -180,13 +183,6 @@ def picture(seen: Window, standing: QueueState, *, now: int, opened: frozenset[s
         counts=[one / highest for one in seen.counts] if highest else [],
         now=axis.at(now) if seen.span.begin <= now < seen.span.end else None,
     )
-
-
-def _people(seen: Window) -> list[Agent]:
-    """Return the people who wrote or received messages; if messages are only counted, return all people."""
-    if seen.counts:
-        return list(seen.people)
-    return [one for one in seen.people if one.id in seen.took_part]
 
 
 def _groups(

@@ -56,19 +56,7 @@ async def body_arguments(request: Request) -> dict[str, Any]:
     kind, _, _ = request.headers.get("content-type", "").partition(";")
     if kind.strip().lower() != JSON:
         raise HTTPException(415, f"the body has no content type {JSON}", headers={"Accept-Post": JSON})
-    found = _object(await request.body())
-    given = request.headers.get(KEY_HEADER)  # the guard lets at most one through
-    if given is None:
-        return found
-    key = given.strip()
-    if found.get(KEY_FIELD) not in (None, key):
-        raise InvalidArgument(
-            f"the header {KEY_HEADER} and the field {KEY_FIELD} differ", remedy="give the key in one of them"
-        )
-    return {**found, KEY_FIELD: key}
-
-
-def _object(body: bytes) -> dict[str, Any]:
+    body = await request.body()
     try:
         found = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -78,7 +66,15 @@ def _object(body: bytes) -> dict[str, Any]:
         ) from error
     if not isinstance(found, dict):
         raise InvalidArgument("the body is not a JSON object", remedy="send the fields as one JSON object")
-    return found
+    given = request.headers.get(KEY_HEADER)  # the guard lets at most one through
+    if given is None:
+        return found
+    key = given.strip()
+    if found.get(KEY_FIELD) not in (None, key):
+        raise InvalidArgument(
+            f"the header {KEY_HEADER} and the field {KEY_FIELD} differ", remedy="give the key in one of them"
+        )
+    return {**found, KEY_FIELD: key}
 
 
 def list_fields(schema: Mapping[str, Any]) -> frozenset[str]:
