@@ -138,7 +138,7 @@ class Leases:
             tx.lock(LEASES)
             known_leases = [lease for lease in tx.leases.listed() if lease.name in names]
             tx.leases.renew(
-                [lease.name for lease in known_leases if _is_of(lease, self.holder, tx.now())], tx.now()
+                [lease.name for lease in known_leases if _is_holder(lease, self.holder, tx.now())], tx.now()
             )
             tx.tell(LEASES)
 
@@ -162,7 +162,7 @@ class Leases:
             asked_at, names, before = self._store.clock.now(), frozenset(self._wanted), set(self._held)
             try:
                 await self._find_ended_servers()
-                fences = await self._store.write(partial(self._taken, names=names), key=LEASES)
+                fences = await self._store.write(partial(self._take, names=names), key=LEASES)
             except StoreError as error:
                 _LOG.warning("leases.not_renewed", reason=error.describe())
                 return False
@@ -194,12 +194,12 @@ class Leases:
         look = partial(lambda known: {name for name, about in known.items() if self._is_gone(about)}, others)
         self.gone |= await asyncio.to_thread(look)
 
-    def _taken(self, tx: Transaction, *, names: frozenset[str]) -> dict[str, int]:
+    def _take(self, tx: Transaction, *, names: frozenset[str]) -> dict[str, int]:
         """Renew held leases, acquire free ones, and return the fences of both."""
         tx.lock(LEASES)
         now, until = tx.now(), tx.now() + milliseconds(self._length)
         by_name = {lease.name: lease for lease in tx.leases.listed()}
-        mine = {name for name in names & by_name.keys() if _is_of(by_name[name], self.holder, now)}
+        mine = {name for name in names & by_name.keys() if _is_holder(by_name[name], self.holder, now)}
         tx.leases.renew(mine, until)
         if gone := [name for name, lease in by_name.items() if self._is_forgotten(lease, now)]:
             tx.leases.remove(gone)
@@ -222,5 +222,5 @@ class Leases:
         return fences
 
 
-def _is_of(lease: Lease, holder: str, now: int) -> bool:
+def _is_holder(lease: Lease, holder: str, now: int) -> bool:
     return lease.holder == holder and lease.until > now

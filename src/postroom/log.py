@@ -87,7 +87,7 @@ def _add_error(level: int, facts: dict[str, Any]) -> bool:
     Return False if an earlier line already reported the error and this line adds nothing to it.
     """
     error, reason = sys.exception(), facts.get("reason")
-    if not (isinstance(error, PostroomError) and isinstance(reason, str) and _is_of(error, reason)):
+    if not (isinstance(error, PostroomError) and isinstance(reason, str) and _has_reason(error, reason)):
         return True
     if error.is_told and level == logging.WARNING and facts.keys() <= _SAYS_NO_MORE:
         return False
@@ -97,7 +97,7 @@ def _add_error(level: int, facts: dict[str, Any]) -> bool:
     return True
 
 
-def _is_of(error: PostroomError, reason: str) -> bool:
+def _has_reason(error: PostroomError, reason: str) -> bool:
     return bool(error.message and error.message in reason) or reason == type(error).__name__
 
 

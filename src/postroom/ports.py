@@ -112,7 +112,7 @@ class PendingBoundary(Protocol):
         ...
 
 
-async def _stored() -> None:
+async def _do_nothing() -> None:
     """Do nothing, because no text is buffered."""
 
 
@@ -131,7 +131,7 @@ class RunControl:
     """The registry that the run is pinned to; None means the live configuration."""
     hidden_runs: frozenset[str] = frozenset()
     hidden_message_ids: frozenset[str] = frozenset()
-    store_output: Callable[[], Awaitable[None]] = _stored
+    store_output: Callable[[], Awaitable[None]] = _do_nothing
     """Stores the text that the run has streamed so far, so that the next stored event comes after it."""
     give_up_on: tuple[type[Exception], ...] = ()
     """Exceptions after which neither the run nor one of its steps is retried."""

@@ -285,8 +285,8 @@ class Mailbox(_Twin):
             if progress is not None:
                 jobs.put(partial(progress, done, of))
 
-        told = tell if callable(progress) else progress  # the asynchronous method refuses anything else
-        handles = self._loop.call(self._twin.enqueue_many(items, progress=told), jobs)
+        report = tell if callable(progress) else progress  # the asynchronous method refuses anything else
+        handles = self._loop.call(self._twin.enqueue_many(items, progress=report), jobs)
         return [RunHandle(self._loop, handle) for handle in handles]
 
     @property
@@ -348,7 +348,7 @@ class Run(_Twin):
     @wraps(embedded.Run.step)
     def step(self, name: str, function: Callable[..., Any], /, *args: object, **options: Any) -> Any:
         """Call a function once for this run, on the run's thread."""
-        self._refuse_stopped()
+        self._check_running()
         jobs = SimpleQueue[Callable[[], None] | None]()
 
         async def here(*args: object, **kwargs: object) -> object:
@@ -373,13 +373,13 @@ class Run(_Twin):
 
     def _call(self, work: Coroutine[Any, Any, T]) -> T:
         try:
-            self._refuse_stopped()
+            self._check_running()
         except StaleClaim:
             work.close()
             raise
         return super()._call(work)
 
-    def _refuse_stopped(self) -> None:
+    def _check_running(self) -> None:
         if self.is_stopped:
             raise StaleClaim(f"run {self.id} was stopped", value=self.id)
 

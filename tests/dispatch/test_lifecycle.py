@@ -371,8 +371,8 @@ async def test_dispatch_signal_loop_nacks_when_signal_is_blocked_by_active_claim
 
 
 async def test_dispatch_signal_busy_ack_still_runs_queued_dispatch_after_current_finishes(room):
-    executor = Blocking()
-    told = Hinted(room, executor)
+    executor, changes = Blocking(), Counter()
+    told = Hinted(room, executor, stores=failing_changes(room.stores, counts=changes))
     async with told.listening():
         first = await told.queued("first")
         assert (await executor.started.get()).trace.dispatch_id == first.dispatch_id
@@ -386,6 +386,9 @@ async def test_dispatch_signal_busy_ack_still_runs_queued_dispatch_after_current
     for queued in (first, second):
         row = await room.row(queued)
         assert (row.status, row.run_status) == (ACKED, RunStatus.DONE)
+    assert not changes["release"], (
+        "the second was claimed, and then found by the poll as a claim without a run"
+    )
 
 
 async def test_work_that_cannot_be_claimed_is_tried_later_and_later(room):

@@ -179,22 +179,18 @@ class RunningServer:
 
     def await_archive(self, *, patience: float = 60.0) -> None:
         """Wait, within a bound, until the archive has no backlog."""
-        pause = threading.Event()
-        until = time.monotonic() + patience
         with self.line() as line:
-            while time.monotonic() < until:
-                waiting = line.request("GET", "/admin/status").json()["archive_backlog"]["waiting"]
-                if not waiting:
-                    return
-                pause.wait(0.05)
-        raise AssertionError(f"{waiting} rows still wait for the archive after {patience} s")
+            waiting = lambda: line.request("GET", "/admin/status").json()["archive_backlog"]["waiting"]  # noqa: E731
+            soon(lambda: not waiting(), "no row waits for the archive", patience=patience)
 
 
-def soon(look: Callable[[], T], what: str = "there is something", *, patience: float = 60.0) -> T:
-    """Poll, within a bound, and return the first result."""
+def soon(look: Callable[[], T], what: object = "there is something", *, patience: float = 60.0) -> T:
+    """Poll, within a bound, and return the first result; `what` is awaited, or is called to tell what is there instead."""
     pause, bound = threading.Event(), Bound(patience)
     while not (found := look()):
-        assert not bound.has_passed(), f"in {patience} s of work it did not come to it that {what}"
+        if bound.has_passed():
+            told = what() if callable(what) else f"it did not come to it that {what}"
+            raise AssertionError(f"after {patience} s of work: {told}")
         pause.wait(0.05)
     return found
 

@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import sqlite3
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -13,7 +12,7 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 
-from e2e.running import Refused, RunningServer
+from e2e.running import Refused, RunningServer, soon
 from e2e.test_lost_stores import postroom, wrote
 from postgres_server import running_postgres
 from store_kinds import refuse_missing
@@ -43,10 +42,7 @@ def ready(server: RunningServer) -> tuple[int, str]:
 
 def at_last(server: RunningServer) -> tuple[int, str]:
     """Return what it tells once it is not ready: what it found before counts for a second."""
-    until = time.monotonic() + PATIENCE
-    while (found := ready(server))[0] == OK and time.monotonic() < until:
-        pass
-    return found
+    return soon(lambda: found if (found := ready(server))[0] != OK else None, "it is not ready")
 
 
 def subjects(database: Path) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from e2e.running import Answer, Line, RunningServer
+from e2e.running import Answer, Line, RunningServer, soon
 from runners.fake_remote import sign
 
 SECRET = "a secret that both servers know"
@@ -115,11 +115,8 @@ def give(
 
 def answers(server: RunningServer, project: Path) -> list[str]:
     """Return the mailed answer as soon as there is one."""
-    pause, until = threading.Event(), time.monotonic() + 20
     with server.line() as line:
-        asked = {"project_key": str(project), "agent_name": "Ada"}
-        while not (found := line.tool("fetch_inbox", **asked)) and time.monotonic() < until:
-            pause.wait(0.02)
+        found = soon(lambda: line.tool("fetch_inbox", project_key=str(project), agent_name="Ada"))
     return [one["body_md"] for one in found]
 
 

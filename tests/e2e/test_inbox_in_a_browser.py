@@ -2,17 +2,15 @@
 
 import json
 import sys
-import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from e2e.browser import Browser, log_in
-from e2e.running import RunningServer
+from e2e.running import RunningServer, soon
 from e2e.test_accessibility import axe, examined
-from e2e.test_work_in_a_browser import ASKER, PATIENCE, agent, fill
+from e2e.test_work_in_a_browser import ASKER, agent, fill
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 
@@ -27,10 +25,10 @@ def server(tmp_path: Path) -> Iterator[RunningServer]:
 
 def becomes(browser: Browser, expression: str, wanted: object = True) -> None:
     """Wait until an expression has a value in the page, which is not loaded again, within a bound."""
-    pause, until = threading.Event(), time.monotonic() + PATIENCE
-    while (found := browser.see(expression)) != wanted:
-        assert time.monotonic() < until, (expression, found, browser.see("document.body.innerText"))
-        pause.wait(0.1)
+    soon(
+        lambda: browser.see(expression) == wanted,
+        lambda: (expression, browser.see(expression), browser.see("document.body.innerText")),
+    )
 
 
 def ask(server: RunningServer, folder: Path) -> str:

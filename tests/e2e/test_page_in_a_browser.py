@@ -4,7 +4,6 @@ import asyncio
 import re
 import socket
 import threading
-import time
 from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass
 from itertools import pairwise, product
@@ -18,6 +17,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from e2e.browser import PATIENCE
+from e2e.running import soon
 from postroom import sse
 from postroom.contracts.clock import SystemClock
 from postroom.stores.sqlite import SqliteStore
@@ -267,9 +267,7 @@ def test_a_preview_is_shown(site, browser):
     browser.open(f"{site.address}/p/orchard/m/{site.message}")
     # The picture is below the first screen and loads when it comes near.
     browser.see("document.querySelector('.file img').scrollIntoView()")
-    deadline = time.monotonic() + PATIENCE
-    while browser.see("document.querySelector('.file img').naturalWidth") == 0:
-        assert time.monotonic() < deadline, "the preview was not loaded"
+    soon(lambda: browser.see("document.querySelector('.file img').naturalWidth"), "the preview is loaded")
     assert browser.see("document.querySelector('.file img').naturalWidth") == 320
     assert not browser.complaints()
 

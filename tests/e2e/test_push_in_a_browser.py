@@ -7,8 +7,6 @@ the worker is told of the click.
 """
 
 import json
-import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,7 @@ from typing import Any
 import pytest
 
 from e2e.browser import Browser, log_in
-from e2e.running import RunningServer, plain_environment
+from e2e.running import RunningServer, plain_environment, soon
 from e2e.test_accessibility import axe, examined
 from e2e.test_inbox_in_a_browser import ask, becomes
 from machine import PATIENCE
@@ -90,10 +88,7 @@ def deliver(browser: Browser, home: str, notice: dict[str, Any]) -> None:
 
 def shows(browser: Browser, *wanted: list[str]) -> None:
     """Wait until the browser shows these notifications, each with its title, its text and its buttons."""
-    pause, until = threading.Event(), time.monotonic() + PATIENCE
-    while (found := browser.awaited(SHOWN)) != [*wanted]:
-        assert time.monotonic() < until, found
-        pause.wait(0.1)
+    soon(lambda: browser.awaited(SHOWN) == [*wanted], lambda: browser.awaited(SHOWN))
 
 
 def click(browser: Browser, home: str, action: str) -> None:

@@ -2,15 +2,11 @@
 
 import json
 import sys
-import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from e2e.running import RunningServer
-from machine import PATIENCE
+from e2e.running import RunningServer, soon
 
 AGENT = """
 cat > /dev/null
@@ -72,7 +68,7 @@ class Office:
         return [one["path"] for one in found["reservations"]]
 
     def environment(self) -> dict[str, str]:
-        self.await_(self.out.exists)
+        soon(self.out.exists)
         rows = (row.partition("=") for row in self.out.read_text().splitlines())
         return {name: value for name, _, value in rows}
 
@@ -84,13 +80,6 @@ class Office:
             headers = {"Authorization": f"Bearer {token}"}
             return line.request("GET", "/v1/health", headers=headers).status != 401
 
-    @staticmethod
-    def await_(has_come: Callable[[], object]) -> None:
-        until = time.monotonic() + PATIENCE
-        while not has_come():
-            assert time.monotonic() < until
-            threading.Event().wait(0.05)
-
 
 def test_a_program_acts_as_its_agent_and_what_it_reserves_ends_with_its_run(tmp_path: Path) -> None:
     with RunningServer(tmp_path / "data") as server:
@@ -99,7 +88,7 @@ def test_a_program_acts_as_its_agent_and_what_it_reserves_ends_with_its_run(tmp_
             reserving = {"project_key": str(office.folder), "agent_name": "Bo", "paths": ["by-hand"]}
             line.tool("file_reservation_paths", **reserving)
         office.send()
-        office.await_(office.answers)
+        soon(office.answers)
         assert office.held() == ["by-hand"]
         assert "mine" in office.said("reserved")
         told = office.environment()
@@ -132,5 +121,5 @@ def test_no_token_outlives_the_server_that_gave_it_out(tmp_path: Path) -> None:
         assert not office.opens(first)
         assert office.opens(second)
         office.waits.unlink()
-        office.await_(office.answers)
+        soon(office.answers)
         assert office.answers() == ["It is done."]

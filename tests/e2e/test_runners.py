@@ -7,7 +7,6 @@ killed `POSTROOM_RUNNER_ROUNDS` times while its agents work (3 by default, the f
 import os
 import random
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from e2e.running import Answer, Cut, Line, RunningServer
+from e2e.running import Answer, Cut, Line, RunningServer, soon
 
 MESSAGES = int(os.environ.get("POSTROOM_RUNNER_MESSAGES", "30"))
 ROUNDS = int(os.environ.get("POSTROOM_RUNNER_ROUNDS", "3"))
@@ -74,14 +73,10 @@ class Crew:
 
     def await_answers(self, threads: set[str]) -> None:
         """Wait until each thread has its answer and nothing is unread."""
-        pause, until = threading.Event(), time.monotonic() + PATIENCE
-        while time.monotonic() < until:
-            if threads <= {one["thread_id"] for one in self.answers()} and not self.unread():
-                return
-            pause.wait(0.1)
-        missing = threads - {one["thread_id"] for one in self.answers()}
-        raise AssertionError(
-            f"{len(missing)} of {len(threads)} threads have no answer; unread: {self.unread()[:3]}"
+        missing = lambda: threads - {one["thread_id"] for one in self.answers()}  # noqa: E731
+        soon(
+            lambda: not missing() and not self.unread(),
+            lambda: f"of {len(threads)} threads no answer in {missing()}; unread: {self.unread()[:3]}",
         )
 
 
@@ -167,9 +162,7 @@ def test_a_server_that_is_told_to_stop_waits_for_no_program_and_begins_it_again(
     (crew.folder / "agent.sh").write_text(stubborn)
     with server.line() as line:
         thread = send(line, crew.folder, CREW[0], "k")
-    pause, until = threading.Event(), time.monotonic() + 20
-    while not crew.journal("begin") and time.monotonic() < until:
-        pause.wait(0.02)
+    soon(lambda: crew.journal("begin"))
     assert server.stop() == 0
     assert processes_of(server.data_dir) == []
     (crew.folder / "agent.sh").write_text(AGENT)
@@ -190,10 +183,8 @@ def test_agents_of_the_configuration_file_are_run_and_not_when_it_names_them_no_
                 "register_agent", project_key=str(tmp_path / "yard"), program="p", model="m", name="Hal"
             )
             send(line, tmp_path / "yard", "Bo", "k")
-            pause, until = threading.Event(), time.monotonic() + 20
             asked = {"project_key": str(tmp_path / "yard"), "agent_name": "Hal"}
-            while not (found := line.tool("fetch_inbox", **asked)) and time.monotonic() < until:
-                pause.wait(0.05)
+            found = soon(lambda: line.tool("fetch_inbox", **asked))
             assert [one["body_md"] for one in found] == ["hi"]
             [runner] = line.request("GET", "/admin/runners").json()["runners"]
             assert (runner["agent"], runner["declared_by"]) == ("Bo", "file")

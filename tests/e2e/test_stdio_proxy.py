@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from itertools import product
 from pathlib import Path
@@ -18,6 +17,7 @@ import psutil
 import pytest
 from mcp import Client, StdioServerParameters
 
+from e2e.running import soon
 from fake_postroom import FakePostroom, Raw, Seen, Stream, rpc_error, rpc_result
 from machine import PATIENCE
 from postroom.app import places
@@ -455,9 +455,8 @@ def test_calls_in_flight_at_a_killed_server_are_repeated_or_told_as_unknown_and_
     message = {"sender_name": "Ada", "to": ["Ben"], "subject": "Lamp", "body_md": "It is lit."}
     proxy.send(*map(send, numbers), call(14, "list_agents"), call(15, "send_message", **message))
     client = psutil.Process(proxy.process.pid)
-    sent = time.monotonic() + PATIENCE
-    while sum(one.status == "ESTABLISHED" for one in client.net_connections("tcp")) < len(numbers) + 2:
-        assert time.monotonic() < sent, open_before
+    established = lambda: sum(one.status == "ESTABLISHED" for one in client.net_connections("tcp"))  # noqa: E731
+    soon(lambda: established() >= len(numbers) + 2, lambda: (open_before, established()))
     process.kill()
     answers = [proxy.line(patience=60) for _ in (*numbers, 14, 15)]
     told = {one["id"]: one["error"]["message"] for one in answers if "error" in one}

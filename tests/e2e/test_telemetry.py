@@ -2,7 +2,6 @@
 
 import json
 import threading
-import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from e2e.running import PATIENCE, Line, RunningServer
+from e2e.running import Line, RunningServer, soon
 
 pytestmark = pytest.mark.long
 
@@ -70,11 +69,8 @@ def configured(folder: Path, text: str) -> RunningServer:
 
 def awaited(line: Line, folder: str) -> dict[str, Any]:
     """Return the first message that comes for Ada."""
-    pause, until = threading.Event(), time.monotonic() + PATIENCE
-    while not (found := line.tool("fetch_inbox", project_key=folder, agent_name="Ada")):
-        assert time.monotonic() < until, "no answer came"
-        pause.wait(0.05)
-    return found[0]
+    first: dict[str, Any] = soon(lambda: line.tool("fetch_inbox", project_key=folder, agent_name="Ada"))[0]
+    return first
 
 
 def test_a_message_its_run_and_the_answer_reach_a_collector_as_one_trace(

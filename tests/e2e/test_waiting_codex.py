@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from e2e.running import RunningServer
+from e2e.running import RunningServer, soon
 from e2e.test_waiting_hook import LINE, PROJECT, furnished, send
 
 pytestmark = pytest.mark.long
@@ -81,10 +80,7 @@ def left_behind(tmp_path: Path) -> list[psutil.Process]:
 
 
 def waiter(tmp_path: Path) -> psutil.Process:
-    until = time.monotonic() + 60
-    while not (found := left_behind(tmp_path)):
-        assert time.monotonic() < until, "nothing waits"
-    return found[0]
+    return soon(lambda: left_behind(tmp_path), "something waits")[0]
 
 
 def prompted(tmp_path: Path, prompt: str) -> bytes:

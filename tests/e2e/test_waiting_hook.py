@@ -5,15 +5,14 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from e2e.running import RunningServer
+from e2e.running import RunningServer, soon
 from machine import PATIENCE
 
 pytestmark = pytest.mark.long
@@ -56,13 +55,7 @@ def ended(one: subprocess.Popen[bytes]) -> tuple[int, str]:
 
 
 def first_over(*processes: subprocess.Popen[bytes]) -> subprocess.Popen[bytes]:
-    until = time.monotonic() + 60
-    while time.monotonic() < until:
-        for one in processes:
-            with suppress(subprocess.TimeoutExpired):
-                one.wait(0.2)
-                return one
-    raise AssertionError("all of them wait")
+    return soon(lambda: next((one for one in processes if one.poll() is not None), None), "one of them ends")
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 import asyncio
 import socket
 import threading
-import time
 from collections.abc import Coroutine, Iterator
 from typing import Any
 
@@ -12,6 +11,7 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
+from e2e import running
 from e2e.browser import PATIENCE, Browser
 from e2e.test_page_in_a_browser import ACTING
 from postroom.contracts.errors import StoreUnavailable
@@ -159,13 +159,10 @@ def sign_in(window: Browser) -> None:
 
 def soon(window: Browser, expression: str) -> None:
     """Return once an expression is true in the page."""
-    deadline = time.monotonic() + PATIENCE
-    while window.see(expression) is not True:
-        assert time.monotonic() < deadline, (
-            expression,
-            window.see("document.body.innerText"),
-            window.complaints(),
-        )
+    running.soon(
+        lambda: window.see(expression) is True,
+        lambda: (expression, window.see("document.body.innerText"), window.complaints()),
+    )
 
 
 def write(window: Browser, *lines: str) -> None:
@@ -814,6 +811,9 @@ def test_an_empty_conversation_suggests_what_to_write(page: Browser, harbour: Ha
     assert page.see(f"{idea.format('List the commands')}.checkVisibility()") is False
 
 
+FAR = "(one => one.scrollHeight - one.scrollTop - one.clientHeight)(document.querySelector('#scroll'))"
+
+
 def test_the_newest_message_stays_in_sight_while_files_are_chosen(page: Browser, harbour: Harbour) -> None:
     page.ask("Emulation.setDeviceMetricsOverride", width=390, height=800, deviceScaleFactor=1, mobile=False)
     for number in range(20):
@@ -822,14 +822,25 @@ def test_the_newest_message_stays_in_sight_while_files_are_chosen(page: Browser,
     names = [f"a-file-with-a-long-name-{number}.txt" for number in range(5)]
     page.see(DROP % [[name, 10] for name in names])
     soon(page, "document.querySelectorAll('#chosen li').length === 5")
-    far = "(one => one.scrollHeight - one.scrollTop - one.clientHeight)(document.querySelector('#scroll'))"
-    soon(page, f"{far} < 2")
+    soon(page, f"{FAR} < 2")
     page.see("document.querySelector('#scroll').scrollTop = 300")
     soon(page, "!document.querySelector('#newest').hidden")
     for name in names[:2]:
         page.see(f"document.querySelector('[aria-label=\"Remove {name}\"]').click()")
     soon(page, "document.querySelectorAll('#chosen li').length === 3")
     assert page.see("document.querySelector('#scroll').scrollTop") == 300
+
+
+def test_a_question_stays_in_sight_when_it_says_what_came_of_its_button(
+    page: Browser, harbour: Harbour
+) -> None:
+    for number in range(20):
+        harbour.run(harbour.adapter.send("Ada", f"Message {number}\n\nand more"))
+    ask(page, harbour)
+    soon(page, f"{FAR} < 2")
+    page.see("document.querySelector('.card .choices button').click()")
+    soon(page, f"{CARD_NOTE} === 'Thank you, it goes on.'")
+    soon(page, f"{FAR} < 2")
 
 
 def test_a_failed_answer_can_be_asked_for_again(page: Browser, harbour: Harbour) -> None:

@@ -3,9 +3,7 @@
 import json
 import subprocess
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,7 +13,6 @@ from e2e.browser import Browser, log_in
 from e2e.commands import run_here
 from e2e.running import RunningServer, plain_environment, soon
 from e2e.test_accessibility import axe, examined
-from machine import PATIENCE
 
 pytestmark = pytest.mark.long
 
@@ -61,13 +58,12 @@ def command(server: RunningServer, *said: str) -> subprocess.CompletedProcess[st
 
 def sees(browser: Browser, address: str, words: str) -> None:
     """Load a page until it shows some words, within a bound."""
-    shown: Callable[[], str] = lambda: str(browser.see("document.querySelector('main').textContent"))  # noqa: E731
-    pause, until = threading.Event(), time.monotonic() + PATIENCE
-    browser.open(address, width=390)
-    while words not in shown():
-        assert time.monotonic() < until, shown()
-        pause.wait(0.1)
+
+    def shown() -> str:
         browser.open(address, width=390)
+        return str(browser.see("document.querySelector('main').textContent"))
+
+    soon(lambda: words in shown(), shown)
 
 
 def press(browser: Browser, selector: str) -> None:

@@ -234,13 +234,13 @@ async def test_what_a_group_asks_together_is_dealt_out_as_each_asked_it(store: S
 def names_sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return where the name of each statement is noted that is sent from now on."""
     sent: list[str] = []
-    send = Connection._send_named
+    send = Connection._send_prepared
 
     def noting_names(self: Connection, statement: Statement, *more: Any) -> Any:
         sent.append(statement.name)
         return send(self, statement, *more)
 
-    monkeypatch.setattr(Connection, "_send_named", noting_names)
+    monkeypatch.setattr(Connection, "_send_prepared", noting_names)
     return sent
 
 

@@ -88,13 +88,13 @@ FAULTS = {
     ),
     "9 two rows of a thread are claimed": Planted(
         "stores/runs/dispatches.py",
-        "        if claimed is not None or held_by not in (None, found.run_id):\n            return None\n",
+        "        if claimed is not None or held_by not in (None, dispatch.run_id):\n            return None\n",
         "",
         f"{DISPATCHES}_claims.py::test_a_thread_has_one_claim_at_a_time",
     ),
     "10 a duplicate id overwrites": Planted(
         "stores/runs/dispatches.py",
-        '            raise DuplicateRecord(f"dispatch {found!r} exists already", value=found)\n',
+        '            raise DuplicateRecord(f"dispatch {conflicting!r} exists already", value=conflicting)\n',
         "            continue\n",
         f"{DISPATCHES}_queue.py::test_an_id_is_used_once_whatever_became_of_it[sqlite]",
     ),

@@ -9,12 +9,8 @@ from pathlib import Path
 
 DISPATCHES, COMPLETION = "stores/runs/dispatches.py", "dispatch/completion.py"
 WORKER, RECOVERY = "dispatch/worker.py", "dispatch/recovery.py"
-NO_LOOK = (
-    RECOVERY,
-    '            "claims": (self._dispatcher.release_unexecuted, settings.poll_interval),\n',
-    "",
-)
-"""Removes the round that releases unexecuted claims: it hides some of the faults within a second."""
+NO_LOOK = (RECOVERY, "        await self._dispatcher.release_unexecuted(unexecuted)\n", "")
+"""Removes from each poll the step that releases unexecuted claims: it hides some of the faults within a second."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +49,8 @@ PLANTS = (
     plant(
         "a token is left out of the proof of a claim",
         DISPATCHES,
-        "if found.status is not _CLAIMED or found.claim_token != claim.token:\n            return _not_owned(found)\n        if found.dispatch_epoch",
-        "if found.status is not _CLAIMED:\n            return _not_owned(found)\n        if found.dispatch_epoch",
+        "if found.status is not _CLAIMED or found.claim_token != claim.token:\n            return _ownership_error(found)\n        if found.dispatch_epoch",
+        "if found.status is not _CLAIMED:\n            return _ownership_error(found)\n        if found.dispatch_epoch",
     ),
     plant(
         "a renewal does not compare the token",
@@ -86,8 +82,8 @@ PLANTS = (
         '"dispatches.overdue", {"now": self._now() + 1_500, ',
         (
             DISPATCHES,
-            "found.lease_until is None or found.lease_until >= now:",
-            "found.lease_until is None or found.lease_until >= now + 1_500:",
+            "dispatch.lease_until is None or dispatch.lease_until >= now:",
+            "dispatch.lease_until is None or dispatch.lease_until >= now + 1_500:",
         ),
     ),
     plant(
@@ -129,7 +125,7 @@ PLANTS = (
     plant(
         "a claim whose reply was lost is forgotten",
         WORKER,
-        "            for row in await self.unexecuted():\n",
+        "            for row in await self.unexecuted() if claimed is None else claimed:\n",
         "            for row in ():\n",
         (COMPLETION, "next=claimed_next(tx, after.thread_id, asks)", "next=None"),
     ),
@@ -148,8 +144,8 @@ PLANTS = (
     plant(
         "a failed attempt is not counted",
         "contracts/dispatch.py",
-        "return self._requeued(available_at=available_at, attempts=attempts, most=most, error=error, now=now)",
-        "return self._requeued(available_at=available_at, attempts=self.attempt_count, most=most, error=error, now=now)",
+        "return self._requeue(available_at=available_at, attempts=attempts, most=most, error=error, now=now)",
+        "return self._requeue(available_at=available_at, attempts=self.attempt_count, most=most, error=error, now=now)",
     ),
     plant(
         "no poll behind a lost hint",

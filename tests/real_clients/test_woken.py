@@ -1,14 +1,13 @@
 """Clients that the server wakes: each message gets its own answer, in one conversation with the model."""
 
 import re
-import threading
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
+from e2e.running import soon
 from real_clients.asked import Asked, CallTool, Returned, Said, Say, Script, Step
 from real_clients.clients import CLIENTS, Client
 from real_clients.home import PINS, PROXIES, Home
@@ -48,17 +47,12 @@ class Office:
 
     def await_end(self) -> None:
         """Wait until no run is left: what it still says has then been mailed."""
-        until = time.monotonic() + PATIENCE
-        while left := [run for run in self.home.postroom("runs", "list")["runs"] if not run["finished_at"]]:
-            assert time.monotonic() < until, left
-            threading.Event().wait(0.5)
+        left = lambda: [run for run in self.home.postroom("runs", "list")["runs"] if not run["finished_at"]]  # noqa: E731
+        soon(lambda: not left(), left)
 
     def await_answers(self, count: int) -> list[dict[str, Any]]:
-        until = time.monotonic() + PATIENCE
-        while len(found := self.answers()) < count:
-            assert time.monotonic() < until, f"{found}\n{self.home.model.story()}\n{self.home.server.log()}"
-            threading.Event().wait(0.5)
-        return found
+        story = lambda: f"{self.answers()}\n{self.home.model.story()}\n{self.home.server.log()}"  # noqa: E731
+        return soon(lambda: found if len(found := self.answers()) >= count else None, story)
 
 
 def reads_and_answers(project: Path) -> Script:

@@ -192,13 +192,14 @@ class Rounds:
                 self.found.append(f"TWO HOLDERS: {server.name} and {other.name} have the same lease at {now}")
 
     def _look_at_leases(self, now: int) -> None:
-        holders = [
-            one.name
+        # A server that is shutting down keeps its leases until its runs have ended.
+        is_held = any(
+            one.leases is not None and one.leases.holds(ALONE)
             for one in self.servers
-            if one.is_awake and one.leases is not None and one.leases.holds(ALONE)
-        ]
+            if not one.process.is_dead and one.process.frozen_until <= now
+        )
         able = any(one.is_awake for one in self.servers)
-        self._unheld_since = now if holders or not able else self._unheld_since
+        self._unheld_since = now if is_held or not able else self._unheld_since
         if now - self._unheld_since > 2 * self.settings["lease_ms"] + self.patience_ms:
             self.found.append(
                 f"NO HOLDER: no server has held the lease since {self._unheld_since} (seen at {now})"
@@ -495,8 +496,8 @@ def _of_server(server: Server) -> Iterator[str]:
         yield f"SLOTS: {server.name} has {dispatcher.slots.used} in use, and nothing executes"
     if dispatcher._executing:
         yield f"SLOTS: {server.name} counts {dispatcher._executing} executions, and there is none"
-    if dispatcher._leases.jobs:
-        yield f"RENEWALS: {server.name} renews {len(dispatcher._leases.jobs)} claims of nothing"
+    if dispatcher.leases.jobs:
+        yield f"RENEWALS: {server.name} renews {len(dispatcher.leases.jobs)} claims of nothing"
     if dispatcher.slots.waiting:
         yield f"LINE: {len(dispatcher.slots.waiting)} threads wait in the line of {server.name}"
     for thread, worker in dispatcher.workers._workers.items():

@@ -227,7 +227,7 @@ def _late_writes(draw: Random, plan: Draft) -> None:
             ("end", [["wait", 500]]),
             ("moved", [["fail", 1]]),
             ("committed", [["step", "s0", 1], ["wait", 500]]),
-            ("committed", [["log", "line"], ["wait", 500]]),
+            ("added", [["log", "line"], ["wait", 500]]),
         )
     )
     plan.enqueue([["wait", 4_500], *script])
@@ -305,7 +305,7 @@ def _holders(draw: Random, plan: Draft) -> None:
         ("frozen behind", "frozen while sent", "cut off", "slow back", "slow there", "reply lost")
     )
     ms = 0 if kind == "reply lost" else draw.choice((1_800, 2_200, 2_600, 3_000, 3_600))
-    plan.faults.append(Fault(kind, draw.randint(1, 8), ms, "_taken", draw.random() < 0.5))
+    plan.faults.append(Fault(kind, draw.randint(1, 8), ms, "_take", draw.random() < 0.5))
 
 
 def _ticks(draw: Random, plan: Draft) -> None:

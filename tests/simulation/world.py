@@ -34,6 +34,8 @@ FAULTS_MS = 15_000
 """The least time during which faults happen, if the work takes that long."""
 QUIET_MS = 120_000
 """Maximum time of a world without further faults until all work has ended."""
+_TASKS = getattr(asyncio.tasks, "_scheduled_tasks" if sys.version_info >= (3, 12) else "_all_tasks")
+"""The tasks that asyncio knows. Those of a dead server never end, and tasks of later worlds have the same hashes."""
 _CRASHES = {
     "task.failed",
     "dispatch.failed",
@@ -121,6 +123,7 @@ class World:
             clock.elapsed_ms = before
             loop.is_over = True
             self.database.close()
+            _TASKS.clear()
         found = [*self.watch.found, *self.commits.found, *self.rounds.found, *self.found]
         return Result(
             self.plan.seed,

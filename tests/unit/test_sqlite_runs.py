@@ -1,10 +1,6 @@
-"""The promises of the run stores on SQLite beyond the port: plans, a schema that refuses, and one transaction with mail."""
+"""The promises of the run stores on SQLite beyond the port, and one transaction with mail."""
 
 import asyncio
-import re
-import sqlite3
-from collections.abc import Iterator
-from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -38,98 +34,18 @@ from postroom.contracts.messages import Message
 from postroom.contracts.outbox import OutboxDraft
 from postroom.contracts.run_stores import ClaimRequest, Committed, Delivery, ThreadCommit
 from postroom.contracts.runs import RunStatus
-from postroom.stores.events import EventTables
-from postroom.stores.migrations import shipped_migrations
 from postroom.stores.runs import dispatches, ports
 from postroom.stores.runs.dispatches import state_look
 from postroom.stores.runs.ports import RunStores
-from postroom.stores.sql_transaction import SqlTransaction, statements
+from postroom.stores.sql_transaction import SqlTransaction
 from postroom.stores.sqlite import SqliteStore
-from postroom.stores.sqlite.connection import add_functions
-from postroom.stores.sqlite.migrate import split_statements
 from postroom.stores.store import Transaction
 from postroom.testing import ManualClock
-from table_rows import each_row
-
-FILES = ("dispatches", "threads", "events", "outbox")
-STATEMENTS = {
-    tuple(name.split(".")): one.text
-    for name, one in statements("sqlite").items()
-    if name.split(".")[0] in FILES
-}
-MAY_BE_SCANNED = {
-    *("json_each", "found", "due", "walked", "counted", "one", "(subquery", "CONSTANT", "unreadable_rows"),
-    *("run_commands", "above", "below", "t"),  # what is asked of runs at work: a few rows
-    "spent",  # one row, which is written
-    *("asked", "latest", "started"),  # the entries of a list, one run each
-    "n",  # the orders that a poll for effects looks at: a few of each target
-}
-SMALL = {
-    *(f"run_dispatches_{one}" for one in ("claimed", "queue", "urgent", "due", "unreconciled", "run")),
-    *("runs_holding", "runs_waiting", "runs_open_of_thread", "outbox_dead", "run_spending_asked"),
-}
-"""Indexes of open rows, which may be scanned from end to end."""
-IN_ORDER = [
-    (file, name)
-    for file, names in (
-        ("dispatches", "next_due of_thread queued_of_thread ended_by_change unreconciled due_threads"),
-        ("dispatches", "next_due_at queued_threads purge"),
-        ("outbox", "dead_letters due"),
-        ("threads", "threads threads_of_parent threads_without_parent threads_of_resource latest_runs"),
-        ("threads", "run_places runs waiting_runs open_runs_of_thread messages"),
-        ("threads", "messages_newest messages_of_run messages_of_run_newest pending threads_with_pending"),
-        ("events", "events"),
-    )
-    for name in names.split()
-]
-"""Statements that stop at a limit and must not sort all there is before."""
 
 
 @pytest.fixture
 def stores(sqlite_store: SqliteStore) -> RunStores:
     return sqlite_store.runs
-
-
-@pytest.fixture(scope="module")
-def empty() -> Iterator[sqlite3.Connection]:
-    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
-        add_functions(connection)
-        for step in shipped_migrations("sqlite"):
-            for statement in split_statements(step.sql):
-                connection.execute(statement)
-        yield connection
-
-
-def plan(connection: sqlite3.Connection, key: tuple[str, str]) -> list[str]:
-    sql = STATEMENTS[key]
-    values: Any = dict.fromkeys(re.findall(r":([a-z_]+)", sql))
-    return [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}", values)]
-
-
-@each_row("key", STATEMENTS)
-def test_no_statement_reads_a_table_from_end_to_end(empty: sqlite3.Connection, key: tuple[str, str]) -> None:
-    if key == ("dispatches", "count_by_status"):  # walks what is open, and of what has ended a bounded part
-        steps = " ".join(plan(empty, key))
-        assert "SEARCH run_dispatches USING COVERING INDEX run_dispatches_ended (status=?)" in steps
-        assert "SCAN run_dispatches USING COVERING INDEX run_dispatches_ended" not in steps
-        return
-    for step in plan(empty, key):
-        if (
-            match := re.match(r"SCAN ([^ ]+?)(?:-\d+\))?(?: USING (?:COVERING )?INDEX (\w+)|$| )", step)
-        ) is None:
-            continue
-        assert match[1] in MAY_BE_SCANNED or match[2] in SMALL, step
-
-
-@each_row("key", IN_ORDER)
-def test_a_limit_ends_the_search(empty: sqlite3.Connection, key: tuple[str, str]) -> None:
-    assert not [step for step in plan(empty, key) if "ORDER BY" in step]
-
-
-# The schema
-
-
-# The stores
 
 
 async def test_what_was_answered_is_there_when_the_file_is_opened_again(
@@ -201,8 +117,7 @@ async def test_who_waits_for_events_looks_by_itself_at_times(
     monkeypatch.setattr(ports, "LOOK_AGAIN_AFTER", timedelta(milliseconds=10))
 
     def untold(sql: SqlTransaction) -> None:
-        tables = EventTables(sql, lambda: 1, lambda *topics: None, lambda: "id")
-        tables.append((event(),))
+        Transaction(sql, ManualClock()).events.append((event(),))
 
     async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         waits = group.create_task(stores.events.wait(EventScope.thread("t"), after=0))

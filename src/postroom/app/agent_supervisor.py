@@ -150,12 +150,14 @@ class ExecutorRegistry:
             folder=places.programs_dir(settings.data_dir),
             environment=self._environment,
             clock=clock,
-            environment_of=self._place_of,
-            access_of=self._access_of,
+            environment_of=self._find_place,
+            access_of=self._grant_access,
         )
         self.programs = self._commands.process_runner
         """Runs the programs of command runners and ACP runners."""
-        self._acp = AcpExecutor(self, self.programs, environment_of=self._place_of, access_of=self._access_of)
+        self._acp = AcpExecutor(
+            self, self.programs, environment_of=self._find_place, access_of=self._grant_access
+        )
         self._models = ModelAgents(
             self, calls, mail.store, environment=self._environment, clock=clock, timer=SystemTimer()
         )
@@ -163,7 +165,7 @@ class ExecutorRegistry:
         self.results = RemoteExecutor(
             self,
             dispatches,
-            secret_of=self._secret_of,
+            secret_of=self._signing_secret,
             agent_on=self._agent_on,
             address=lambda: address,
             clock=clock,
@@ -243,28 +245,30 @@ class ExecutorRegistry:
             addressed = tx.agent_addressed(slug, name)
             if addressed is None:
                 # The addresses of the agents with this name in the first 200 projects.
-                found = [
+                agents = [
                     (project, tx.agent(project.id, name)) for project in tx.projects(limit=_MAX_PROJECTS)
                 ]
                 named = [
-                    f"{one.name}@{project.slug}" for project, one in found if one and one.retired_at is None
+                    f"{agent.name}@{project.slug}"
+                    for project, agent in agents
+                    if agent and agent.retired_at is None
                 ]
                 remedy = f"use one of the agents named {name}: {', '.join(named)}" if named else None
                 raise AgentNotFound(f"there is no agent {agent_id!r}", value=agent_id, remedy=remedy)
             return addressed.runner
 
-        kept = await self._mail.store.read(look) if agent is None else agent.runner
-        return None if kept is None else read_runner(kept)
+        runner = await self._mail.store.read(look) if agent is None else agent.runner
+        return None if runner is None else read_runner(runner)
 
     def _agent_on(self, thread_id: str) -> str | None:
         """Return the agent (`name@project`) that executes a thread's runs; None if there is none."""
         whose = agent_of(thread_id) or self._in_chats(thread_id)
         return None if whose is None else f"{whose[1]}@{whose[0]}"
 
-    async def _secret_of(self, runner: HttpRunner) -> str:
+    async def _signing_secret(self, runner: HttpRunner) -> str:
         return await asyncio.to_thread(signing_secret, runner, self._environment)
 
-    def _place_of(self, activation: RunActivation) -> Mapping[str, str]:
+    def _find_place(self, activation: RunActivation) -> Mapping[str, str]:
         """Return the identity of an agent's program, for mail and chats, and its position in a trace."""
         name, at, slug = (activation.agent_id or "").partition("@")
         trace = self._mail.tracing.traceparent()
@@ -272,7 +276,7 @@ class ExecutorRegistry:
         return {**place, **({} if trace is None else {"TRACEPARENT": trace})}
 
     @asynccontextmanager
-    async def _access_of(self, activation: RunActivation) -> AsyncIterator[RunAccess | None]:
+    async def _grant_access(self, activation: RunActivation) -> AsyncIterator[RunAccess | None]:
         """Give a run access to this server by a token, which becomes invalid when the run's program ends."""
         name, _, slug = (activation.agent_id or "").partition("@")
         control = activation.control
@@ -321,8 +325,8 @@ def signing_secret(runner: HttpRunner, environment: Mapping[str, str]) -> str:
     Raises:
         RunnerSecretMissing: The secret is missing, readable by others, or too short for a signature.
     """
-    told = {"secret_env": runner.secret_env, "secret_file": runner.secret_file}
-    named: dict[str, object] = {name: place for name, place in told.items() if place is not None}
+    secret_fields = {"secret_env": runner.secret_env, "secret_file": runner.secret_file}
+    named: dict[str, object] = {name: place for name, place in secret_fields.items() if place is not None}
     try:
         secret = take_secret(_RUNNER, named, "secret", environment) or ""
     except ConfigError as error:
@@ -376,35 +380,37 @@ class AgentSupervisor:
             StoreError: The earlier work could not be resumed.
         """
         # Register the agents in the configuration file, and remove runners that it no longer declares.
-        kept: set[tuple[str, str]] = set()
-        for one in self._declared:
+        still_declared: set[tuple[str, str]] = set()
+        for declared in self._declared:
             try:
                 # Register an agent in the configuration file with its runner, and return the slug of its
                 # project.
-                self._executors.check(one.runner)
-                made = await self._mail.call("ensure_project", {"human_key": one.project}, caller=_OPERATOR)
-                asked = {
-                    "project_key": one.project,
-                    "name": one.name,
-                    **_introduced(one.runner),
-                    "task_description": one.task,
-                }
-                await self._mail.call("register_agent", asked, caller=_OPERATOR)
-                await self._mail.set_runner(
-                    one.project,
-                    one.name,
-                    written_runner(one.runner),
-                    place=place_of(one.runner),
-                    runs_at_once=one.runner.runs_at_once,
-                    declared_by="file",
-                    claims_tasks=one.runner.claims_tasks,
+                self._executors.check(declared.runner)
+                made = await self._mail.call(
+                    "ensure_project", {"human_key": declared.project}, caller=_OPERATOR
                 )
-                kept.add((str(made["slug"]), one.name.casefold()))
+                arguments = {
+                    "project_key": declared.project,
+                    "name": declared.name,
+                    **_introduction(declared.runner),
+                    "task_description": declared.task,
+                }
+                await self._mail.call("register_agent", arguments, caller=_OPERATOR)
+                await self._mail.set_runner(
+                    declared.project,
+                    declared.name,
+                    written_runner(declared.runner),
+                    place=place_of(declared.runner),
+                    runs_at_once=declared.runner.runs_at_once,
+                    declared_by="file",
+                    claims_tasks=declared.runner.claims_tasks,
+                )
+                still_declared.add((str(made["slug"]), declared.name.casefold()))
             except (InputError, StateError, RunFailure) as error:
-                raise one.refused(error) from error
+                raise declared.refused(error) from error
         for before in await self._mail.store.read(declared_runners):
             slug, name = before.project.slug, before.agent.name
-            if before.declared_by == "file" and (slug, name.casefold()) not in kept:
+            if before.declared_by == "file" and (slug, name.casefold()) not in still_declared:
                 await self._mail.set_runner(slug, name, None)
         await asyncio.to_thread(self._executors.programs.remove_left)
         await self._runs.start()
@@ -430,7 +436,7 @@ def mail_runs(
     )
 
 
-def _introduced(runner: AnyRunner) -> dict[str, str]:
+def _introduction(runner: AnyRunner) -> dict[str, str]:
     """Return the program and the model with which an agent in the configuration file is registered."""
     match runner:
         case Runner():

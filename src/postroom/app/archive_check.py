@@ -65,9 +65,9 @@ class ArchiveCheck:
         """
         archive, value = self._archive, partial(_found, project.slug)
         try:
-            known = await self._known(project)
-            faults, written = await asyncio.to_thread(self._archived, project.slug)
-            differs = await self._settled(project, known, written)
+            archive_state = await self._list_known(project)
+            faults, written = await asyncio.to_thread(self._list_archived, project.slug)
+            differs = await self._find_lasting_differences(project, archive_state, written)
         except ArchiveUnavailable as error:
             if await archive.lost_head(project):
                 self.repairs.append(head_of(archive, project))
@@ -90,13 +90,10 @@ class ArchiveCheck:
                 f"restore`; if the database is right, `postroom rebuild archive {project.slug}`",
             )
         # How many messages an archive has, and how many wait to be written or deleted.
-        leaving = len(known.going & written)
-        text = (
-            f"{len(written) - leaving} messages, {len(known.stored & known.coming - written)} waiting to be "
-            "written"
-        )
-        told = f"{text}, {leaving} waiting to be deleted" if leaving else text
-        return value("ok", told)
+        leaving = len(archive_state.going & written)
+        coming = len(archive_state.stored & archive_state.coming - written)
+        text = f"{len(written) - leaving} messages, {coming} waiting to be written"
+        return value("ok", f"{text}, {leaving} waiting to be deleted" if leaving else text)
 
     def _failure(self, project: Project, differs: _Difference) -> CheckResult | None:
         if differs.unknown:
@@ -114,7 +111,9 @@ class ArchiveCheck:
             return _found(project.slug, "failed", f"{count} messages are missing", remedy)
         return None
 
-    async def _settled(self, project: Project, known: _Known, written: set[int]) -> _Difference:
+    async def _find_lasting_differences(
+        self, project: Project, known: _Known, written: set[int]
+    ) -> _Difference:
         """Return the differences that are not caused by changes between the reads.
 
         If a message was added after the first read of the database, the second read contains it. If it was
@@ -126,37 +125,37 @@ class ArchiveCheck:
         )
         if not differs:
             return differs
-        again = await self._known(project)
+        again = await self._list_known(project)
         differs.unknown -= again.stored | again.going
         differs.missing &= again.stored - again.coming
         if differs:
-            written = await asyncio.to_thread(self._written, project.slug)
+            written = await asyncio.to_thread(self._list_written, project.slug)
             differs.unknown &= written
             differs.missing -= written
         return differs
 
-    async def _known(self, project: Project) -> _Known:
-        return await self._store.read(partial(_known, project=project))
+    async def _list_known(self, project: Project) -> _Known:
+        return await self._store.read(partial(_list_known, project=project))
 
-    def _archived(self, slug: str) -> tuple[list[str], set[int]]:
-        return self._archive.repository(slug).check(), self._written(slug)
+    def _list_archived(self, slug: str) -> tuple[list[str], set[int]]:
+        return self._archive.repository(slug).check(), self._list_written(slug)
 
-    def _written(self, slug: str) -> set[int]:
+    def _list_written(self, slug: str) -> set[int]:
         paths = self._archive.repository(slug).paths("messages/")
         return {number for number in map(layout.message_id_of, paths) if number is not None}
 
 
-def _known(tx: MailReads, *, project: Project) -> _Known:
+def _list_known(tx: MailReads, *, project: Project) -> _Known:
     stored, after = set[int](), 0
     while page := tx.project_messages(project.id, limit=PAGE, after=after):
         stored.update(message.id for message in page)
         after = page[-1].id
-    known = _Known(stored=stored, coming=set(), going=set())
+    archive_state = _Known(stored=stored, coming=set(), going=set())
     for row in tx.outbox.open(ARCHIVE, limit=100_000):
         coming = (record.partition(":") for record in records_of(row.payload))
-        known.coming.update(int(number) for kind, _, number in coming if kind == "message")
-        known.going.update(deleted_of(row.payload))
-    return known
+        archive_state.coming.update(int(number) for kind, _, number in coming if kind == "message")
+        archive_state.going.update(deleted_of(row.payload))
+    return archive_state
 
 
 def _found(slug: str, state: str, detail: str, remedy: str = "") -> CheckResult:

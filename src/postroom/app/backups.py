@@ -155,7 +155,7 @@ class Backups:
             try:
                 await self._store.back_up(copy, is_read_back=False)
                 digest = await self._apart.read_back(copy)
-                return await asyncio.to_thread(self._named, copy, target, digest)
+                return await asyncio.to_thread(self._list_matching, copy, target, digest)
             finally:
                 await asyncio.to_thread(copy.unlink, missing_ok=True)
 
@@ -186,7 +186,7 @@ class Backups:
             StoreError: The folder cannot be read.
         """
         (backups, _), now = await asyncio.to_thread(_found, self.folder), self._clock.now()
-        damaged = await asyncio.to_thread(_damaged, backups, full=full)
+        damaged = await asyncio.to_thread(_report_damaged, backups, full=full)
         newest = _newest([backup for backup in backups if backup.path.name not in damaged], now)
         age_ms = None if newest is None else now - newest.made_at
         return replace(await self.state(), newest=newest, age_ms=age_ms, damaged=damaged)
@@ -195,7 +195,7 @@ class Backups:
         """Make a backup if one is due, and return the milliseconds until the next check."""
         try:
             # Make a backup if one is due, and return in how many milliseconds the next one is due.
-            timed = await self._timed()
+            timed = await self._list_daily()
             age = self._clock.now() - timed[-1].made_at if timed else self._interval_ms
             if age < self._interval_ms:
                 wait = self._interval_ms - age
@@ -203,7 +203,7 @@ class Backups:
                 made = await self.make(f"daily-{stamp(self._clock.now())}")
                 self._failure, self._tries = None, 0
                 _LOG.info("backup.made", file=made.path.name, size=made.size)
-                await asyncio.to_thread(self._remove, (await self._timed())[: -self._keep])
+                await asyncio.to_thread(self._remove, (await self._list_daily())[: -self._keep])
                 wait = self._interval_ms
         except PostroomError as error:
             self._failure, self._tries = error, self._tries + 1
@@ -218,13 +218,13 @@ class Backups:
             await self._timer.sleep(wait)
             wait = await self.round()
 
-    async def _timed(self) -> list[Backup]:
+    async def _list_daily(self) -> list[Backup]:
         """Return the daily backups, oldest first, except those whose date is in the future."""
         backups, now = await asyncio.to_thread(backups_in, self.folder), self._clock.now()
         timed = [backup for backup in backups if backup.is_timed and backup.made_at <= now]
         return sorted(timed, key=lambda one: one.made_at)
 
-    def _named(self, copy: Path, target: Path, digest: str) -> Backup:
+    def _list_matching(self, copy: Path, target: Path, digest: str) -> Backup:
         try:
             name_with_digest(copy, target, digest)
             return _backup(target)
@@ -286,14 +286,14 @@ def remove_left(folder: Path) -> None:
     """
     for kind in ("daily", "postroom"):
         for named in (f"{kind}-*{SUFFIX}{PARTIAL}*", f"{kind}-*{COPY}*"):
-            for left in _named(folder, named):
+            for left in _list_matching(folder, named):
                 left.unlink(missing_ok=True)
-        for digest in _named(folder, f"{kind}-*{SUFFIX}.sha256"):
+        for digest in _list_matching(folder, f"{kind}-*{SUFFIX}.sha256"):
             if not digest.with_suffix("").exists():
                 digest.unlink(missing_ok=True)
 
 
-def _named(folder: Path, pattern: str) -> list[Path]:
+def _list_matching(folder: Path, pattern: str) -> list[Path]:
     """Return the files in a folder that match a pattern; none if the folder does not exist.
 
     Unlike `Path.glob`, raise for an unreadable folder.
@@ -322,7 +322,7 @@ def backups_in(folder: Path) -> list[Backup]:
     """
     refuse_no_folder(folder)
     try:
-        named = (path for path in _named(folder, f"*{SUFFIX}") if _NAME.fullmatch(path.name))
+        named = (path for path in _list_matching(folder, f"*{SUFFIX}") if _NAME.fullmatch(path.name))
         return [_backup(path) for path in named if path.is_file() and not path.is_symlink()]
     except OSError as error:
         raise file_error(error, folder, is_read=True) from error
@@ -355,7 +355,7 @@ def stamp(instant: int) -> str:
     return iso(instant).replace(":", "").replace(".", "")
 
 
-def _damaged(found: Sequence[Backup], *, full: bool) -> tuple[str, ...]:
+def _report_damaged(found: Sequence[Backup], *, full: bool) -> tuple[str, ...]:
     damaged = sorted(backup.path for backup in found if (fault_of(backup) if full else backup.fault))
     return tuple(path.name for path in damaged if path.exists())  # False if it was removed in the meantime
 
@@ -430,10 +430,10 @@ def named_backup(source: Path, settings: Settings) -> Path:
 
 def examined_backups(folder: Path, *, check: bool) -> list[dict[str, object]]:
     """Return the facts about each backup in a folder, oldest first; with `check` each is read completely."""
-    return [_examined(backup, check=check) for backup in _by_age(folder)]
+    return [_examine(backup, check=check) for backup in _by_age(folder)]
 
 
-def _examined(one: Backup, *, check: bool) -> dict[str, object]:
+def _examine(one: Backup, *, check: bool) -> dict[str, object]:
     if check:
         progress.tell(f"reading {one.path.name}")
     fault = fault_of(one) if check else one.fault
@@ -450,7 +450,7 @@ def backups_beyond(folder: Path, keep: int) -> list[Backup]:
     """Return all backups in a folder except the newest `keep` intact ones; the files are read completely."""
     backups, kept_backups = _by_age(folder), list[Backup]()
     for backup in reversed(backups):
-        if len(kept_backups) < keep and not _examined(backup, check=True)["fault"]:
+        if len(kept_backups) < keep and not _examine(backup, check=True)["fault"]:
             kept_backups.append(backup)
     return [backup for backup in backups if backup not in kept_backups]
 

@@ -49,17 +49,17 @@ def _interval(value: object) -> timedelta:
     """Parse a duration; 0 means never."""
     if value in (0, "0") and not isinstance(value, bool):
         return timedelta(0)
-    found = duration_of(value)
-    if not timedelta(minutes=1) <= found <= MAX_DURATION:
+    duration = duration_of(value)
+    if not timedelta(minutes=1) <= duration <= MAX_DURATION:
         raise ValueError("write 0 for 'never', or a duration from 1m to 36500d")
-    return found
+    return duration
 
 
 def _count(value: object) -> object:
     if isinstance(value, bool):
         raise ValueError("write a number")  # noqa: TRY004 - told like the other faults
-    if isinstance(value, str) and (found := _WHOLE.fullmatch(value.strip())) and len(value) < _MAX_DIGITS:
-        return int(found[1])
+    if isinstance(value, str) and (match := _WHOLE.fullmatch(value.strip())) and len(value) < _MAX_DIGITS:
+        return int(match[1])
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -74,10 +74,10 @@ def _names(value: object) -> list[Any]:
 
 
 def _labels(value: object) -> tuple[str, ...]:
-    found = tuple(_names(value))
-    if not all(isinstance(one, str) and is_place(one) for one in found):
+    names = tuple(_names(value))
+    if not all(isinstance(place, str) and is_place(place) for place in names):
         raise ValueError("write labels of letters, digits and . _ -, separated by commas, such as gpu,mill")
-    return found
+    return names
 
 
 def _host(value: object) -> str:
@@ -90,10 +90,10 @@ def _host(value: object) -> str:
 
 
 def _push_services(value: object) -> tuple[str, ...]:
-    found = tuple(_names(value))
-    if not all(isinstance(one, str) and is_push_service(one) for one in found):
+    services = tuple(_names(value))
+    if not all(isinstance(service, str) and is_push_service(service) for service in services):
         raise ValueError("write hosts such as push.example.org or *.example.org, or http://127.0.0.1:9000")
-    return found
+    return services
 
 
 def _mcp_path(value: object) -> object:
@@ -108,11 +108,11 @@ def _mcp_path(value: object) -> object:
 def _endpoint(value: object) -> object:
     text = value if isinstance(value, str) else ""
     try:
-        found = urlsplit(text)
-        is_address = found.scheme in ("http", "https") and bool(found.hostname) and found.port != 0
+        address = urlsplit(text)
+        is_address = address.scheme in ("http", "https") and bool(address.hostname) and address.port != 0
     except ValueError:
         is_address = False
-    if not is_address or "@" in found.netloc or found.query or found.fragment or not text.isprintable():
+    if not is_address or "@" in address.netloc or address.query or address.fragment or not text.isprintable():
         raise ValueError(
             "write http://host:port or https://host:port, optionally with a path, but without a password"
         )
@@ -445,36 +445,19 @@ def load_settings(
     Raises:
         ConfigError: A name is unknown, a value is invalid, or the file or the data folder cannot be read.
     """
-    given = places.environment() if environment is None else environment
-    found = {**_from_file(given), **_from_environment(given), **_from_flags(overrides or {})}
-    # Choose between a database file and a database URL; the source with the higher precedence wins.
-    file, url = found.get("database"), found.get("database_url")
-    if url is not None:
-        places_of = [
-            -1 if one is None else _SOURCES.index(one.origin.partition(" ")[0]) for one in (file, url)
-        ]
-        if url.value == "":
-            if places_of[0] < places_of[1]:
-                raise ConfigError(
-                    f"database_url is empty (from {url.origin})",
-                    remedy="leave it out for SQLite, or give it the address of a PostgreSQL database",
-                )
-            del found["database_url"]
-            pass
-        else:
-            if file is not None:
-                if places_of[0] == places_of[1]:
-                    raise ConfigError(
-                        f"database and database_url are both set (from {file.origin} and {url.origin})",
-                        remedy="set database for SQLite, or database_url for PostgreSQL",
-                    )
-                found.pop("database_url" if places_of[0] > places_of[1] else "database")
-    for name in _PATHS & found.keys():
-        found[name] = _absolute(name, found[name], given)
-    values: dict[str, Any] = {name: _read(name, one) for name, one in found.items()}
-    values.setdefault("data_dir", places.data_dir(given))
+    variables = places.environment() if environment is None else environment
+    sources = {**_from_file(variables), **_from_environment(variables), **_from_flags(overrides or {})}
+    _choose_database(sources)
+    for name in _PATHS & sources.keys():
+        found = sources[name]
+        text = str(found.value)
+        if not isinstance(found.value, str | Path) or not text or "\0" in text:
+            raise _wrong(name, found, "it is not a path", "write the path of a file or a folder")
+        sources[name] = _Found(places.absolute(text, variables, base=found.base), found.origin, found.base)
+    values: dict[str, Any] = {name: _read(name, value) for name, value in sources.items()}
+    values.setdefault("data_dir", places.data_dir(variables))
     places.refuse_closed(values["data_dir"])
-    values["origins"] = {name: one.origin for name, one in found.items()}
+    values["origins"] = {name: value.origin for name, value in sources.items()}
     try:
         return msgspec.convert(values, Settings)
     except msgspec.ValidationError as error:
@@ -483,7 +466,7 @@ def load_settings(
             message = f"settings do not fit together: {error}"
             raise ConfigError(message, remedy=f"change one of them; {_SHOW}") from error
         reason = f"write {words(fields_of(Settings)[refused])}"
-        raise _wrong(refused, found[refused], reason, _CORRECT) from error
+        raise _wrong(refused, sources[refused], reason, _CORRECT) from error
 
 
 def explain(settings: Settings) -> list[SettingLine]:
@@ -542,12 +525,12 @@ def tables_of(environment: Mapping[str, str], name: str) -> list[tuple[TableName
         ConfigError: In the file, the name has a value of another type.
     """
     file = places.config_file(environment)
-    told = (read_toml(file, _CALLED, _REMEDY) or {}).get(name, [])
-    if not isinstance(told, list) or not all(isinstance(one, dict) for one in told):
+    tables = (read_toml(file, _CALLED, _REMEDY) or {}).get(name, [])
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise ConfigError(
             f"{file} {name}: this is not a list of tables", remedy=f"write [[{name}]] before each table"
         )
-    return [(TableName(file, name, number), one) for number, one in enumerate(told, start=1)]
+    return [(TableName(file, name, number), table) for number, table in enumerate(tables, start=1)]
 
 
 def _from_file(environment: Mapping[str, str]) -> dict[str, _Found]:
@@ -571,29 +554,60 @@ def _from_file(environment: Mapping[str, str]) -> dict[str, _Found]:
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, _Found]:
-    known = {places.PREFIX + name.upper(): name for name in SETTINGS}
+    by_variable = {places.PREFIX + name.upper(): name for name in SETTINGS}
     here = Path.cwd()
-    found = {
-        known[name]: _Found(value, f"env {name}", here)
+    values = {
+        by_variable[name]: _Found(value, f"env {name}", here)
         for name, value in environment.items()
-        if name in known and (value or known[name] == "database_url")
+        if name in by_variable and (value or by_variable[name] == "database_url")
     }
     for name in environment:
         if name.startswith(places.PREFIX):
-            _check_known(name, [*known, *places.CLIENT_NAMES, *places.RUN_NAMES], "in the environment")
+            _check_known(name, [*by_variable, *places.CLIENT_NAMES, *places.RUN_NAMES], "in the environment")
     for older, name in _OLDER_NAMES.items():
         value = environment.get(older)
-        if value and name not in found and not (name == "database" and "database_url" in found):
+        if value and name not in values and not (name == "database" and "database_url" in values):
             text = _sqlite_file(older, value) if name == "database" else value
-            found[name] = _Found(text, f"env {older}", here)
-    return found
+            values[name] = _Found(text, f"env {older}", here)
+    return values
 
 
 def _from_flags(overrides: Mapping[str, object]) -> dict[str, _Found]:
-    given = {name: value for name, value in overrides.items() if value is not None}
-    for name in given:
+    values = {name: value for name, value in overrides.items() if value is not None}
+    for name in values:
         _check_known(name, list(SETTINGS), "among the flags")
-    return {name: _Found(value, "flag", Path.cwd()) for name, value in given.items()}
+    return {name: _Found(value, "flag", Path.cwd()) for name, value in values.items()}
+
+
+def _choose_database(found: dict[str, _Found]) -> None:
+    """Choose between a database file and a database URL; the source with the higher precedence wins.
+
+    Raises:
+        ConfigError: Both come from the same source. Or the URL is empty, as from an empty variable, and no
+            file comes from the same or a later source.
+    """
+    file, url = found.get("database"), found.get("database_url")
+    if url is None:
+        return
+    places_of = [
+        -1 if setting is None else _SOURCES.index(setting.origin.partition(" ")[0]) for setting in (file, url)
+    ]
+    if url.value == "":
+        if places_of[0] < places_of[1]:
+            raise ConfigError(
+                f"database_url is empty (from {url.origin})",
+                remedy="leave it out for SQLite, or give it the address of a PostgreSQL database",
+            )
+        del found["database_url"]
+        return
+    if file is None:
+        return
+    if places_of[0] == places_of[1]:
+        raise ConfigError(
+            f"database and database_url are both set (from {file.origin} and {url.origin})",
+            remedy="set database for SQLite, or database_url for PostgreSQL",
+        )
+    found.pop("database_url" if places_of[0] > places_of[1] else "database")
 
 
 def _check_known(name: str, known: list[str], where: str) -> None:
@@ -621,13 +635,6 @@ def _sqlite_file(name: str, url: str) -> str:
     )
 
 
-def _absolute(name: str, found: _Found, environment: Mapping[str, str]) -> _Found:
-    text = str(found.value)
-    if not isinstance(found.value, str | Path) or not text or "\0" in text:
-        raise _wrong(name, found, "it is not a path", "write the path of a file or a folder")
-    return _Found(places.absolute(text, environment, base=found.base), found.origin, found.base)
-
-
 def _read(name: str, found: _Found) -> object:
     read = extra_of(fields_of(Settings)[name], "read")
     if read is None:
@@ -639,8 +646,8 @@ def _read(name: str, found: _Found) -> object:
 
 
 def _wrong(name: str, found: _Found, reason: str, remedy: str) -> ConfigError:
-    told = "(hidden)" if name in _WITH_PASSWORDS else shown(found.value)  # an invalid one may have one, too
-    return ConfigError(f"{name} is {told!r} (from {found.origin}): {reason}", value=told, remedy=remedy)
+    text = "(hidden)" if name in _WITH_PASSWORDS else shown(found.value)  # an invalid one may have one, too
+    return ConfigError(f"{name} is {text!r} (from {found.origin}): {reason}", value=text, remedy=remedy)
 
 
 def value_text(value: object) -> str:

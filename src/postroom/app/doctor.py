@@ -98,10 +98,10 @@ class Doctor:
             "descriptors": self._descriptors,
             **({} if self._chats is None else {"channel": self._channels}),
         }
-        told, seen = set[str](), list[CheckResult]()
+        reported, seen = set[str](), list[CheckResult]()
         for done, (part, look) in enumerate(looks.items()):
             progress.tell(f"checking {part}: parts", done, len(looks))
-            seen += await _seen(part, look, told)
+            seen += await _seen(part, look, reported)
         return seen
 
     async def _store_writes(self) -> list[CheckResult]:
@@ -167,10 +167,10 @@ class Doctor:
         application = self._application
         if not application.archive.serves("") and (writer := await self._holder(ARCHIVE)):
             return [CheckResult(part="archive", state="ok", detail=f"the server {writer} writes it")]
-        kept = await asyncio.to_thread(
+        identity = await asyncio.to_thread(
             Kept.of, application.settings
         )  # read first, so that the store can only be newer
-        refuse_wrong(await application.store.identity(kept.projects), kept, application.settings)
+        refuse_wrong(await application.store.identity(identity.projects), identity, application.settings)
         check = ArchiveCheck(application.store, application.archive, application.clock, full=self._full)
         try:
             return [await check.of(project) for project in await application.store.read(all_projects)]
@@ -182,7 +182,12 @@ class Doctor:
 
         def look(tx: Transaction) -> str:
             return next(
-                (one.holder for one in tx.leases.listed() if one.name == name and one.until > tx.now()), ""
+                (
+                    lease.holder
+                    for lease in tx.leases.listed()
+                    if lease.name == name and lease.until > tx.now()
+                ),
+                "",
             )
 
         return await self._application.store.store.read(look)
@@ -202,81 +207,99 @@ class Doctor:
     async def _runs(self) -> list[CheckResult]:
         """Check the queue: a dead letter needs a person, and a run must not wait if nothing blocks it."""
         counts = await self._application.runs.counts()
-        told = ", ".join(f"{counts.get(one, 0)} {one.label}" for one in RunDispatchStatus)
+        text = ", ".join(f"{counts.get(status, 0)} {status.label}" for status in RunDispatchStatus)
         state: CheckState = "ok"
-        waits, remedy = await self._longest_waiting()
+        # A note about the run that has waited longest, and a remedy if it should not be waiting.
+        runs, now = self._application.runs, self._application.clock.now()
+        longest = await runs.longest_waiting(now)
+        if longest is None:
+            longest_waiting = "; no due run is waiting", ""
+        else:
+            why = await runs.mailbox.why_not(longest.dispatch_id)
+            waited = now - longest.due_since
+            detail = f"; the longest waiting run is {longest.run_id}, for {span(waited)}: {why.text}"
+            if longest.attempt_count or longest.interruption_count:
+                detail += (
+                    f" (failed attempts: {longest.attempt_count}, interruptions because its server ended or "
+                    f"lost its lease: {longest.interruption_count})"
+                )
+            if not runs.mailbox.lifecycle_is_running():
+                longest_waiting = (
+                    detail,
+                    "no worker claims runs: read in the log why it ended, and start the server again",
+                )
+            else:
+                is_stuck = why.why is WhyNot.ABOUT_TO_START and waited > milliseconds(MAX_UNTAKEN)
+                longest_waiting = (
+                    detail,
+                    "no limit holds the run: read the log, and start the server again" if is_stuck else "",
+                )
+        waits, remedy = longest_waiting
         if remedy:
             state = "failed"
         # The runs that this server claimed more than 10 s ago and does not execute.
         before = self._application.clock.now() - milliseconds(_MAX_UNEXECUTED)
         rows = await self._application.runs.mailbox.unexecuted_claims()
-        unexecuted = [row.run_id for row in rows if row.claimed_at is not None and row.claimed_at < before]
-        if left := unexecuted:
-            told += f"; claimed by this server but not executed: {', '.join(left[:20])}"
+        idle_claims = [row.run_id for row in rows if row.claimed_at is not None and row.claimed_at < before]
+        if left := idle_claims:
+            text += f"; claimed by this server but not executed: {', '.join(left[:20])}"
             state, remedy = "failed", "search the log for `claims.not_looked_at`, and start the server again"
         dead = counts.get(RunDispatchStatus.DEAD_LETTER, 0)
         untold = await self._application.runs.untold_dead_letters()
         if dead > untold:
-            told += f", of which {dead - untold} belong to chats, which know the reason"
+            text += f", of which {dead - untold} belong to chats, which know the reason"
         if untold:
             state, remedy = "failed", f"list the {dead} dead letters and their reasons: `postroom runs dead`"
-        facts = {one.label: counts.get(one, 0) for one in RunDispatchStatus}
-        return [CheckResult(part="runs", state=state, detail=told + waits, remedy=remedy, facts=facts)]
+        facts = {status.label: counts.get(status, 0) for status in RunDispatchStatus}
+        return [CheckResult(part="runs", state=state, detail=text + waits, remedy=remedy, facts=facts)]
 
     async def _outbox(self) -> list[CheckResult]:
         """Check the effects outside the database: a dead letter needs a person."""
         backlogs = await self._application.backlogs()
-        told = "; ".join(
-            f"{kind}: {one.waiting} waiting, {one.dead} dead letters"
-            for kind, one in sorted(backlogs.items())
+        detail = "; ".join(
+            f"{kind}: {backlog.waiting} waiting, {backlog.dead} dead letters"
+            for kind, backlog in sorted(backlogs.items())
         )
-        is_dead = any(one.dead for one in backlogs.values())
+        is_dead = any(backlog.dead for backlog in backlogs.values())
         remedy = "list the undelivered messages and their reasons: `postroom gateway dead`" if is_dead else ""
-        facts = {kind: one.dead for kind, one in backlogs.items()}
+        facts = {kind: backlog.dead for kind, backlog in backlogs.items()}
         state: CheckState = "failed" if is_dead else "ok"
-        return [CheckResult(part="outbox", state=state, detail=told, remedy=remedy, facts=facts)]
-
-    async def _longest_waiting(self) -> tuple[str, str]:
-        """Return a note about the run that has waited longest, and a remedy if it should not be waiting."""
-        runs, now = self._application.runs, self._application.clock.now()
-        longest = await runs.longest_waiting(now)
-        if longest is None:
-            return "; no due run is waiting", ""
-        why = await runs.mailbox.why_not(longest.dispatch_id)
-        waited = now - longest.due_since
-        told = f"; the longest waiting run is {longest.run_id}, for {span(waited)}: {why.text}"
-        if longest.attempt_count or longest.interruption_count:
-            told += (
-                f" (failed attempts: {longest.attempt_count}, interruptions because its server ended or lost "
-                f"its lease: {longest.interruption_count})"
-            )
-        if not runs.mailbox.lifecycle_is_running():
-            return told, "no worker claims runs: read in the log why it ended, and start the server again"
-        is_stuck = why.why is WhyNot.ABOUT_TO_START and waited > milliseconds(MAX_UNTAKEN)
-        return told, "no limit holds the run: read the log, and start the server again" if is_stuck else ""
+        return [CheckResult(part="outbox", state=state, detail=detail, remedy=remedy, facts=facts)]
 
     async def _runners(self) -> list[CheckResult]:
         """Check the program or address of each runner, without starting anything."""
-        kept = await self._application.store.read(declared_runners)
-        if not kept:
+        runners = await self._application.store.read(declared_runners)
+        if not runners:
             return [CheckResult(part="runner", state="ok", detail="no agent has a runner")]
-        return await asyncio.to_thread(lambda: [self._runner(one) for one in kept])
+        return await asyncio.to_thread(lambda: [self._runner(declared) for declared in runners])
 
     def _runner(self, declared: DeclaredRunner) -> CheckResult:
         name = f"{declared.agent.name}@{declared.project.slug}"
         try:
-            told = self._application.executors.looked_at(read_runner(declared.runner))
+            result = self._application.executors.looked_at(read_runner(declared.runner))
         except (RunFailure, InvalidRunner) as error:
             return broken("runner", error, about=name)
-        return CheckResult(part="runner", about=name, state="ok", detail=told)
+        return CheckResult(part="runner", about=name, state="ok", detail=result)
 
     async def _push(self) -> list[CheckResult]:
         """Check that the push services of the browsers that people are notified in accept notifications."""
-        found = await self._application.store.store.read(lambda tx: tx.push.subscriptions())
+        subscriptions = await self._application.store.store.read(lambda tx: tx.push.subscriptions())
         permitted = self._application.settings.push_services
-        barred = [one for one in found if not is_permitted(one.endpoint, permitted)]
-        refused = [one for one in found if one.error and one not in barred]
-        detail = f"browsers that are notified: {len(found)}" if found else "nobody is notified in a browser"
+        barred = [
+            subscription
+            for subscription in subscriptions
+            if not is_permitted(subscription.endpoint, permitted)
+        ]
+        refused = [
+            subscription
+            for subscription in subscriptions
+            if subscription.error and subscription not in barred
+        ]
+        detail = (
+            f"browsers that are notified: {len(subscriptions)}"
+            if subscriptions
+            else "nobody is notified in a browser"
+        )
         remedy = ""
         if refused:
             detail += (
@@ -289,19 +312,19 @@ class Doctor:
                 "add the push services to the setting push_services, or turn notifications off and on again"
             )
         state: CheckState = "failed" if remedy else "ok"
-        facts = {"subscriptions": len(found), "refused": len(refused), "barred": len(barred)}
+        facts = {"subscriptions": len(subscriptions), "refused": len(refused), "barred": len(barred)}
         return [CheckResult(part="push", state=state, detail=detail, remedy=remedy, facts=facts)]
 
     async def _channels(self) -> list[CheckResult]:
         if self._application.gateway is None:
             return []
         chats, now = self._application.gateway, self._application.clock.now()
-        found = [_channel(name, told, now) for name, told in chats.gateway.liveness().items()]
+        results = [_channel(name, liveness, now) for name, liveness in chats.gateway.liveness().items()]
         for what, remedy in await chats.missing():
-            found.append(
+            results.append(
                 CheckResult(part="channel", about="rules", state="failed", detail=what, remedy=remedy)
             )
-        return found
+        return results
 
     async def _folders(self) -> list[CheckResult]:
         return [await asyncio.to_thread(told_of_folders, self._application.settings)]
@@ -353,8 +376,8 @@ async def damaged_messages(store: MailStore) -> list[int]:
         def look(tx: MailReads, after: int = after) -> tuple[list[int], int | None]:
             return tx.damaged_messages(after=after, limit=PAGE)
 
-        found, last = await store.read(look)
-        damaged += found
+        numbers, last = await store.read(look)
+        damaged += numbers
         if last is None:
             return damaged
         after, count = last, count + 1
@@ -363,10 +386,10 @@ async def damaged_messages(store: MailStore) -> list[int]:
 
 def all_projects(tx: MailReads) -> list[Project]:
     """Return every project."""
-    found: list[Project] = []
-    while page := tx.projects(limit=PAGE, after=found[-1].id if found else 0):
-        found += page
-    return found
+    projects: list[Project] = []
+    while page := tx.projects(limit=PAGE, after=projects[-1].id if projects else 0):
+        projects += page
+    return projects
 
 
 def _release(told: str, *, checks_pages: bool) -> CheckResult:

@@ -77,11 +77,11 @@ class GatewayService(UndeliveredService):
             "messages": messages,
             "dispatches": {status.label: count for status, count in dispatches.items()},
             "undelivered": len(dead),
-            "held": await self._count_held(),
+            "held": await self._count_waiting_for_agents(),
             "missing": [item._asdict() for item in await self._chats.missing()],
         }
 
-    async def _count_held(self) -> int:
+    async def _count_waiting_for_agents(self) -> int:
         """Among the oldest 500 waiting messages, count the agents' messages held back by quiet hours.
 
         Only the first message of each chat is tried; the later ones wait for it.

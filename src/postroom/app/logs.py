@@ -135,7 +135,7 @@ class Repeats(logging.Filter):
         # Forget failures that are too old, or all failures if that is not enough.
         if not (len(self._told) < _MAX_REPEATS):
             recent = {
-                key: told for key, told in self._told.items() if now - told[0] < TOLD_AGAIN.total_seconds()
+                key: entry for key, entry in self._told.items() if now - entry[0] < TOLD_AGAIN.total_seconds()
             }
             self._told = recent if len(recent) < _MAX_REPEATS else {}
         self._told[key] = now, 0

@@ -124,7 +124,7 @@ class MailTool:
         hidden = {*self._given, _KEY}
         parameters = {
             **schema,
-            "properties": {name: one for name, one in schema["properties"].items() if name not in hidden},
+            "properties": {name: field for name, field in schema["properties"].items() if name not in hidden},
             "required": [name for name in schema.get("required", ()) if name not in hidden],
         }
         self.descriptor = ToolDescriptor(
@@ -141,14 +141,14 @@ class MailTool:
             PostroomError: The operation failed; nothing was changed.
         """
         name = self._operation.name
-        asked: dict[str, Any] = {**arguments, **self._given}
+        all_arguments: dict[str, Any] = {**arguments, **self._given}
         if self._operation.changes:
-            asked[_KEY] = key_of(context.identity.run_id, context.call_id)
+            all_arguments[_KEY] = key_of(context.identity.run_id, context.call_id)
         caller = replace(self._caller, run_id=context.identity.run_id, claim=context.claim)
-        answer = msgspec.to_builtins(await self._calls.perform(name, asked, caller=caller))
+        answer = msgspec.to_builtins(await self._calls.perform(name, all_arguments, caller=caller))
         if len(json.dumps(answer)) > MAX_ANSWER_LENGTH:
-            told = "it was executed" if self._operation.changes else "request less at once"
-            return ToolResult.error(name, f"the answer exceeds {MAX_ANSWER_LENGTH} characters: {told}")
+            remedy = "it was executed" if self._operation.changes else "request less at once"
+            return ToolResult.error(name, f"the answer exceeds {MAX_ANSWER_LENGTH} characters: {remedy}")
         return ToolResult.success(name, answer)
 
 
@@ -174,14 +174,14 @@ class AskTool:
             return ToolResult.success(ASK, decision_told(context.decision))
         if not 0 < len(question) <= MAX_QUESTION_LENGTH:
             return ToolResult.error(ASK, f"the question must have 1 to {MAX_QUESTION_LENGTH} characters")
-        asked = Suspension(id=f"ask_{context.call_id}", action=ASK, message=question)
-        return ToolResult.suspended(ASK, asked, resume_mode=ToolCallResumeMode.PASS_DECISION_TO_TOOL)
+        suspension = Suspension(id=f"ask_{context.call_id}", action=ASK, message=question)
+        return ToolResult.suspended(ASK, suspension, resume_mode=ToolCallResumeMode.PASS_DECISION_TO_TOOL)
 
 
 def key_of(run_id: str, call_id: str) -> str:
     """Return the idempotency key of a change by a run's call, which is the same if the call is repeated."""
-    told = f"{run_id}\0{call_id}"
-    return f"run-{hashlib.sha256(told.encode()).hexdigest()}"
+    seed = f"{run_id}\0{call_id}"
+    return f"run-{hashlib.sha256(seed.encode()).hexdigest()}"
 
 
 def _who_acts(operation: Operation) -> list[str]:

@@ -182,19 +182,19 @@ def _postgres(settings: Settings) -> PostgresStore:
 
 
 def _look_at_store(settings: Settings, now: int) -> None:
-    kept = Kept.of(settings)
+    stored_identity = Kept.of(settings)
     if settings.database_url:
-        with kept.telling_where():
+        with stored_identity.telling_where():
             opened = _postgres(settings)
         with closing(opened) as store:
             asyncio.run(store.probe())
             if faults := asyncio.run(store.check()):
                 raise StoreCorrupt("; ".join(faults[:5]), remedy=BACKUP_OF_POSTGRES)
-            refuse_wrong(asyncio.run(store.identity(kept.projects)), kept, settings)
+            refuse_wrong(asyncio.run(store.identity(stored_identity.projects)), stored_identity, settings)
         return
-    if kept.expects_a_store:
+    if stored_identity.expects_a_store:
         refuse_no_file(settings.database)
-        with kept.telling_where():
+        with stored_identity.telling_where():
             refuse_missing(settings.database)
     _require(settings.database)
     with _lock_database(settings.database, now, "doctor"):
@@ -202,9 +202,9 @@ def _look_at_store(settings: Settings, now: int) -> None:
         look_into_file(settings.database, partial(refuse_lost_commits, database=settings.database))
         if faults := look_into_file(settings.database, lacking_tables):
             raise StoreCorrupt("; ".join(faults[:5]))
-        identity = identity_of_file(settings.database, kept.projects)
+        identity = identity_of_file(settings.database, stored_identity.projects)
     if identity is not None:
-        refuse_wrong(identity, kept, settings)
+        refuse_wrong(identity, stored_identity, settings)
 
 
 def _messages(settings: Settings, now: int) -> CheckResult:

@@ -126,7 +126,7 @@ def _row(
     command: type[Command | Query], run: Callable[..., Any], address: str, line: str = "", **more: Any
 ) -> Operation:
     """Return a row that has its name from its command, for holders of `admin`."""
-    name = "".join(f"_{one.lower()}" if one.isupper() else one for one in command.__name__)
+    name = "".join(f"_{char.lower()}" if char.isupper() else char for char in command.__name__)
     return Operation(
         name=name.strip("_"),
         command=command,
@@ -154,7 +154,7 @@ def _named(
 
 def _of(service: type[Any], *rows: Operation, who: Who = Who.ADMINS) -> tuple[Operation, ...]:
     """Return the rows of a service."""
-    return tuple(replace(one, service=service, who=who) for one in rows)
+    return tuple(replace(row, service=service, who=who) for row in rows)
 
 
 # Named tokens. Only their hashes arrive here: whoever will hold a token makes it. Only the server's own token
@@ -505,9 +505,9 @@ async def list_runs(runs: WorkService, project: str | None) -> RunsView:
 async def show_run(runs: WorkService, run: str, output: str) -> WorkOutput:
     """Return a run with its output."""
     work = await runs.named(run)
-    found = await runs.output(work.run_id, whole=output == "whole")
+    result = await runs.output(work.run_id, whole=output == "whole")
     fields = {name: getattr(work, name) for name in Work.__dataclass_fields__}
-    return WorkOutput(**fields, output=found.text, output_is_cut=found.is_cut)
+    return WorkOutput(**fields, output=result.text, output_is_cut=result.is_cut)
 
 
 async def show_control_room(runs: WorkService, project: str) -> Floor:
@@ -657,10 +657,10 @@ class SnoozeQuestion(Command, frozen=True):
 
 async def list_questions(questions: QuestionService, limit: int, after: str) -> QuestionsView:
     """List a page of the open questions."""
-    found = list(await questions.questions(limit=limit + 1, after=after))
-    last = found[limit - 1] if len(found) > limit else None
+    open_questions = list(await questions.questions(limit=limit + 1, after=after))
+    last = open_questions[limit - 1] if len(open_questions) > limit else None
     place = last and place_in_list(from_iso(last["waiting_since"]), last["run_id"], last["number"])
-    return {"questions": found[:limit], "next": place}
+    return {"questions": open_questions[:limit], "next": place}
 
 
 async def answer_question(

@@ -34,7 +34,7 @@ def keep_private(settings: Settings) -> None:
         ConfigError: Other users can use a file, and the file belongs to another user.
     """
     for path in private_places(settings):
-        if not _is_shared(path):
+        if not _is_readable_by_others(path):
             continue
         value = path.stat()
         if value.st_uid == os.geteuid():
@@ -58,7 +58,7 @@ def told_of_folders(settings: Settings) -> CheckResult:
     shared = [
         f"{path} (mode {stat.S_IMODE(path.stat().st_mode):04o})"
         for path in private_places(settings)
-        if _is_shared(path)
+        if _is_readable_by_others(path)
     ]
     if not shared:
         return CheckResult(part="folders", state="ok", detail="only the server's user can use them")
@@ -71,7 +71,7 @@ def told_of_folders(settings: Settings) -> CheckResult:
     )
 
 
-def _is_shared(path: Path) -> bool:
+def _is_readable_by_others(path: Path) -> bool:
     if not path.exists():
         return False
     mode = path.stat().st_mode

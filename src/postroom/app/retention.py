@@ -90,7 +90,7 @@ def load_keep_rules(environment: Mapping[str, str]) -> tuple[KeepRule, ...]:
         ConfigError: A rule is invalid.
     """
     tables = tables_of(environment, TABLE)
-    return tuple(read_table(place, told, KeepTable, environment).rule() for place, told in tables)
+    return tuple(read_table(place, table, KeepTable, environment).rule() for place, table in tables)
 
 
 RETENTION: Final = "retention"
@@ -129,8 +129,8 @@ class Preview:
 
     def add(self, verdicts: Sequence[Verdict]) -> None:
         """Add decisions to the count."""
-        for one in verdicts:
-            self.counts[one] = self.counts.get(one, 0) + 1
+        for verdict in verdicts:
+            self.counts[verdict] = self.counts.get(verdict, 0) + 1
 
 
 class Retention:
@@ -199,10 +199,10 @@ class Retention:
         Raises:
             StoreError: The store failed; completed deletions stay.
         """
-        kept = self._answers_kept
+        keep_ms = self._answers_kept
         gone = 0
         while True:
-            went = await self._step(lambda tx: tx.purge_answers(tx.now() - kept, limit=STEP))
+            went = await self._step(lambda tx: tx.purge_answers(tx.now() - keep_ms, limit=STEP))
             gone += went
             if went < STEP:
                 return gone
@@ -218,9 +218,9 @@ class Retention:
         for project, rules in await self._projects():
             delete = partial(delete_some, project_id=project.id, rules=rules)
             going: list[int] = []  # many pages at once: each change delays callers
-            async for found in self._pages(partial(going_of, project_id=project.id, rules=rules), LOOK):
+            async for page in self._pages(partial(going_of, project_id=project.id, rules=rules), LOOK):
                 progress.tell("deleting messages", gone)
-                going += found
+                going += page
                 while len(going) >= MESSAGES:
                     gone += await self._step(partial(delete, ids=going[:MESSAGES]))
                     del going[:MESSAGES]
@@ -235,15 +235,15 @@ class Retention:
             UnknownProject: As for `messages`.
             StoreError: The store failed.
         """
-        found = []
+        counts = []
         for project, rules in await self._projects():
             preview = Preview(project=project.slug)
             look = partial(verdicts_of, project_id=project.id, rules=rules)
             async for verdicts in self._pages(look, _PAGE):
                 preview.add(verdicts)
                 progress.tell(f"checking the messages of {project.slug}", sum(preview.counts.values()))
-            found.append(preview)
-        return found
+            counts.append(preview)
+        return counts
 
     async def runs(self) -> int:
         """Delete the run threads that were idle for the configured time; return how many were deleted.
@@ -253,13 +253,13 @@ class Retention:
         """
         if self._runs is None or not self._runs_kept:
             return 0
-        kept, store, gone = self._runs_kept, self._runs, 0
+        keep_ms, store, gone = self._runs_kept, self._runs, 0
         while True:
-            idle = await store.read(lambda tx: tx.runs.threads.idle(tx.now() - kept, limit=THREADS))
+            idle = await store.read(lambda tx: tx.runs.threads.idle(tx.now() - keep_ms, limit=THREADS))
             if not idle:
                 return gone
-            forget = self._guarded(partial(_forget, threads=idle, kept=kept))
-            forgotten = await self._rested(store.write(forget))
+            forget = self._guard(partial(_forget, threads=idle, kept=keep_ms))
+            forgotten = await self._do_and_rest(store.write(forget))
             if not forgotten:
                 return gone
             gone += forgotten
@@ -278,7 +278,7 @@ class Retention:
         before = await self._store.read(lambda tx: tx.now()) - milliseconds(UNUSED)
         gone = 0
         while True:
-            went = await self._rested(self._files.purge(before, limit=FILES))
+            went = await self._do_and_rest(self._files.purge(before, limit=FILES))
             gone += went
             if went < FILES:
                 return gone
@@ -292,8 +292,8 @@ class Retention:
             projects: list[Project] = []
             while page := tx.projects(limit=_PAGE, after=projects[-1].id if projects else 0):
                 projects += page
-            rules = rules_of_projects(tx, self._rules, [one.id for one in projects])
-            return [(one, rules[one.id]) for one in projects if rules[one.id].rules]
+            rules = rules_of_projects(tx, self._rules, [project.id for project in projects])
+            return [(project, rules[project.id]) for project in projects if rules[project.id].rules]
 
         return await self._store.read(look)
 
@@ -303,23 +303,28 @@ class Retention:
         """Yield the results for a project's messages, one page after the other."""
         after: int | None = 0
         while after is not None:
-            page, after = await self._rested(self._store.read(partial(look, after=after, limit=limit)))
+            page, after = await self._do_and_rest(self._store.read(partial(look, after=after, limit=limit)))
             yield page
 
     def _lengths(self, tx: MailReads, after: int) -> list[tuple[int, int]]:
         """Return, for some projects, how many log entries they have beyond those to keep."""
-        bounds = [(one.id, tx.log_bounds(one.id)) for one in tx.projects(limit=_PAGE, after=after)]
-        return [(number, one.newest - one.oldest - self._event_keep) for number, one in bounds]
+        bounds = [
+            (project.id, tx.log_bounds(project.id)) for project in tx.projects(limit=_PAGE, after=after)
+        ]
+        return [
+            (number, log_bounds.newest - log_bounds.oldest - self._event_keep)
+            for number, log_bounds in bounds
+        ]
 
     async def _step(self, change: Callable[[MailWrites], int]) -> int:
         if self._runs is None:
-            return await self._rested(self._store.write(change))
-        return await self._rested(self._runs.write(self._guarded(lambda tx: change(tx.mail))))
+            return await self._do_and_rest(self._store.write(change))
+        return await self._do_and_rest(self._runs.write(self._guard(lambda tx: change(tx.mail))))
 
-    def _guarded(self, change: Callable[[Transaction], int]) -> Callable[[Transaction], int]:
+    def _guard(self, change: Callable[[Transaction], int]) -> Callable[[Transaction], int]:
         return self._leases.guarded(RETENTION, change) if self._leases and _IS_TIMED.get() else change
 
-    async def _rested(self, step: Awaitable[T]) -> T:
+    async def _do_and_rest(self, step: Awaitable[T]) -> T:
         """Do a step, then pause for longer than it took, so that others can write."""
         clock = asyncio.get_running_loop().time
         began = clock()

@@ -144,7 +144,7 @@ class Site:
             others=application.others,
         )
         channels = () if application.gateway is None else application.gateway.open_paths
-        self.has_chat_page = any(one.path == "/chat" for one in channels)
+        self.has_chat_page = any(channel.path == "/chat" for channel in channels)
         rules = GuardRules(
             host=settings.host,
             allowed_hosts=settings.allowed_hosts,
@@ -360,10 +360,13 @@ def run(settings: Settings, *, new_store: bool = False) -> int:
     configure_logs(settings)
     logging.captureWarnings(True)  # so that warnings of libraries look like other log lines
     keep_private(settings)
-    told = load_gateway(settings)
-    given = places.environment()
+    gateway = load_gateway(settings)
+    environment = places.environment()
     declared = Declared(
-        agents=load_agents(given), budgets=load_budgets(given), keep=load_keep_rules(given), chats=told
+        agents=load_agents(environment),
+        budgets=load_budgets(environment),
+        keep=load_keep_rules(environment),
+        chats=gateway,
     )
     token_file = places.token_file(settings.data_dir)
     if settings.database_url and not token_file.exists():  # creates nothing if it fails
@@ -402,7 +405,7 @@ def run(settings: Settings, *, new_store: bool = False) -> int:
                 site,
             )
             # Uvicorn stops gracefully and then raises the signal again, for other handlers.
-            signal.signal(signal.SIGTERM, _raise_stopped)
+            signal.signal(signal.SIGTERM, _raise_interrupt)
             server.run(sockets=[listener])
             if server.failure is not None:
                 raise server.failure
@@ -443,7 +446,7 @@ class _StoppedBySignal(Exception):
     """The server has stopped because of a signal."""
 
 
-def _raise_stopped(_number: int, _frame: object) -> None:
+def _raise_interrupt(_number: int, _frame: object) -> None:
     raise _StoppedBySignal
 
 

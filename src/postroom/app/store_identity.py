@@ -173,12 +173,12 @@ def adopt_restored(settings: Settings, clock: Clock) -> Path | None:
         StoreError: The database cannot be opened, or the archive cannot be moved.
         ConfigError, ArchiveUnavailable: The archive cannot be read.
     """
-    kept = Kept.of(settings)
-    if kept.elsewhere or not (kept.beside or kept.slugs):  # the first start writes missing marks
+    identity = Kept.of(settings)
+    if identity.elsewhere or not (identity.beside or identity.slugs):  # the first start writes missing marks
         return None
     store = SqliteStore.open(settings.database, clock=clock, purpose="restore", may_begin=False)
     try:
-        return settle_identity(store, settings, kept, new_store=True)
+        return settle_identity(store, settings, identity, new_store=True)
     finally:
         store.close()
 

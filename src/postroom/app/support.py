@@ -161,8 +161,8 @@ def _log(file: Path) -> str:
         )
     except OSError as error:
         return f"the log file cannot be read: {type(error).__name__}\n"
-    told = [value for line in lines[-LOG_LINES:] if (value := _redact_line(line))]
-    return "".join(f"{line}\n" for line in told)
+    redacted = [value for line in lines[-LOG_LINES:] if (value := _redact_line(line))]
+    return "".join(f"{line}\n" for line in redacted)
 
 
 def _redact_line(line: str) -> str | None:

@@ -29,7 +29,7 @@ class UndeliveredService:
 
     async def dead(self) -> UndeliveredList:
         """Return up to 500 undelivered messages."""
-        return {"undelivered": await self._kept.read(_list_undelivered)}
+        return {"undelivered": await self._kept.read(_list_waiting)}
 
     async def revive(self, outbox_id: str) -> StoredEffect:
         """Retry a dead letter, given by a unique prefix of its id.
@@ -102,7 +102,7 @@ def _not_dead(outbox_id: str) -> InvalidArgument:
     )
 
 
-def _list_undelivered(tx: Transaction) -> list[UndeliveredView]:
+def _list_waiting(tx: Transaction) -> list[UndeliveredView]:
     return [
         _describe_row(tx, row) for row in tx.outbox.dead_letters(kind=CHAT_KIND, after="", limit=MAX_DEAD)
     ]

@@ -172,13 +172,15 @@ class Application:
         """
         tracing = open_tracing(settings)
         try:
-            kept = Kept.of(settings)
+            identity = Kept.of(settings)
             if new_store:
                 give_up_damaged_log(settings, clock or SystemClock())
-            with kept.telling_where():
-                store = _open_store(settings, clock, purpose, may_begin=new_store or not kept.expects_a_store)
+            with identity.telling_where():
+                store = _open_store(
+                    settings, clock, purpose, may_begin=new_store or not identity.expects_a_store
+                )
             try:
-                if aside := settle_identity(store, settings, kept, new_store=new_store):
+                if aside := settle_identity(store, settings, identity, new_store=new_store):
                     _LOG.warning("store.archive_set_aside", folder=str(aside))
                 return cls(settings, store, store.clock, declared, tracing, address=address)
             except BaseException:
@@ -348,9 +350,9 @@ def see_database(settings: Settings, *, new_store: bool) -> None:
     Raises:
         PostroomError: The database cannot be used; the errors are those of `Application.open`.
     """
-    kept = Kept.of(settings)
-    may_begin = new_store or not kept.expects_a_store
-    with kept.telling_where():
+    identity = Kept.of(settings)
+    may_begin = new_store or not identity.expects_a_store
+    with identity.telling_where():
         _open_store(settings, None, "server", may_begin=may_begin, is_tried=True).close()
 
 

@@ -170,7 +170,7 @@ def restore(
         done = restore(wish, now=SystemClock().now())
         archive = adopt_restored(settings, SystemClock()) if done.done and to is None else None
     document = done.as_dict() | {"archive": None if archive is None else str(archive)}
-    show.answer(document, as_json=as_json, text=lambda: _told(document))
+    show.answer(document, as_json=as_json, text=lambda: _print_check(document))
 
 
 def _folder(data_dir: Path | None) -> Path:
@@ -185,7 +185,7 @@ def _line(one: dict[str, object]) -> str:
     return f"{show.line(one['name']):<40} {one['made_at']}  {one['size']:>15,} bytes  {state}".rstrip()
 
 
-def _told(document: dict[str, object]) -> str:
+def _print_check(document: dict[str, object]) -> str:
     source, database, former = (document[key] for key in ("source", "database", "former"))
     was, kept_text = ("was restored", "is kept") if document["done"] else ("can be restored", "would be kept")
     text = f"{show.line(source)} (schema {document['schema']}) {was} to {show.line(database)}"

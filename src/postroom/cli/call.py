@@ -142,8 +142,8 @@ def shows(app: typer.Typer, name: str) -> Callable[[Callable[..., str]], Callabl
             )
 
         shared: dict[str, tuple[Any, Any]] = {"data_dir": (DataDir, None), "as_json": (AsJson, False)}
-        taken = {field["name"]: _taken(field) for field in fields} | shared
-        taken |= {_hidden(item): _taken(item, hidden=True) for item in twice}
+        taken = {field["name"]: _parameter_type(field) for field in fields} | shared
+        taken |= {_hidden(item): _parameter_type(item, hidden=True) for item in twice}
         command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
             [
                 inspect.Parameter(
@@ -167,7 +167,7 @@ def _hidden(field: Mapping[str, Any]) -> str:
     return f"{field['name']}_option"
 
 
-def _taken(field: Mapping[str, Any], *, hidden: bool = False) -> tuple[Any, Any]:
+def _parameter_type(field: Mapping[str, Any], *, hidden: bool = False) -> tuple[Any, Any]:
     """Return the annotation of a field for typer, and its default; ... if the field is required.
 
     With `hidden`, a positional argument is taken as an option that help does not show.

@@ -62,14 +62,14 @@ def copy(
     settings = load_settings(overrides={"data_dir": data_dir})
     chosen = schema or settings.database_schema
     usual = settings.database_url or f"{_SQLITE}{settings.database}"
-    sides = [_named(value, chosen) for value in (source or usual, to)]
+    sides = [_parse_location(value, chosen) for value in (source or usual, to)]
     with show.progress(as_json=as_json):
         do = checked if dry_run else copied
         fields = do(*sides, now=SystemClock().now(), is_gone=is_gone)
-    show.answer(fields, as_json=as_json, text=lambda: _told(fields))
+    show.answer(fields, as_json=as_json, text=lambda: _print_copy(fields))
 
 
-def _named(text: str, schema: str) -> "Path | tuple[str, str]":
+def _parse_location(text: str, schema: str) -> "Path | tuple[str, str]":
     """Return the file that a text names, or the address and the schema of a database server.
 
     Raises:
@@ -90,7 +90,7 @@ def _named(text: str, schema: str) -> "Path | tuple[str, str]":
     return path
 
 
-def _told(found: dict[str, Any]) -> str:
+def _print_copy(found: dict[str, Any]) -> str:
     rows, names = found["rows"], (show.line(found["from"]), show.line(found["to"]))
     counted = f"{sum(rows.values())} rows of {len(rows)} tables"
     if not found["done"]:

@@ -211,11 +211,13 @@ def routes(
         show.answer({"routes": items}, as_json=as_json, text=lambda: table)
         return
     place = {"chat_id": why.partition("/")[2], "chat_type": kind, "user_id": sender}
-    decided = _decided(data_dir, why.partition("/")[0], place, text)
+    decided = _find_answerer(data_dir, why.partition("/")[0], place, text)
     show.answer(decided, as_json=as_json, text=lambda: f"{decided['agent']}: {decided['why']}")
 
 
-def _decided(data_dir: Path | None, platform: str, place: dict[str, Any], text: str) -> dict[str, object]:
+def _find_answerer(
+    data_dir: Path | None, platform: str, place: dict[str, Any], text: str
+) -> dict[str, object]:
     """Return which agent or person would answer a message that addresses the bot, and why."""
     from postroom.gateway.config import DEFAULT_AGENT
     from postroom.gateway.events import MessageEvent
@@ -272,7 +274,7 @@ def _missing(named: "Mapping[str, Named]", data_dir: Path | None) -> dict[str, s
     try:
         server = Server.find(data_dir=data_dir)
         faults = {
-            item.whom: fault for item in named.values() if (fault := _fault_of(server, item)) is not None
+            item.whom: fault for item in named.values() if (fault := _find_fault(server, item)) is not None
         }
     except ServerUnavailable:
         return {"not_checked": f"no server is running, so these names were not checked: {', '.join(named)}"}
@@ -283,7 +285,7 @@ def _missing(named: "Mapping[str, Named]", data_dir: Path | None) -> dict[str, s
     return {}
 
 
-def _fault_of(server: Server, named: "Named") -> "Missing | None":
+def _find_fault(server: Server, named: "Named") -> "Missing | None":
     from postroom.gateway.config import PERSON, is_person
 
     if is_person(named.whom):

@@ -111,7 +111,7 @@ def hooks_of(repository: Path) -> list[Hook]:
         PostroomError: Git is missing.
     """
     folder = hooks_folder(repository)
-    return [_managed(repository, folder, name) or _look(folder / name) for name in HOOKS]
+    return [_find_managed_hook(repository, folder, name) or _look(folder / name) for name in HOOKS]
 
 
 def install(repository: Path) -> list[Hook]:
@@ -226,7 +226,7 @@ def _holds(path: Path, mark: bytes) -> bool:
         return mark in file.read(_MAX_LOOK)
 
 
-def _managed(repository: Path, folder: Path, name: str) -> Hook | None:
+def _find_managed_hook(repository: Path, folder: Path, name: str) -> Hook | None:
     """Return a hook that husky or lefthook manages in its configuration; None if neither manages one."""
     if folder.name == "_" and (folder / "h").is_file():
         manager, files = "husky", [folder.parent / name]
@@ -269,14 +269,14 @@ def _is_ours(path: Path) -> bool:
 
 
 def _script(hook: str) -> str:
-    told = hook == "pre-push"
+    is_pre_push = hook == "pre-push"
     return _SCRIPT.format(
         mark=MARK,
         hook=hook,
         kept=KEPT,
         python=shlex.quote(sys.executable),
-        listen=_LISTEN if told else "",
-        feed=_FEED if told else "",
+        listen=_LISTEN if is_pre_push else "",
+        feed=_FEED if is_pre_push else "",
     )
 
 

@@ -69,31 +69,33 @@ def answered(client: str, event: str, raw: bytes, environment: Mapping[str, str]
     sent = read(raw)
     call, look = _call_and_look(client, kind, sent, environment)
     if call is None:
-        return _warned(client, event, kind, "", "", look)
+        return _add_warning(client, event, kind, "", "", look)
     # The prompt that mail used to wake an idle Codex session.
     # When this prompt arrives at the hook, the mail counts as announced.
     prompt = sent.get("prompt") if client == "codex" and kind == "prompt" and isinstance(sent, dict) else ""
     queued = prompt.strip() if isinstance(prompt, str) and prompt.startswith("postroom: ") else ""
     call.update(agent=environment.get("POSTROOM_AGENT", "")[:400], guard=mode)
-    found: object = None
+    reply: object = None
     try:
-        status, given = ask(endpoint, f"/hooks/{client}/{WAKE if queued else event}", written(call).encode())
-        found = read(given)
-        outcome, text = _understood(kind, status, found, mode)
+        status, body = ask(endpoint, f"/hooks/{client}/{WAKE if queued else event}", written(call).encode())
+        reply = read(body)
+        outcome, text = _understood(kind, status, reply, mode)
     except (Unreachable, ValueError):
-        outcome, text = _failed(kind, "the server does not answer", mode if mode == "block" else "off")
-    text += look.conclude(found) if look is not None else ""
+        outcome, text = _report_failure(
+            kind, "the server does not answer", mode if mode == "block" else "off"
+        )
+    text += look.conclude(reply) if look is not None else ""
     text = "" if text == queued else text[:MAX_TEXT_LENGTH]  # the prompt already says it
-    return _warned(client, event, kind, outcome, text, look)
+    return _add_warning(client, event, kind, outcome, text, look)
 
 
-def _warned(client: str, event: str, kind: str, outcome: str, text: str, look: Look | None) -> bytes:
+def _add_warning(client: str, event: str, kind: str, outcome: str, text: str, look: Look | None) -> bytes:
     """Return the answer, with a warning if the edit's files cannot be remembered on this machine."""
     warning = look.warning() if look is not None and kind == "edit" else ""
     if warning:
         outcome = outcome if outcome == "deny" else "note"
         text = "\n".join(filter(None, (text, warning)))
-    shaped = _shaped(client, event, kind, outcome, text)
+    shaped = _format_answer(client, event, kind, outcome, text)
     return written(shaped).encode() if shaped else b""
 
 
@@ -128,7 +130,7 @@ def _understood(kind: str, status: int, found: object, mode: str) -> tuple[str, 
         code = str(found.get("code", ""))
         if not (code.isascii() and code.isidentifier()):
             raise Unreachable
-        return _failed(kind, f"the server answered with {code}", mode or "warn")
+        return _report_failure(kind, f"the server answered with {code}", mode or "warn")
     outcome, text = found.get("outcome"), found.get("text")
     if not (isinstance(outcome, str) and isinstance(text, str)):
         raise Unreachable
@@ -137,12 +139,12 @@ def _understood(kind: str, status: int, found: object, mode: str) -> tuple[str, 
     return outcome, text
 
 
-def _failed(kind: str, why: str, mode: str) -> tuple[str, str]:
+def _report_failure(kind: str, why: str, mode: str) -> tuple[str, str]:
     outcome = {"block": "deny", "warn": "note"}.get(mode, "") if kind == "edit" else ""
     return outcome, unchecked(why)
 
 
-def _shaped(client: str, event: str, kind: str, outcome: str, text: str) -> dict[str, object] | None:
+def _format_answer(client: str, event: str, kind: str, outcome: str, text: str) -> dict[str, object] | None:
     """Return the answer in the client's format; None if no answer is needed."""
     fits = {"start": "tell", "prompt": "tell", "tool": "tell", "stop": "hold"}.get(kind)
     if not text or (outcome != fits if fits else outcome not in ("deny", "note")):
@@ -158,7 +160,7 @@ def _shaped(client: str, event: str, kind: str, outcome: str, text: str) -> dict
             return {"continue": True, "user_message": text, "additional_context": text}
         return {"additional_context": text}
     if client in ("copilot", "opencode", "cline") and outcome != "hold":
-        return _decided(text) if outcome == "deny" else {"additionalContext": text}
+        return _block(text) if outcome == "deny" else {"additionalContext": text}
     if outcome == "note":
         return {"systemMessage": text}
     if outcome == "tell":
@@ -167,8 +169,8 @@ def _shaped(client: str, event: str, kind: str, outcome: str, text: str) -> dict
         return {"decision": "deny", "reason": text}
     if outcome == "hold":
         return {"decision": "block", "reason": text}
-    return {"hookSpecificOutput": {"hookEventName": event, **_decided(text)}}
+    return {"hookSpecificOutput": {"hookEventName": event, **_block(text)}}
 
 
-def _decided(text: str) -> dict[str, object]:
+def _block(text: str) -> dict[str, object]:
     return {"permissionDecision": "deny", "permissionDecisionReason": text}

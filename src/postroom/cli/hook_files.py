@@ -92,9 +92,9 @@ class Look:
         self._cwd = folder_of(sent)
         self._now = time.time_ns()
         self._is_used = kind != "edit"
-        tool, given = tool_of(sent)
+        tool, arguments = tool_of(sent)
         self._is_shell = tool in SHELL_TOOLS
-        texts = (text_of(given.get(key)) for key in _CONTENTS if tool in WHOLE_TOOLS)
+        texts = (text_of(arguments.get(key)) for key in _CONTENTS if tool in WHOLE_TOOLS)
         self._content = next(filter(None, texts), "").encode()
         self._left = MAX_BYTES
         session = session_of(sent)
@@ -130,24 +130,24 @@ class Look:
     def _before(self, path: str, how: str) -> None:
         """Look at a file that a tool is about to use; a read is reported only after the tool has made it."""
         is_read = _weight(how) <= _weight("read")
-        found = self._version(path, self._known.get(path) if is_read else None)
-        if found is None or (found[0] == "gone" and how != "whole"):
+        version = self._version(path, self._known.get(path) if is_read else None)
+        if version is None or (version[0] == "gone" and how != "whole"):
             return
-        self._seen[path] = found
+        self._seen[path] = version
         if how == "named" or not is_read:
-            self.reports.append([path, found[0], how])
+            self.reports.append([path, version[0], how])
 
     def _after(self, path: str, how: str) -> None:
         """Look at a file that a tool has used, and report it if the tool read or changed it."""
         began = self._began.get(path)
-        known = began or self._known.get(path)
-        found = self._version(path)
-        if found is None:
+        before = began or self._known.get(path)
+        version = self._version(path)
+        if version is None:
             return
-        is_same = known is not None and known[0] == found[0]
-        age = self._now - found[1]
+        is_same = before is not None and before[0] == version[0]
+        age = self._now - version[1]
         if how.startswith("lines "):
-            how = "read" if found[0] == "huge" or _count_lines(path) <= _weight(how) else "glance"
+            how = "read" if version[0] == "huge" or _count_lines(path) <= _weight(how) else "glance"
         if how in ("read", "glance") and began is not None and not is_same:
             # The tool may have read the file before it changed, so only the older version counts as read.
             self.reports.append([path, began[0], how])
@@ -156,21 +156,21 @@ class Look:
             # Without a hook before a command, nothing shows that the file changed while the command ran.
             unsure = RECENT if self._is_shell and began is None else UNSURE
             how = "read" if is_same or age > unsure else "unsure"
-            is_used = found[0] != "gone"
+            is_used = version[0] != "gone"
         elif how == "glance":
-            is_used = found[0] != "gone"
-        elif known is None:  # the file did not exist before, or no hook has run before
-            is_used = how in ("whole", "part") or (how == "shell" and found[0] != "gone" and age < RECENT)
+            is_used = version[0] != "gone"
+        elif before is None:  # the file did not exist before, or no hook has run before
+            is_used = how in ("whole", "part") or (how == "shell" and version[0] != "gone" and age < RECENT)
         else:
-            is_used, how = not is_same or found[0] == "huge", "shell" if how == "named" else how
-        if how == "whole" and is_used and (written := self._replaced(path, found[0])):
+            is_used, how = not is_same or version[0] == "huge", "shell" if how == "named" else how
+        if how == "whole" and is_used and (written := self._find_replaced_version(path, version[0])):
             self.reports.append([path, written, how])
             how = "found"
-        self._seen[path] = found
+        self._seen[path] = version
         if is_used:
-            self.reports.append([path, found[0], how])
+            self.reports.append([path, version[0], how])
 
-    def _replaced(self, path: str, blob: str) -> str:
+    def _find_replaced_version(self, path: str, blob: str) -> str:
         """Return the version that the tool wrote if the file now has another one; "" if it has none.
 
         Other ends of lines, and spaces there, do not make another version: the client may have changed them.
@@ -179,7 +179,7 @@ class Look:
             return ""
         written = _hash(b"blob %d\0" % len(self._content) + self._content)
         try:
-            if blob == written or _trimmed(_content(path)) == _trimmed(self._content):
+            if blob == written or _trim(_content(path)) == _trim(self._content):
                 return ""
         except OSError:  # the file was deleted
             pass
@@ -204,12 +204,12 @@ class Look:
 
     def _find_changes(self) -> None:
         """Report the files in the session's list that were written since they were listed."""
-        for path, known in self._known.items():
+        for path, old_version in self._known.items():
             if path not in self._seen:
-                found = self._version(path, known)
-                if found is not None and found != known:
-                    self.reports.append([path, found[0], "found"])  # even if a change was reverted
-                    self._seen[path] = found
+                version = self._version(path, old_version)
+                if version is not None and version != old_version:
+                    self.reports.append([path, version[0], "found"])  # even if a change was reverted
+                    self._seen[path] = version
 
     def _version(self, path: str, known: Version | None = None) -> Version | None:
         """Return the version of a file; if its time and size are the same, return the known version.
@@ -217,17 +217,17 @@ class Look:
         Return None if the path is not a regular file, or cannot be read.
         """
         try:
-            found = os.stat(path)  # noqa: PTH116 - no pathlib here
-            if found.st_mode & 0o170000 != 0o100000:
+            status = os.stat(path)  # noqa: PTH116 - no pathlib here
+            if status.st_mode & 0o170000 != 0o100000:
                 return None
-            place = (found.st_mtime_ns, found.st_size, found.st_ctime_ns)
-            if found.st_size > LARGEST_FILE:
+            place = (status.st_mtime_ns, status.st_size, status.st_ctime_ns)
+            if status.st_size > LARGEST_FILE:
                 return ("huge", *place)
             if known is not None and known[1:] == place and self._now - place[0] > UNSURE:
                 return known
-            if found.st_size > self._left:
+            if status.st_size > self._left:
                 return None
-            self._left -= found.st_size
+            self._left -= status.st_size
             content = _content(path)
         except (FileNotFoundError, NotADirectoryError):
             return ("gone", 0, 0, 0)
@@ -248,12 +248,12 @@ class Look:
     def _unsent(self) -> list[list[str]]:
         """Return the reports that the server did not get, except writes that later writes have replaced."""
         try:
-            found = [row.split(" ", 2) for row in _rows(f"{self._list}.late")] if self._list else []
+            rows = [row.split(" ", 2) for row in _rows(f"{self._list}.late")] if self._list else []
         except OSError:
             return []
         return [
             [path, blob, how]
-            for blob, how, path in found
+            for blob, how, path in rows
             if how == "read" or (self._version(path) or ("",))[0] == blob
         ]
 
@@ -274,10 +274,10 @@ class Look:
         changed = answer.get("changed")
         texts = []
         for path, was, now in changed if isinstance(changed, list) else ():
-            one, two = self._kept(was), self._kept(now)
-            if one is not None and two is not None:
+            old, new = self._load_copy(was), self._load_copy(now)
+            if old is not None and new is not None:
                 name = os.path.relpath(path, self._cwd) if path.startswith(self._cwd + os.sep) else path
-                texts.append(f"Changed lines of {_plain(name)} (data):\n{_difference(one, two)}")
+                texts.append(f"Changed lines of {_plain(name)} (data):\n{_difference(old, new)}")
             elif len(was) == len(now) == 40:
                 texts.append("The changed lines are not shown: the file is binary, large or was not kept.")
         return "".join(f"\n{text}" for text in dict.fromkeys(texts))
@@ -288,13 +288,15 @@ class Look:
             return
         if self._is_used:
             _remove(f"{self._list}.late")
-        kept = {path: one for path, one in self._known.items() if path not in self._seen} | self._seen
+        versions = {
+            path: version for path, version in self._known.items() if path not in self._seen
+        } | self._seen
         if self._seen:
-            self._put(self._list, _as_rows([*kept.items()][-MAX_LISTED:]))
+            self._put(self._list, _as_rows([*versions.items()][-MAX_LISTED:]))
         if self._seen and not self._known:
             _prune(self._path("sessions"), MAX_SESSIONS, MAX_COPIED)
 
-    def _kept(self, blob: str) -> bytes | None:
+    def _load_copy(self, blob: str) -> bytes | None:
         """Return the copy of a version; None if there is no copy or it was damaged."""
         try:
             content = _content(self._path(blob[:1], blob)) if blob.isalnum() else b""
@@ -305,25 +307,25 @@ class Look:
 
 def _uses(client: str, sent: Values, folder: str) -> Iterator[tuple[str, str]]:
     """Yield each file that a tool uses, by its path without links, and how it uses the file."""
-    found: Iterable[tuple[str, str]] = ()
-    tool, given = tool_of(sent)
-    folder = os.path.join(folder, next(filter(None, map(text_of, map(given.get, _FOLDERS))), ""))  # noqa: PTH118
+    names: Iterable[tuple[str, str]] = ()
+    tool, arguments = tool_of(sent)
+    folder = os.path.join(folder, next(filter(None, map(text_of, map(arguments.get, _FOLDERS))), ""))  # noqa: PTH118
     if tool in SHELL_TOOLS:
-        command = patch_of(given.get("command", given.get("cmd", given.get("commands"))))
+        command = patch_of(arguments.get("command", arguments.get("cmd", arguments.get("commands"))))
         if client == "codex" and "*** Begin Patch" in command:
             moved = command.partition("*** Begin")[0].replace("&&", ";").partition("cd ")[2].partition(";")[0]
             folder = os.path.join(folder, moved.strip().strip("'\""))  # noqa: PTH118
-            found = _patched(command)
+            names = _list_patched_files(command)
         else:
-            found = _used_by_shell(command[:MAX_COMMAND_LENGTH])
+            names = _used_by_shell(command[:MAX_COMMAND_LENGTH])
     elif tool in READ_TOOLS:
-        found = ((path, _shown(_asked_lines(one))) for path, one in _named_in(given))
+        names = ((path, _reading_mode(_asked_lines(entry))) for path, entry in _named_in(arguments))
     elif tool in EDIT_TOOLS.get(client, ()):
-        is_whole = tool in WHOLE_TOOLS or (tool == "editor" and not given.get("old_text"))
-        patches = "\n".join(patch_of(given.get(key)) for key in PATCH_KEYS)
-        named = ((path, "whole" if is_whole else "part") for path, _ in _named_in(given))
-        found = (*named, *_patched(patches))
-    for path, how in found:
+        is_whole = tool in WHOLE_TOOLS or (tool == "editor" and not arguments.get("old_text"))
+        patches = "\n".join(patch_of(arguments.get(key)) for key in PATCH_KEYS)
+        named = ((path, "whole" if is_whole else "part") for path, _ in _named_in(arguments))
+        names = (*named, *_list_patched_files(patches))
+    for path, how in names:
         if path:
             written = os.path.join(folder, os.path.expanduser(path))  # noqa: PTH111, PTH118 - no pathlib here
             yield os.path.realpath(written), how
@@ -339,8 +341,8 @@ def _named_in(given: Values) -> Iterator[tuple[str, Values]]:
         yield text_of(given.get(key)), given
     for key in _MANY_PATHS:
         many = given.get(key)
-        for one in many if isinstance(many, list) else ():
-            inner = one if isinstance(one, dict) else {"path": one}
+        for item in many if isinstance(many, list) else ():
+            inner = item if isinstance(item, dict) else {"path": item}
             yield text_of(inner.get("path")), inner
 
 
@@ -361,7 +363,7 @@ def _number(value: object) -> int | None:
     return int(value) if isinstance(value, int | float | str) and str(value).lstrip("-").isdecimal() else None
 
 
-def _shown(lines: int) -> str:
+def _reading_mode(lines: int) -> str:
     """Return how a file is used whose first or last lines, up to this number, are shown."""
     return "read" if lines >= _ALL else f"lines {lines}"
 
@@ -381,7 +383,7 @@ def _count_lines(path: str) -> int:
     return content.count(b"\n") + (not content.endswith(b"\n"))
 
 
-def _patched(patch: str) -> Iterator[tuple[str, str]]:
+def _list_patched_files(patch: str) -> Iterator[tuple[str, str]]:
     """Yield the files that a patch changes; adding or deleting a file counts as replacing all of it."""
     for line in patch.splitlines():
         for lead in PATCHED:
@@ -403,41 +405,44 @@ def _used_by_shell(command: str) -> Iterator[tuple[str, str]]:
             folder = os.path.join(folder, rest[0] if rest else "~")  # noqa: PTH118 - no pathlib here
             continue
         is_in_place = name in ("sed", "perl", "awk", "ruby") and any(
-            one.startswith(_IN_PLACE) for one in rest
+            option.startswith(_IN_PLACE) for option in rest
         )
         lines = min(lines, _shown_lines(name, rest)) if words else lines
         how = "shell" if is_in_place or name in _WRITERS else "read" if name in _READERS else "named"
-        used = [(one, how) for one in rest if not one.startswith("-")]
-        marked = [(one, one.translate(_INNER)) for one in rest]
-        used += [(part, "named") for one, inner in marked if inner != one for part in inner.split()]
-        for path, use in (*used, *((one, "shell") for one in targets)):
+        used = [(word, how) for word in rest if not word.startswith("-")]
+        marked = [(word, word.translate(_INNER)) for word in rest]
+        used += [(part, "named") for word, inner in marked if inner != word for part in inner.split()]
+        for path, use in (*used, *((target, "shell") for target in targets)):
             place = os.path.join(folder, path)  # noqa: PTH118 - no pathlib here
             if use == "read":
                 reads.append(place)
             else:
                 yield place, use
         if not is_piped:
-            yield from ((place, _shown(lines)) for place in reads)
+            yield from ((place, _reading_mode(lines)) for place in reads)
             reads, lines = [], _ALL
 
 
 def _shown_lines(name: str, rest: Sequence[str]) -> int:
     """Return how many lines of its input a command shows: the first or the last; 0 if that is unknown."""
     if name in ("head", "tail"):
-        given = " ".join(rest).replace("--lines=", "-n").replace("-n ", "-n").split(" ")
-        options = [one[1:].removeprefix("n") for one in given if one.startswith("-")]
+        parts = " ".join(rest).replace("--lines=", "-n").replace("-n ", "-n").split(" ")
+        options = [option[1:].removeprefix("n") for option in parts if option.startswith("-")]
         if name == "tail" and "+1" in options:
             return _ALL
-        if any(one.startswith(("c", "+", "-b", *(f"-{digit}" for digit in "0123456789"))) for one in options):
+        if any(
+            option.startswith(("c", "+", "-b", *(f"-{digit}" for digit in "0123456789")))
+            for option in options
+        ):
             return 0
-        return next((min(int(one), _ALL - 1) for one in options if one.isdecimal()), 10)
+        return next((min(int(option), _ALL - 1) for option in options if option.isdecimal()), 10)
     if name == "sed":
-        script = next((one for one in rest if not one.startswith("-")), "")
+        script = next((word for word in rest if not word.startswith("-")), "")
         start, _, end = script.removesuffix("p").rpartition(",")
         if "-n" not in rest or not script.endswith("p") or (start or end) not in ("", "1"):
             return 0
         return _ALL if end in ("", "$") else min(int(end), _ALL - 1) if end.isdecimal() else 0
-    return _ALL if name in _SHOWERS and not any(one.startswith(("-r", "--line-r")) for one in rest) else 0
+    return _ALL if name in _SHOWERS and not any(word.startswith(("-r", "--line-r")) for word in rest) else 0
 
 
 def _simple_commands(command: str) -> Iterator[tuple[list[str], list[str], bool]]:
@@ -468,18 +473,18 @@ def _simple_commands(command: str) -> Iterator[tuple[list[str], list[str], bool]
 
 def _difference(was: bytes, now: bytes) -> str:
     """Return the lines that differ, with their line numbers, up to a limit."""
-    one, two = (text.decode("utf-8", "replace").splitlines() for text in (was, now))
+    old, new = (text.decode("utf-8", "replace").splitlines() for text in (was, now))
     first = 0
-    while first < min(len(one), len(two)) and one[first] == two[first]:
+    while first < min(len(old), len(new)) and old[first] == new[first]:
         first += 1
     last = 0
-    while last < min(len(one), len(two)) - first and one[-1 - last] == two[-1 - last]:
+    while last < min(len(old), len(new)) - first and old[-1 - last] == new[-1 - last]:
         last += 1
-    one, two = one[first : len(one) - last], two[first : len(two) - last]
-    if max(len(one), len(two)) > MAX_COMPARISONS:
-        return f"lines {first + 1} to {first + len(one)} are now lines {first + 1} to {first + len(two)}"
+    old, new = old[first : len(old) - last], new[first : len(new) - last]
+    if max(len(old), len(new)) > MAX_COMPARISONS:
+        return f"lines {first + 1} to {first + len(old)} are now lines {first + 1} to {first + len(new)}"
     rows: list[str] = []
-    for at, before, after in _hunks(one, two):
+    for at, before, after in _hunks(old, new):
         rows += [
             f"@@ line {first + at + 1} @@",
             *(f"-{row}" for row in before),
@@ -494,18 +499,18 @@ def _plain(text: str) -> str:
     return "".join(char if char.isprintable() or char == "\t" else "?" for char in text)
 
 
-def _hunks(one: Sequence[str], two: Sequence[str]) -> Iterator[tuple[int, Sequence[str], Sequence[str]]]:
+def _hunks(old: Sequence[str], new: Sequence[str]) -> Iterator[tuple[int, Sequence[str], Sequence[str]]]:
     """Yield the line number in the new text, and the old and new lines, of each changed part."""
-    if not one or not two or len(one) == len(two) == 1:
-        yield 0, one, two
+    if not old or not new or len(old) == len(new) == 1:
+        yield 0, old, new
         return
     from difflib import SequenceMatcher
 
-    for tag, from_one, to_one, from_two, to_two in SequenceMatcher(
-        None, one, two, autojunk=False
+    for tag, old_start, old_end, new_start, new_end in SequenceMatcher(
+        None, old, new, autojunk=False
     ).get_opcodes():
         if tag != "equal":
-            yield from_two, one[from_one:to_one], two[from_two:to_two]
+            yield new_start, old[old_start:old_end], new[new_start:new_end]
 
 
 def _hash(content: bytes) -> str:
@@ -516,7 +521,7 @@ def _hash(content: bytes) -> str:
     return str(sha1(content, usedforsecurity=False).hexdigest())
 
 
-def _trimmed(content: bytes) -> list[bytes]:
+def _trim(content: bytes) -> list[bytes]:
     return [line.rstrip() for line in content.removeprefix(b"\xef\xbb\xbf").rstrip().splitlines()]
 
 
@@ -526,18 +531,18 @@ def _rows(path: str) -> list[str]:
 
 def _versions(path: str) -> dict[str, Version]:
     """Return the files that a list names, with the versions that they had then; empty if there is no list."""
-    found = {}
+    versions = {}
     try:
         for row in _rows(path) if path else ():
             blob, time_ns, size, recorded_ns, name = row.split(" ", 4)
-            found[name] = (blob, int(time_ns), int(size), int(recorded_ns))
+            versions[name] = (blob, int(time_ns), int(size), int(recorded_ns))
     except (OSError, ValueError):
         return {}
-    return found
+    return versions
 
 
 def _as_rows(versions: Iterable[tuple[str, Version]]) -> bytes:
-    rows = [f"{' '.join(map(str, one))} {path}\n" for path, one in versions]
+    rows = [f"{' '.join(map(str, version))} {path}\n" for path, version in versions]
     return "".join(rows).encode("utf-8", "surrogateescape")
 
 
@@ -572,8 +577,8 @@ def _put(path: str, content: bytes) -> None:
     """
     draft = f"{path}.{os.getpid()}"
     folder = os.path.dirname(path)  # noqa: PTH120 - no pathlib here
-    for one in (os.path.dirname(folder), folder):  # noqa: PTH120 - `makedirs` gives the mode to the last alone
-        os.makedirs(one, mode=0o700, exist_ok=True)  # noqa: PTH103 - as above
+    for directory in (os.path.dirname(folder), folder):  # noqa: PTH120 - `makedirs` gives the mode to the last alone
+        os.makedirs(directory, mode=0o700, exist_ok=True)  # noqa: PTH103 - as above
     try:
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         try:
@@ -591,11 +596,12 @@ def _prune(folder: str, most: int, most_bytes: int) -> None:
     """Delete the oldest files of a folder until it has at most this number of files and bytes."""
     try:
         with os.scandir(folder) as entries:
-            found = sorted(
-                ((one.stat().st_mtime_ns, one.stat().st_size, one.path) for one in entries), reverse=True
+            files = sorted(
+                ((entry.stat().st_mtime_ns, entry.stat().st_size, entry.path) for entry in entries),
+                reverse=True,
             )
         size = 0
-        for number, (_, length, path) in enumerate(found):
+        for number, (_, length, path) in enumerate(files):
             size += length
             if number >= most or size > most_bytes:
                 os.unlink(path)  # noqa: PTH108 - no pathlib here

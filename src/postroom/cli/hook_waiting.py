@@ -106,7 +106,7 @@ def leave_waiter(raw: bytes, environment: Mapping[str, str]) -> None:
             call = call_of("codex", "end", read(raw))
             if call is not None:
                 call.update(agent=environment.get("POSTROOM_AGENT", "")[:400], waiting_since=since)
-                _asked(environment, "codex", "SessionEnd", written(call).encode())
+                _wait_for_answer(environment, "codex", "SessionEnd", written(call).encode())
     finally:
         os._exit(0)
 
@@ -132,9 +132,9 @@ def _line(
     while True:
         if is_gone(pause):
             return ""
-        outcome, text = _asked(environment, client, WAIT, body)
+        outcome, text = _wait_for_answer(environment, client, WAIT, body)
         if outcome == "tell" and not is_gone(0):
-            outcome, text = _asked(environment, client, last, body) if last else (outcome, text)
+            outcome, text = _wait_for_answer(environment, client, last, body) if last else (outcome, text)
             if outcome == "tell":
                 return text
         if outcome == "unknown" or (outcome == "away" and not is_patient):
@@ -143,7 +143,7 @@ def _line(
         pause = min(pause * 2, MAX_PAUSE) if outcome == "away" else MIN_PAUSE
 
 
-def _asked(environment: Mapping[str, str], client: str, event: str, body: bytes) -> tuple[str, str]:
+def _wait_for_answer(environment: Mapping[str, str], client: str, event: str, body: bytes) -> tuple[str, str]:
     """Return the outcome and the text of the server's response."""
     try:
         status, data = ask(endpoint_of(environment), f"/hooks/{client}/{event}", body, budget=PATIENCE)

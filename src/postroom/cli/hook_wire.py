@@ -111,25 +111,25 @@ def ask(endpoint: Endpoint | None, path: str, body: bytes, *, budget: float = BU
         f"{agent}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     )
     try:
-        return _parsed(_exchanged(endpoint, head.encode("ascii") + body, monotonic() + budget))
+        return _parse_response(_exchange(endpoint, head.encode("ascii") + body, monotonic() + budget))
     except (OSError, ValueError) as error:
         raise Unreachable from error
 
 
-def _exchanged(endpoint: Endpoint, request: bytes, until: float) -> bytes:
+def _exchange(endpoint: Endpoint, request: bytes, until: float) -> bytes:
     """Read from the server until its response is complete or it closes the connection."""
     import _socket  # is imported three times faster than `socket`, and is sufficient
 
     family = _socket.AF_INET6 if ":" in endpoint.host else _socket.AF_INET
     line = _socket.socket(family, _socket.SOCK_STREAM)
     try:
-        line.settimeout(_left(until))
+        line.settimeout(_seconds_left(until))
         line.connect((endpoint.host, endpoint.port))
-        line.settimeout(_left(until))
+        line.settimeout(_seconds_left(until))
         line.sendall(request)
         data = b""
         while not _is_whole(data):
-            line.settimeout(_left(until))
+            line.settimeout(_seconds_left(until))
             piece = line.recv(65_536)
             if not piece:
                 break
@@ -141,7 +141,7 @@ def _exchanged(endpoint: Endpoint, request: bytes, until: float) -> bytes:
         line.close()
 
 
-def _left(until: float) -> float:
+def _seconds_left(until: float) -> float:
     left = until - monotonic()
     if left <= 0:
         raise TimeoutError
@@ -161,7 +161,7 @@ def _length(head: bytes) -> int:
     raise ValueError("the response has no Content-Length")
 
 
-def _parsed(found: bytes) -> tuple[int, bytes]:
+def _parse_response(found: bytes) -> tuple[int, bytes]:
     head, _, body = found.partition(b"\r\n\r\n")
     length = _length(head)
     words = head.split(b"\r\n", 1)[0].split(b" ")

@@ -30,32 +30,37 @@ def inbox(
     questions = show.items(page.get("questions"))
     groups = [] if after else show.items(call("list_failed_runs", data_dir=data_dir).get("failed"))
     failed = [
-        {"agent": show.agent(one), "error": one["why"], "since": one["newest_at"], "runs": one["run_ids"]}
-        for one in groups
+        {
+            "agent": show.agent(group),
+            "error": group["why"],
+            "since": group["newest_at"],
+            "runs": group["run_ids"],
+        }
+        for group in groups
     ]
     rows = [
         (
             "asks",
-            one["number"],
-            show.agent(one),
-            one["waiting_since"],
-            one["question"]
+            question["number"],
+            show.agent(question),
+            question["waiting_since"],
+            question["question"]
             + (
-                f" A yes permits exactly this: {exact(one['action'], is_one_line=True)}"
-                if one["action"]
+                f" A yes permits exactly this: {exact(question['action'], is_one_line=True)}"
+                if question["action"]
                 else ""
             ),
         )
-        for one in questions
+        for question in questions
     ] + [
         (
-            "failed" if len(one["runs"]) == 1 else f"failed {len(one['runs'])} times",
-            one["runs"][0],
-            one["agent"],
-            one["since"],
-            one["error"],
+            "failed" if len(group["runs"]) == 1 else f"failed {len(group['runs'])} times",
+            group["runs"][0],
+            group["agent"],
+            group["since"],
+            group["error"],
         )
-        for one in failed
+        for group in failed
     ]
     heads = ("STATE", "ID", "AGENT", "SINCE", "WHY")
     show.tell_more(page, "--after")

@@ -180,7 +180,9 @@ def inbox(  # noqa: PLR0913 - the options of the command
         if not messages or not messages[-1].pop("more", False):
             break
         arguments["before" if after is None else "after"] = messages[-1]["seq"]
-    show.answer({"messages": messages}, as_json=as_json, text=lambda: _listed(messages, bodies=bodies))
+    show.answer(
+        {"messages": messages}, as_json=as_json, text=lambda: _print_messages(messages, bodies=bodies)
+    )
 
 
 @app.command()
@@ -321,19 +323,19 @@ def thread(
         # A message's number, as the inbox shows it, stands for the thread that the message started.
         named["thread_id"] = f"msg-{number}"
         answer = show.fields(server.call_tool("summarize_thread", named))
-    messages = [] if summary else list(_messages_of(server, named))
+    messages = [] if summary else list(_fetch_messages(server, named))
     people = ", ".join(
         f"{show.line(item['name'])} ({item['messages']})" for item in show.items(answer["participants"])
     )
     # A text with the number of messages in a thread and the times of its first and last message.
     first, last = show.moment(answer["first_ts"]), show.moment(answer["last_ts"])
     if answer["messages"] == 1:
-        counted = f"1 message, sent at {first}"
+        description = f"1 message, sent at {first}"
     else:
-        counted = f"{answer['messages']} messages from {first} to {last}"
+        description = f"{answer['messages']} messages from {first} to {last}"
     lines = [
         f"{show.line(answer['subject'])}",
-        f"{counted}, by {people}",
+        f"{description}, by {people}",
     ]
     lines += [
         f"open question from {show.line(item['asked_by'])} in message {item['message_id']}: "
@@ -353,7 +355,7 @@ def thread(
     show.answer(document, as_json=as_json, text=lambda: f"\n\n{show.RULE}\n".join(texts))
 
 
-def _messages_of(server: Server, named: Mapping[str, object]) -> Iterator[dict[str, Any]]:
+def _fetch_messages(server: Server, named: Mapping[str, object]) -> Iterator[dict[str, Any]]:
     after: int | None = 0
     while after is not None:
         page = show.fields(server.call_tool("fetch_thread", {**named, "after": after}))
@@ -400,7 +402,7 @@ def _receipt(tool: str, answered: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _listed(messages: list[dict[str, Any]], *, bodies: bool) -> str:
+def _print_messages(messages: list[dict[str, Any]], *, bodies: bool) -> str:
     if bodies and messages:
         return f"\n\n{show.RULE}\n".join(_message(message) for message in messages)
     rows = [

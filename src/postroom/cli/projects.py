@@ -92,12 +92,12 @@ def merge(  # noqa: PLR0913 - options of one command
             rename_equal=rename_equal,
             dry_run=dry_run,
         )
-    show.answer(answer, as_json=as_json, text=lambda: _told(answer))
+    show.answer(answer, as_json=as_json, text=lambda: _print_merge(answer))
     if answer["refusals"]:
         raise typer.Exit(REFUSED)
 
 
-def _told(found: Mapping[str, Any]) -> str:
+def _print_merge(found: Mapping[str, Any]) -> str:
     source, target = show.line(found["from"]["slug"]), show.line(found["into"]["slug"])
     if found["refusals"]:
         reasons = [f"  {show.line(reason)}" for reason in found["refusals"]]

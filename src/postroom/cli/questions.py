@@ -36,34 +36,36 @@ def _(found: dict[str, Any]) -> str:
     show.tell_more(found, "--after")
     rows = [
         (
-            one["number"],
-            one["question"],
-            _takes(one),
-            show.agent(one),
-            f"snoozed until {one['snoozed_until']}" if one["snoozed_until"] else one["waiting_since"],
+            question["number"],
+            question["question"],
+            _takes(question),
+            show.agent(question),
+            f"snoozed until {question['snoozed_until']}"
+            if question["snoozed_until"]
+            else question["waiting_since"],
         )
-        for one in show.items(found.get("questions"))
+        for question in show.items(found.get("questions"))
     ]
     return show.table(("NUMBER", "QUESTION", "TAKES", "AGENT", "SINCE"), rows, none="No open questions.")
 
 
 @shows(app, "show_question")
 def _(found: dict[str, Any]) -> str:
-    said = [
+    lines = [
         f"{show.line(found['number'])}, asked by {show.line(show.agent(found))} on {found['asked_at']}",
         f"\n{show.plain(found['question'])}\n",
     ]
     if found["action"]:
-        said.append(f"A yes permits exactly this:\n{exact(found['action'])}\n")
+        lines.append(f"A yes permits exactly this:\n{exact(found['action'])}\n")
     for place in show.items(found.get("shown")):
         at = f" since {place['at']}" if place["at"] else ""
-        said.append(f"Shown {show.line(place['where'])}{at}.")
+        lines.append(f"Shown {show.line(place['where'])}{at}.")
     if found["state"] == "open":
-        return "\n".join([*said, "Open: nobody has answered."])
+        return "\n".join([*lines, "Open: nobody has answered."])
     word = {True: "yes", False: "no"}.get(found["approved"], "")
     answer = ": ".join(filter(None, (word, show.plain(found["answer"]))))
     by = " ".join(filter(None, (show.line(found["answered_by"]) or "somebody", found["where"])))
-    return "\n".join([*said, f"Answered by {by} on {found['answered_at']}: {answer}"])
+    return "\n".join([*lines, f"Answered by {by} on {found['answered_at']}: {answer}"])
 
 
 def _takes(one: dict[str, Any]) -> str:
@@ -116,9 +118,9 @@ def answer(
         raise InvalidArgument(
             f"no answer{to_what} was given", value=None, remedy="give the question's number, and the answer"
         )
-    said = "\n".join(words) if len(words) > 1 and all("=" in one for one in words) else " ".join(words)
-    found = call("answer_question", data_dir=data_dir, number=number, answer=said, why=why, by=_name(by))
-    show.answer(found, as_json=as_json, text=lambda: _answered(found))
+    text = "\n".join(words) if len(words) > 1 and all("=" in word for word in words) else " ".join(words)
+    result = call("answer_question", data_dir=data_dir, number=number, answer=text, why=why, by=_name(by))
+    show.answer(result, as_json=as_json, text=lambda: _print_answered(result))
 
 
 @app.command()
@@ -131,20 +133,20 @@ def snooze(
 ) -> None:
     """Snooze a question for everybody: it stays open, and this is neither yes nor no."""
     put_off = 0.0 if span == "0" else seconds(span)
-    found = call("snooze_question", data_dir=data_dir, number=number, seconds=put_off, by=_name(by))
-    until = found["snoozed_until"]
+    result = call("snooze_question", data_dir=data_dir, number=number, seconds=put_off, by=_name(by))
+    until = result["snoozed_until"]
     line = f"{number} is snoozed until {until}." if until else f"{number} is no longer snoozed."
-    show.answer(found, as_json=as_json, text=lambda: show.line(line))
+    show.answer(result, as_json=as_json, text=lambda: show.line(line))
 
 
 def every(data_dir: Path | None) -> list[dict[str, Any]]:
     """Return all open questions."""
-    found, after = list[dict[str, Any]](), ""
+    questions, after = list[dict[str, Any]](), ""
     while True:
         page = call("list_questions", data_dir=data_dir, limit=500, after=after)
-        found += show.items(page.get("questions"))
+        questions += show.items(page.get("questions"))
         if not page.get("next"):
-            return found
+            return questions
         after = page["next"]
 
 
@@ -160,41 +162,42 @@ def _name(given: str) -> str:
 
 def _ask_in_turn(data_dir: Path | None, number: str | None, why: str, by: str) -> None:
     """Show the open questions to the person at the terminal one after the other, and send the answers."""
-    found = every(data_dir)
+    questions = every(data_dir)
     if number is not None:
-        numbers = {one["number"]: one for one in found}
+        numbers = {question["number"]: question for question in questions}
         meant = whole_id(number.lower(), numbers, what="questions", remedy=_LISTED)
         if meant is None:
             raise InvalidArgument(f"no open question {number}", value=number, remedy=_LISTED)
-        found = [numbers[meant]]
-    if not found:
+        questions = [numbers[meant]]
+    if not questions:
         show.print_line("No open questions.")
-    for place, one in enumerate(found, start=1):
-        number, since = show.line(one["number"]), show.line(one["waiting_since"])
-        head = f"{place} of {len(found)}: {number}, since {since}, from {show.line(show.agent(one))}"
-        show.print_line(f"\n{head}\n\n{show.plain(one['question'])}\n")
-        if one["action"]:
-            show.print_line(f"A yes permits exactly this:\n{exact(one['action'])}\n")
-        said = _typed(one)
-        if said is None:
+    for place, open_question in enumerate(questions, start=1):
+        number, since = show.line(open_question["number"]), show.line(open_question["waiting_since"])
+        asker = show.line(show.agent(open_question))
+        head = f"{place} of {len(questions)}: {number}, since {since}, from {asker}"
+        show.print_line(f"\n{head}\n\n{show.plain(open_question['question'])}\n")
+        if open_question["action"]:
+            show.print_line(f"A yes permits exactly this:\n{exact(open_question['action'])}\n")
+        answer = _prompt_answer(open_question)
+        if answer is None:
             continue
-        told = why or typer.prompt("Comment for the agent", default="", show_default=False)
-        asked = {"number": one["number"], "answer": said, "why": told, "by": _name(by)}
+        comment = why or typer.prompt("Comment for the agent", default="", show_default=False)
+        arguments = {"number": open_question["number"], "answer": answer, "why": comment, "by": _name(by)}
         try:
-            show.print_line(_answered(call("answer_question", data_dir=data_dir, **asked)))
+            show.print_line(_print_answered(call("answer_question", data_dir=data_dir, **arguments)))
         except (StaleDecision, NotPermitted, InvalidArgument, TooLarge) as error:
             show.failure(error, as_json=False)  # another person was faster; continue with the next question
 
 
-def _typed(one: dict[str, Any]) -> str | dict[str, str] | None:
+def _prompt_answer(one: dict[str, Any]) -> str | dict[str, str] | None:
     """Return the answer that the person types; None if the person skips the question."""
     if one["takes"] == "yes_no" and not one["in_words"]:
         while True:
-            given = str(typer.prompt("yes, no or skip (y, n, s)", default=_SKIP)).strip().lower()
+            text = str(typer.prompt("yes, no or skip (y, n, s)", default=_SKIP)).strip().lower()
             for word in ("yes", "no", _SKIP):
-                if given in (word, word[0]):
+                if text in (word, word[0]):
                     return None if word == _SKIP else word
-            show.print_line(f"{given!r} is not an answer.")
+            show.print_line(f"{text!r} is not an answer.")
     if one["takes"] == "form":
         fields = one["form"]["properties"]
         filled = {name: str(typer.prompt(name, default="", show_default=False)) for name in fields}
@@ -202,11 +205,11 @@ def _typed(one: dict[str, Any]) -> str | dict[str, str] | None:
     for place, choice in enumerate(one["choices"], start=1):
         show.print_line(f"{place}. {show.line(choice)}")
     answer = "yes, no or an answer in words" if one["in_words"] else "Answer"
-    given = str(typer.prompt(f"{answer}, or nothing to skip", default="", show_default=False)).strip()
+    text = str(typer.prompt(f"{answer}, or nothing to skip", default="", show_default=False)).strip()
     if one["in_words"]:
-        given = {"y": "yes", "n": "no"}.get(given.lower(), given)
-    return given or None
+        text = {"y": "yes", "n": "no"}.get(text.lower(), text)
+    return text or None
 
 
-def _answered(found: dict[str, Any]) -> str:
+def _print_answered(found: dict[str, Any]) -> str:
     return f"Answered {show.line(found['number'])} with {show.line(found['answer'])}."

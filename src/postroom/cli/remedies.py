@@ -94,7 +94,7 @@ _OF_THE_LIBRARY: Final = re.compile(r" or mailbox(?:\.\w+)+(?:\(\))?")
 
 def at_the_command_line(error: PostroomError, given: Sequence[str]) -> dict[str, Any]:
     """Return an error as plain data, in terms of the command that `given` (its arguments) runs."""
-    words, parameters = _command_of(tuple(given))
+    words, parameters = _find_command(tuple(given))
     fields = error.as_dict()
 
     def said(text: str) -> str:
@@ -128,7 +128,7 @@ def _shown_for(name: str, shown: Mapping[str, str]) -> str | None:
 
 
 @cache
-def _command_of(given: tuple[str, ...]) -> tuple[list[str], Mapping[str, str]]:
+def _find_command(given: tuple[str, ...]) -> tuple[list[str], Mapping[str, str]]:
     """Return the command that these arguments run, and how each of its parameters is written."""
     from typer.main import get_command
 
@@ -154,20 +154,20 @@ def _command_of(given: tuple[str, ...]) -> tuple[list[str], Mapping[str, str]]:
 
 def as_commands(remedy: str) -> str:
     """Replace tools in a text with commands; if a tool has no command, say that it is for agents."""
-    return _TOOL.sub(_said, _CALL.sub(_called, remedy))
+    return _TOOL.sub(_replace_word, _CALL.sub(_replace_call, remedy))
 
 
-def _called(met: re.Match[str]) -> str:
+def _replace_call(met: re.Match[str]) -> str:
     tool, argument, value = met.groups()
     if tool not in COMMANDS:
         return met[0]
-    words, parameters = _command_of(tuple(COMMANDS[tool].split()))
+    words, parameters = _find_command(tuple(COMMANDS[tool].split()))
     option = _shown_for(argument, parameters) or f"--{argument}"
     given_text = f"{option} {value}" if option.startswith("--") else value
     return f"run `{' '.join(words)} {given_text}`"
 
 
-def _said(met: re.Match[str]) -> str:
+def _replace_word(met: re.Match[str]) -> str:
     called, tool = met.groups()
     if tool in COMMANDS:
         return f"{'run ' if called else ''}`postroom {COMMANDS[tool]}`"

@@ -41,7 +41,7 @@ Shared = Annotated[
 
 @shows(app, "list_file_reservations")
 def _(found: dict[str, Any]) -> str:
-    return _listed(found, "reservations")
+    return _print_list(found, "reservations")
 
 
 @app.command()
@@ -70,7 +70,9 @@ def reserve(  # noqa: PLR0913 - the options of the command
         "idempotency_key": idempotency_key,
     }
     answer = show.fields(Server.find().call_tool("file_reservation_paths", arguments))
-    show.answer(answer, as_json=as_json, text=lambda: _joined(_listed(answer, "granted"), _conflicts(answer)))
+    show.answer(
+        answer, as_json=as_json, text=lambda: _join(_print_list(answer, "granted"), _conflicts(answer))
+    )
 
 
 @app.command()
@@ -94,7 +96,7 @@ def release(  # noqa: PLR0913 - the options of the command
         "idempotency_key": idempotency_key,
     }
     answer = show.fields(Server.find().call_tool("release_file_reservations", arguments))
-    _show_changed(answer, "released", as_json=as_json)
+    _print_changes(answer, "released", as_json=as_json)
     if not (everything or answer.get("released")):
         raise typer.Exit(FAILED)
 
@@ -119,7 +121,7 @@ def renew(  # noqa: PLR0913 - the options of the command
         "idempotency_key": idempotency_key,
     }
     answer = show.fields(Server.find().call_tool("renew_file_reservations", arguments))
-    _show_changed(answer, "renewed", as_json=as_json)
+    _print_changes(answer, "renewed", as_json=as_json)
     if not answer.get("renewed"):
         raise typer.Exit(FAILED)
 
@@ -145,14 +147,14 @@ def check(
         raise typer.Exit(FAILED)
 
 
-def _show_changed(found: Mapping[str, Any], key: str, *, as_json: bool) -> None:
+def _print_changes(found: Mapping[str, Any], key: str, *, as_json: bool) -> None:
     """Print the reservations that changed; report on stderr which given paths and ids match none."""
-    show.answer(found, as_json=as_json, text=lambda: _listed(found, key))
+    show.answer(found, as_json=as_json, text=lambda: _print_list(found, key))
     for item in () if as_json else found.get("not_found") or ():
         print(f"No reservation of this agent: {show.line(str(item))}", file=sys.stderr)
 
 
-def _listed(found: Mapping[str, Any], key: str) -> str:
+def _print_list(found: Mapping[str, Any], key: str) -> str:
     at_odds = {number for pair in found.get("conflicts") or () if key == "reservations" for number in pair}
     rows = [
         (
@@ -183,5 +185,5 @@ def _conflicts(found: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _joined(*texts: str) -> str:
+def _join(*texts: str) -> str:
     return "\n".join(text for text in texts if text)

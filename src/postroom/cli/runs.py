@@ -84,7 +84,7 @@ def show_one(
     if output and not as_json:
         show.print_line(show.plain(without_escapes(str(answer["output"]))))
         return
-    show.answer(answer, as_json=as_json, text=lambda: _shown(answer))
+    show.answer(answer, as_json=as_json, text=lambda: _print_run(answer))
 
 
 @app.command()
@@ -140,7 +140,7 @@ def _(found: dict[str, Any]) -> str:
     pairs = found["conflicts"]
     from postroom.mail.reservations import together  # not needed by other commands
 
-    both = ((_held(pair["first"]), _held(pair["second"])) for pair in pairs)
+    both = ((_describe_hold(pair["first"]), _describe_hold(pair["second"])) for pair in pairs)
     lines = []
     for group in together(both):
         holders: dict[str, list[str]] = {}
@@ -178,7 +178,7 @@ class _Held:
     pattern: str
 
 
-def _held(one: Mapping[str, Any]) -> _Held:
+def _describe_hold(one: Mapping[str, Any]) -> _Held:
     return _Held(one["id"], one["holder"], one["pattern"])
 
 
@@ -240,7 +240,7 @@ def _reason(found: Mapping[str, Any]) -> str:
     return f"{text}, until {show.line(found['until'])}" if found["until"] else str(text)
 
 
-def _shown(found: Mapping[str, Any]) -> str:
+def _print_run(found: Mapping[str, Any]) -> str:
     facts = {name: value for name, value in found.items() if not name.startswith("output")}
     facts["state"] = show.state_word(str(facts["state"]))
     output = str(found["output"])

@@ -150,7 +150,7 @@ def doctor(
 
         with show.progress(as_json=as_json):
             answer = dict(examine_offline(error, data_dir=data_dir, now=SystemClock().now()))
-    show.answer(answer, as_json=as_json, text=lambda: _examined(answer))
+    show.answer(answer, as_json=as_json, text=lambda: _print_checks(answer))
     if not answer.get("ok"):
         raise typer.Exit(FAILED)
 
@@ -178,13 +178,13 @@ def version(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     show.answer(fields, as_json=as_json, text=lambda: f"postroom {__version__}{served}")
 
 
-def _repaired(one: Mapping[str, Any]) -> str:
+def _print_repair(one: Mapping[str, Any]) -> str:
     how = {"planned": "it would", "done": "done:", "failed": "failed:"}[one["state"]]
     why = f": {show.line(one['detail'])}" if one["detail"] else ""
     return f"{show.line(one['name'])}: {how} {show.line(one['does'])}{why}"
 
 
-def _examined(found: Mapping[str, Any]) -> str:
+def _print_checks(found: Mapping[str, Any]) -> str:
     lines = []
     for item in show.items(found.get("checks")):
         detail = f": {show.line(item['detail'])}" if item.get("detail") else ""
@@ -192,7 +192,7 @@ def _examined(found: Mapping[str, Any]) -> str:
         if item.get("remedy"):
             lines.append(f"        remedy: {show.line(item['remedy'])}")
     if "repairs" in found:
-        lines += ["", *map(_repaired, show.items(found["repairs"]))]
+        lines += ["", *map(_print_repair, show.items(found["repairs"]))]
         if not found["repairs"]:
             lines.append("no repair without loss is possible")
     return "\n".join(lines)

@@ -263,8 +263,8 @@ def set_up(  # noqa: PLR0913 - each is a choice of its own
     for client in clients:
         form, why = form_to_write(client, target, no_plugin=not plugin)
         extras = questions.answered(form, target, records, hooks=hooks)
-        asked = (tools, hooks, target.is_dry_run, extras)
-        result = _set_up(form, target, way or client.way, server, records, asked)
+        arguments = (tools, hooks, target.is_dry_run, extras)
+        result = _set_up(form, target, way or client.way, server, records, arguments)
         result["form"] = "settings" if form.market is None else "plugin"
         if not target.is_dry_run and "error" not in result:
             result["refusal"] = make_known(form, target) if form.market is not None else why
@@ -347,7 +347,7 @@ def _set_up(
         else:
             taken_out: list[Change] = []
             if (other := form_in_place(client, target, records)).market != client.market:
-                taken_out = _removed(other, target, records, dry_run=False)
+                taken_out = _remove_parts(other, target, records, dry_run=False)
             with records.kept():
                 try:
                     changes = steadily(lambda: plan(client, wanted, records), records, SystemClock().now())
@@ -364,25 +364,25 @@ def _set_up(
             "to_do": [asdict(item) for item in (*unclear, *to_do(client, target))],
         }
     except PostroomError as error:
-        return {**_head(client), "way": way, **_failed(error)}
+        return {**_head(client), "way": way, **_print_failure(error)}
 
 
 def _take_out(client: Client, target: SetupScope, records: Records, *, dry_run: bool) -> dict[str, Any]:
     try:
         form = form_in_place(client, target, records)
-        changes = _removed(form, target, records, dry_run=dry_run)
+        changes = _remove_parts(form, target, records, dry_run=dry_run)
         if form.market is not None and not dry_run:
             forget(form, target)
         return {**_head(client), "files": _files(changes, dry_run=dry_run)}
     except PostroomError as error:
-        return {**_head(client), **_failed(error)}
+        return {**_head(client), **_print_failure(error)}
 
 
-def _failed(error: PostroomError) -> dict[str, Any]:
+def _print_failure(error: PostroomError) -> dict[str, Any]:
     return {"files": [], "error": error.as_dict(), "refused": exit_code(error) == CONFIGURATION}
 
 
-def _removed(client: Client, target: SetupScope, records: Records, *, dry_run: bool) -> list[Change]:
+def _remove_parts(client: Client, target: SetupScope, records: Records, *, dry_run: bool) -> list[Change]:
     wanted = parts(client, target, "http" if client.http else "stdio", "", hooks=True, extras=list(QUESTIONS))
     if dry_run:
         return plan_removal(client, wanted, records)

@@ -213,7 +213,7 @@ def _drawn(heads: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
     fitting = next(
         count for count in range(len(heads), 0, -1) if count == 1 or _with_gaps(narrow[:count]) <= room
     )
-    kept_ids = _shared(widths[:fitting], narrow[:fitting], room)
+    kept_ids = _share_width(widths[:fitting], narrow[:fitting], room)
     shown = [[_cut(*item) for item in zip(row[:fitting], kept_ids, strict=True)] for row in cells]
     drawn = _grid(heads[:fitting], shown, at_least=_with_gaps(kept_ids) + 2)
     return drawn if fitting == len(heads) else "\n".join(_with_the_rest_below(drawn, cells, fitting))
@@ -228,7 +228,7 @@ def _local_minute(moment: re.Match[str]) -> str:
     return f"{datetime.fromisoformat(moment[0]).astimezone():%Y-%m-%d %H:%M}"
 
 
-def _shared(widths: Sequence[int], least: Sequence[int], room: int) -> list[int]:
+def _share_width(widths: Sequence[int], least: Sequence[int], room: int) -> list[int]:
     """Return the width of each column that fits into `room`; the widest shrink first, down to `least`."""
     kept_ids = [min(width, max(few, room)) for width, few in zip(widths, least, strict=True)]
     while _with_gaps(kept_ids) > room and (

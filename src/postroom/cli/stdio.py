@@ -196,7 +196,7 @@ class Proxy:
                 self._start_what_fits()
                 self._changed.notify_all()
 
-    def _connected(self, request: PendingRequest) -> tuple[Endpoint, Exchange]:
+    def _connect(self, request: PendingRequest) -> tuple[Endpoint, Exchange]:
         """Connect to the server, and return its endpoint and the connection, which the request can abort."""
         endpoint = self._locate()
         request.exchange = exchange = Exchange(endpoint, timeout=SILENCE)
@@ -206,7 +206,7 @@ class Proxy:
     def _connected_somehow(self, request: PendingRequest) -> tuple[Endpoint, Exchange]:
         """Connect to the server; if no server accepts the connection, start one."""
         try:
-            return self._connected(request)
+            return self._connect(request)
         except ServerUnavailable:
             if self._start is None or request.dropped:
                 raise
@@ -216,7 +216,7 @@ class Proxy:
                 if self._start is not None and time.monotonic() >= self._start_refused_until:
                     self._start_failure = self._start()
                 try:
-                    result = self._connected(request)
+                    result = self._connect(request)
                 except ServerUnavailable as error:
                     if time.monotonic() >= self._start_refused_until:
                         self._start_refused_until = time.monotonic() + self._pause.total_seconds()

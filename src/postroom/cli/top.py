@@ -56,11 +56,11 @@ def look(server: Server) -> dict[str, Any]:
     runs = show.items(answer.get("runs"))
     for run in runs:
         if run["state"] == "at work":
-            asked = perform(server, "show_run", run=run["run_id"])
+            output = perform(server, "show_run", run=run["run_id"])
             run["last_line"] = next(
                 (
                     text.strip()
-                    for text in reversed(without_escapes(str(asked["output"])).splitlines())
+                    for text in reversed(without_escapes(str(output["output"])).splitlines())
                     if text.strip()
                 ),
                 "",
@@ -252,10 +252,10 @@ def _rows(rows: Sequence[Row], room: int) -> list[list[str]]:
     from rich.cells import cell_len
 
     width, results = max(len(name) for name, *_ in rows), []
-    for name, moment, state, what, said in rows:
+    for name, moment, state, what, detail in rows:
         head, text = f"{show.line(name):<{width}} {moment:>4}{state}", show.line(what)
         beside, below = f"{head}  {text}", f"    {text}"
         fits_below = cell_len(beside) > room >= cell_len(below)
         lines = [head.rstrip(), below] if fits_below else [beside]
-        results.append([*lines, f"    {show.line(said)}"] if said else lines)
+        results.append([*lines, f"    {show.line(detail)}"] if detail else lines)
     return results

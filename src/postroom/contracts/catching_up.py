@@ -16,9 +16,9 @@ def summary_lines(found: Mapping[str, Any], mark: str = "  ") -> list[str]:
     if found["skipped"]:
         lines.append(f"{found['skipped']} older events are not part of this summary.")
     about = ""
-    for one in found["sentences"]:
-        if one["about"] != about:
-            about = one["about"]
+    for sentence in found["sentences"]:
+        if sentence["about"] != about:
+            about = sentence["about"]
             lines.append(f"{_HEADINGS.get(about, about.capitalize())}:")
-        lines.append(f"{mark}{one_line(one['text'])}")
+        lines.append(f"{mark}{one_line(sentence['text'])}")
     return lines

@@ -224,7 +224,7 @@ def parse_duration(text: str) -> timedelta | None:
     if match := _ISO.fullmatch(text.upper()):
         return _sum((_ISO_UNITS[unit], count) for unit, count in match.groupdict().items() if count)
     match = _WRITTEN.fullmatch(" ".join(text.lower().split()))
-    return None if match is None else _parse_written(match)
+    return None if match is None else _parse_words(match)
 
 
 def leading_duration(text: str) -> tuple[timedelta | None, str]:
@@ -233,10 +233,10 @@ def leading_duration(text: str) -> tuple[timedelta | None, str]:
     end = 0 if match is None else match.end()
     if match is None or not (end == len(text) or text[end].isspace()):
         return None, text
-    return _parse_written(match), text[end:].strip()
+    return _parse_words(match), text[end:].strip()
 
 
-def _parse_written(found: re.Match[str]) -> timedelta | None:
+def _parse_words(found: re.Match[str]) -> timedelta | None:
     parts = [(_unit(unit), "1" if count[0] in "ao" else count) for count, unit in _PART.findall(found[0])]
     is_clear = len({unit for unit, _ in parts}) == len(parts)
     return _sum((_UNITS[unit], count) for unit, count in parts) if is_clear else None

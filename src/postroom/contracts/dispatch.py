@@ -157,33 +157,34 @@ class RunDispatch(Record, frozen=True, kw_only=True):
         Raises:
             InvalidRecord: A field contradicts another; the message names it.
         """
-        problem = self._problem()
+        problem = None
+        is_queued = self.status is RunDispatchStatus.QUEUED
+        if not (self.dispatch_id.strip() and self.thread_id.strip() and self.run_id.strip()):
+            problem = "needs a dispatch id, a thread id and a run id"
+        elif self.dedupe_key is not None and not self.dedupe_key.strip():
+            problem = "must not carry a blank dedupe key"
+        elif not 0 <= self.priority <= LOWEST_PRIORITY:
+            problem = f"must have a priority from 0 to {LOWEST_PRIORITY}"
+        elif not 0 <= self.attempt_count <= self.max_attempts or self.max_attempts < 1:
+            problem = "must have attempt_count from 0 to max_attempts, and max_attempts of at least 1"
+        elif self.interruption_count < 0 or (self.max_interruptions or 0) < 0:
+            problem = "must not have a negative number of interruptions"
+        elif self.status is RunDispatchStatus.CLAIMED:
+            if self.lease_until is None or not self.claim_token or not (self.claimed_by or "").strip():
+                problem = "must carry claim_token, claimed_by, and lease_until"
+        elif (self.claim_token, self.claimed_by, self.lease_until) != (None, None, None):
+            problem = f"must not carry {'claim' if is_queued else 'active lease'} fields"
+        elif not is_queued:
+            problem = None if self.completed_at is not None else "must carry completed_at"
+        elif self.completed_at is not None:
+            problem = "must not carry completed_at"
+        elif (
+            any((self.dispatch_instance_id, self.run_status, self.termination, self.run_response))
+            or self.run_error
+        ):
+            problem = "must not carry runtime result fields"
         if problem:
             raise InvalidRecord(f"dispatch {self.dispatch_id!r} {problem}", value=self.dispatch_id)
-
-    def _problem(self) -> str | None:
-        if not (self.dispatch_id.strip() and self.thread_id.strip() and self.run_id.strip()):
-            return "needs a dispatch id, a thread id and a run id"
-        if self.dedupe_key is not None and not self.dedupe_key.strip():
-            return "must not carry a blank dedupe key"
-        if not 0 <= self.priority <= LOWEST_PRIORITY:
-            return f"must have a priority from 0 to {LOWEST_PRIORITY}"
-        if not 0 <= self.attempt_count <= self.max_attempts or self.max_attempts < 1:
-            return "must have attempt_count from 0 to max_attempts, and max_attempts of at least 1"
-        if self.interruption_count < 0 or (self.max_interruptions or 0) < 0:
-            return "must not have a negative number of interruptions"
-        if self.status is RunDispatchStatus.CLAIMED:
-            owned = self.lease_until is not None and self.claim_token and (self.claimed_by or "").strip()
-            return None if owned else "must carry claim_token, claimed_by, and lease_until"
-        is_queued = self.status is RunDispatchStatus.QUEUED
-        if (self.claim_token, self.claimed_by, self.lease_until) != (None, None, None):
-            return f"must not carry {'claim' if is_queued else 'active lease'} fields"
-        if not is_queued:
-            return None if self.completed_at is not None else "must carry completed_at"
-        if self.completed_at is not None:
-            return "must not carry completed_at"
-        carries = (self.dispatch_instance_id, self.run_status, self.termination, self.run_response)
-        return "must not carry runtime result fields" if any(carries) or self.run_error else None
 
     @classmethod
     def queued(  # noqa: PLR0913 - the fields that a caller may decide on, by name
@@ -305,7 +306,7 @@ class RunDispatch(Record, frozen=True, kw_only=True):
     def acked(self, *, now: int) -> "RunDispatch":
         """Return the dispatch as Acked: the queue has finished with it."""
         self._require(RunDispatchStatus.CLAIMED, "ack")
-        return _ended(self, RunDispatchStatus.ACKED, now=now)
+        return _end(self, RunDispatchStatus.ACKED, now=now)
 
     def has_missed_deadline(self, now: int) -> bool:
         """Return whether the deadline has passed before any execution of the run started."""
@@ -361,15 +362,15 @@ class RunDispatch(Record, frozen=True, kw_only=True):
             spent = replace(self, attempt_count=attempts, max_attempts=most, last_error=error)
             if code is not None:
                 spent = replace(spent, termination=TerminationReason.error(error, code))
-            return _ended(spent, RunDispatchStatus.DEAD_LETTER, now=now)
+            return _end(spent, RunDispatchStatus.DEAD_LETTER, now=now)
         available_at = now + delay_ms if delay_ms else 0
-        return self._requeued(available_at=available_at, attempts=attempts, most=most, error=error, now=now)
+        return self._requeue(available_at=available_at, attempts=attempts, most=most, error=error, now=now)
 
     def released(self, *, now: int, delay_ms: int = 0) -> "RunDispatch":
         """Return the dispatch queued again, due after `delay_ms`. No attempt or interruption is counted."""
         self._require(RunDispatchStatus.CLAIMED, "release")
         available_at = now + delay_ms if delay_ms else 0
-        return self._requeued(
+        return self._requeue(
             available_at=available_at, attempts=self.attempt_count, error=self.last_error, now=now
         )
 
@@ -383,43 +384,43 @@ class RunDispatch(Record, frozen=True, kw_only=True):
         if self.max_interruptions is not None:
             doublings = min(self.interruption_count - 1, 16)
             delay = 0 if doublings < 0 else _INTERRUPTION_DELAY_MS << doublings
-            return self._interrupted(error=reason, delay_ms=min(delay, _MAX_INTERRUPTION_DELAY_MS), now=now)
+            return self._interrupt(error=reason, delay_ms=min(delay, _MAX_INTERRUPTION_DELAY_MS), now=now)
         attempts = self.attempt_count + 1
         if attempts >= self.max_attempts:
             error = NO_ATTEMPTS_LEFT.format(reason)
             spent = replace(self, attempt_count=attempts, last_error=error, **_NOTHING_REPORTED)
-            return _ended(spent, RunDispatchStatus.DEAD_LETTER, now=now)
-        return self._requeued(attempts=attempts, error=reason, now=now)
+            return _end(spent, RunDispatchStatus.DEAD_LETTER, now=now)
+        return self._requeue(attempts=attempts, error=reason, now=now)
 
     def stopped(self, *, now: int) -> "RunDispatch":
         """Return the dispatch after its server shut down: queued again and due at once, or a dead letter."""
         self._require(RunDispatchStatus.CLAIMED, "stop")
         if self.max_interruptions is None:
             return self.released(now=now)
-        return self._interrupted(error=self.last_error, delay_ms=0, now=now)
+        return self._interrupt(error=self.last_error, delay_ms=0, now=now)
 
-    def _interrupted(self, *, error: str | None, delay_ms: int, now: int) -> "RunDispatch":
+    def _interrupt(self, *, error: str | None, delay_ms: int, now: int) -> "RunDispatch":
         count, most = self.interruption_count + 1, self.max_interruptions
         if most is not None and count > most:
             times = "once" if count == 1 else f"{count} times"
             limit = "1 interruption" if most == 1 else f"{most} interruptions"
             error = INTERRUPTED_TOO_OFTEN.format(times, limit)
             spent = replace(self, interruption_count=count, last_error=error, **_NOTHING_REPORTED)
-            return _ended(spent, RunDispatchStatus.DEAD_LETTER, now=now)
+            return _end(spent, RunDispatchStatus.DEAD_LETTER, now=now)
         available_at = now + delay_ms if delay_ms else 0
-        row = self._requeued(available_at=available_at, attempts=self.attempt_count, error=error, now=now)
+        row = self._requeue(available_at=available_at, attempts=self.attempt_count, error=error, now=now)
         return replace(row, interruption_count=count)
 
     def dead_lettered(self, *, error: str, now: int) -> "RunDispatch":
         """Return the dispatch as a dead letter with its attempts unchanged."""
         self._require(RunDispatchStatus.CLAIMED, "dead_letter")
-        return _ended(replace(self, last_error=error), RunDispatchStatus.DEAD_LETTER, now=now)
+        return _end(replace(self, last_error=error), RunDispatchStatus.DEAD_LETTER, now=now)
 
     def too_late(self, *, now: int) -> "RunDispatch":
         """Return the queued dispatch as a dead letter, because its run was not started by its deadline."""
         self._require(RunDispatchStatus.QUEUED, "end at its deadline")
         missed, attempts = deadline_passed(self.deadline_at), self.attempt_count + 1
-        return _ended(
+        return _end(
             self,
             RunDispatchStatus.DEAD_LETTER,
             now=now,
@@ -437,7 +438,7 @@ class RunDispatch(Record, frozen=True, kw_only=True):
     def cancelled(self, *, now: int) -> "RunDispatch":
         """Return the dispatch as cancelled before its start."""
         self._require(RunDispatchStatus.QUEUED, "cancel")
-        return _ended(self, RunDispatchStatus.CANCELLED, now=now)
+        return _end(self, RunDispatchStatus.CANCELLED, now=now)
 
     def superseded(self, *, reason: str, now: int) -> "RunDispatch":
         """Return the dispatch as superseded by newer work of its thread; its run's result is discarded."""
@@ -447,7 +448,7 @@ class RunDispatch(Record, frozen=True, kw_only=True):
                 value=self.dispatch_id,
             )
         dropped = replace(self, last_error=reason, **_NOTHING_REPORTED)
-        return _ended(dropped, RunDispatchStatus.SUPERSEDED, now=now)
+        return _end(dropped, RunDispatchStatus.SUPERSEDED, now=now)
 
     def _require(self, status: RunDispatchStatus, move: str) -> None:
         if self.status is not status:
@@ -456,7 +457,7 @@ class RunDispatch(Record, frozen=True, kw_only=True):
                 value=self.dispatch_id,
             )
 
-    def _requeued(
+    def _requeue(
         self, *, attempts: int, error: str | None, now: int, available_at: int = 0, most: int | None = None
     ) -> "RunDispatch":
         return replace(
@@ -485,7 +486,7 @@ def deadline_passed(deadline_at: int | None) -> DeadlinePassed:
     return DeadlinePassed("the deadline passed before the run was started", value=deadline_at)
 
 
-def _ended(record: RunDispatch, status: RunDispatchStatus, *, now: int, **changes: Any) -> RunDispatch:
+def _end(record: RunDispatch, status: RunDispatchStatus, *, now: int, **changes: Any) -> RunDispatch:
     return replace(
         record,
         status=status,

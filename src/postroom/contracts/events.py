@@ -110,7 +110,7 @@ class CanonicalEventDraft:
 
         Origin and schema version are excluded.
         """
-        said = [
+        content = [
             sorted(map(attrgetter("key"), self.scopes)),
             self.event_kind,
             self.payload,
@@ -118,7 +118,7 @@ class CanonicalEventDraft:
             self.correlation_id,
             self.visibility,
         ]
-        return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     @property
     def locks(self) -> set[str]:

@@ -38,8 +38,8 @@ class CallerRequest(Record, frozen=True, kw_only=True):
     @classmethod
     def of(cls, message: Message) -> "CallerRequest":
         """Return the request that was stored with a message; an empty request if there is none."""
-        told = message.content[0].data.get(_KEY) if message.content else None
-        return cls() if told is None else from_plain(told, cls)
+        fields = message.content[0].data.get(_KEY) if message.content else None
+        return cls() if fields is None else from_plain(fields, cls)
 
     @classmethod
     def newest(cls, messages: Iterable[Message]) -> "CallerRequest":

@@ -30,19 +30,23 @@ def is_permitted(endpoint: str, services: Collection[str]) -> bool:
     or an origin, which is used exactly as it is written.
     """
     try:
-        found = urlsplit(endpoint)
-        host, port = found.hostname or "", found.port
+        address = urlsplit(endpoint)
+        host, port = address.hostname or "", address.port
     except ValueError:
         return False
     is_plain = (
-        endpoint.isascii() and endpoint.isprintable() and " " not in endpoint and "@" not in found.netloc
+        endpoint.isascii() and endpoint.isprintable() and " " not in endpoint and "@" not in address.netloc
     )
     if not is_plain or len(endpoint) > MAX_ENDPOINT_LENGTH:
         return False
-    if f"{found.scheme}://{found.netloc}" in services:
+    if f"{address.scheme}://{address.netloc}" in services:
         return True
     below = (f"*.{host[place + 1 :]}" for place, character in enumerate(host) if character == ".")
-    return found.scheme == "https" and port in (None, 443) and any(one in services for one in (host, *below))
+    return (
+        address.scheme == "https"
+        and port in (None, 443)
+        and any(domain in services for domain in (host, *below))
+    )
 
 
 class PushSubscription(Record, frozen=True, kw_only=True):

@@ -101,15 +101,15 @@ class Asked(Record, frozen=True, kw_only=True, omit_defaults=True):
             case QuestionKind.TEXT:
                 return "a text"
             case QuestionKind.FORM:
-                return f"the fields {', '.join(one.described for one in self.fields)}"
+                return f"the fields {', '.join(field.described for field in self.fields)}"
         return "yes, no, or an answer in words" if self.in_words else "yes or no"
 
     @property
     def who(self) -> str:
         """The people who may answer, in words."""
-        named = " or ".join(one.removeprefix("human:") for one in self.to)
+        named = " or ".join(name.removeprefix("human:") for name in self.to)
         named = named or "everybody who may answer questions"
-        barred = " and ".join(one.removeprefix("human:") for one in self.not_by)
+        barred = " and ".join(name.removeprefix("human:") for name in self.not_by)
         return f"{'an operator' if named == OPERATOR else named}{f', except {barred}' if barred else ''}"
 
     @property
@@ -178,12 +178,12 @@ def decision_on(asked: Asked, number: str, question: str, given: Given, now: int
     except _Misfit as error:
         raise InvalidArgument(
             f"{named} is still open: {error}; it takes {asked.takes}, from {asked.who}",
-            value=_shown(given.value),
+            value=_abbreviate(given.value),
             remedy="answer it again; nothing was changed",
         ) from error
     if asked.digest:
         result["digest"] = asked.digest
-    said = f"{words} ({one_line(given.why)})" if words and given.why else words or given.why
+    text = f"{words} ({one_line(given.why)})" if words and given.why else words or given.why
     approved = result.get("approved")
     word = "yes" if approved is True else "no" if approved is False else ""
     mark = word or sha256(json.dumps(result, sort_keys=True).encode()).hexdigest()[:12]
@@ -191,7 +191,7 @@ def decision_on(asked: Asked, number: str, question: str, given: Given, now: int
         decision_id=f"{given.at}/{number}/{mark}/{given.by.name}"[:_MAX_ID_LENGTH],
         action=ResumeDecisionAction.CANCEL if approved is False else ResumeDecisionAction.RESUME,
         result=result,
-        reason=said or None,
+        reason=text or None,
         updated_at=now,
         by=given.by.name[:_MAX_NAME_LENGTH],
     )
@@ -203,8 +203,8 @@ def may_answer(asked: Asked, by: Answerer) -> bool:
     People state their name themselves, so the name of an agent in `not_by` is refused with any project.
     """
     address = by.address.casefold()
-    is_named = address in [one.casefold() for one in asked.to] or (OPERATOR in asked.to and by.is_operator)
-    barred = [one.casefold() for one in asked.not_by]
+    is_named = address in [name.casefold() for name in asked.to] or (OPERATOR in asked.to and by.is_operator)
+    barred = [name.casefold() for name in asked.not_by]
     is_barred = bool(barred) and (not by.name.strip() or not address or address in barred)
     if address.startswith("human:"):
         is_barred |= _bare_name(by.name) in map(_bare_name, barred)
@@ -227,12 +227,12 @@ def _read(asked: Asked, given: Json) -> tuple[dict[str, Json], str]:
             if approved is not None and (is_plain or not asked.in_words):
                 return {"approved": approved}, ""
             if not asked.in_words:
-                raise _Misfit(f"{_shown(given)} is neither yes nor no")
+                raise _Misfit(f"{_abbreviate(given)} is neither yes nor no")
             return _read_text(given)
         case QuestionKind.CHOICE:
             chosen = _choice(asked.choices, given)
             if chosen is None:
-                raise _Misfit(f"{_shown(given)} is not one of the choices")
+                raise _Misfit(f"{_abbreviate(given)} is not one of the choices")
             return {"choice": chosen}, chosen
         case QuestionKind.TEXT:
             return _read_text(given)
@@ -245,35 +245,35 @@ def _read_text(given: Json) -> tuple[dict[str, Json], str]:
     text = given.strip() if isinstance(given, str) else ""
     if not text:
         is_empty = given is None or isinstance(given, str)
-        raise _Misfit("the answer has no text" if is_empty else f"{_shown(given)} is no text")
+        raise _Misfit("the answer has no text" if is_empty else f"{_abbreviate(given)} is no text")
     _refuse_long("an answer", text)
     return {"text": storable(text)}, storable(text)
 
 
 def _choice(choices: Sequence[str], given: Json) -> str | None:
     """Return the choice that an answer names by its words or its place; None if it names none."""
-    text = _folded(given) if isinstance(given, str) else ""
-    chosen = next((one for one in choices if _folded(one) == text), None)
+    text = _fold_case(given) if isinstance(given, str) else ""
+    chosen = next((choice for choice in choices if _fold_case(choice) == text), None)
     if chosen is None and text.isascii() and text.isdigit() and 0 < int(text[:3]) <= len(choices):
         chosen = choices[int(text[:3]) - 1]
     return chosen
 
 
-def _folded(text: str) -> str:
+def _fold_case(text: str) -> str:
     """Return a text in the form in which choices are compared: people see no other difference."""
     return " ".join(normalize("NFKC", text).casefold().split())
 
 
 def _values(fields: Sequence[FormField], given: Json) -> dict[str, Json]:
     """Return the values of a form's fields. Typed texts are converted to numbers and booleans."""
-    told = _typed(fields, given) if isinstance(given, str) else given
-    if not isinstance(told, Mapping):
-        raise _Misfit(f"{_shown(given)} is not a form")
-    if unknown := [name for name in told if name not in {one.name for one in fields}]:
-        raise _Misfit(f"the form has no field {_shown(unknown[0])}")
+    typed = _parse_typed_form(fields, given) if isinstance(given, str) else given
+    if not isinstance(typed, Mapping):
+        raise _Misfit(f"{_abbreviate(given)} is not a form")
+    if unknown := [name for name in typed if name not in {field.name for field in fields}]:
+        raise _Misfit(f"the form has no field {_abbreviate(unknown[0])}")
     values: dict[str, Json] = {}
     for field in fields:
-        value = told.get(field.name)
+        value = typed.get(field.name)
         if value is None or (isinstance(value, str) and not value.strip()):
             if field.is_required:
                 raise _Misfit(f"the field {field.name} is missing")
@@ -282,7 +282,7 @@ def _values(fields: Sequence[FormField], given: Json) -> dict[str, Json]:
     return values
 
 
-def _typed(fields: Sequence[FormField], text: str) -> Json:
+def _parse_typed_form(fields: Sequence[FormField], text: str) -> Json:
     """Return a form that was typed as JSON, as `name = value` in lines, or as the value of its only field."""
     if text.lstrip().startswith("{"):
         try:
@@ -292,9 +292,9 @@ def _typed(fields: Sequence[FormField], text: str) -> Json:
                 raise
             raise _Misfit("the form is not valid JSON") from error
     pairs = [_PAIR.fullmatch(line) for line in re.split(r"[\n;]", text) if line.strip()]
-    known = {one.name for one in fields}
-    if all(found is not None and found[1] in known for found in pairs) and pairs:
-        return _each_once([(found[1], found[2]) for found in pairs if found is not None])
+    names = {field.name for field in fields}
+    if all(match is not None and match[1] in names for match in pairs) and pairs:
+        return _each_once([(match[1], match[2]) for match in pairs if match is not None])
     if len(fields) == 1:
         return {fields[0].name: text}
     raise _Misfit("write each field as `name = value`, one in a line")
@@ -302,12 +302,12 @@ def _typed(fields: Sequence[FormField], text: str) -> Json:
 
 def _each_once(pairs: Sequence[tuple[str, Json]]) -> dict[str, Json]:
     """Return the fields of a form, none of which may have two values."""
-    found = dict[str, Json]()
+    values = dict[str, Json]()
     for name, value in pairs:
-        if name in found:
-            raise _Misfit(f"the form has the field {_shown(name)} twice")
-        found[name] = value
-    return found
+        if name in values:
+            raise _Misfit(f"the form has the field {_abbreviate(name)} twice")
+        values[name] = value
+    return values
 
 
 def _value(field: FormField, given: Json) -> Json:
@@ -326,7 +326,7 @@ def _value(field: FormField, given: Json) -> Json:
         value = _number(value, is_integer=field.type == "integer")
         size = value or 0.0
     if value is None:
-        raise _Misfit(f"{_shown(given)} is no value of the field {field.described}")
+        raise _Misfit(f"{_abbreviate(given)} is no value of the field {field.described}")
     if field.choices or field.type == "boolean":
         return value
     if (field.least is not None and size < field.least) or (field.most is not None and size > field.most):
@@ -356,7 +356,7 @@ def _refuse_long(what: str, text: str) -> None:
         raise _Misfit(f"{what} can have at most {MAX_TEXT_LENGTH} characters")
 
 
-def _shown(given: object) -> str:
+def _abbreviate(given: object) -> str:
     """Return the beginning of a value as JSON, for an error."""
     text = json.dumps(given, ensure_ascii=False, default=str)
     return one_line(text if len(text) <= _MAX_SHOWN_LENGTH else f"{text[:_MAX_SHOWN_LENGTH]}…")
@@ -393,29 +393,33 @@ def asked_for(
         kind, fields = QuestionKind.FORM, form_fields(form)
     elif wants_text:
         kind = QuestionKind.TEXT
-    asked = Asked(kind=kind, choices=tuple(choices), fields=fields, action=action)
+    wanted = Asked(kind=kind, choices=tuple(choices), fields=fields, action=action)
     if default is None:
-        return asked
+        return wanted
     if kind is QuestionKind.YES_NO:
         raise InvalidArgument(
             "a question that takes yes or no has no default: silence is never a yes",
-            value=_shown(default),
+            value=_abbreviate(default),
             remedy="leave out default; use on_timeout 'no' or 'cancel'",
         )
     try:
-        _read(asked, default)
+        _read(wanted, default)
     except _Misfit as error:
         raise InvalidArgument(
             f"the question does not take its default: {error}",
-            value=_shown(default),
-            remedy=f"give {asked.takes}",
+            value=_abbreviate(default),
+            remedy=f"give {wanted.takes}",
         ) from error
     return Asked(kind=kind, choices=tuple(choices), fields=fields, action=action, default=default)
 
 
 def _refuse_choices(name: str, choices: Sequence[object]) -> None:
-    words = [one for one in choices if isinstance(one, str) and one.strip() == one == one_line(one) and one]
-    if len(words) < len(choices) or any(len(one) > MAX_CHOICE_LENGTH for one in words):
+    words = [
+        choice
+        for choice in choices
+        if isinstance(choice, str) and choice.strip() == choice == one_line(choice) and choice
+    ]
+    if len(words) < len(choices) or any(len(word) > MAX_CHOICE_LENGTH for word in words):
         raise InvalidArgument(
             f"each of {name} must be a line of 1 to {MAX_CHOICE_LENGTH} characters",
             value=name,
@@ -425,11 +429,11 @@ def _refuse_choices(name: str, choices: Sequence[object]) -> None:
         raise InvalidArgument(
             f"{name} must be 2 to {MAX_CHOICES}, not {len(words)}", value=len(words), remedy="change them"
         )
-    folded = [_folded(one) for one in words]
-    twice = [one for place, one in enumerate(words) if folded[place] in folded[:place]]
+    folded = [_fold_case(word) for word in words]
+    twice = [word for place, word in enumerate(words) if folded[place] in folded[:place]]
     if twice:
         raise InvalidArgument(
-            f"{name} contain {_shown(twice[0])} twice", value=twice[0], remedy="give each choice once"
+            f"{name} contain {_abbreviate(twice[0])} twice", value=twice[0], remedy="give each choice once"
         )
 
 
@@ -447,20 +451,22 @@ def form_fields(schema: Mapping[str, Any]) -> tuple[FormField, ...]:
         raise _not_flat("it takes no additionalProperties")
     if not 0 < len(properties) <= MAX_FIELDS:
         raise _not_flat(f"it must have 1 to {MAX_FIELDS} properties")
-    if not isinstance(required, list) or any(one not in list(properties) for one in required):
+    if not isinstance(required, list) or any(name not in list(properties) for name in required):
         raise _not_flat("required must be a list of names of properties")
-    return tuple(_field(name, told, is_required=name in required) for name, told in properties.items())
+    return tuple(
+        _field(name, definition, is_required=name in required) for name, definition in properties.items()
+    )
 
 
 def _refuse_other_keys(what: str, told: Mapping[str, Any], known: Sequence[str]) -> None:
-    if unknown := [one for one in told if one not in known]:
-        raise _not_flat(f"{what} cannot have {_shown(unknown[0])}, only {', '.join(known)}")
+    if unknown := [name for name in told if name not in known]:
+        raise _not_flat(f"{what} cannot have {_abbreviate(unknown[0])}, only {', '.join(known)}")
 
 
 def _field(name: str, told: object, *, is_required: bool) -> FormField:
     if not _FIELD_NAME.fullmatch(name):
         raise _not_flat(
-            f"{_shown(name)} cannot be the name of a field: use up to 64 letters, digits, _ . and -"
+            f"{_abbreviate(name)} cannot be the name of a field: use up to 64 letters, digits, _ . and -"
         )
     if not isinstance(told, dict):
         raise _not_flat(f"the field {name} must be an object")
@@ -468,14 +474,14 @@ def _field(name: str, told: object, *, is_required: bool) -> FormField:
     if of_type not in ("string", "number", "integer", "boolean"):
         raise _not_flat(f"the field {name} must be a string, number, integer or boolean")
     limits = {"string": _STRING_KEYS, "boolean": ()}.get(of_type, _NUMBER_KEYS)
-    choices = _choices_of(name, told) if of_type == "string" else ()
-    keys = next(((one,) for one in ("oneOf", "enum") if one in told and of_type == "string"), limits)
+    choices = _read_choices(name, told) if of_type == "string" else ()
+    keys = next(((name,) for name in ("oneOf", "enum") if name in told and of_type == "string"), limits)
     _refuse_other_keys(f"the field {name}", told, (*_FIELD_KEYS, *keys))
     titles = [told.get("title", ""), told.get("description", "")]
-    if not all(isinstance(one, str) for one in titles):
+    if not all(isinstance(title, str) for title in titles):
         raise _not_flat(f"the title and the description of {name} must be strings")
-    least, most = [told.get(one) for one in limits] or (None, None)
-    if any(isinstance(one, bool) or not isinstance(one, int | float | None) for one in (least, most)):
+    least, most = [told.get(limit) for limit in limits] or (None, None)
+    if any(isinstance(limit, bool) or not isinstance(limit, int | float | None) for limit in (least, most)):
         raise _not_flat(f"the limits of {name} must be numbers")
     if least is not None and most is not None and least > most:
         raise _not_flat(f"no value of {name} is within its limits")
@@ -490,7 +496,7 @@ def _field(name: str, told: object, *, is_required: bool) -> FormField:
     )
 
 
-def _choices_of(name: str, told: Mapping[str, Any]) -> tuple[str, ...]:
+def _read_choices(name: str, told: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the choices of a field; a title of a choice is shown nowhere, so it must equal the choice."""
     choices = told.get("oneOf", told.get("enum"))
     if choices is None:
@@ -498,11 +504,13 @@ def _choices_of(name: str, told: Mapping[str, Any]) -> tuple[str, ...]:
     if not isinstance(choices, list):
         raise _not_flat(f"the values of {name} must be a list of strings")
     if "oneOf" in told:
-        for one in choices:
-            if not isinstance(one, dict) or one.get("title", one.get("const")) != one.get("const"):
+        for choice in choices:
+            if not isinstance(choice, dict) or choice.get("title", choice.get("const")) != choice.get(
+                "const"
+            ):
                 raise _not_flat(f"each choice of {name} must have a const, and no other title")
-            _refuse_other_keys(f"each choice of {name}", one, ("const", "title"))
-        choices = [one.get("const") for one in choices]
+            _refuse_other_keys(f"each choice of {name}", choice, ("const", "title"))
+        choices = [choice.get("const") for choice in choices]
     _refuse_choices(f"the values of {name}", choices)
     return tuple(choices)
 
@@ -527,13 +535,13 @@ def schema_of(asked: Asked) -> dict[str, Any]:
         return {"type": "object", "properties": {"answer": value}, "required": ["answer"]}
     properties: dict[str, Any] = {}
     for field in asked.fields:
-        told: dict[str, Any] = {"type": field.type} | ({"title": field.title} if field.title else {})
+        schema: dict[str, Any] = {"type": field.type} | ({"title": field.title} if field.title else {})
         if field.choices:
-            told["enum"] = list(field.choices)
+            schema["enum"] = list(field.choices)
         low, high = ("minLength", "maxLength") if field.type == "string" else ("minimum", "maximum")
         for key, limit in ((low, field.least), (high, field.most)):
             if limit is not None:
-                told[key] = int(limit) if float(limit).is_integer() else limit
-        properties[field.name] = told
+                schema[key] = int(limit) if float(limit).is_integer() else limit
+        properties[field.name] = schema
     required = [field.name for field in asked.fields if field.is_required]
     return {"type": "object", "properties": properties, "required": required}

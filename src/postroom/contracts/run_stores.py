@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
 from postroom.contracts.dispatch import Claim, RunDispatch, RunDispatchResult
-from postroom.contracts.errors import InvalidRecord
 from postroom.contracts.events import CanonicalEvent, CanonicalEventDraft
 from postroom.contracts.limits import LIMITS, Spending
 from postroom.contracts.messages import (
@@ -195,21 +194,6 @@ class ThreadCommit(Record, frozen=True, kw_only=True):
         drafts = [draft.locks for draft in self.events] + [draft.locks for draft in self.outbox]
         limits = {LIMITS} if self.spends else set[str]()  # a run that starts next must see the spending
         return set(map(thread_lock, threads)).union(limits, *drafts)
-
-    def refuse_unclaimed_move(self) -> None:
-        """Refuse a commit that starts or ends an execution without a claim or with another delivery.
-
-        Raises:
-            InvalidRecord: The commit does one of these.
-        """
-        if self.begins is None and self.ends is None:
-            return
-        delivery = self.delivery
-        if self.claim is not None and delivery is not None:
-            raise InvalidRecord("a commit that starts or ends an execution cannot deliver another one")
-        begins_its = delivery is not None and delivery.claim is not None
-        if self.claim is None and (self.ends is not None or not begins_its):
-            raise InvalidRecord("a commit that starts or ends an execution must name its claim")
 
 
 class Committed(Record, frozen=True, kw_only=True):

@@ -125,7 +125,7 @@ class OnTimeout(StrEnum):
     """The run continues on its own, and gets the information that nobody answered."""
 
 
-def _shortened(arguments: Json, most: int = 600) -> str:
+def _shorten(arguments: Json, most: int = 600) -> str:
     text = arguments if isinstance(arguments, str) else dumps(arguments, ensure_ascii=False)
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
@@ -152,7 +152,7 @@ class RunWaitingTicket(Record, frozen=True, kw_only=True):
         is_kind = not self.reason or self.reason in list(WaitingReason)
         what = f"The agent wants to use {self.tool_name or 'a tool'}" if is_kind else self.reason
         is_whole = not self.arguments or (self.resume_mode.is_a_question and not is_kind)
-        return what if is_whole else f"{what}: {_shortened(self.arguments)}"
+        return what if is_whole else f"{what}: {_shorten(self.arguments)}"
 
     def is_over(self, now: int) -> bool:
         """Return whether the question's timeout has passed, so that the run no longer waits."""

@@ -87,12 +87,12 @@ class Grant:
             NotPermitted: The token is bound to a project, and the call concerns a different project or
                 several.
         """
-        missing = [one for one in SCOPES if one in needed - self.scopes]
+        missing = [scope for scope in SCOPES if scope in needed - self.scopes]
         if missing:
-            named = ", ".join(f"`{one}`" for one in missing)
+            named = ", ".join(f"`{scope}`" for scope in missing)
             raise InsufficientScope(
                 f"the token `{self.name}` lacks the scope{'s' * (len(missing) > 1)} {named} for {what}",
-                details={"missing": missing, "needed": [one for one in SCOPES if one in needed]},
+                details={"missing": missing, "needed": [scope for scope in SCOPES if scope in needed]},
             )
         if self.project_id is not None and not is_of_one_project:
             raise NotPermitted(

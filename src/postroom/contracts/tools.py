@@ -67,8 +67,8 @@ class ToolCallResume:
     @property
     def approved(self) -> bool | None:
         """True for an approval, False for a denial, None for neither."""
-        said = self.result.get("approved") if isinstance(self.result, dict) else None
-        return said if isinstance(said, bool) else None
+        answer = self.result.get("approved") if isinstance(self.result, dict) else None
+        return answer if isinstance(answer, bool) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

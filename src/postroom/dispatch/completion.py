@@ -527,7 +527,7 @@ def claimed_next(tx: Transaction, thread_id: str, asks: ClaimAsk) -> Claimed | H
     claimed = _next(tx, thread_id, asks, tx.runs.dispatches.due(thread_id))
     start = None if claimed is None else claimed.start
     if claimed is None or start is None or start.held is None:
-        return None if claimed is None else _begun(tx, claimed, asks)
+        return None if claimed is None else _begin(tx, claimed, asks)
     if start.holds_thread:
         tx.runs.dispatches.hold(thread_id, start.held.scope, start.held.until)
     return start.held
@@ -543,10 +543,10 @@ def _next(tx: Transaction, thread_id: str, asks: ClaimAsk, due: RunDispatch | No
 
 def begun_in(tx: Transaction, claimed: RunDispatch, asks: ClaimAsk) -> Claimed:
     """Start the claimed dispatch in this transaction if possible; if not, its execution reports why."""
-    return _begun(tx, _looked_up(tx, claimed, asks), asks)
+    return _begin(tx, _looked_up(tx, claimed, asks), asks)
 
 
-def _begun(tx: Transaction, found: Claimed, asks: ClaimAsk) -> Claimed:
+def _begin(tx: Transaction, found: Claimed, asks: ClaimAsk) -> Claimed:
     if asks.limits:
         note_start(tx, asks.limits, found.dispatch)
     tx.runs.begin(*found.rows)
@@ -725,7 +725,7 @@ class Completion:
         tx.tell(*((WORK,) if core.config.limits or core.budgets.holds_back else ()))
         if core.effects is not None:
             core.effects.write(tx, run, accept)
-        tells, unasked = self._resume_if_decided(tx, dispatch, run, commands) if commands else (None, ())
+        tells, unasked = self._resume_if_possible(tx, dispatch, run, commands) if commands else (None, ())
         claimed: Claimed | Held | None = None
         if asks is not None and (following is not None or done.leaves_queued or tells is not None):
             claimed = following.noted(tx, asks) if following else claimed_next(tx, thread_id, asks)
@@ -752,13 +752,13 @@ class Completion:
         if asks is None or after is None or after.dispatch_instance_id != asks.instance_id:
             return Ending(run=run)
         released = queue.move_owned(after.claim_proof, lambda row, now: row.released(now=now))
-        told = None
+        report = None
         if not isinstance(released, StaleClaim):
             row, ended = self.ended_in(tx, heeded(tx, released))
-            told = None if ended is None else partial(self.told_withdrawn, row, ended)
-        return Ending(run=run, next=claimed_next(tx, after.thread_id, asks), tells=told)
+            report = None if ended is None else partial(self.told_withdrawn, row, ended)
+        return Ending(run=run, next=claimed_next(tx, after.thread_id, asks), tells=report)
 
-    def _resume_if_decided(
+    def _resume_if_possible(
         self, tx: Transaction, dispatch: RunDispatch, run: RunRecord, asked: Sequence[LiveRunCommand]
     ) -> tuple[Callable[[], Awaitable[None]] | None, tuple[str, ...]]:
         """Resume the run if its question has already been decided; return the calls of other decisions."""
@@ -962,7 +962,7 @@ class Completion:
     async def told_withdrawn(self, dispatch: RunDispatch, ended: RunRecord | None) -> RunDispatch:
         """Count a withdrawn run. If it asked a question on behalf of several runs, let another run ask it."""
         cancelled = self.told(dispatch, ended)
-        await self._release_abandoned()
+        await self._pass_on_question()
         await self._events.dispatch_happened("RunCancelled", cancelled)
         return cancelled
 
@@ -1090,10 +1090,10 @@ class Completion:
         if self._core.effects is not None:
             self._core.effects.stored(run)
         self._core.metrics.runs.add(outcome)
-        await self._release_abandoned()
+        await self._pass_on_question()
         await self._events.waiting_cancelled(run)
 
-    async def _release_abandoned(self) -> None:
+    async def _pass_on_question(self) -> None:
         """If the ended run asked on behalf of others, let another run ask; the sweep repeats a failed try."""
         if not self._core.has_budgets:
             return
@@ -1258,18 +1258,18 @@ def as_ended(
         )
     if waiting is None and result.termination.type is TerminationKind.SUSPENDED:
         waiting = RunWaitingState(reason=WaitingReason.USER_INPUT)
-    said = () if answer is None else (answer_id or "",)
+    answer_ids = () if answer is None else (answer_id or "",)
     after = replace(
         run,
         final_output=result.response or run.final_output,
         steps=max(run.steps, result.steps),
         usage=run.usage + result.usage,
-        output_message_ids=(*run.output_message_ids, *said),
+        output_message_ids=(*run.output_message_ids, *answer_ids),
         dispatch_id=dispatch.dispatch_id,
     )
     if waiting is None:
         return after.ended(result.termination, now=now), answer
-    is_held = waiting.tickets and all(one.tool_name == BUDGET_TOOL for one in waiting.tickets)
+    is_held = waiting.tickets and all(ticket.tool_name == BUDGET_TOOL for ticket in waiting.tickets)
     waits = replace(
         after,
         status=RunStatus.WAITING,

@@ -153,11 +153,11 @@ class MailboxConfig:
 
     def __post_init__(self) -> None:
         for name, kind in (("limits", Limit), ("budgets", Budget)):
-            given = getattr(self, name)
-            if not isinstance(given, tuple) or not all(isinstance(item, kind) for item in given):
+            setting = getattr(self, name)
+            if not isinstance(setting, tuple) or not all(isinstance(item, kind) for item in setting):
                 raise ConfigError(
                     f"{name} must be a tuple of {kind.__name__}",
-                    value=repr(given)[:80],
+                    value=repr(setting)[:80],
                     remedy=f"write ({kind.__name__}(...),)",
                 )
         final: object = self.give_up_on

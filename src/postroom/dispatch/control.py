@@ -59,7 +59,7 @@ class Control:
                 self._workers.cancel(done.dispatch_id, core.executor.cancel)
                 return True
             case LiveRunTarget():
-                return await self._sent(done, _CANCEL)
+                return await self._send(done, _CANCEL)
             case RunRecord():
                 await completion.told_cancelled(done)
                 await completion.submissions.after_run(done.thread_id)
@@ -108,7 +108,7 @@ class Control:
             return
         accepted = core.executor.cancel(active.dispatch_id) or core.executor.cancel(active.thread_id)
         accepted = accepted or self._workers.stop(active.dispatch_id)
-        if accepted or await self._sent(live_target(active), _CANCEL) or await self._asked_to_end(active):
+        if accepted or await self._send(live_target(active), _CANCEL) or await self._asked_to_end(active):
             await self._events.dispatch_happened("RunInterrupted", active)
 
     async def give_way(self, active: RunDispatch) -> bool:
@@ -121,9 +121,9 @@ class Control:
         here = workers.give_way(active.dispatch_id)
         here = here or await core.executor.cancel_and_wait_by_thread(active.thread_id)
         if not here and active.claimed_by != core.consumer_id and not await self._asked_to_give_way(active):
-            return await self._is_released(active)
+            return await self._release(active)
         waited, config = 0, core.config
-        while workers.give_way(active.dispatch_id) or not await self._is_released(active):
+        while workers.give_way(active.dispatch_id) or not await self._release(active):
             if waited >= config.cancel_wait_ms:
                 reason = "local_cancel_release_wait" if here else "remote_cancel_release_wait"
                 await self._events.dispatch_happened(
@@ -151,8 +151,8 @@ class Control:
                 return False
             path = "remote_live"
             command = LiveRunCommand(kind=LiveCommandKind.DECISION, decisions=((tool_call_id, resume),))
-            if not await self._sent(target, command):
-                return await self._is_kept(target, command)
+            if not await self._send(target, command):
+                return await self._store_decisions(target, command)
         if target is None or target.run_id is None:
             _LOG.info("decision.of_unknown_run", id=id)
         else:
@@ -221,7 +221,7 @@ class Control:
             return
         target = await self._active_target(thread_id)
         if target is not None:
-            await self._sent(target, _WAKE)
+            await self._send(target, _WAKE)
 
     async def keep_decisions(self, request: RunActivation) -> RunDispatch | None:
         """Store decisions for an active run; return None if the run is not active.
@@ -252,7 +252,7 @@ class Control:
                 await self._events.decision_received(row.thread_id, run_id, call_id, resume, path="kept")
         return row
 
-    async def _is_kept(self, target: LiveRunTarget, command: LiveRunCommand) -> bool:
+    async def _store_decisions(self, target: LiveRunTarget, command: LiveRunCommand) -> bool:
         """Store decisions for an active run; return False if it is not active, or would refuse them."""
         if target.run_id is None:
             return False
@@ -269,7 +269,7 @@ class Control:
 
         With live channels, a missing answer means that no process listens. The request itself is stored.
         """
-        if self._core.live is not None and not await self._sent(live_target(active), _GIVE_WAY):
+        if self._core.live is not None and not await self._send(live_target(active), _GIVE_WAY):
             return False
         await self._asked_to_end(active, _GIVE_WAY)
         return True
@@ -297,10 +297,10 @@ class Control:
         if not self._core.config.pending_zone:
             if is_here:
                 return executor.send_messages(run_id, messages)
-            return await self._sent(target, LiveRunCommand(kind=LiveCommandKind.MESSAGES, messages=messages))
+            return await self._send(target, LiveRunCommand(kind=LiveCommandKind.MESSAGES, messages=messages))
         mode = DeliveryMode(boundary=Boundary.NEXT_STEP, target_run_id=run_id)
         await self._core.threads.append_pending(target.thread_id, messages, mode)
-        woken = executor.wake_pending_boundary(run_id) if is_here else await self._sent(target, _WAKE)
+        woken = executor.wake_pending_boundary(run_id) if is_here else await self._send(target, _WAKE)
         return woken or not await self._retract(target.thread_id, messages)
 
     async def _retract(self, thread_id: str, messages: tuple[Message, ...]) -> bool:
@@ -328,12 +328,12 @@ class Control:
         run = await self._core.threads.load_run(id) or await self._core.threads.latest_run(id)
         return live_target(run) if run is not None and run.status in _ACTIVE else None
 
-    async def _is_released(self, dispatch: RunDispatch) -> bool:
+    async def _release(self, dispatch: RunDispatch) -> bool:
         row = await self._core.dispatches.load_dispatch(dispatch.dispatch_id)
         still = row is not None and row.status is RunDispatchStatus.CLAIMED
         return not (still and row is not None and row.claim_token == dispatch.claim_token)
 
-    async def _sent(self, target: LiveRunTarget, command: LiveRunCommand) -> bool:
+    async def _send(self, target: LiveRunTarget, command: LiveRunCommand) -> bool:
         """Send a command to an active run; return False if none accepted it."""
         live = self._core.live
         return live is not None and await live.deliver(target, command) is LiveDeliveryOutcome.DELIVERED

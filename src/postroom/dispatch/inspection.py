@@ -82,10 +82,10 @@ class Inspection:
             named = await self._core.threads.load_run(dispatch_id)
             row = await self._row(dispatch_id if named is None else named.dispatch_id or dispatch_id)
         if row.status is RunDispatchStatus.CLAIMED:
-            return self._why_claimed(row)
+            return self._explain_claim(row)
         if row.status.is_terminal:
-            return await self._why_ended(row)
-        return await self._why_queued(row)
+            return await self._explain_end(row)
+        return await self._explain_queue(row)
 
     async def dead_letters(self, *, after: RunDispatch | None = None) -> tuple[RunDispatch, ...]:
         """Return the dead letters that wait for an operator, oldest first; start after the given one."""
@@ -161,7 +161,7 @@ class Inspection:
         await self._core.dispatches.discard(dispatch_id)
         return row
 
-    def _why_claimed(self, row: RunDispatch) -> Reason:
+    def _explain_claim(self, row: RunDispatch) -> Reason:
         if row.lease_until is not None and row.lease_until < self._core.now():
             return Reason(
                 why=WhyNot.LEASE_ENDED,
@@ -170,7 +170,7 @@ class Inspection:
             )
         return Reason(why=WhyNot.RUNNING, text=f"{row.claimed_by} executes it", until=row.lease_until)
 
-    async def _why_ended(self, row: RunDispatch) -> Reason:
+    async def _explain_end(self, row: RunDispatch) -> Reason:
         run = await self._core.threads.load_run(row.run_id)
         if run is not None and run.waiting is not None and run.dispatch_id == row.dispatch_id:
             [ticket] = run.open_tickets[:1] or [None]
@@ -182,7 +182,7 @@ class Inspection:
         why = "" if row.last_error is None else f": {row.last_error}"
         return Reason(why=WhyNot.ENDED, text=f"it ended as {row.status.label}{why}")
 
-    async def _why_queued(self, row: RunDispatch) -> Reason:
+    async def _explain_queue(self, row: RunDispatch) -> Reason:
         dispatches, now = self._core.dispatches, self._core.now()
         if row.dispatch_epoch < await dispatches.current_dispatch_epoch(row.thread_id):
             return Reason(why=WhyNot.SUPERSEDED, text="an interrupt has replaced it")
@@ -215,7 +215,7 @@ class Inspection:
             )
         held = await self._core.store.read(partial(self._elsewhere, thread_id=row.thread_id))
         if held is None and self._core.limits_lock:
-            held = await self._core.store.read(partial(self._why_held, row=row))
+            held = await self._core.store.read(partial(self._explain_limit, row=row))
         return held or self._of_capacity(row)
 
     def _elsewhere(self, tx: Transaction, thread_id: str) -> Reason | None:
@@ -225,7 +225,7 @@ class Inspection:
             return None
         return Reason(why=WhyNot.ELSEWHERE, text=_told_of_place(tx, place))
 
-    def _why_held(self, tx: Transaction, row: RunDispatch) -> Reason | None:
+    def _explain_limit(self, tx: Transaction, row: RunDispatch) -> Reason | None:
         """Return the limit or budget that prevents the dispatch from starting."""
         held, run = held_back(tx, self._core.config.limits, row), tx.runs.threads.load_run(row.run_id)
         if held is not None:

@@ -129,7 +129,7 @@ class Mailbox:
             ActiveRunConflict: The active run did not end; nothing was written.
             DeliveryBlocked: A pending barrier precedes the message; nothing was written.
         """
-        self._refuse_closed()
+        self._check_open()
         return await self._submissions.submit(request, strategy=strategy)
 
     async def submit_background(
@@ -150,7 +150,7 @@ class Mailbox:
             QueueFull: The thread already has the maximum number of pending messages or queued runs.
             DedupeKeyInUse: An open dispatch of the thread has the key.
         """
-        self._refuse_closed()
+        self._check_open()
         return await self._submissions.submit_background(request, strategy=strategy, first=first)
 
     async def submit_many(
@@ -168,7 +168,7 @@ class Mailbox:
             InvalidSubmission: A request is invalid; the text begins with its index. Nothing was written.
             QueueFull, DedupeKeyInUse, DuplicateRecord: A request was refused; earlier commits remain.
         """
-        self._refuse_closed()
+        self._check_open()
         return await self._submissions.submit_many(requests, progress)
 
     async def submit_live_then_queue(
@@ -178,7 +178,7 @@ class Mailbox:
 
         Delivery is at least once: if the reply that accepts the messages is lost, they are also queued.
         """
-        self._refuse_closed()
+        self._check_open()
         return await self._submissions.submit_live_then_queue(request, expected_run_id)
 
     # Controlling runs.
@@ -252,7 +252,7 @@ class Mailbox:
         Raises:
             InvalidSubmission: As for `submit_background`; nothing was written.
         """
-        self._refuse_closed()
+        self._check_open()
         return await self._submissions.deliver(thread_id, messages, mode)
 
     async def accepting(
@@ -330,7 +330,7 @@ class Mailbox:
         Raises:
             IllegalTransition: The dispatch is not queued, or is due already.
         """
-        self._refuse_closed()
+        self._check_open()
         await self._inspection.hasten(dispatch_id)
 
     async def dead_letters(self, *, after: RunDispatch | None = None) -> tuple[RunDispatch, ...]:
@@ -344,7 +344,7 @@ class Mailbox:
             UnknownDispatch, UnknownRun, IllegalTransition: No dead letter has this id, or its run no longer
                 exists.
         """
-        self._refuse_closed()
+        self._check_open()
         return await self._inspection.replay(dispatch_id)
 
     async def discard_dead_letter(self, dispatch_id: str) -> RunDispatch:
@@ -380,7 +380,7 @@ class Mailbox:
     async def release_unexecuted_claims(self) -> None:
         """Release the claims of this mailbox that it is not about to execute, without counting an attempt.
 
-        A running mailbox does this at each `poll_interval`, even while no slot is free.
+        A running mailbox does this at each poll, even while no slot is free.
         """
         await self._dispatcher.release_unexecuted()
 
@@ -398,7 +398,7 @@ class Mailbox:
         Raises:
             LifecycleBusy: The rounds are being started or stopped at the moment.
         """
-        self._refuse_closed()
+        self._check_open()
         return self._lifecycle.start(config or MailboxLifecycleConfig())
 
     async def start_lifecycle_ready(
@@ -409,7 +409,7 @@ class Mailbox:
         Raises:
             StoreError: All attempts at recovery failed; nothing runs.
         """
-        self._refuse_closed()
+        self._check_open()
         return await self._lifecycle.start_ready(config or MailboxLifecycleConfig())
 
     def lifecycle_is_running(self) -> bool:
@@ -596,7 +596,7 @@ class Mailbox:
         await self._core.timer.sleep(grace_ms)
         self._dispatcher.leave()
 
-    def _refuse_closed(self) -> None:
+    def _check_open(self) -> None:
         if self._core.tasks.closed or not self._dispatcher.accepting:
             raise MailboxClosed("the mailbox accepts no new runs: it is draining or closed")
 

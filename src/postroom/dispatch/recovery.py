@@ -153,7 +153,7 @@ class Recovery:
         queued runs.
         """
         enqueued, after, prepared = 0, "", list[RunRecord]()
-        while page := await self._read_runs(partial(_list_undelivered, after=after)):
+        while page := await self._read_runs(partial(_list_waiting, after=after)):
             for run in page:
                 if await self._lacks_dispatch(run):
                     enqueued += await self._enqueue_for(run)
@@ -294,6 +294,8 @@ class Rounds:
     async def poll(self) -> int:
         """Start due work on any thread while slots are free; return how many runs were started.
 
+        The same read finds the claims of this process that it does not execute, and they are released.
+
         The claims of processes that have ended count as due work, too. If the clock was set back since the
         last round, short delays and leases are shifted to keep their length. Otherwise, a run that is due in
         5 s could wait for hours.
@@ -306,13 +308,21 @@ class Rounds:
         self._clock.remember(now)
         if self._core.has_budgets and self._dispatcher.accepting:
             await self._end_windows()
-        if not slots.free or not self._dispatcher.accepting:
-            return 0
-        if self._core.config.gone is not None:
+        is_open = bool(slots.free) and self._dispatcher.accepting
+        if is_open and self._core.config.gone is not None:
             await self._recovery.take_over_from_gone()
         # Threads that wait for a slot are due as well, and must not hide other due threads.
         limit = min(slots.free + len(slots.waiting), _MAX_DUE)
-        due, self._due_at = await self._core.store.read(partial(self._due, limit=limit))
+        consumer, tokens = self._core.consumer_id, tuple(self._dispatcher.leases.jobs)
+
+        def look(tx: Transaction) -> tuple[Sequence[RunDispatch], tuple[list[DueThread], int | None]]:
+            claimed = tx.runs.dispatches.claimed_by(consumer, besides=tokens)
+            return claimed, self._due(tx, limit) if is_open else ([], None)
+
+        unexecuted, (due, self._due_at) = await self._core.store.read(look)
+        await self._dispatcher.release_unexecuted(unexecuted)
+        if not is_open:
+            return 0
         while self._core.has_budgets and self._core.budgets.holds_back:
             held, crowded = await self._hold_back(due)
             self._core.budgets.holds_back = bool(crowded)
@@ -406,13 +416,16 @@ class Rounds:
         return due, None if due else queue.later_due_at(places)
 
     async def until_due(self) -> None:
-        """Wait until work may start: a slot is free, a notification has arrived, or delayed work is due."""
-        if not self._dispatcher.slots.free:
-            await self._dispatcher.slots.freed()
-            await self._dispatcher.ends_are_stored()
-            return
+        """Wait until work may start: a slot is free, a notification has arrived, or delayed work is due.
+
+        Wait at most for the poll interval, because claims may have to be released even if no slot is free.
+        """
         core = self._core
         pause = milliseconds(core.config.poll_interval)
+        if not self._dispatcher.slots.free:
+            if await self._dispatcher.slots.freed(pause):
+                await self._dispatcher.ends_are_stored()
+            return
         if self._is_held_up:
             failures = self._dispatcher.failed_claims
             if failures:
@@ -488,7 +501,7 @@ def _run_priority(run: RunRecord) -> int:
     return DEFAULT_PRIORITY if run.activation is None else run.activation.delivery.priority
 
 
-def _list_undelivered(tx: Transaction, after: str) -> tuple[RunRecord, ...]:
+def _list_waiting(tx: Transaction, after: str) -> tuple[RunRecord, ...]:
     return tx.runs.threads.undelivered(MAX_PAGE, after)
 
 
@@ -584,7 +597,6 @@ class Lifecycle:
 
         serve: dict[str, tuple[Callable[[], Awaitable[None]], Duration | None]] = {
             "poll": (self._poll, None),
-            "claims": (self._dispatcher.release_unexecuted, settings.poll_interval),
             "sweep": (rounds.sweep, settings.sweep_interval),
             "garbage": (collect, settings.gc_interval),
         }

@@ -152,10 +152,10 @@ class CapturingSink:
 
     def keep(self, event: live.AgentEvent) -> None:
         """Stage an event if the rules say that it is stored; it is published later."""
-        kept = kept_as(event, resumed=self._resumed)
+        stored_event = kept_as(event, resumed=self._resumed)
         if isinstance(event, live.RunStart):
             self._resumed = True  # a second start event within one execution continues the same run
-        for kind, fidelity in kept:
+        for kind, fidelity in stored_event:
             if self._capture.everything or fidelity is not Fidelity.OBSERVED:
                 self._buffer.append(self._draft(kind, fidelity, event))
 
@@ -216,7 +216,9 @@ class RunCoordinator:
             commit,
             claim=commit.claim or self.claim,
             events=(*commit.events, *self.staged),
-            messages=tuple(one if one.id else one.with_id(self.new_id()) for one in commit.messages),
+            messages=tuple(
+                message if message.id else message.with_id(self.new_id()) for message in commit.messages
+            ),
         )
 
     async def commit(self, commit: ThreadCommit, *, now: int | None = None) -> Committed:
@@ -431,14 +433,16 @@ class _Gathered:
             self.has_some.clear()
             return None
         kind, said = self._waiting[0]
-        asked = self._activation
+        activation = self._activation
         payload = {name: storable(value) if isinstance(value, str) else value for name, value in said.items()}
-        key = f"{asked.trace.dispatch_id}/{asked.attempt}/{asked.trace.session_id}/{self._count}"
+        key = (
+            f"{activation.trace.dispatch_id}/{activation.attempt}/{activation.trace.session_id}/{self._count}"
+        )
         return CanonicalEventDraft(
-            scopes=(EventScope.thread(asked.thread_id), EventScope.run(asked.run_id or "")),
+            scopes=(EventScope.thread(activation.thread_id), EventScope.run(activation.run_id or "")),
             event_kind=kind,
             payload=payload,
-            correlation_id=asked.run_id,
+            correlation_id=activation.run_id,
             options=AppendOptions(writer_id=OUTPUT_WRITER, idempotency_key=key),
         )
 

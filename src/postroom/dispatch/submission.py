@@ -590,9 +590,9 @@ def _answers(run: RunRecord, request: RunActivation, now: int) -> list[AnsweredT
     tickets = run.waiting.tickets if run.waiting is not None else ()
     for call_id, decision in request.decisions:
         if tickets and all(ticket.tool_call_id != call_id for ticket in tickets):
-            asked = ", ".join(repr(ticket.tool_call_id) for ticket in run.open_tickets) or "nothing"
+            questions = ", ".join(repr(ticket.tool_call_id) for ticket in run.open_tickets) or "nothing"
             raise StaleDecision(
-                f"run {run.run_id} does not ask question {call_id!r} now: it asks {asked}", value=call_id
+                f"run {run.run_id} does not ask question {call_id!r} now: it asks {questions}", value=call_id
             )
         for ticket in tickets:
             if ticket.tool_call_id != call_id:
@@ -1245,31 +1245,23 @@ class Submissions:
 
         async def store() -> T | ChangeUndone:
             try:
-                return await self._stored_arrivals(tuple(arrivals.values()), accepted, key)
+                with self._reserve_slots(tuple(arrivals.values())):
+                    for arrival in arrivals.values():
+                        await self._make_ids_of_arrival(arrival)
+                    done = await core.observed("commit", core.store.write(accepted, key=key))
             except ChangeUndone as undone:
                 return undone  # this is not a failure, even if the caller was cancelled and does not retry
+            for thread_id, arrival in arrivals.items():
+                try:
+                    await self._after_write(arrival)
+                except PostroomError as error:  # the message is stored, and recovery checks it again
+                    _LOG.warning("arrival.not_begun", thread_id=thread_id, reason=error.describe())
+            return done
 
         stored = await core.claiming.complete(store(), name="a delivery")
         if isinstance(stored, ChangeUndone):
             raise stored
         return stored
-
-    async def _stored_arrivals(
-        self, arrivals: Sequence[Submission], change: Callable[[Transaction], T | StaleClaim], key: str
-    ) -> T:
-        """Write a change that delivers messages to threads, then start or notify the threads' runs."""
-        core = self._core
-        with self._reserve_slots(arrivals):
-            for arrival in arrivals:
-                await self._make_ids_of_arrival(arrival)
-            done = await core.observed("commit", core.store.write(change, key=key))
-        for arrival in arrivals:
-            try:
-                await self._after_write(arrival)
-            except PostroomError as error:  # the message is stored, and recovery checks it again
-                thread_id = arrival.request.thread_id
-                _LOG.warning("arrival.not_begun", thread_id=thread_id, reason=error.describe())
-        return done
 
     async def _make_ids_of_arrival(self, arrival: Submission) -> None:
         """Generate the ids of a new run; ask for its pin only if no run of the thread is executing here."""
@@ -1450,7 +1442,7 @@ class Submissions:
             is_free = state.claimed is None and not state.queued and not is_held
             plan = self._queued_in(tx, plan, submission, seen, is_free=is_free)
         else:
-            done, claimed = self._write_planned(tx, plan, plan.commit, seen), None
+            done, claimed = self._write_plan(tx, plan, plan.commit, seen), None
             if plan.joins is not None and plan.answers:
                 tx.runs.dispatches.hurry(plan.joins.dispatch_id, not_before=_due_with_answers(plan, tx.now()))
             if submission.claims is not None:
@@ -1478,12 +1470,26 @@ class Submissions:
             policy = BusyPolicy.QUEUE
         is_busy = state.held_by not in (None, request.run_id) and not request.decisions and mode is None
         asking, gave_way = state.held_by if is_busy else None, None
-        request = _as_policy_says(tx, request, state, policy, is_now=submission.is_now, asking=asking)
+        queue, thread_id = tx.runs.dispatches, request.thread_id
+        if submission.is_now and state.claimed is not None:
+            raise ActiveRunConflict(ACTIVE_RUN_CONFLICT_MESSAGE, value=state.claimed)
+        if policy is BusyPolicy.REJECT and (state.claimed is not None or state.queued or asking is not None):
+            raise ActiveRunConflict(f"thread {thread_id!r} is busy", value=state.claimed or thread_id)
+        if policy is BusyPolicy.COLLECT and state.queued and request.run_id is None:
+            queued = queue.of_thread(thread_id, (RunDispatchStatus.QUEUED,), limit=MAX_PAGE, offset=0)
+            for row in sorted(queued, key=lambda row: (row.created_at, row.dispatch_id), reverse=True):
+                queued_run = tx.runs.threads.load_run(row.run_id)
+                if queued_run is not None and _may_join(request, state, row, queued_run, now=tx.now()):
+                    request = request.hinted(run_id=row.run_id)
+                    break
+        if policy is BusyPolicy.ROLLBACK:
+            rows = queue.of_thread(thread_id, OPEN, limit=MAX_PAGE, offset=0)
+            request = _hiding(request, [*(row.run_id for row in rows), *filter(None, (asking,))])
         if policy in (BusyPolicy.INTERRUPT, BusyPolicy.ROLLBACK):
             cancelled = None
             if is_busy and not submission.is_now:
                 cancelled = self._completion.cancelled_in(tx, state.held_by or "")
-            raised = tx.runs.dispatches.interrupt(request.thread_id)
+            raised = queue.interrupt(thread_id)
             gave_way = GaveWay(*self._completion.interrupted_in(tx, raised), cancelled)
         if gave_way is not None or request is not activation:
             state = tx.runs.state(_look_for(request, submission))
@@ -1514,18 +1520,18 @@ class Submissions:
         cap = None if plan.answers else submission.queue_cap
         delivery = Delivery(dispatch=dispatch, queue_cap=cap, claim=claims if is_next else None)
         if claims is None or not is_next:
-            done = self._write_planned(tx, plan, replace(plan.commit, delivery=delivery), state)
+            done = self._write_plan(tx, plan, replace(plan.commit, delivery=delivery), state)
             claimed = None if claims is None else claimed_next(tx, run.thread_id, claims)
             return replace(plan, dispatch=done.dispatch, claimed=claimed)
         if not begins:
-            done = self._write_planned(tx, plan, replace(plan.commit, delivery=delivery), state)
+            done = self._write_plan(tx, plan, replace(plan.commit, delivery=delivery), state)
             claimed = None if done.dispatch is None else begun_in(tx, done.dispatch, claims)
             return replace(plan, dispatch=done.dispatch, claimed=claimed)
         if claims.limits:
             note_start(tx, claims.limits, dispatch)
         run = run.begun(dispatch.dispatch_id, claims.instance_id, now=tx.now())
         commit = replace(plan.commit, delivery=delivery, run=run, begins=claims.instance_id)
-        done = self._write_planned(tx, plan, commit, state)
+        done = self._write_plan(tx, plan, commit, state)
         claimed = None
         if done.dispatch is not None:
             claimed = Claimed(
@@ -1541,7 +1547,7 @@ class Submissions:
                 claimed = claimed.noted(tx, claims)
         return replace(plan, run=run, dispatch=done.dispatch, claimed=claimed)
 
-    def _write_planned(
+    def _write_plan(
         self, tx: Transaction, plan: Prepared, commit: ThreadCommit, state: ThreadState | None
     ) -> Committed:
         """Write the planned rows, and their events if the event log is in the same database."""
@@ -1803,39 +1809,6 @@ def _without_id(message: Message) -> Message:
     return replace(message, id=None, metadata=None)
 
 
-def _as_policy_says(
-    tx: Transaction,
-    request: RunActivation,
-    state: ThreadState,
-    policy: BusyPolicy,
-    *,
-    is_now: bool,
-    asking: str | None,
-) -> RunActivation:
-    """Apply the policy to a request for a busy thread, or for a thread on which a run is `asking`.
-
-    Raises:
-        ActiveRunConflict: The thread is busy, but the policy requires an idle thread, or a caller waits for
-            the run.
-    """
-    queue, thread_id = tx.runs.dispatches, request.thread_id
-    if is_now and state.claimed is not None:
-        raise ActiveRunConflict(ACTIVE_RUN_CONFLICT_MESSAGE, value=state.claimed)
-    match policy:
-        case BusyPolicy.REJECT if state.claimed is not None or state.queued or asking is not None:
-            raise ActiveRunConflict(f"thread {thread_id!r} is busy", value=state.claimed or thread_id)
-        case BusyPolicy.COLLECT if state.queued and request.run_id is None:
-            queued = queue.of_thread(thread_id, (RunDispatchStatus.QUEUED,), limit=MAX_PAGE, offset=0)
-            for row in sorted(queued, key=lambda row: (row.created_at, row.dispatch_id), reverse=True):
-                run = tx.runs.threads.load_run(row.run_id)
-                if run is not None and _may_join(request, state, row, run, now=tx.now()):
-                    return request.hinted(run_id=row.run_id)
-        case BusyPolicy.ROLLBACK:
-            rows = queue.of_thread(thread_id, OPEN, limit=MAX_PAGE, offset=0)
-            return _hiding(request, [*(row.run_id for row in rows), *filter(None, (asking,))])
-    return request
-
-
 def _may_join(
     request: RunActivation, state: ThreadState, row: RunDispatch, run: RunRecord, *, now: int
 ) -> bool:
@@ -1844,8 +1817,8 @@ def _may_join(
     if queued is None or run.status is not RunStatus.CREATED or row.available_at > now:
         return False  # a started run has already read its input
     delivery = replace(queued.delivery, delay_ms=0, dedupe_key=request.delivery.dedupe_key)
-    asked = agent_of(request, state.latest_started_run), request.delivery, request.options
-    return asked == (queued.agent_id, delivery, queued.options)
+    request_key = agent_of(request, state.latest_started_run), request.delivery, request.options
+    return request_key == (queued.agent_id, delivery, queued.options)
 
 
 def _hiding(request: RunActivation, run_ids: Sequence[str]) -> RunActivation:

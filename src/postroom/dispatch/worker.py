@@ -111,7 +111,7 @@ class PendingInput:
             return self._leading(tx, tx.runs.threads.load_run(self.run_id), boundary, group)
 
         pending = await self.core.retried(lambda: self.core.store.read(look))
-        return tuple(one.message for one in select_pending(pending, boundary, self.run_id, group=group))
+        return tuple(record.message for record in select_pending(pending, boundary, self.run_id, group=group))
 
     async def freeze(
         self, boundary: Boundary, *, group: str | None = None, only: Collection[str] | None = None
@@ -129,7 +129,7 @@ class PendingInput:
 
         def freeze(tx: Transaction) -> tuple[tuple[Message, ...], tuple[Message, ...], int] | StaleClaim:
             tx.lock(thread_lock(thread_id))
-            if written and tx.runs.messages.named(thread_id, [one.id or "" for one in written[0][0]]):
+            if written and tx.runs.messages.named(thread_id, [message.id or "" for message in written[0][0]]):
                 return written[0]  # the write succeeded, and only the reply was lost
             state = tx.runs.state(state_look(thread_id, run_id=self.run_id))
             pending = self._leading(tx, state.run, boundary, group) if state.waiting else ()
@@ -142,11 +142,11 @@ class PendingInput:
                 if isinstance(done, StaleClaim):
                     return done
                 if core.effects is not None:
-                    told = only is not None
-                    read = core.effects.receive(tx, thread_id, self.run_id, messages, told=told)
-            found = messages, read, state.message_count + 1
-            written[:] = [found] if taken else []
-            return found
+                    is_selected = only is not None
+                    read = core.effects.receive(tx, thread_id, self.run_id, messages, told=is_selected)
+            frozen = messages, read, state.message_count + 1
+            written[:] = [frozen] if taken else []
+            return frozen
 
         messages, read, first_seq = await core.retried(lambda: core.store.write(freeze, key=thread_id))
         if messages:
@@ -282,10 +282,15 @@ class Slots:
             del self._by_tenant[tenant]
         self._freed.set()
 
-    async def freed(self) -> None:
-        """Wait until a slot has been given back since the last call."""
-        await self._freed.wait()
+    async def freed(self, at_most_ms: int) -> bool:
+        """Return True once a slot has been given back since the last call, or False after the time limit."""
+        try:
+            async with asyncio.timeout(at_most_ms / 1_000):
+                await self._freed.wait()
+        except TimeoutError:
+            return False
         self._freed.clear()
+        return True
 
     def stand_in_line(self, thread_id: str, tenant: str) -> None:
         """Put a thread at the end of its tenant's queue, unless the thread is already queued."""
@@ -301,11 +306,11 @@ class Slots:
         if not may:
             return None
         tenant = min(may, key=self.used_by)
-        found = next(iter(self._lines[tenant]))
-        self._leave(found)
+        thread_id = next(iter(self._lines[tenant]))
+        self._leave(thread_id)
         if tenant in self._lines:  # this tenant is now the last among those with the same number of slots
             self._lines[tenant] = self._lines.pop(tenant)
-        return found
+        return thread_id
 
     def _leave(self, thread_id: str) -> None:
         tenant = self.waiting.pop(thread_id)
@@ -335,22 +340,22 @@ class Commands:
     async def _serve(self) -> None:
         core = self._core
         pause = timedelta(milliseconds=milliseconds(core.config.poll_interval))
-        with core.store.changes.listen(commands_to(core.consumer_id)) as told:
+        with core.store.changes.listen(commands_to(core.consumer_id)) as commands:
             while True:
-                await told.wait(pause)
+                await commands.wait(pause)
                 if not self._workers.executing:
                     self._taken.clear()
                     continue
                 jobs = [worker.job for worker in self._workers.executing.values() if worker.job is not None]
                 at_work = {job.dispatch.dispatch_id: job.is_cancelled for job in jobs}
-                self._taken = {one for one in self._taken if one[0] in at_work}
+                self._taken = {pair for pair in self._taken if pair[0] in at_work}
                 look = partial(_commands, dispatch_ids=tuple(at_work))
                 try:
-                    found = await core.store.read(look)
+                    state = await core.store.read(look)
                 except PostroomError as error:
                     _LOG.warning("commands.not_read", reason=error.describe())
                     continue
-                for dispatch_id, command in found:
+                for dispatch_id, command in state:
                     if not (command.cancels and at_work[dispatch_id]):
                         self._hand_over(dispatch_id, command)
 
@@ -397,7 +402,8 @@ class Dispatcher:
         self._core = core
         self._completion = completion
         self._execution = Execution(core, events, completion, self.asks_next)
-        self._leases = LeaseKeeper(core)
+        self.leases = LeaseKeeper(core)
+        """The claims of the runs that execute here."""
         self._commands = Commands(core, workers)
         self.workers = workers
         self.slots = Slots(core.config.max_concurrent_runs, core.config.max_concurrent_runs_per_tenant)
@@ -436,7 +442,7 @@ class Dispatcher:
                 line = self._core.tasks.start(self.next_in_line(), name="the line for slots")
                 line.add_done_callback(lambda _: self._over())
             return DispatchAttempt.BUSY
-        return await self._core.claiming.complete(self._claimed(thread_id, worker), name="a claim")
+        return await self._core.claiming.complete(self._write_claim(thread_id, worker), name="a claim")
 
     async def try_all(self, thread_ids: Sequence[str]) -> int:
         """Claim the next due dispatch of each thread while slots are free; return how many were started.
@@ -447,10 +453,13 @@ class Dispatcher:
         for thread_id in thread_ids:
             self.workers.get_or_create(thread_id)
         async with asyncio.TaskGroup() as group:
-            claims = [group.create_task(self.try_dispatch_next(one, has_turn=True)) for one in thread_ids]
+            claims = [
+                group.create_task(self.try_dispatch_next(thread_id, has_turn=True))
+                for thread_id in thread_ids
+            ]
         return sum(claim.result() is DispatchAttempt.CLAIMED for claim in claims)
 
-    async def _claimed(self, thread_id: str, worker: MailboxWorker) -> DispatchAttempt:
+    async def _write_claim(self, thread_id: str, worker: MailboxWorker) -> DispatchAttempt:
         """Write the claim for a reserved slot, and start the claimed dispatch."""
         core, asks = self._core, self.asks()
 
@@ -489,14 +498,15 @@ class Dispatcher:
         if not self._core.tasks.closed:
             self._core.tasks.start(self.release_unexecuted(), name="claims")
 
-    async def release_unexecuted(self) -> None:
+    async def release_unexecuted(self, claimed: Sequence[RunDispatch] | None = None) -> None:
         """Release each dispatch that this process claimed but does not execute, and count no attempt.
 
-        A claim whose reply has not arrived yet has a reserved worker, and is not released. Streams of readers
-        without a run are closed. A failure is logged.
+        `claimed` are these dispatches, if they have just been read. A claim whose reply has not arrived yet
+        has a reserved worker, and is not released. Streams of readers without a run are closed. A failure is
+        logged.
         """
         try:
-            for row in await self.unexecuted():
+            for row in await self.unexecuted() if claimed is None else claimed:
                 worker = self.workers.get(row.thread_id)
                 if worker is None or (worker.status is WorkerStatus.IDLE and not worker.storing):
                     _LOG.warning("claim.not_executed", dispatch_id=row.dispatch_id, run_id=row.run_id)
@@ -508,7 +518,7 @@ class Dispatcher:
 
     def claim_tokens(self) -> frozenset[str]:
         """Return the tokens of the claims whose runs execute here and may continue."""
-        return frozenset(token for token, job in self._leases.jobs.items() if job.end is None)
+        return frozenset(token for token, job in self.leases.jobs.items() if job.end is None)
 
     async def unexecuted(self) -> tuple[RunDispatch, ...]:
         """Return the dispatches that are claimed in the name of this process but do not execute in it.
@@ -516,7 +526,7 @@ class Dispatcher:
         Raises:
             StoreError: The store cannot be read.
         """
-        consumer, tokens = self._core.consumer_id, tuple(self._leases.jobs)
+        consumer, tokens = self._core.consumer_id, tuple(self.leases.jobs)
         return await self._core.store.read(lambda tx: tx.runs.dispatches.claimed_by(consumer, besides=tokens))
 
     def reserve(
@@ -641,7 +651,7 @@ class Dispatcher:
         """
         try:
             rows = await self._core.store.read(
-                lambda tx: [tx.runs.dispatches.load(one) for one in tuple(self._readers)]
+                lambda tx: [tx.runs.dispatches.load(dispatch_id) for dispatch_id in tuple(self._readers)]
             )
         except PostroomError as error:
             _LOG.warning("readers.not_looked_at", reason=error.describe())
@@ -694,7 +704,7 @@ class Dispatcher:
         An execution of a thread for which `stays` returns True continues.
         """
         self._core.is_leaving = self._core.is_leaving or stays is None
-        for job in list(self._leases.jobs.values()):
+        for job in list(self.leases.jobs.values()):
             if stays is None or not stays(job.dispatch.thread_id):
                 job.stop(LeaseEnd.GIVEN_UP)
 
@@ -722,7 +732,7 @@ class Dispatcher:
         self.workers.executing[claimed.thread_id] = worker
         self._executing += 1
         core.metrics.active_runs.add()
-        self._leases.keep(job)
+        self.leases.keep(job)
         if not self._commands.is_served:
             self._commands.serve()
         core.tasks.start(self._serve(job), name=f"dispatch {claimed.dispatch_id}")
@@ -731,12 +741,12 @@ class Dispatcher:
     async def _serve(self, job: Job) -> None:
         """Execute a claimed dispatch to its end, then continue with the thread's next work."""
         try:
-            if await self._guarded(job, self._execution.begin(job)):
-                await self._isolated(job)
+            if await self._guard(job, self._execution.begin(job)):
+                await self._run_isolated(job)
                 if job.is_left_behind:
                     return
                 self._ending.add(job.concluded)
-                await self._guarded(job, self._execution.conclude(job))
+                await self._guard(job, self._execution.conclude(job))
         except BaseException:
             if not job.is_left_behind:
                 self._rest(job)
@@ -744,7 +754,7 @@ class Dispatcher:
             raise
         await self._go_on(job)
 
-    async def _isolated(self, job: Job) -> None:
+    async def _run_isolated(self, job: Job) -> None:
         """Run the executor in this task until it ends or its lease is lost; keep its result or its exception.
 
         A cancellation is raised only if it concerns the task itself, and not the job.
@@ -758,8 +768,8 @@ class Dispatcher:
             task.cancel()
             alarms.append(self._core.tasks.start(self._leave_behind(job, task), name="stop of an execution"))
 
-        if self._leases.is_late(job):
-            await self._leases.renewed([job])
+        if self.leases.is_late(job):
+            await self.leases.renewed([job])
         if job.end is not None:
             return
         job.is_executing = job.has_executed = True
@@ -767,7 +777,7 @@ class Dispatcher:
         run = partial(self._core.executor.run, job.activation, job.told)
         ended: AgentRunResult | BaseException
         try:
-            result: object = await _Held(run, job, self._leases)
+            result: object = await _Held(run, job, self.leases)
             odd = f"the executor returned a {type(result).__name__} and no result"
             ended = result if isinstance(result, AgentRunResult) else ExecutorMisbehaved(odd)
         except asyncio.CancelledError:
@@ -795,10 +805,10 @@ class Dispatcher:
         self._core.tasks.let_go(task)
         self._core.metrics.run_abandoned()
         _LOG.error("run.left_behind", run_id=job.dispatch.run_id, dispatch_id=job.dispatch.dispatch_id)
-        await self._guarded(job, self._execution.conclude(job))
+        await self._guard(job, self._execution.conclude(job))
         await self._go_on(job)
 
-    async def _guarded(self, job: Job, step: Awaitable[bool]) -> bool:
+    async def _guard(self, job: Job, step: Awaitable[bool]) -> bool:
         """Return the step's result, or False if the step failed and the dispatch is handled elsewhere."""
         try:
             return await step
@@ -820,7 +830,7 @@ class Dispatcher:
 
     def _rest(self, job: Job) -> None:
         """Free the slot, and also the worker unless it already executes another run."""
-        self._leases.jobs.pop(job.dispatch.claim_token or "", None)  # its claim is no longer renewed
+        self.leases.jobs.pop(job.dispatch.claim_token or "", None)  # its claim is no longer renewed
         if job.alarm is not None:
             job.alarm.cancel()
         self._ending.discard(job.concluded)
@@ -913,8 +923,8 @@ class LeaseKeeper:
             while self.jobs:
                 at_work = [job for job in self.jobs.values() if job.end is None]
                 now = self._core.now()
-                kept = [job.stops_at for job in at_work if job.stops_at > now or not job.can_pause]
-                left = min(kept, default=now + pause + third) - now
+                stop_times = [job.stops_at for job in at_work if job.stops_at > now or not job.can_pause]
+                left = min(stop_times, default=now + pause + third) - now
                 await self._core.timer.sleep(min(pause, max(left - third if left > third else left, 1)))
                 jobs = [job for job in self.jobs.values() if job.end is None]
                 pause = interval if await self.renewed(jobs) else min(interval, config.lease_retry_ms)
@@ -964,17 +974,19 @@ class LeaseKeeper:
                 renewed = await core.observed("lease_renewal", write)
                 lost = [job for job in jobs if job.dispatch.dispatch_id not in renewed]
                 for job in lost:
-                    await self._superseded(job)
+                    await self._end_superseded(job)
         except (PostroomError, TimeoutError) as error:
             is_silent = isinstance(error, TimeoutError)
-            self._not_renewed(jobs, until if is_silent else core.now(), str(error) or "no answer in time")
+            self._handle_missed_renewal(
+                jobs, until if is_silent else core.now(), str(error) or "no answer in time"
+            )
             return False
         for job in jobs:
             length = lengths[job.dispatch.claim_proof]
             job.stops_at = _stops_at(asked_at + length, length)
         for job in lost:
             core.metrics.happened("lease_renewal", "lost")
-            self._lost(job, "the claim was taken away")
+            self._lose(job, "the claim was taken away")
         self._tell()
         return True
 
@@ -986,13 +998,13 @@ class LeaseKeeper:
         if at_work:
             claims_hold(max(min(at_work) - self._core.now(), 0))
 
-    def _not_renewed(self, jobs: list[Job], now: int, reason: str) -> None:
+    def _handle_missed_renewal(self, jobs: list[Job], now: int, reason: str) -> None:
         _LOG.warning("leases.not_renewed", count=len(jobs), reason=reason)
         for job in jobs:
             if job.stops_at <= now and not (job.can_pause and job.is_executing):
-                self._lost(job, "the lease ends and could not be renewed")
+                self._lose(job, "the lease ends and could not be renewed")
 
-    async def _superseded(self, job: Job) -> None:
+    async def _end_superseded(self, job: Job) -> None:
         """End the dispatch of a claim that an interrupt made stale, under the lock of its thread."""
         claim, thread_id = job.dispatch.claim_proof, job.dispatch.thread_id
 
@@ -1002,7 +1014,7 @@ class LeaseKeeper:
 
         await self._core.store.write(supersede, key=thread_id)
 
-    def _lost(self, job: Job, reason: str) -> None:
+    def _lose(self, job: Job, reason: str) -> None:
         if job.end is not None or self.jobs.get(job.dispatch.claim_token or "") is not job:
             return
         self._core.metrics.lease_lost()
@@ -1086,11 +1098,11 @@ class Execution:
         if not is_left_open(run, job.dispatch):  # the run has ended, and its dispatch was not acknowledged
             _LOG.info("dispatch.settled_before", dispatch_id=job.dispatch.dispatch_id, run_id=run.run_id)
             termination = run.termination or TerminationReason.suspended()
-            said = run.final_output or ""
+            text = run.final_output or ""
             await completion.end(
                 job,
                 AgentRunResult(
-                    run_id=run.run_id, response=said, termination=termination, waiting=run.waiting
+                    run_id=run.run_id, response=text, termination=termination, waiting=run.waiting
                 ),
             )
             return False
@@ -1160,11 +1172,11 @@ class Execution:
     async def _finish(self, job: Job, result: AgentRunResult) -> None:
         """Store the result of an execution."""
         core, dispatch = self._core, job.dispatch
-        wall_ms, said = max(core.now() - job.started_at, 0), storable(result.response)
+        wall_ms, response = max(core.now() - job.started_at, 0), storable(result.response)
         if not result.usage.wall_ms:  # programs do not report their execution time
-            result = replace(result, response=said, usage=replace(result.usage, wall_ms=wall_ms))
-        elif said != result.response:
-            result = replace(result, response=said)
+            result = replace(result, response=response, usage=replace(result.usage, wall_ms=wall_ms))
+        elif response != result.response:
+            result = replace(result, response=response)
         spends: tuple[Spending, ...] = ()
         if core.has_budgets:
             uncounted = result.usage.beyond(result.counted)
@@ -1219,11 +1231,13 @@ class Execution:
                 raise deadline_passed(dispatch.deadline_at)
             messages = begun.messages if begun.has_begun else None
             instance_id = begun.instance_id
-            asked = await rebuild(core.threads, dispatch, run, instance_id=instance_id, messages=messages)
+            activation = await rebuild(
+                core.threads, dispatch, run, instance_id=instance_id, messages=messages
+            )
             pending = None
             if core.config.pending_zone:
                 pending = PendingInput(core, self._events, coordinator, run.thread_id, run.run_id)
-            hidden = asked.options.without_runs
+            hidden = activation.options.without_runs
             control = RunControl(
                 coordinator=coordinator,
                 threads=core.threads,
@@ -1238,8 +1252,8 @@ class Execution:
                 beginning=begun.beginning,
             )
             was_cut_off = run.status is RunStatus.RUNNING and run.steps > 0
-            recovery = core.executor.recovery(asked) if was_cut_off else Recovery.START
-            job.activation = replace(asked, control=control, recovery=recovery)
+            recovery = core.executor.recovery(activation) if was_cut_off else Recovery.START
+            job.activation = replace(activation, control=control, recovery=recovery)
         if core.capture is not None:
             resumed = job.activation.continue_run_id is not None or run.steps > 0
             job.told = core.capture.sink(job.sink, buffer, dispatch, resumed=resumed)
@@ -1254,12 +1268,12 @@ def _failed(dispatch: RunDispatch, error: BaseException, text: str) -> Canonical
     facts: dict[str, Json] = {"attempt": dispatch.attempt_count + 1, "error": text}
     is_known = isinstance(error, InferenceError) and not isinstance(error, InferenceFailed)
     causes = error, error.__cause__
-    is_ours = all(one is None or isinstance(one, PostroomError) for one in causes)
+    is_ours = all(cause is None or isinstance(cause, PostroomError) for cause in causes)
     was_away = isinstance(error, StoreError) and error.retryable
     if not is_ours and not was_away:
         facts["traceback"] = storable("".join(format_exception(error))[-_TRACEBACK_KEPT:])
-    told = {name: fact for name, fact in facts.items() if name != "traceback" or not is_known}
-    _LOG.warning("run.attempt_failed", run_id=dispatch.run_id, **told)
+    shown_facts = {name: fact for name, fact in facts.items() if name != "traceback" or not is_known}
+    _LOG.warning("run.attempt_failed", run_id=dispatch.run_id, **shown_facts)
     return CanonicalEventDraft(
         # a thread's log contains only the events that its readers follow
         scopes=(EventScope.run(dispatch.run_id),),
@@ -1287,22 +1301,22 @@ async def rebuild(
     Raises:
         InvalidActivation, UnknownMessage, ResolveFailed: The request cannot be rebuilt.
     """
-    kept = run.activation
-    if kept is None:
+    activation = run.activation
+    if activation is None:
         raise InvalidActivation(f"run {run.run_id!r} has no stored request", value=run.run_id)
     if run.resolution_id is None:
         raise ResolveFailed(f"run {run.run_id!r} is pinned to nothing", value=run.run_id)
     if messages is None:
-        messages = await _triggers(threads, run, kept.trigger_message_ids)
+        messages = await _triggers(threads, run, activation.trigger_message_ids)
     return RunActivation(
         thread_id=run.thread_id,
         messages=messages,
         agent_id=run.agent_id,
-        continue_run_id=kept.continue_run_id,
-        decisions=kept.seeded_decisions,
-        options=kept.options,
-        trace=replace(kept.trace, dispatch_id=dispatch.dispatch_id, session_id=instance_id),
-        delivery=kept.delivery,
+        continue_run_id=activation.continue_run_id,
+        decisions=activation.seeded_decisions,
+        options=activation.options,
+        trace=replace(activation.trace, dispatch_id=dispatch.dispatch_id, session_id=instance_id),
+        delivery=activation.delivery,
         hints=RunHints(run_id=run.run_id, dispatch_id=dispatch.dispatch_id, resolution_id=run.resolution_id),
         attempt=dispatch.attempt_count + 1,
         interruptions=dispatch.interruption_count,
@@ -1313,18 +1327,18 @@ async def _triggers(threads: ThreadStore, run: RunRecord, ids: tuple[str, ...]) 
     if not ids:
         return ()
     records = await threads.load_message_records(run.thread_id, ids)
-    found = {record.message_id for record in records}
+    message_ids = {record.message_id for record in records}
     for message_id in ids:
-        if message_id not in found:
+        if message_id not in message_ids:
             raise UnknownMessage(f"message {message_id!r} not found on its thread", value=message_id)
     return tuple(record.message for record in records)
 
 
 async def asked_of(threads: ThreadStore, run_ids: Sequence[str]) -> frozenset[str]:
     """Return the ids of the messages with which these runs were started."""
-    found: set[str] = set()
+    ids: set[str] = set()
     for run_id in run_ids:
         run = await threads.load_run(run_id)
         if run is not None and run.input is not None:
-            found.update(run.input.trigger_message_ids)
-    return frozenset(found)
+            ids.update(run.input.trigger_message_ids)
+    return frozenset(ids)

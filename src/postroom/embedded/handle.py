@@ -259,7 +259,7 @@ class RunHandle:
             raise InvalidArgument("the answer is empty", remedy="pass a text, or approved=True or False")
         run = await self._retry(self._load_run)
         decision = self._decision(run, question_id, text if values is None else values, approved, by)
-        if _is_answered(run, question_id, decision.result, by):
+        if _has_answer(run, question_id, decision.result, by):
             return
         request = RunActivation.new(
             self.thread_id, [], continue_run_id=self.id, decisions=[(question_id, decision)]
@@ -267,7 +267,7 @@ class RunHandle:
         try:
             await self._retry(lambda: self._mailbox.admin.submit_background(request))
         except StateError as error:
-            if not _is_answered(await self._retry(self._load_run), question_id, decision.result, by):
+            if not _has_answer(await self._retry(self._load_run), question_id, decision.result, by):
                 if isinstance(error, StaleDecision):
                     raise
                 raise _not_open_error(self.id, question_id, ()) from error
@@ -323,7 +323,7 @@ class RunHandle:
             page = await self._retry(partial(store.list, scope, after=after, limit=_PAGE))
             for event in page.events:
                 after = event.sequences[scope.key]
-                run_event = _told(event, after)
+                run_event = _convert_event(event, after)
                 if run_event is None or (run_event.type == "reset" and not has_text):
                     continue
                 if run_event.type == "question":
@@ -394,7 +394,7 @@ class RunHandle:
         return run
 
 
-def _is_answered(run: RunRecord, question_id: str, result: Json, by: str) -> bool:
+def _has_answer(run: RunRecord, question_id: str, result: Json, by: str) -> bool:
     """Return True if the question already has this answer, and False if it is open.
 
     Raises:
@@ -490,7 +490,7 @@ def _decode(text: str, type: Any) -> Any:
         ) from error
 
 
-def _told(event: CanonicalEvent, cursor: int) -> RunEvent | None:
+def _convert_event(event: CanonicalEvent, cursor: int) -> RunEvent | None:
     facts = event.payload
     if event.event_kind == TEXT:
         return RunEvent(cursor=cursor, type="text", text=facts.get("delta", ""))

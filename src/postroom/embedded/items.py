@@ -238,8 +238,8 @@ class Item:
             )
         spans = dict[str, int | None]()
         for name in ("delay", "retry_delay", "max_retry_delay"):
-            given = getattr(self, name)
-            spans[name] = None if given is None else milliseconds(given_duration(given, name))
+            option = getattr(self, name)
+            spans[name] = None if option is None else milliseconds(given_duration(option, name))
         run_id = None if self.key is None else run_id_of(self.thread, self.key)
         deadline = self.deadline
         return RunActivation(

@@ -367,13 +367,13 @@ def _refuse_other_config(config: object, *, is_worker: bool) -> None:
             remedy="write MailboxConfig(...)",
         )
     for name, least in _MINIMUMS.items():
-        given = getattr(config, name)
-        if given is None or given >= least or not (is_worker or name in _BOUNDS_OF_A_THREAD):
+        value = getattr(config, name)
+        if value is None or value >= least or not (is_worker or name in _BOUNDS_OF_A_THREAD):
             continue
         remedy = f"leave out {name} to use its default"
         if name == "max_concurrent_runs":
             remedy = "pass None as `work` in a process that executes no runs"
-        raise ConfigError(f"{name} must be at least {least}, not {given}", value=str(given), remedy=remedy)
+        raise ConfigError(f"{name} must be at least {least}, not {value}", value=str(value), remedy=remedy)
 
 
 def queue_over(  # noqa: PLR0913 - every part by name

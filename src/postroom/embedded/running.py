@@ -112,8 +112,8 @@ class Answer:
             return cls(
                 text=decision.reason or "", approved=None, by=decision.by, choice=choice, values=values
             )
-        said = decision.result.get("text") if isinstance(decision.result, dict) else decision.result
-        text = said if isinstance(said, str) else decision.reason or ""
+        answer = decision.result.get("text") if isinstance(decision.result, dict) else decision.result
+        text = answer if isinstance(answer, str) else decision.reason or ""
         return cls(text=text, approved=decision.approved, by=decision.by)
 
 
@@ -269,13 +269,13 @@ class Run:
         """
         pause = given_duration(delay, "delay")
         _refuse_other_options(name, function, attempts, pause, returns)
-        if self._is_done(name):
+        if self._has_result(name):
             value = self._memory.steps[name]
         else:
             uses: list[Usage] = []
             token = _STEP_USES.set(uses)
             try:
-                result = await self._tried(name, function, args, kwargs, attempts=attempts, delay=pause)
+                result = await self._try_step(name, function, args, kwargs, attempts=attempts, delay=pause)
                 value = plain(result, f"the result of step {name!r}")
             finally:
                 _STEP_USES.reset(token)
@@ -311,7 +311,7 @@ class Run:
             InvalidArgument: The question is blank or not text, or the timeout is not a duration above 0.
         """
         refuse_other_text("the question", question)
-        asked = asked_for(choices=choices, form=form)
+        wanted = asked_for(choices=choices, form=form)
         if not question.strip():
             raise InvalidArgument(
                 "the question must not be blank", value=question, remedy="pass the text that the person reads"
@@ -327,7 +327,7 @@ class Run:
             words = "-".join(re.findall(r"\w+", question.lower()))[:_SHOWN_OF_QUESTION]
             name = self._number_name(f"{ASK}-{words}-{sha256(question.encode()).hexdigest()[:8]}")
         nobody = Answer(text="", approved=None, timed_out=True)
-        if self._is_done(name):
+        if self._has_result(name):
             return nobody
         call_id, now = f"{self.id}/{name}", self._clock.now()
         decision = self._memory.answers.get(call_id)
@@ -340,7 +340,7 @@ class Run:
         until = before.expires_at if before is not None else None
         if until is None and limit is not None:
             until = _in_range(now + max(milliseconds(limit), 1), limit)
-        raise self._suspended(
+        raise self._suspend(
             RunWaitingTicket(
                 ticket_id=call_id,
                 tool_call_id=call_id,
@@ -351,7 +351,7 @@ class Run:
                 updated_at=now,
                 expires_at=until,
                 on_timeout=OnTimeout.WAIT if until is None else OnTimeout.GO_ON,
-                asked=asked,
+                asked=wanted,
             )
         )
 
@@ -365,7 +365,7 @@ class Run:
             InvalidArgument: `until` is neither a duration nor a `datetime` with a time zone.
         """
         name = self._number_name(SLEEP) if name is None else name
-        if self._is_done(name):
+        if self._has_result(name):
             return
         call_id, now = f"{self.id}/{name}", self._clock.now()
         before = self._memory.waited.get(call_id)
@@ -378,7 +378,7 @@ class Run:
         ):  # the clock was set back, and the queue has woken the run in its time
             await self._keep(STEP, name, {"name": name, "value": None})
             return
-        raise self._suspended(
+        raise self._suspend(
             RunWaitingTicket(
                 ticket_id=call_id,
                 tool_call_id=call_id,
@@ -446,7 +446,7 @@ class Run:
         else:
             self._memory.usage += usage
 
-    def _suspended(self, ticket: RunWaitingTicket) -> Suspended:
+    def _suspend(self, ticket: RunWaitingTicket) -> Suspended:
         self._memory.is_suspended = True
         return Suspended(ticket)
 
@@ -454,7 +454,7 @@ class Run:
         self._memory.unnamed[kind] += 1
         return f"{kind}-{self._memory.unnamed[kind]}"
 
-    def _is_done(self, name: str) -> bool:
+    def _has_result(self, name: str) -> bool:
         self._claim_name(name)
         return name in self._memory.steps
 
@@ -471,7 +471,7 @@ class Run:
             )
         self._memory.used.add(name)
 
-    async def _tried(
+    async def _try_step(
         self,
         name: str,
         function: Callable[..., Any],

@@ -110,30 +110,29 @@ class Peer:
             line = bytes(self._line).strip()
             self._line.clear()
             if line:
-                said: Answer | Asked | Told | None
-                if not line.startswith(b"{"):
-                    self.noise.add(line + b"\n")
-                    self._noises += 1
-                    if self._noises > MAX_NOISE:
-                        raise ProtocolFault(f"wrote more than {MAX_NOISE} lines that are not JSON objects")
-                    said = None
-                else:
-                    try:
-                        message = json.loads(line)
-                    except (ValueError, RecursionError) as error:
-                        self.noise.add(line[-ERRORS_KEPT:] + b"\n")
-                        raise ProtocolFault(
-                            "wrote a line that begins like a JSON object and is invalid"
-                        ) from error
-                    said = self.read(message)
-                if said is not None:
-                    yield said
+                message = self._read_line(line)
+                if message is not None:
+                    yield message
         self._begin(rest)
 
     def _begin(self, piece: bytes) -> None:
         if len(self._line) + len(piece) > self._longest:
             raise ProtocolFault(f"wrote a line of more than {self._longest} bytes")
         self._line += piece
+
+    def _read_line(self, line: bytes) -> Answer | Asked | Told | None:
+        if not line.startswith(b"{"):
+            self.noise.add(line + b"\n")
+            self._noises += 1
+            if self._noises > MAX_NOISE:
+                raise ProtocolFault(f"wrote more than {MAX_NOISE} lines that are not JSON objects")
+            return None
+        try:
+            message = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            self.noise.add(line[-ERRORS_KEPT:] + b"\n")
+            raise ProtocolFault("wrote a line that begins like a JSON object and is invalid") from error
+        return self.read(message)
 
     def read(self, message: Mapping[str, Any]) -> Answer | Asked | Told:
         """Convert a JSON object to a message of the protocol.

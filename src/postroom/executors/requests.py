@@ -37,19 +37,19 @@ def prompt_of(activation: RunActivation) -> str:
 
 
 def _told(message: Message) -> tuple[str, ...]:
-    asked = CallerRequest.of(message)
-    more = asked.overrides.more if asked.overrides else {}
+    request = CallerRequest.of(message)
+    more = request.overrides.more if request.overrides else {}
     for name in ("tools", "tool_choice", "response_format"):
-        if asked.tools if name == "tools" else name in more:
+        if request.tools if name == "tools" else name in more:
             raise InvalidArgument(
                 f"`{name}` requires an agent that is a model, but this agent is a program",
                 value=name,
                 remedy=f"remove {name}",
             )
-    context = (f"{one.role}: {one.text()}" for one in asked.context if one.text())
+    context = (f"{message.role}: {message.text()}" for message in request.context if message.text())
     earlier = "\n\n".join(context)
     return (
-        asked.instructions,
+        request.instructions,
         f"Earlier in this conversation:\n\n{earlier}" if earlier else "",
         message.text(),
     )
@@ -81,7 +81,7 @@ class FileRoom:
         """
         if self.files is None or self.outbox is None:
             return
-        for position, path in enumerate(await asyncio.to_thread(_left, self.outbox)):
+        for position, path in enumerate(await asyncio.to_thread(_list_outbox, self.outbox)):
             try:
                 await self.files.leave(path, position)
             except StoreError:
@@ -103,7 +103,7 @@ async def file_room(
         yield FileRoom(activation=activation, variables={})
         return
     copies = _Copies(files, folder / "in", folder / "out")
-    await asyncio.to_thread(_made, folder, copies.inbox, copies.outbox)
+    await asyncio.to_thread(_make_folders, folder, copies.inbox, copies.outbox)
     try:
         messages = [await copies.told(message) for message in activation.messages]
         control = activation.control
@@ -131,28 +131,29 @@ class _Copies:
 
     async def told(self, message: Message) -> Message:
         """Copy the files of a message to the folder, and return the message with the files' names added."""
-        known = self._told.get(message.id or "")
-        if known is not None:
-            return known
-        found = await self._files.of(message)
-        if not found:
+        cached = self._told.get(message.id or "")
+        if cached is not None:
+            return cached
+        files = await self._files.of(message)
+        if not files:
             return message
         lines = ["Files that came with this message:"]
-        for file in found:
-            if file.sha256 is None:
-                line = [f"- {file.described}: missing, {one_line(file.missing or '')}"]
-            else:
-                path = self.inbox / f"{len(self.received) + 1}-{file.name}"
-                with await asyncio.to_thread(path.open, "xb", 0) as copy:
-                    async for piece in self._files.content(file):
-                        await asyncio.to_thread(copy.write, piece)
-                self.received.append((file, path))
-                said = [] if file.transcript is None else [f"  Transcript: {_all_of(file.transcript)}"]
-                line = [f"- {one_line(str(path))} ({one_line(file.media_type)}, {file.size:,} bytes)", *said]
-            lines.extend(line)
+        for file in files:
+            lines.extend(await self._line(file))
         lines.append(f"Files that you write to {self.outbox} are sent with your answer.")
-        told = self._told[message.id or ""] = _saying(message, lines)
-        return told
+        text = self._told[message.id or ""] = _saying(message, lines)
+        return text
+
+    async def _line(self, file: ChatFile) -> list[str]:
+        if file.sha256 is None:
+            return [f"- {file.described}: missing, {one_line(file.missing or '')}"]
+        path = self.inbox / f"{len(self.received) + 1}-{file.name}"
+        with await asyncio.to_thread(path.open, "xb", 0) as copy:
+            async for piece in self._files.content(file):
+                await asyncio.to_thread(copy.write, piece)
+        self.received.append((file, path))
+        lines = [] if file.transcript is None else [f"  Transcript: {_limit_text(file.transcript)}"]
+        return [f"- {one_line(str(path))} ({one_line(file.media_type)}, {file.size:,} bytes)", *lines]
 
 
 class _PendingWithFiles:
@@ -184,17 +185,17 @@ async def without_files(activation: RunActivation) -> RunActivation:
     for message in activation.messages:
         lines: list[str] = []
         for file in await control.files.of(message):
-            known = file
+            result = file
             if file.missing is None and file.transcript is None:
-                known = await control.files.not_taken(file, "agents on another server get no files")
-            why = one_line(known.missing or "")
-            said = why if known.transcript is None else f"its transcript: {_all_of(known.transcript)}"
-            lines.append(f"[The file {known.described} is missing: {said}]")
+                result = await control.files.not_taken(file, "agents on another server get no files")
+            why = one_line(result.missing or "")
+            text = why if result.transcript is None else f"its transcript: {_limit_text(result.transcript)}"
+            lines.append(f"[The file {result.described} is missing: {text}]")
         messages.append(_saying(message, lines) if lines else message)
     return replace(activation, messages=tuple(messages))
 
 
-def _all_of(words: str) -> str:
+def _limit_text(words: str) -> str:
     return quoted(words, longest=len(words) + 1)
 
 
@@ -203,14 +204,14 @@ def _saying(message: Message, lines: Sequence[str]) -> Message:
     return replace(message, content=(*message.content, ContentBlock(text=space + "\n".join(lines))))
 
 
-def _made(folder: Path, inbox: Path, outbox: Path) -> None:
+def _make_folders(folder: Path, inbox: Path, outbox: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)  # remove the files that an earlier execution of the run left
-    for one in (folder, inbox, outbox):
-        one.mkdir(mode=0o700, parents=True)
+    for directory in (folder, inbox, outbox):
+        directory.mkdir(mode=0o700, parents=True)
 
 
-def _left(outbox: Path) -> Sequence[Path]:
-    found = sorted(one for one in outbox.iterdir() if one.is_file() and not one.is_symlink())
-    if len(found) > MAX_LEFT:
-        _LOG.warning("run.files_not_taken", more=len(found) - MAX_LEFT)
-    return found[:MAX_LEFT]
+def _list_outbox(outbox: Path) -> Sequence[Path]:
+    paths = sorted(path for path in outbox.iterdir() if path.is_file() and not path.is_symlink())
+    if len(paths) > MAX_LEFT:
+        _LOG.warning("run.files_not_taken", more=len(paths) - MAX_LEFT)
+    return paths[:MAX_LEFT]

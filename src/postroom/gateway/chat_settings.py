@@ -114,7 +114,7 @@ class ChatSettings:
                 is_off = value.casefold() == QUIET_OFF
                 return QUIET_OFF if is_off else str(await asyncio.to_thread(QuietHours.parse, value))
             case "voice":
-                return self._voice_of(value.casefold(), source)
+                return self._check_voice(value.casefold(), source)
             case "model" if source.agent in self._config.programs:
                 raise _no_choice(value, "the agent of this chat is not a model of the gateway")
             case _ if len(value) > _MAX_LENGTH or not value.strip():
@@ -122,7 +122,7 @@ class ChatSettings:
             case _:
                 return value
 
-    def _voice_of(self, value: str, source: SessionSource) -> Json:
+    def _check_voice(self, value: str, source: SessionSource) -> Json:
         """Check a value of `/set voice` for this chat, and return the value to store."""
         if value not in (VOICE_ON, VOICE_OFF):
             raise _no_choice(value, f"choose {VOICE_ON} or {VOICE_OFF}")

@@ -161,7 +161,7 @@ class Commands:
         if not runs:
             return "This conversation has no runs yet."
         last = max(runs, key=lambda run: run.created_at).usage
-        which = f"The newest {MAX_PAGE} runs" if len(runs) == MAX_PAGE else _counted(len(runs), "run")
+        which = f"The newest {MAX_PAGE} runs" if len(runs) == MAX_PAGE else _count_noun(len(runs), "run")
         return (
             f"{which}: {wording.used_up(used.input_tokens, used.output_tokens, used.cost_micros)}, "
             f"{used.wall_ms / 1000:.1f} s\nThe last run: "
@@ -189,7 +189,7 @@ class Commands:
         if not lines and call.source.platform in ANSWER_ONLY:
             # the end of the run is the answer to another request
             lines = [wording.STOPPED]
-        lines += _listed("Dropped", [message.text() for message in dropped])
+        lines += _format_list("Dropped", [message.text() for message in dropped])
         if waiting:
             lines.append(f"{waiting} waiting, to be answered next; /stop all drops them.")
         return "\n".join(lines) or None
@@ -211,7 +211,7 @@ class Commands:
     async def _set(self, call: CommandCall) -> str:
         return await self._settings.set(call.key, call.source, call.words)
 
-    async def _set_named(self, call: CommandCall) -> str:
+    async def _set_by_command(self, call: CommandCall) -> str:
         """Perform `/busy` or `/voice`, which are short forms of `/set busy` and `/set voice`."""
         name = call.event.get_command()
         return await self._settings.set(call.key, call.source, f"{name} {call.words}")
@@ -243,7 +243,7 @@ class Commands:
         lines = ["Started a new conversation."]
         if stopped:
             lines.append("The active run was stopped.")
-        lines += _listed("Dropped", [message.text() for message in dropped])
+        lines += _format_list("Dropped", [message.text() for message in dropped])
         return "\n".join(lines)
 
     async def _compact(self, call: CommandCall) -> str | None:
@@ -301,15 +301,15 @@ class Commands:
                 thread.thread_id, MessageQuery(before=before, newest_first=True)
             ):
                 looked_at, before = looked_at + len(page), page[-1].seq
-                said = (
-                    _searched(record.message)
+                lines = (
+                    _search_line(record.message)
                     for record in page
                     if record.message.visibility is Visibility.ALL
                     and record.message.role in (Role.USER, Role.ASSISTANT)
                 )
                 texts += [
                     f"{thread.title or 'untitled'}: {_around(text, words[0])}"
-                    for text in said
+                    for text in lines
                     if all(word in text.casefold() for word in words)
                 ]
                 if len(texts) >= _MAX_LISTED:
@@ -421,14 +421,14 @@ class Commands:
             return "This chat receives no messages."
         source = call.source
         address = source.address
-        said = (
+        line = (
             text.strip()
             if source.chat_type == "dm"
             else f"{source.user_name or source.user_id}: {text.strip()}"
         )
         key = f"chat/{address.name}/{call.event.inbound_id or call.event.message_id}"
         try:
-            whom = await self._mail.reply(await self._links.chats(source), message, said, key=key)
+            whom = await self._mail.reply(await self._links.chats(source), message, line, key=key)
         except StoreError:
             raise
         except PostroomError as error:
@@ -692,7 +692,7 @@ COMMANDS = (
     ),
     Command(
         name="busy",
-        run=Commands._set_named,
+        run=Commands._set_by_command,
         is_for_agents=True,
         usage="[queue|collect|steer|interrupt|reject|default]",
         help="choose what happens to messages while the agent is busy",
@@ -705,7 +705,7 @@ COMMANDS = (
     ),
     Command(
         name="voice",
-        run=Commands._set_named,
+        run=Commands._set_by_command,
         is_for_agents=True,
         usage="[on|off|default]",
         help=f"send answers of up to {MAX_SPOKEN_LENGTH:,} characters also as speech, or only as text",
@@ -865,11 +865,11 @@ def help_text(may_use: Callable[[Command], bool], word: str = "") -> str:
     return "\n".join(f"/{command.name} {command.usage}".rstrip() + f": {command.help}" for command in shown)
 
 
-def _counted(number: int, noun: str) -> str:
+def _count_noun(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def _searched(message: Message) -> str:
+def _search_line(message: Message) -> str:
     """Return the text of a message as one line, together with the names of its files."""
     names = [
         f"[{safe_name(block.data['name'], block.data.get('mime') or '', position)}]"
@@ -886,7 +886,7 @@ def _around(text: str, word: str, most: int = 80) -> str:
     return f"{'…' if at else ''}{part}{'…' if at + most < len(text) else ''}"
 
 
-def _listed(title: str, texts: list[str], most: int = 60) -> list[str]:
+def _format_list(title: str, texts: list[str], most: int = 60) -> list[str]:
     """Format a title and a list of texts, with one line for each text."""
     if not texts:
         return []

@@ -217,10 +217,16 @@ class Delivery:
         """Deliver messages only for these bots from now on."""
         # A server that has not connected a bot does not know the bot's account, so it leaves the bot's
         # messages to others.
-        self._adapters = {target_name(one.platform.value, UNKNOWN_ACCOUNT): one for one in adapters}
-        self._adapters |= {target_name(one.platform.value, one.account): one for one in adapters}
+        self._adapters = {
+            target_name(adapter.platform.value, UNKNOWN_ACCOUNT): adapter for adapter in adapters
+        }
+        self._adapters |= {
+            target_name(adapter.platform.value, adapter.account): adapter for adapter in adapters
+        }
         # If this server has lost a bot, another server finishes the deliveries that this one began.
-        self._outgoing = {key: one for key, one in self._outgoing.items() if self._is_said_here(one)}
+        self._outgoing = {
+            key: message for key, message in self._outgoing.items() if self._is_said_here(message)
+        }
 
     def _is_said_here(self, outgoing: OutgoingMessage) -> bool:
         source = outgoing.address.source
@@ -307,12 +313,12 @@ class Delivery:
         run_id = reply.run_id if reply.kind is ReplyKind.ANSWER else None
         inbound, files = await self._stores.answered(reply.inbound_ids[:MAX_INBOUND], reply.thread_id, run_id)
         read, asks = tuple(message.key.message_id for message in inbound), reply.kind is ReplyKind.QUESTION
-        told, address = reply.source or (inbound[-1].body.get("source") if inbound else None), None
-        if told:
-            place: SessionSource | None = SessionSource.from_dict(told)
+        target, address = reply.source or (inbound[-1].body.get("source") if inbound else None), None
+        if target:
+            place: SessionSource | None = SessionSource.from_dict(target)
         else:
-            found = await self._sessions.address(reply.thread_id)
-            place = None if found is None else found[1]
+            stored_address = await self._sessions.address(reply.thread_id)
+            place = None if stored_address is None else stored_address[1]
         if place is not None:
             address = ReplyAddress(place, reply.answers or (() if asks else read), read, files)
         if asks:  # a question closes no messages
@@ -338,9 +344,9 @@ class Delivery:
                 cards = await self._cards(reply.thread_id)
                 if reply.question is None or reply.question not in cards:
                     return SendResult.sent()
-                asked = cards[reply.question]
-                source = SessionSource.from_dict(asked["source"])
-                return await self._change_card(row, source, asked["id"], reply.text)
+                card = cards[reply.question]
+                source = SessionSource.from_dict(card["source"])
+                return await self._change_card(row, source, card["id"], reply.text)
             adapter = self.adapter_of(row, address.source)
             return _NO_CHANNEL if adapter is None else await self._send(adapter, row, reply, address)
         except PostroomError:
@@ -445,15 +451,15 @@ class Delivery:
             outgoing.steps_sent, outgoing.marks_step = row.steps_done - _TEXT, row.may_have_arrived
             return outgoing
         cards = await self._cards(reply.thread_id) if asks else {}
-        shown = [cards[one.number] for one in reply.questions if one.number in cards]
-        is_told = not reply.text.strip() or any(card.get("said") == _said(reply) for card in shown)
+        shown = [cards[question.number] for question in reply.questions if question.number in cards]
+        is_told = not reply.text.strip() or any(card.get("said") == _digest_of_text(reply) for card in shown)
         is_alone = shows_drafts(capabilities) or len(shown) == len(reply.questions)
         if asks and (is_told or capabilities.holds_requests or not is_alone):
             outgoing.opening = "" if is_told else reply.text.strip()
             outgoing.marks_step = row.may_have_arrived
             self._presenter.drafts.pop(reply.run_id or "", None)
             return outgoing
-        text = self._text_of(reply, address.source, adapter)
+        text = self._compose_text(reply, address.source, adapter)
         if row.may_have_arrived and not capabilities.dedupes:
             text = f"{wording.POSSIBLE_DUPLICATE}\n{text}"
         outgoing.parts = list(split(text, limit=capabilities.limit, unit=capabilities.unit))
@@ -477,22 +483,22 @@ class Delivery:
         if not reply.run_id:
             return
         presenter, asked_by = self._presenter, outgoing.key if reply.questions else None
-        shown, found = presenter.drafts.get(reply.run_id), None
+        shown, session = presenter.drafts.get(reply.run_id), None
         if shown is None or asked_by is not None:
-            found = await self._sessions.address(reply.thread_id)
+            session = await self._sessions.address(reply.thread_id)
         if shown is not None:
             await shown.settled()
             if shown.message_id is not None and shown.draft.finish():
                 outgoing.draft_id = shown.message_id
             else:
                 outgoing.stale_id = shown.message_id
-        elif found is not None and reply.kind is not ReplyKind.NOTICE:
-            outgoing.draft_id = await presenter.left_draft(adapter, found[0], reply.run_id, asked_by)
+        elif session is not None and reply.kind is not ReplyKind.NOTICE:
+            outgoing.draft_id = await presenter.left_draft(adapter, session[0], reply.run_id, asked_by)
         message_id = outgoing.draft_id or outgoing.stale_id
-        if asked_by is not None and found is not None and message_id is not None:
-            await presenter.leave_to_question(adapter, found[0], reply.run_id, message_id, asked_by)
+        if asked_by is not None and session is not None and message_id is not None:
+            await presenter.leave_to_question(adapter, session[0], reply.run_id, message_id, asked_by)
 
-    def _text_of(self, reply: Reply, source: SessionSource, adapter: BasePlatformAdapter) -> str:
+    def _compose_text(self, reply: Reply, source: SessionSource, adapter: BasePlatformAdapter) -> str:
         """Return the text of a reply with its agent's name and, if costs are shown, the answer's cost."""
         text = reply.text.strip() or wording.NO_ANSWER
         if reply.kind not in (ReplyKind.ANSWER, ReplyKind.QUESTION):
@@ -518,8 +524,8 @@ class Delivery:
                 continue
             if (shown := cards.get(question.number)) is not None:
                 outgoing.steps_sent += 1
-                if shown.get("said") != (said := _said(reply)):
-                    await self._remember_card(reply.thread_id, question.number, {**shown, "said": said})
+                if shown.get("said") != (notice := _digest_of_text(reply)):
+                    await self._remember_card(reply.thread_id, question.number, {**shown, "said": notice})
                 continue
             card = card_of(question, outgoing.opening)
             text = self._sessions.label(source) + card.text
@@ -543,7 +549,7 @@ class Delivery:
                 card_id = {
                     "id": result.message_id,
                     "source": source.to_dict(),
-                    "said": _said(reply),
+                    "said": _digest_of_text(reply),
                     "at": self._clock.now(),
                 }
                 await self._remember_card(reply.thread_id, question.number, card_id)
@@ -565,8 +571,8 @@ class Delivery:
 
     async def _cards(self, thread_id: str) -> Mapping[str, Any]:
         """Return the known cards of a thread's session, keyed by the numbers of their questions."""
-        found = await self._sessions.address(thread_id)
-        session = None if found is None else await self._sessions.load(found[0])
+        address = await self._sessions.address(thread_id)
+        session = None if address is None else await self._sessions.load(address[0])
         return {} if session is None else session.settings.get("cards", {})
 
     async def _remember_card(self, thread_id: str, number: str, card_id: Json) -> None:
@@ -589,7 +595,7 @@ class Delivery:
         return NotPerformed(error=why, final=True, also=closes.change(f"it could not be delivered: {why}"))
 
 
-def _said(reply: Reply) -> str:
+def _digest_of_text(reply: Reply) -> str:
     """Return a digest of the text above questions, by which a repeated text is recognized."""
     return sha256(reply.text.strip().encode()).hexdigest()[:16]
 

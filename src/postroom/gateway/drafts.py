@@ -148,7 +148,7 @@ class Draft:
         self._looked_at = self._length
         # The first part of the received text; None if the text is blank and there is no reasoning.
         # This function reads only as much of the answer as one part can need.
-        draw: Look | None
+        look: Look | None
         text = "".join(self._deltas)
         self._deltas = [text]
         lead = _BLANK_LINES.match(text)
@@ -160,10 +160,10 @@ class Draft:
         pieces = cut(settled, limit=self._capabilities.limit, unit=self._capabilities.unit)
         reasoning = "".join(self._thoughts).strip()
         if not pieces:
-            draw = Look("", 0, is_full=False, reasoning=reasoning) if reasoning else None
+            look = Look("", 0, is_full=False, reasoning=reasoning) if reasoning else None
         else:
-            draw = Look(pieces[0].of(settled), start + pieces[0].end, len(pieces) > 1, reasoning)
-        look, shown = draw, self._shown
+            look = Look(pieces[0].of(settled), start + pieces[0].end, len(pieces) > 1, reasoning)
+        shown = self._shown
         if look is None:
             return None
         if shown is not None and look.reasoning != shown.reasoning:

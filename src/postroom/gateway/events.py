@@ -108,8 +108,8 @@ class MessageEvent:
     @property
     def is_empty(self) -> bool:
         """Whether the message contains nothing that an agent can read."""
-        given = (self.text.strip(), self.media, self.forwarded, self.reply_to_text)
-        return not any(given) and not {"earlier", "caller"} & self.metadata.keys()
+        content = (self.text.strip(), self.media, self.forwarded, self.reply_to_text)
+        return not any(content) and not {"earlier", "caller"} & self.metadata.keys()
 
     def is_command(self) -> bool:
         """Return whether the text begins with a slash and a command name."""

@@ -151,14 +151,14 @@ class FilesOfRun(RunFiles):
         if not blocks or message.id is None:
             return ()
         stored = await self._store.files(self._thread_id, [message.id])
-        known = {file.position: file for file in stored}
-        return tuple([known.get(n) or await self._taken(message.id, n, block) for n, block in blocks])
+        by_position = {file.position: file for file in stored}
+        return tuple([by_position.get(n) or await self._take(message.id, n, block) for n, block in blocks])
 
     @override
     async def not_taken(self, file: ChatFile, why: str) -> ChatFile:
-        known = replace(file, missing=why)
-        await self._keep(known, wording.file_not_read(file.name, why))
-        return known
+        missing = replace(file, missing=why)
+        await self._keep(missing, wording.file_not_read(file.name, why))
+        return missing
 
     @override
     def content(self, file: ChatFile) -> AsyncIterator[bytes]:
@@ -166,7 +166,7 @@ class FilesOfRun(RunFiles):
 
     @override
     async def leave(self, path: Path, position: int) -> ChatFile:
-        return await self._left(path.name, pieces_of(path), position)
+        return await self._spool_left(path.name, pieces_of(path), position)
 
     @property
     @override
@@ -190,15 +190,15 @@ class FilesOfRun(RunFiles):
             raise too_large(len(content), most)
         async with self._naming:
             left = await self._store.files(self._thread_id, [self._run_id])
-            kept = safe_name(name, media_type, 0)
-            position = next((file.position for file in left if file.name == kept), len(left))
+            file_name = safe_name(name, media_type, 0)
+            position = next((file.position for file in left if file.name == file_name), len(left))
             if position >= MAX_LEFT:
                 raise TooLarge(
                     f"this run has already sent {MAX_LEFT} files, the maximum",
                     value=MAX_LEFT,
                     remedy="put several files into one archive file before you send them",
                 )
-            file = await self._left(name, piece_of(content), position)
+            file = await self._spool_left(name, piece_of(content), position)
         if file.missing is not None:
             raise InvalidArgument(
                 f"{file.name} cannot be sent: {file.missing}",
@@ -207,34 +207,34 @@ class FilesOfRun(RunFiles):
             )
         return file
 
-    async def _left(self, name: str, pieces: AsyncIterator[bytes], position: int) -> ChatFile:
-        async with spooled(pieces, most=self._files.most()) as found:
-            head = await asyncio.to_thread(head_of, found.path)
+    async def _spool_left(self, name: str, pieces: AsyncIterator[bytes], position: int) -> ChatFile:
+        async with spooled(pieces, most=self._files.most()) as spool:
+            head = await asyncio.to_thread(head_of, spool.path)
             media_type = media_type_of(head, name)
-            refusal = await self._files.scan(found.path)
+            refusal = await self._files.scan(spool.path)
             file = ChatFile(
                 thread_id=self._thread_id,
                 message_id=self._run_id,
                 position=position,
                 name=safe_name(name, media_type, position),
                 media_type=media_type,
-                size=found.size,
-                sha256=None if refusal else found.sha256,
+                size=spool.size,
+                sha256=None if refusal else spool.sha256,
                 missing=refusal,
             )
             if refusal is None:
-                await self._store.put_bytes(found)
+                await self._store.put_bytes(spool)
         await self._store.put(file, claim=self._claim)
         return file
 
-    async def _taken(self, message_id: str, position: int, block: ContentBlock) -> ChatFile:
+    async def _take(self, message_id: str, position: int, block: ContentBlock) -> ChatFile:
         """Fetch a file and store it. If it cannot be fetched, store the reason."""
-        said, mime, size = (block.data.get(name) for name in ("name", "mime", "size"))
+        stated_name, mime, size = (block.data.get(name) for name in ("name", "mime", "size"))
         file = ChatFile(
             thread_id=self._thread_id,
             message_id=message_id,
             position=position,
-            name=safe_name(said, mime or "", position),
+            name=safe_name(stated_name, mime or "", position),
             media_type=mime or "application/octet-stream",
             size=size or 0,
         )
@@ -249,7 +249,15 @@ class FilesOfRun(RunFiles):
             most = self._files.most()
             if file.size > most:
                 raise too_large(file.size, most)
-            await _connected(adapter)
+            # Wait for a channel that is about to be connected.
+            liveness = adapter.liveness
+            try:
+                async with asyncio.timeout(_CONNECTED_SECONDS if liveness.may_come_back else 0):
+                    await liveness.reached()
+            except TimeoutError:
+                raise ServerUnavailable(
+                    "its channel is not connected", remedy="see `postroom gateway status`"
+                ) from None
             attachment = Attachment(
                 kind=MessageType.of_file(block.type),
                 ref=block.data["ref"],
@@ -258,8 +266,8 @@ class FilesOfRun(RunFiles):
                 size=block.data.get("size"),
             )
             pieces = adapter.fetch_media(attachment, max_bytes=most)
-            async with spooled(pieces, most=most) as found:
-                return await self._checked(file, block, found)
+            async with spooled(pieces, most=most) as spool:
+                return await self._check_file(file, block, spool)
         except StoreError:
             raise
         except InputError as error:
@@ -272,9 +280,9 @@ class FilesOfRun(RunFiles):
             # the adapter raised, which it must not: the message is processed without its file
             _LOG.exception("file.adapter_broke", message_id=message_id)
             why = f"it could not be downloaded: {type(error).__name__}"
-        known = replace(file, missing=why)
-        await self._keep(known, wording.file_missing(file.name, why))
-        return known
+        record = replace(file, missing=why)
+        await self._keep(record, wording.file_missing(file.name, why))
+        return record
 
     def _tries(self) -> int:
         """Return the attempt that continues without a file that cannot be fetched now; see `_TRIES`."""
@@ -282,7 +290,7 @@ class FilesOfRun(RunFiles):
         is_away = adapter is not None and adapter.liveness.may_come_back
         return _TRIES_UNCONNECTED if is_away else _TRIES
 
-    async def _checked(self, file: ChatFile, block: ContentBlock, found: SpooledFile) -> ChatFile:
+    async def _check_file(self, file: ChatFile, block: ContentBlock, found: SpooledFile) -> ChatFile:
         """Determine the type of a file from its bytes, and store the file."""
         if not found.size:
             raise InvalidArgument("it is empty")
@@ -293,22 +301,22 @@ class FilesOfRun(RunFiles):
             raise too_large(found.size, most)
         if (refusal := await self._files.scan(found.path)) is not None:
             raise TooLarge(refusal)
-        known = replace(
+        record = replace(
             file,
             name=safe_name(block.data.get("name"), media_type, file.position),
             media_type=media_type,
             size=found.size,
             sha256=found.sha256,
         )
-        said, why = await self._written_down(found.path, known)
+        transcript, why = await self._written_down(found.path, record)
         notice = None
         if why is not None:
-            known = replace(known, missing=f"it could not be transcribed: {why}")
-            notice = wording.not_transcribed(known.name, why)
-        known = replace(known, transcript=said)
+            record = replace(record, missing=f"it could not be transcribed: {why}")
+            notice = wording.not_transcribed(record.name, why)
+        record = replace(record, transcript=transcript)
         await self._store.put_bytes(found)
-        await self._keep(known, notice)
-        return known
+        await self._keep(record, notice)
+        return record
 
     async def _written_down(self, path: Path, file: ChatFile) -> tuple[str | None, str | None]:
         """Return a file's transcript, and the reason if it failed; both are None without transcription."""
@@ -316,16 +324,16 @@ class FilesOfRun(RunFiles):
             return None, None
         try:
             async with asyncio.timeout(_TRANSCRIBE_SECONDS):
-                said = await self._files.transcribe(path, file)
+                transcript = await self._files.transcribe(path, file)
         except PostroomError as error:
             _LOG.warning("file.not_transcribed", reason=error.describe())
             return None, error.message
         except TimeoutError:
             _LOG.warning("file.not_transcribed", reason="it took too long")
             return None, "it took too long"
-        if not said.strip():
+        if not transcript.strip():
             return None, "it contains no spoken words"
-        return storable(said.replace("\0", ""))[:MAX_TRANSCRIPT_LENGTH], None
+        return storable(transcript.replace("\0", ""))[:MAX_TRANSCRIPT_LENGTH], None
 
     async def _keep(self, file: ChatFile, notice: str | None) -> None:
         adapter = self._files.adapter_of(self._thread_id)
@@ -337,22 +345,6 @@ class FilesOfRun(RunFiles):
         key = sha256(notice.encode("utf-8", "replace")).hexdigest()[:16]
         draft = reply.draft(f"file/{self._thread_id}/{file.message_id}/{file.position}/{key}")
         return await self._store.put(file, notices=(draft,), claim=self._claim)
-
-
-async def _connected(adapter: BasePlatformAdapter) -> None:
-    """Wait for a channel that is about to be connected.
-
-    Raises:
-        ServerUnavailable: The channel was not connected in time, or will never be connected.
-    """
-    liveness = adapter.liveness
-    try:
-        async with asyncio.timeout(_CONNECTED_SECONDS if liveness.may_come_back else 0):
-            await liveness.reached()
-    except TimeoutError:
-        raise ServerUnavailable(
-            "its channel is not connected", remedy="see `postroom gateway status`"
-        ) from None
 
 
 async def attached(one: MailAttachment, thread_id: str, position: int, store: FileStore) -> ChatFile:

@@ -103,7 +103,7 @@ class Gateway:
             relay.handlers[VOICE_KIND], self.delivery.voice_of = voices, voices.draft_of
         handover = Handover(run_queue, stores, config, presenter.seen.clear, self._place_of_runs)
         notices = self._notices = Notices(outbox)
-        self._reminders = None if store is None else Reminders(store, run_queue, self._place_of)
+        self._reminders = None if store is None else Reminders(store, run_queue, self._find_place)
         links = Links(
             stores.links, config, self.people, presenter.sessions, notices, adapters=presenter.adapters
         )
@@ -169,7 +169,7 @@ class Gateway:
                 adapter.set_message_handler(self.intake)
                 adapter.files = self.stores.files
                 adapter.web_chats = self.stores.web_chats
-                adapter.commands = [(one.name, one.help) for one in COMMANDS]
+                adapter.commands = [(command.name, command.help) for command in COMMANDS]
                 adapter.keep_dead = partial(self._notices.keep_dead, adapter.platform)
                 adapter.is_ours = partial(self._is_ours, adapter)
                 adapter.is_shared = self._leases is not None
@@ -217,16 +217,16 @@ class Gateway:
 
     async def counts(self) -> InboundCounts:
         """Count the accepted messages that are still stored, by their state."""
-        found = await self.stores.intake_log.counts()
-        waiting, handed = found.get(InboundStatus.WAITING, 0), found.get(InboundStatus.HANDED_OVER, 0)
+        counts = await self.stores.intake_log.counts()
+        waiting, handed = counts.get(InboundStatus.WAITING, 0), counts.get(InboundStatus.HANDED_OVER, 0)
         running = min(handed, len(self._presenter.runs))
         ended = (InboundStatus.DONE, InboundStatus.FAILED, InboundStatus.RETRACTED)
         return InboundCounts(
-            accepted=sum(found.values()),
-            finished=sum(found.get(status, 0) for status in ended),
+            accepted=sum(counts.values()),
+            finished=sum(counts.get(status, 0) for status in ended),
             queued=waiting + handed - running,
             running=running,
-            rejected=found.get(InboundStatus.REJECTED, 0),
+            rejected=counts.get(InboundStatus.REJECTED, 0),
         )
 
     def liveness(self) -> dict[str, dict[str, Json]]:
@@ -311,15 +311,17 @@ class Gateway:
         return "" if self._leases is None or adapter is None else adapter.lease or ""
 
     def _lease_names(self) -> list[str]:
-        return [one.lease for one in self._adapters.values() if one.lease is not None]
+        return [adapter.lease for adapter in self._adapters.values() if adapter.lease is not None]
 
     def _speak(self) -> None:
         """Start delivering for the channels that this server has connected and whose leases it holds."""
         adapters = self._adapters.values()
-        self.delivery.speak_for([one for one in adapters if one.liveness.state is not AdapterState.ELSEWHERE])
+        self.delivery.speak_for(
+            [adapter for adapter in adapters if adapter.liveness.state is not AdapterState.ELSEWHERE]
+        )
         self._relay.hint()
 
-    async def _place_of(self, source: SessionSource) -> tuple[str, Json] | None:
+    async def _find_place(self, source: SessionSource) -> tuple[str, Json] | None:
         """Return, for a scheduled message, a session's thread, and the model and instructions of the chat.
 
         Return None if the sender in `source` may no longer write.
@@ -358,14 +360,14 @@ class Gateway:
         async with self._connecting:
             if self._is_ours(adapter):
                 # Pass the newest stored message of each chat to the adapter.
-                known: set[tuple[str, str | None]] = set()
+                seen: set[tuple[str, str | None]] = set()
                 for message in await self.stores.intake_log.newest(adapter.platform.value):
-                    kept = message.body.get("source")
-                    source = SessionSource.from_dict(kept) if kept else None
-                    if source is not None and (source.chat_id, source.thread_id) not in known:
-                        known.add((source.chat_id, source.thread_id))
+                    address = message.body.get("source")
+                    source = SessionSource.from_dict(address) if address else None
+                    if source is not None and (source.chat_id, source.thread_id) not in seen:
+                        seen.add((source.chat_id, source.thread_id))
                         adapter.remember(source, message.key.message_id)
-                await self._connected(adapter, is_reconnect=is_reconnect)
+                await self._connect_adapter(adapter, is_reconnect=is_reconnect)
             elif adapter.liveness.state is not AdapterState.ELSEWHERE:
                 await adapter.disconnect()
                 adapter.liveness.state = AdapterState.ELSEWHERE
@@ -373,7 +375,7 @@ class Gateway:
                 self._speak()
                 await self._take_over(adapter)
 
-    async def _connected(self, adapter: BasePlatformAdapter, *, is_reconnect: bool) -> None:
+    async def _connect_adapter(self, adapter: BasePlatformAdapter, *, is_reconnect: bool) -> None:
         liveness = adapter.liveness
         liveness.state = AdapterState.CONNECTING
         try:

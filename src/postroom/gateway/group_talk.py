@@ -47,8 +47,8 @@ class GroupTalk:
         self._remarks.move_to_end(_place(source))
         if all(remark.message_id != message_id for remark in remarks):
             name = source.user_name or source.user_id or "somebody"
-            said = " ".join(text.split())[:_MAX_TEXT_LENGTH]
-            remarks.append(_Remark(next(self._numbers), message_id, " ".join(name.split()), said))
+            line = " ".join(text.split())[:_MAX_TEXT_LENGTH]
+            remarks.append(_Remark(next(self._numbers), message_id, " ".join(name.split()), line))
         if len(self._remarks) > _MAX_GROUPS:
             self._remarks.popitem(last=False)
 

@@ -293,7 +293,7 @@ class Intake:
             answer=answer,
             details=details,
             is_forgotten=message.body.get("metadata", {}).get("forgotten", False) or is_listed,
-            is_cancelled=_is_cancelled(message),
+            is_cancelled=_has_cancellation(message),
         )
 
     async def cards_of(self, source: SessionSource, message_id: str) -> Sequence[Card]:
@@ -335,7 +335,7 @@ class Intake:
             message = await self._log.find(key)
             if message is not None and message.thread_id is None:
                 return message.status is InboundStatus.RETRACTED
-        elif message is None or not (message.status.is_open or _is_cancelled(message)):
+        elif message is None or not (message.status.is_open or _has_cancellation(message)):
             return False
         if message is None or message.thread_id is None:
             return False
@@ -344,7 +344,7 @@ class Intake:
             return True
         run, _ = await self._stores.run_that_read(message)
         if run is None or run.status is RunStatus.DONE:
-            return _is_cancelled(message)
+            return _has_cancellation(message)
         read, _ = await self._stores.answered(inbound_ids_of(run)[:MAX_INBOUND], run.thread_id, None)
         for other in read:
             is_background = other.body.get("metadata", {}).get("background", False)
@@ -456,7 +456,7 @@ class Intake:
         return source
 
 
-def _is_cancelled(message: InboundMessage) -> bool:
+def _has_cancellation(message: InboundMessage) -> bool:
     """Return whether the caller of a message has cancelled it."""
     return message.status is InboundStatus.RETRACTED and message.reason == _CANCELLED
 

@@ -126,7 +126,7 @@ class Pacing:
             if is_group and limits.group is not None:
                 items.append(self._scope("group", chat_id, limits.group))
         scopes = [*items, self._scope("bot", "", limits.bot)]
-        wait = await self._waited(scopes, key, gives_way=gives_way)
+        wait = await self._wait_turn(scopes, key, gives_way=gives_way)
         turn = Turn(wait)
         if wait:
             yield turn
@@ -160,7 +160,7 @@ class Pacing:
                         until = min(until, *(scope.quiet[1] for scope in quiet))
                     bot.quiet = (now, max(until, bot.quiet[1]))
 
-    async def _waited(self, scopes: "Sequence[_Scope]", key: Hashable, *, gives_way: bool) -> int:
+    async def _wait_turn(self, scopes: "Sequence[_Scope]", key: Hashable, *, gives_way: bool) -> int:
         """Wait up to `PATIENCE_MS` for the caller's turn.
 
         Return 0 if it has come, else the time until then.

@@ -54,12 +54,12 @@ class Questions:
 
         Those of the oldest run come first.
         """
-        found, after = list[RunRecord](), ""
+        runs, after = list[RunRecord](), ""
         while page := await self._threads.list_runs(RunQuery(statuses=(RunStatus.WAITING,), after=after)):
             after = page[-1].run_id
-            found += page
-        found.sort(key=lambda run: run.updated_at)
-        return [(run.thread_id, question_of(run, ticket)) for run in found for ticket in run.open_tickets]
+            runs += page
+        runs.sort(key=lambda run: run.updated_at)
+        return [(run.thread_id, question_of(run, ticket)) for run in runs for ticket in run.open_tickets]
 
     async def decide(
         self,
@@ -83,25 +83,27 @@ class Questions:
         Raises:
             StoreError: The answer could not be stored; the question stays open.
         """
-        asked = [(thread_id, question) for thread_id in thread_ids for question in await self.open(thread_id)]
+        open_questions = [
+            (thread_id, question) for thread_id in thread_ids for question in await self.open(thread_id)
+        ]
         number, why = _number_in(words)
-        given = Given(
+        answer = Given(
             value=why if approved is None else approved,
             by=person(source.user_name or source.user_id or ""),
             at="chat",
             why="" if approved is None else why,
         )
-        matching = [one for one in asked if one[1].number == number]
+        matching = [pair for pair in open_questions if pair[1].number == number]
         if everywhere and number and not matching:
-            matching = [one for one in await self.everywhere() if one[1].number == number]
+            matching = [pair for pair in await self.everywhere() if pair[1].number == number]
         if not matching:
-            others = [question for _, question in asked]
-            return await self._answered_before(thread_ids, number, others, given, approved=approved)
+            others = [question for _, question in open_questions]
+            return await self._answered_before(thread_ids, number, others, answer, approved=approved)
         if len(matching) > 1:
             return Decided(f"Several open questions have the number {number}: answer them on the pages.")
         thread_id, chosen = matching[0]
         try:
-            decision = chosen.decision(given, self._clock.now())
+            decision = chosen.decision(answer, self._clock.now())
         except (NotPermitted, InvalidArgument) as error:
             return Decided(f"Not answered: {error.message}.")
         if not await answer_run(self._run_queue, thread_id, chosen, decision):
@@ -125,13 +127,13 @@ class Questions:
         """
         for thread_id in thread_ids if number else ():
             for run in await self._threads.latest_runs(thread_id):
-                for one in run.answered:
-                    question = question_of(run, one.ticket)
+                for answered in run.answered:
+                    question = question_of(run, answered.ticket)
                     if question.number == number:
-                        decided = answer_note(question, one.decision)
+                        decided = answer_note(question, answered.decision)
                         return Decided(
                             decided
-                            if self._repeats(question, one.decision, given)
+                            if self._repeats(question, answered.decision, given)
                             else _not_open(number, others, approved=approved, answered=decided),
                             question,
                             decided,
@@ -173,8 +175,8 @@ def answer_note(question: Question, decision: ToolCallResume, where: str = "") -
     """Return the line for a question's card that states the answer, and who gave it where."""
     word = {True: "Approved", False: "Denied"}.get(decision.approved)  # type: ignore[arg-type]
     by = decision.by or ("" if where else "an unknown person")
-    said = word or f"Answered: {one_line(decision.reason or '')[:_SHOWN]}"
-    return f"{said}{f' by {one_line(by)}' if by else ''}{f' {where}' if where else ''}."
+    text = word or f"Answered: {one_line(decision.reason or '')[:_SHOWN]}"
+    return f"{text}{f' by {one_line(by)}' if by else ''}{f' {where}' if where else ''}."
 
 
 def inbox_text(found: Sequence[tuple[str, Question]], words: str) -> str:
@@ -183,33 +185,39 @@ def inbox_text(found: Sequence[tuple[str, Question]], words: str) -> str:
     `words` are the number of the only question to show, whole, or `after` and the number after which the list
     continues.
     """
-    asked = [one for _, one in found]
+    open_questions = [question for _, question in found]
     named, _, after = words.strip().lower().partition(" ")
-    numbers = [one.number for one in asked]
+    numbers = [question.number for question in open_questions]
     number = after.strip() if named == "after" else named
     if number and number not in numbers:
         return f"Question {one_line(number)[:_SHOWN]} is not open. /inbox lists the open questions."
     if number and named != "after":
-        return "\n\n".join(_listed(one, is_whole=True) for one in asked if one.number == number)
-    asked = asked[numbers.index(number) + 1 :] if number else asked
-    lines = [_listed(one) for one in asked[:_MAX_LISTED]]
-    if len(asked) > _MAX_LISTED:
-        lines.append(f"{len(asked) - _MAX_LISTED} more: /inbox after {asked[_MAX_LISTED - 1].number}")
+        return "\n\n".join(
+            _question_line(question, is_whole=True)
+            for question in open_questions
+            if question.number == number
+        )
+    open_questions = open_questions[numbers.index(number) + 1 :] if number else open_questions
+    lines = [_question_line(question) for question in open_questions[:_MAX_LISTED]]
+    if len(open_questions) > _MAX_LISTED:
+        lines.append(
+            f"{len(open_questions) - _MAX_LISTED} more: /inbox after {open_questions[_MAX_LISTED - 1].number}"
+        )
     return "\n\n".join(lines) or ("No more open questions." if number else "No open questions.")
 
 
-def _listed(one: Question, *, is_whole: bool = False) -> str:
+def _question_line(one: Question, *, is_whole: bool = False) -> str:
     """Return a question as text; unless `is_whole`, a long action and a long text are cut."""
-    asked, text, permits = one.asked, one.text, one.asked.permits
+    wanted, text, permits = one.asked, one.text, one.asked.permits
     if not is_whole and len(text) > _SHOWN:
         text = f"{text[:_SHOWN]}…"
-    if not is_whole and len(asked.action) > _SHOWN_ACTION:
-        beginning = in_code_fence(f"{exact(asked.action[:_SHOWN_ACTION])}…")
+    if not is_whole and len(wanted.action) > _SHOWN_ACTION:
+        beginning = in_code_fence(f"{exact(wanted.action[:_SHOWN_ACTION])}…")
         permits = (
-            f"A yes permits an action of {len(asked.action):,} characters, which begins like this. "
+            f"A yes permits an action of {len(wanted.action):,} characters, which begins like this. "
             f"/inbox {one.number} shows all of it.\n{beginning}"
         )
-    who = f"From {asked.who}." if asked.to or asked.not_by else ""
+    who = f"From {wanted.who}." if wanted.to or wanted.not_by else ""
     return "\n".join(filter(None, (permits, text, how_to_answer(one), who)))
 
 
@@ -218,19 +226,19 @@ def _not_open(
 ) -> str:
     """Return why a decision answers no question, with a list of the questions that are open now."""
     if number is None:
-        told = (
+        text = (
             "Not answered: write the question's number first." if asked else "There is no open question here."
         )
     elif answered:
-        told = f"Question {number} was answered already. {answered}"
+        text = f"Question {number} was answered already. {answered}"
     else:
-        told = f"Question {number} is not open; it may have been answered already."
+        text = f"Question {number} is not open; it may have been answered already."
     command = "/deny" if approved is False else "/approve"
-    words = [
-        f"{command if one.asked.kind is QuestionKind.YES_NO else '/answer'} {one.number}: {one.text}"
-        for one in asked
-    ]
-    return "\n".join([told, *(f"Open now: {one}" for one in words)])
+    lines = [text]
+    for question in asked:
+        reply = command if question.asked.kind is QuestionKind.YES_NO else "/answer"
+        lines.append(f"Open now: {reply} {question.number}: {question.text}")
+    return "\n".join(lines)
 
 
 def _number_in(words: str) -> tuple[str | None, str]:

@@ -198,8 +198,8 @@ def read_every(words: str, zone: str) -> tuple[When, str]:
     days = [part.strip().casefold() for part in match["days"].split(",")]
     hour, minute = _parse_time(match["time"])
     rest, named = match["rest"], _ZONE.fullmatch(match["rest"])
-    if named is not None and (told := _find_zone(named[1])) is not None:
-        zone, rest = told, named[2]
+    if named is not None and (timezone := _find_zone(named[1])) is not None:
+        zone, rest = timezone, named[2]
     at = f"every {', '.join(days)} at {hour}:{minute:02} {zone}"
     return When(cron=f"{minute} {hour} * * {_days_field(days)}", zone=zone, words=at), rest
 

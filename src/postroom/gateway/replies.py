@@ -259,25 +259,25 @@ def card_of(question: Question, before: str = "") -> Card:
 
     The action comes first, because a text above it could open a block that hides or changes it.
     """
-    number, asked = question.number, question.asked
+    number, wanted = question.number, question.asked
     buttons: tuple[Button, ...] = ()
     how = ""
-    match asked.kind:
+    match wanted.kind:
         case QuestionKind.YES_NO:
             buttons = (
                 Button(label="Approve", value=f"approve {number}"),
                 Button(label="Deny", value=f"deny {number}"),
             )
-            how = f"Or in words: /answer {number} <text>" if asked.in_words else ""
+            how = f"Or in words: /answer {number} <text>" if wanted.in_words else ""
         case QuestionKind.CHOICE:
             buttons = tuple(
                 Button(label=choice, value=f"answer {number} {place}")
-                for place, choice in enumerate(asked.choices, start=1)
+                for place, choice in enumerate(wanted.choices, start=1)
             )
         case _:
             how = f"To answer, send {how_to_answer(question)}. A reply to this message is an answer, too."
-    who = f"From {asked.who}." if asked.to or asked.not_by else ""
-    parts = (asked.permits, before, question.text, who, how)
+    who = f"From {wanted.who}." if wanted.to or wanted.not_by else ""
+    parts = (wanted.permits, before, question.text, who, how)
     return Card(text="\n\n".join(filter(None, parts)), buttons=buttons)
 
 
@@ -288,16 +288,16 @@ def closed_card(question: Question, note: str) -> str:
 
 def how_to_answer(question: Question) -> str:
     """Return the commands that answer a question."""
-    number, asked = question.number, question.asked
-    match asked.kind:
+    number, wanted = question.number, question.asked
+    match wanted.kind:
         case QuestionKind.YES_NO:
-            words = f", or in words: /answer {number} <text>" if asked.in_words else ""
+            words = f", or in words: /answer {number} <text>" if wanted.in_words else ""
             return f"/approve {number} or /deny {number}{words}"
         case QuestionKind.CHOICE:
-            return f"/answer {number} {' | '.join(asked.choices)}"
+            return f"/answer {number} {' | '.join(wanted.choices)}"
         case QuestionKind.TEXT:
             return f"/answer {number} <text>"
-    fields = "; ".join(f"{field.name} = <{field.described}>" for field in asked.fields)
+    fields = "; ".join(f"{field.name} = <{field.described}>" for field in wanted.fields)
     return f"/answer {number} {fields}"
 
 

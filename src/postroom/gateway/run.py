@@ -376,11 +376,11 @@ class GatewayRunner:
             reason = f"a machine sent it: {event.metadata['automatic']}"
             await self._close(event, InboundStatus.REJECTED, reason=reason)
         elif event.is_command() and self._knows(source):
-            said = await self._obey(event, source, key)
-            if said is not None:
-                await self.services.notices.answer(event, said, key=notice_key("said", event.inbound_id))
+            reply = await self._obey(event, source, key)
+            if reply is not None:
+                await self.services.notices.answer(event, reply, key=notice_key("said", event.inbound_id))
             if not event.handed_over:
-                answer = said.text if isinstance(said, Card) else said
+                answer = reply.text if isinstance(reply, Card) else reply
                 await self._close(event, InboundStatus.DONE, reason=answer)
         elif not may_write:
             # Refuse a message whose sender may not write. A stranger may get a pairing code.
@@ -491,8 +491,8 @@ class GatewayRunner:
         services.metrics.message("passed_on")
         if event.media or services.acknowledgements.is_due(key):
             text = wording.files_not_passed_on(person) if event.media else wording.passed_on(person)
-            told = notice_key("ack", event.inbound_id)
-            await services.notices.answer(event, text, key=told, is_answer=False)
+            notice = notice_key("ack", event.inbound_id)
+            await services.notices.answer(event, text, key=notice, is_answer=False)
         await self._close(event, InboundStatus.DONE)
 
     async def _wait_for_earlier(self, event: MessageEvent, key: str) -> None:
@@ -516,8 +516,8 @@ class GatewayRunner:
         is_taken = admission.kind is not AdmissionKind.REJECTED
         if event.unread and is_taken and source.platform not in ANSWER_ONLY:
             unread = notice_key("unread", event.inbound_id)
-            told = wording.not_read(event.unread)
-            await services.notices.answer(event, told, key=unread, is_answer=False)
+            notice = wording.not_read(event.unread)
+            await services.notices.answer(event, notice, key=unread, is_answer=False)
         if text is None:
             return
         if admission.kind is AdmissionKind.REJECTED:

@@ -75,7 +75,7 @@ class Sessions:
         session = await self.load(key)
         if session is None:
             return self._cache_session(await self._store.open(self._fresh(key, source, now))), False
-        is_delivered = source.person is None or self._is_delivered(session.thread_id)
+        is_delivered = source.person is None or self._has_channel(session.thread_id)
         policy = self.reset_policy(session, source)
         if not is_delivered or ends_session(policy, active_at=session.active_at, now=now):
             return await self.begin_anew(key, source), True
@@ -332,7 +332,7 @@ class Sessions:
         await self._store.open(self._fresh(key, source, self._clock.now()))
         await self.changed(key, lambda one: replace(one, settings=settings))
 
-    def _is_delivered(self, thread_id: str) -> bool:
+    def _has_channel(self, thread_id: str) -> bool:
         """Return whether the channel that delivers a thread's answers is connected.
 
         The thread's name contains the channel.
@@ -374,9 +374,9 @@ def chat_of(tx: Transaction, thread_id: str, inbound_ids: Sequence[int]) -> Sess
     Return None if neither is stored any longer.
     """
     named = tx.chats.inbound_by_id(inbound_ids[-1:], readable=True) if inbound_ids else []
-    kept = named[0].body.get("source") if named else None
-    if not kept:
+    source = named[0].body.get("source") if named else None
+    if not source:
         thread = tx.chats.thread(thread_id)
         session = None if thread is None else tx.chats.session(thread.session_key)
-        kept = None if session is None else session.source
-    return SessionSource.from_dict(kept) if kept else None
+        source = None if session is None else session.source
+    return SessionSource.from_dict(source) if source else None

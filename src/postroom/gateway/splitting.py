@@ -270,7 +270,7 @@ class _Splitter:
                 place = fence.close - 1 if place >= fence.close else fence.start
             elif span is not None:
                 place = span[0]
-            elif text[place - 1] != "\n" and self._looks_fenced(start, place):
+            elif text[place - 1] != "\n" and self._looks_like_fence(start, place):
                 place = self._line_start(start, place)
             elif fence is not None and not self._closes_in_time(fence, place, end):
                 place -= 1
@@ -282,7 +282,7 @@ class _Splitter:
             place = end - (_is_pair(text, end) and end - 1 > start)
         return _Cut(_NOTHING, place, place if self._fence_at(place) else self._after_white(place))
 
-    def _looks_fenced(self, start: int, place: int) -> bool:
+    def _looks_like_fence(self, start: int, place: int) -> bool:
         """Return whether the line up to this position looks like the start or end of a fence."""
         return _FENCE_HEAD.match(self._text, self._line_start(start, place)) is not None
 

@@ -158,7 +158,7 @@ class Guard:
         self._names = LOOPBACK | self._trusted | {rules.host}
         mcp_path = rules.mcp_path
         self._public = _below(*_DISCOVERY, f"{mcp_path}/.well-known")
-        self._channels = _below(*(one.path for one in rules.channels))
+        self._channels = _below(*(channel.path for channel in rules.channels))
         self._interfaces = _below(mcp_path, *_INTERFACES)
         """The addresses for programs; a person's login session gives no access to them."""
         self._programs = (*self._interfaces, *_below(REST))
@@ -210,7 +210,9 @@ class Guard:
             return refusal
         channel, below = None, f"{head.path}/"
         if below.startswith(self._channels) and head.path not in self._rules.rest_paths:
-            channel = next(one for one in self._rules.channels if below.startswith(f"{one.path}/"))
+            channel = next(
+                channel for channel in self._rules.channels if below.startswith(f"{channel.path}/")
+            )
         public = channel is not None or head.path in _PUBLIC or head.path.startswith("/static/")
         public = public or below.startswith(self._public)
         limit = SMALL_BODY if public else self._rules.max_request_bytes
@@ -314,10 +316,10 @@ class _Exchange:
         self._limit = SMALL_BODY
         self._too_large: Callable[[int], Problem | Response] = _too_large
         self._received = 0
-        given = dict(scope["headers"])
+        headers = dict(scope["headers"])
         # The client sends the body at once; a client that sends "Expect" sees the error response first.
-        self._is_body_due = b"expect" not in given and (
-            b"transfer-encoding" in given or given.get(b"content-length", b"0") != b"0"
+        self._is_body_due = b"expect" not in headers and (
+            b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0"
         )
         self._overrun = False
         self._begun = False

@@ -77,9 +77,9 @@ class OtherServers:
 
         Requests that were not forwarded stay unchanged.
         """
-        told = Headers(scope=scope)
-        timestamp, _, proof = told.get(PASSED_ON, "").partition(" ")
-        client, scheme = told.get(_CLIENT, ""), told.get(_SCHEME, "")
+        headers = Headers(scope=scope)
+        timestamp, _, proof = headers.get(PASSED_ON, "").partition(" ")
+        client, scheme = headers.get(_CLIENT, ""), headers.get(_SCHEME, "")
         proofs = {TIMESTAMP: timestamp, SIGNATURE: proof}
         proven = proof_of(self._secret, proofs, _caller(client, scheme), now=self._clock.now())
         if self._secret and proven is Proof.GOOD:
@@ -87,15 +87,15 @@ class OtherServers:
 
     def headers_for(self, request: Request) -> list[tuple[bytes, bytes]]:
         """Return the headers of a forwarded request, which state the caller and prove it by a signature."""
-        kept = [(name, value) for name, value in request.headers.raw if _kept(name, _HOP)]
+        headers = [(name, value) for name, value in request.headers.raw if _is_forwarded_header(name, _HOP)]
         client = request.client.host if request.client else ""
         scheme = request.url.scheme
         proofs = signed(self._secret, _caller(client, scheme), now=self._clock.now())
         passed_on = f"{proofs[TIMESTAMP]} {proofs[SIGNATURE]}"
-        told = {PASSED_ON: passed_on, _CLIENT: client, _SCHEME: scheme}
-        names = {name.lower().encode() for name in told}
-        return [one for one in kept if one[0] not in names] + [
-            (name.encode(), value.encode("ascii", "replace")) for name, value in told.items()
+        added = {PASSED_ON: passed_on, _CLIENT: client, _SCHEME: scheme}
+        names = {name.lower().encode() for name in added}
+        return [header for header in headers if header[0] not in names] + [
+            (name.encode(), value.encode("ascii", "replace")) for name, value in added.items()
         ]
 
     async def end(self) -> None:
@@ -109,10 +109,10 @@ class OtherServers:
             ServerUnavailable: No server has the lease now, or this server has just acquired it.
             StoreError: The lease could not be read.
         """
-        found = [one for one in await self._leases.servers(name) if one.holder != self._this]
-        if not found:
+        servers = [server for server in await self._leases.servers(name) if server.holder != self._this]
+        if not servers:
             raise ServerUnavailable(f"no server has the {name} now", value=name, remedy=_TRY)
-        return found[0]
+        return servers[0]
 
     async def of_run(self, token: str) -> Lease | None:
         """Return the other server that issued a run's token.
@@ -122,7 +122,7 @@ class OtherServers:
         tag = server_of(token)
         if tag is None or tag == tag_of(self._this):
             return None
-        return next((one for one in await self._leases.servers() if tag_of(one.holder) == tag), None)
+        return next((server for server in await self._leases.servers() if tag_of(server.holder) == tag), None)
 
     async def pass_on(self, request: Request, server: Lease) -> Response:
         """Forward a request to another server, and stream its response.
@@ -134,7 +134,7 @@ class OtherServers:
         """
         if PASSED_ON in request.headers:
             raise ServerUnavailable("this task is moving to another server", value=server.holder, remedy=_TRY)
-        return self._told(*await self._answered(request, server))
+        return self._respond(*await self._forward(request, server))
 
     async def first(self, request: Request, *, unless: int) -> Response | None:
         """Ask the other servers one after the other.
@@ -147,18 +147,16 @@ class OtherServers:
             if server.holder == self._this:
                 continue
             try:
-                client, answer = await self._answered(request, server)
+                client, answer = await self._forward(request, server)
             except ServerUnavailable as error:  # it may have ended before its lease
                 _LOG.info("server.not_asked", server=server.holder, reason=error.describe())
                 continue
             if answer.status_code != unless:
-                return self._told(client, answer)
-            await _closed(client, answer)
+                return self._respond(client, answer)
+            await _close(client, answer)
         return None
 
-    async def _answered(
-        self, request: Request, server: Lease
-    ) -> "tuple[httpx2.AsyncClient, httpx2.Response]":
+    async def _forward(self, request: Request, server: Lease) -> "tuple[httpx2.AsyncClient, httpx2.Response]":
         """Send a request to another server.
 
         Return the client and, once its headers have arrived, the response.
@@ -166,7 +164,7 @@ class OtherServers:
         url = f"{self._address(server)}{request.scope['raw_path'].decode('ascii').partition('?')[0]}"
         query = request.scope["query_string"].decode("ascii")
         client = await asyncio.to_thread(_client)  # in a thread, because the first call loads the library
-        asked = client.build_request(
+        outgoing = client.build_request(
             request.method,
             f"{url}?{query}" if query else url,
             headers=self.headers_for(request),
@@ -175,20 +173,22 @@ class OtherServers:
             else None,
         )
         try:
-            return client, await client.send(asked, stream=True)
+            return client, await client.send(outgoing, stream=True)
         except BaseException as error:
             await client.aclose()
             if _is_silence(error):
-                told = (
+                problem = (
                     f"the server {server.holder} is responsible, but does not answer ({type(error).__name__})"
                 )
-                raise ServerUnavailable(told, value=server.holder, remedy=_TRY) from error
+                raise ServerUnavailable(problem, value=server.holder, remedy=_TRY) from error
             raise
 
-    def _told(self, client: "httpx2.AsyncClient", answer: "httpx2.Response") -> Response:
-        told = StreamingResponse(self._content(client, answer), status_code=answer.status_code)
-        told.raw_headers = [(name, value) for name, value in answer.headers.raw if _kept(name, _OURS)]
-        return told
+    def _respond(self, client: "httpx2.AsyncClient", answer: "httpx2.Response") -> Response:
+        response = StreamingResponse(self._content(client, answer), status_code=answer.status_code)
+        response.raw_headers = [
+            (name, value) for name, value in answer.headers.raw if _is_forwarded_header(name, _OURS)
+        ]
+        return response
 
     async def _content(self, client: "httpx2.AsyncClient", answer: "httpx2.Response") -> AsyncIterator[bytes]:
         """Yield a response's bytes unchanged; if an event stream breaks off, end it normally.
@@ -215,7 +215,7 @@ class OtherServers:
             if not answer.headers.get("content-type", "").startswith("text/event-stream"):
                 raise ClientDisconnect from piece
         finally:
-            await _closed(client, answer)
+            await _close(client, answer)
 
     def _address(self, server: Lease) -> str:
         """Return the address at which this server can reach another server.
@@ -223,16 +223,16 @@ class OtherServers:
         Raises:
             ServerUnavailable: The other server is on another machine and listens only on loopback.
         """
-        host, told = str(server.about.get("host")), urlsplit(str(server.about.get("address")))
-        at = ipaddress.ip_address(told.hostname or "0.0.0.0")  # noqa: S104 - compared, not bound
+        host, address = str(server.about.get("host")), urlsplit(str(server.about.get("address")))
+        at = ipaddress.ip_address(address.hostname or "0.0.0.0")  # noqa: S104 - compared, not bound
         is_here = host == self._host
         if at.is_loopback and not is_here:
             raise ServerUnavailable(
                 f"the server on {host} is responsible, but listens on loopback only", value=host, remedy=_TRY
             )
         if at.is_unspecified:
-            return f"http://{'localhost' if is_here else host}:{told.port}"
-        return told.geturl()
+            return f"http://{'localhost' if is_here else host}:{address.port}"
+        return address.geturl()
 
 
 class Believing:
@@ -271,15 +271,15 @@ def tag_of(server: str) -> str:
 
 def server_of(token: str) -> str | None:
     """Return the tag of the server that issued a run's token; None for another kind of token."""
-    found = RUN_FORM.fullmatch(token)
-    return None if found is None else found[1]
+    match = RUN_FORM.fullmatch(token)
+    return None if match is None else match[1]
 
 
 def _caller(client: str, scheme: str) -> bytes:
     return f"{client} {scheme}".encode()
 
 
-def _kept(name: bytes, without: frozenset[str]) -> bool:
+def _is_forwarded_header(name: bytes, without: frozenset[str]) -> bool:
     return name.decode("latin-1").lower() not in without
 
 
@@ -293,7 +293,7 @@ async def _next(pieces: AsyncIterator[bytes]) -> "bytes | httpx2.RequestError | 
         return error
 
 
-async def _closed(client: "httpx2.AsyncClient", answer: "httpx2.Response") -> None:
+async def _close(client: "httpx2.AsyncClient", answer: "httpx2.Response") -> None:
     await answer.aclose()
     await client.aclose()
 

@@ -43,8 +43,8 @@ class Permission:
 
 def _rows(who: Who, *told: str) -> Iterator[Permission]:
     """Yield the rows for entries such as `GET POST /path`."""
-    for one in told:
-        *methods, path = one.split()
+    for line in told:
+        *methods, path = line.split()
         yield Permission(path=path, methods=frozenset(methods), who=who)
 
 
@@ -60,11 +60,11 @@ def table(
     The rows of channels come first, and a later row for the same address replaces them. So a channel from a
     plug-in cannot give access to an address of postroom.
     """
-    mail = [one for one in operations if one.service is None]
+    mail = [operation for operation in operations if operation.service is None]
     administration: dict[tuple[str, Who], set[str]] = {}
-    for one in operations:
-        if one.service is not None:
-            administration.setdefault((one.path, one.who), set()).add(one.method)
+    for entry in operations:
+        if entry.service is not None:
+            administration.setdefault((entry.path, entry.who), set()).add(entry.method)
     return (
         *_of_channels(channels),
         *_rows(Who.PROVED_THERE, "POST /callbacks/{dispatch_id}"),
@@ -79,13 +79,21 @@ def table(
         *_rows(
             Who.CALLERS,
             f"{_EVERY_METHOD} {mcp_path}",
-            *(f"{one.method} OPTIONS {one.path}" for one in mail if one.who is Who.CALLERS),
+            *(
+                f"{operation.method} OPTIONS {operation.path}"
+                for operation in mail
+                if operation.who is Who.CALLERS
+            ),
         ),
         *_rows(
             Who.LOOKERS,
             f"GET OPTIONS {DOCUMENT}",
             f"GET OPTIONS {EVENTS}",
-            *(f"{one.method} OPTIONS {one.path}" for one in mail if one.who is Who.LOOKERS),
+            *(
+                f"{operation.method} OPTIONS {operation.path}"
+                for operation in mail
+                if operation.who is Who.LOOKERS
+            ),
         ),
         *_PAGES,
         *_rows(Who.ADMINS, "GET /metrics"),
@@ -138,10 +146,10 @@ _PAGES: Final = tuple(
 
 def _of_channels(routes: Sequence[BaseRoute]) -> list[Permission]:
     """Return the rows for the channels' routes, whose handlers authenticate their callers themselves."""
-    found: dict[str, frozenset[str]] = {}
+    by_path: dict[str, frozenset[str]] = {}
     for path, methods in _addresses(routes):
-        found[path] = found.get(path, frozenset()) | methods
-    return [Permission(path=path, methods=methods, who=Who.PROVED_THERE) for path, methods in found.items()]
+        by_path[path] = by_path.get(path, frozenset()) | methods
+    return [Permission(path=path, methods=methods, who=Who.PROVED_THERE) for path, methods in by_path.items()]
 
 
 def _addresses(routes: Sequence[BaseRoute], below: str = "") -> Iterator[tuple[str, frozenset[str]]]:
@@ -187,7 +195,12 @@ def close(routes: Sequence[BaseRoute], permissions: Sequence[Permission], below:
             close(route.routes or (), permissions, below + route.path)
         elif isinstance(route, Route):
             path = below + route.path
-            who = {method: one.who for one in permissions if one.path == path for method in one.methods}
+            who = {
+                method: permission.who
+                for permission in permissions
+                if permission.path == path
+                for method in permission.methods
+            }
             route.app = _Checked(route.app, who)
         else:
             raise TypeError(f"no permission is declared for a {type(route).__name__}")

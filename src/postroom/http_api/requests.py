@@ -81,45 +81,45 @@ class Head:
         if not path.startswith("/") or _BAD_IN_PATH.search(path):
             raise Malformed("the path contains control characters, backslashes or dot segments")
         # The values of each header.
-        given: dict[bytes, list[str]] = {}
+        values: dict[bytes, list[str]] = {}
         for name, value in scope["headers"]:
-            given.setdefault(name, []).append(value.decode("latin-1").strip())
+            values.setdefault(name, []).append(value.decode("latin-1").strip())
         for name in _SINGLE:
-            if len(given.get(name, ())) > 1:
-                raise Malformed(f"the header {name.decode()} occurs {len(given[name])} times")
-        length = given.get(b"content-length", ["0"])[0]
-        scheme, _, token = given.get(b"authorization", [""])[0].partition(" ")
+            if len(values.get(name, ())) > 1:
+                raise Malformed(f"the header {name.decode()} occurs {len(values[name])} times")
+        length = values.get(b"content-length", ["0"])[0]
+        scheme, _, token = values.get(b"authorization", [""])[0].partition(" ")
         if not (length.isascii() and length.isdigit() and len(length) <= 18):
             raise Malformed("the header content-length is not a valid length")
         target = (sent or quote(path).encode()) + (b"?" + query if query else b"")
         return cls(
             method=scope["method"],
             path=path,
-            host=read_authority(given.get(b"host", [""])[0]),
-            origin=given.get(b"origin", [None])[0],
+            host=read_authority(values.get(b"host", [""])[0]),
+            origin=values.get(b"origin", [None])[0],
             bearer=token.strip() if scheme.lower() == "bearer" else None,
-            cookie="; ".join(given.get(b"cookie", ())),
+            cookie="; ".join(values.get(b"cookie", ())),
             content_length=int(length),
-            wants_page="text/html" in ",".join(given.get(b"accept", ())).lower(),
+            wants_page="text/html" in ",".join(values.get(b"accept", ())).lower(),
             target=target.decode("latin-1") if scope["method"] == "GET" else "/",
         )
 
 
 def request_id_of(headers: Headers) -> str:
     """Return the caller's id for the request, or a new id if the caller's is missing or invalid."""
-    given = [value.decode("latin-1") for name, value in headers if name == b"x-request-id"]
-    if len(given) == 1 and _REQUEST_ID.fullmatch(given[0]):
-        return given[0]
+    values = [value.decode("latin-1") for name, value in headers if name == b"x-request-id"]
+    if len(values) == 1 and _REQUEST_ID.fullmatch(values[0]):
+        return values[0]
     return secrets.token_hex(8)
 
 
 def read_authority(text: str) -> Authority | None:
     """Parse `name`, `name:port` or `[address]:port`; return None for anything else."""
-    found = _AUTHORITY.fullmatch(text)
-    if found is None:
+    match = _AUTHORITY.fullmatch(text)
+    if match is None:
         return None
-    port = int(found[2]) if found[2] else None
-    name = found[1].lower()
+    port = int(match[2]) if match[2] else None
+    name = match[1].lower()
     if name.startswith("["):
         try:
             name = ipaddress.IPv6Address(name[1:-1]).compressed
@@ -135,15 +135,15 @@ def is_own_origin(origin: str, host: Authority, trusted: frozenset[str]) -> bool
     latter case, its port must be that of the request or the default port, as behind an https proxy. Another
     port on the same machine is a foreign origin.
     """
-    found = _ORIGIN.fullmatch(origin)
-    author = read_authority(found[2]) if found else None
-    if found is None or author is None:
+    match = _ORIGIN.fullmatch(origin)
+    author = read_authority(match[2]) if match else None
+    if match is None or author is None:
         return False
-    usual = _DEFAULT_PORTS[found[1].lower()]
+    usual = _DEFAULT_PORTS[match[1].lower()]
     port = author.port or usual
-    asked = host.port or usual
+    own_port = host.port or usual
     if author.name == host.name and author.name not in trusted:
-        return found[1].lower() == "http" and port == asked  # only proxies use https
+        return match[1].lower() == "http" and port == own_port  # only proxies use https
     if author.name == host.name:
-        return port == asked
-    return author.name in trusted and port in (usual, asked)
+        return port == own_port
+    return author.name in trusted and port in (usual, own_port)

@@ -70,8 +70,8 @@ def routes(  # noqa: PLR0913 - the parts behind the routes, by name
         return JSONResponse({"status": "ok", "version": __version__})
 
     async def readyz(_: Request) -> Response:
-        found = await readiness()
-        return JSONResponse(found.as_dict(), status_code=200 if found.is_ready else 503)
+        report = await readiness()
+        return JSONResponse(report.as_dict(), status_code=200 if report.is_ready else 503)
 
     async def metrics(_: Request) -> Response:
         if refresh is not None:
@@ -100,19 +100,19 @@ def hook_routes(hooks: Hooks, following: Following) -> list[Route]:
     async def hook(request: Request) -> Response:
         token, grant = request.headers.get(_AGENT_TOKEN), request.scope.get(GRANT_SCOPE)
         body = await read_body(request, dict[str, Any])
-        told = await hooks.answer(
+        reply = await hooks.answer(
             request.path_params["client"],
             request.path_params["event"],
             body,
             agent_token=token,
             grant=grant if isinstance(grant, Grant) and grant.run_id is not None else None,
         )
-        return JSONResponse(dict(told))
+        return JSONResponse(dict(reply))
 
     async def watch(request: Request) -> Response:
         body = await read_body(request, dict[str, Any])
-        found = await following.messages(body, agent_token=request.headers.get(_AGENT_TOKEN))
-        return JSONResponse(dict(found))
+        messages = await following.messages(body, agent_token=request.headers.get(_AGENT_TOKEN))
+        return JSONResponse(dict(messages))
 
     return [
         Route("/hooks/{client}/{event}", hook, methods=["POST"]),
@@ -168,7 +168,7 @@ async def _oauth_is_off(_: Request) -> Response:
     )
 
 
-def _told(request: Request, problem: Problem) -> Response:
+def _error_response(request: Request, problem: Problem) -> Response:
     """Return an error response in the form that callers of this address expect."""
     channel = request.scope.get(CHANNEL_SCOPE)
     if not isinstance(channel, OpenPath) or channel.refuse is None:
@@ -180,7 +180,7 @@ def _told(request: Request, problem: Problem) -> Response:
 async def _refusal(request: Request, error: Exception) -> Response:
     if not isinstance(error, PostroomError):
         raise error
-    return _told(request, reported(error, operation_of(request.scope)))
+    return _error_response(request, reported(error, operation_of(request.scope)))
 
 
 async def _http_refusal(request: Request, error: Exception) -> Response:
@@ -197,12 +197,12 @@ async def _http_refusal(request: Request, error: Exception) -> Response:
         remedy=remedy,
         headers=error.headers or {},
     )
-    return _told(request, problem)
+    return _error_response(request, problem)
 
 
 async def _failure(request: Request, _: Exception) -> Response:
     """Respond to an unexpected error; the error is then raised again, and `Guard` logs it."""
-    return _told(request, internal_error())
+    return _error_response(request, internal_error())
 
 
 _NO_PAGE: Final = (

@@ -118,19 +118,19 @@ class LoginService:
         )
 
     async def _log_in(self, request: Request) -> Response:
-        form = await _form_of(request)
+        form = await _read_form(request)
         if form is None:
             return _page("use the form on this page", status=415)
         if FORM_TOKEN in form:
             # The session had expired, so the guard redirected a form of the page `found` here. The login page
             # shows the texts that were typed in it, so they are not lost.
-            found = urlsplit(request.headers.get("referer", ""))
+            origin = urlsplit(request.headers.get("referer", ""))
             shown = "".join(f'<pre tabindex="0">{html.escape(text)}</pre>' for text in typed_in(form))
             notice = "you were logged out, so nothing was sent"
             page = _page(
                 notice + ("; copy what you typed:" if shown else ""),
                 status=401,
-                then=own_address(f"{found.path}?{found.query}" if found.query else found.path),
+                then=own_address(f"{origin.path}?{origin.query}" if origin.query else origin.path),
                 below=shown,
             )
             page.headers.update(CHALLENGE)
@@ -165,7 +165,7 @@ class LoginService:
 
     async def _log_out(self, request: Request) -> Response:
         cookies = "; ".join(request.headers.getlist("cookie"))
-        form = await _form_of(request)
+        form = await _read_form(request)
         if form is None:
             return _page("use a form of these pages", status=415)
         if not self._sessions.takes_form(cookies, form.get(FORM_TOKEN, [""])[0]):
@@ -194,7 +194,7 @@ class LoginService:
         )
 
 
-async def _form_of(request: Request) -> dict[str, list[str]] | None:
+async def _read_form(request: Request) -> dict[str, list[str]] | None:
     """Return the fields of a form; None if the body is not a form."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _FORM_TYPE:
         return None
@@ -212,9 +212,11 @@ def own_address(address: str) -> str:
 
 
 def _page(notice: str, *, status: int, then: str = "/", below: str = "") -> HTMLResponse:
-    said = f'<p class="notice" role="alert">{html.escape(sentence(notice))}</p>{below}' if notice else ""
-    kept = "" if then == "/" else f'<input type="hidden" name="next" value="{html.escape(then)}">'
-    page = _PAGE.replace("<!-- next -->", kept).replace("<!-- notice -->", said)
+    notice_html = (
+        f'<p class="notice" role="alert">{html.escape(sentence(notice))}</p>{below}' if notice else ""
+    )
+    hidden_field = "" if then == "/" else f'<input type="hidden" name="next" value="{html.escape(then)}">'
+    page = _PAGE.replace("<!-- next -->", hidden_field).replace("<!-- notice -->", notice_html)
     return HTMLResponse(page, status_code=status)
 
 

@@ -42,10 +42,12 @@ def read_main_branch(folder: str) -> MainBranch | None:
     if git is None or not Path(folder).is_dir():
         return None
     form = "--format=%(refname) %(symref) %(objectname)"
-    found = ask_git(git, folder, "for-each-ref", form, "refs/heads", _DEFAULT)
-    rows = {ref: (commit, target) for ref, target, commit in (one.split(" ") for one in found.splitlines())}
+    output = ask_git(git, folder, "for-each-ref", form, "refs/heads", _DEFAULT)
+    rows = {
+        ref: (commit, target) for ref, target, commit in (line.split(" ") for line in output.splitlines())
+    }
     declared = rows.get(_DEFAULT, ("", ""))[1].replace("refs/remotes/origin/", _HEADS)
-    usual = next((one for one in (declared, f"{_HEADS}main", f"{_HEADS}master") if one in rows), "")
+    usual = next((name for name in (declared, f"{_HEADS}main", f"{_HEADS}master") if name in rows), "")
     ref = usual or (ask_git(git, folder, "symbolic-ref", "HEAD") if rows else "")
     return MainBranch(name=ref.removeprefix(_HEADS), commit=rows[ref][0]) if ref in rows else None
 
@@ -83,10 +85,10 @@ def merged_since(folder: str, main: MainBranch, before: str) -> list[str]:
             names[_short(ref)] = None
     subjects = ask_git(git, folder, "log", "--first-parent", "--merges", f"-{_MOST}", "--format=%s", new)
     for subject in reversed(subjects.splitlines()):
-        names |= dict.fromkeys(_named(subject))
+        names |= dict.fromkeys(_branches_in(subject))
     for _, note in reversed(moves):
-        if found := _FAST_FORWARD.match(note):
-            names[found["name"].removeprefix("origin/")] = None
+        if match := _FAST_FORWARD.match(note):
+            names[match["name"].removeprefix("origin/")] = None
     return [name for name in names if name not in (main.name, "HEAD") and _is_name(name)]
 
 
@@ -116,7 +118,7 @@ def _short(ref: str) -> str:
     return ref.removeprefix(_HEADS) if ref.startswith(_HEADS) else ref.split("/", 3)[-1]
 
 
-def _named(subject: str) -> list[str]:
+def _branches_in(subject: str) -> list[str]:
     """Return the branches that the subject of a merge commit names, as Git and forges write it."""
     by_git, by_forge = (pattern.match(subject) for pattern in _MERGES)
     if by_git:

@@ -151,41 +151,43 @@ def summary(context: ReadContext, project: Project, *, after: int | None, begin:
     bounds = context.tx.log_bounds(project.id)
     oldest = bounds.oldest if after is None else after
     check_cursor(oldest, bounds)
-    found = context.tx.project_events(
+    entries = context.tx.project_events(
         project.id, after=max(oldest, bounds.newest - MAX_ENTRIES_READ), limit=MAX_ENTRIES_READ
     )
     skipped = max(0, bounds.newest - MAX_ENTRIES_READ - oldest)
-    since = found[0].happening.at if found else context.now
+    since = entries[0].happening.at if entries else context.now
     if after is None and since < begin:
-        found, skipped, since = [one for one in found if one.happening.at >= begin], 0, begin
-    events = visible_events(context, project, found)
+        entries, skipped, since = [entry for entry in entries if entry.happening.at >= begin], 0, begin
+    events = visible_events(context, project, entries)
     names = agent_addresses(context.tx, project, events)
-    told = [one.happening for one in events]
-    recalled = {one.message_id for one in told if one.kind == "message.recalled"}
-    sent = [one for one in told if one.kind == "message.sent" and one.message_id not in recalled]
-    runs = {one.run_id: one for one in told if one.kind.startswith("run.")}
+    log = [event.happening for event in events]
+    recalled = {event.message_id for event in log if event.kind == "message.recalled"}
+    sent = [event for event in log if event.kind == "message.sent" and event.message_id not in recalled]
+    runs = {event.run_id: event for event in log if event.kind.startswith("run.")}
     questions = {
-        (one.run_id, one.detail["question_id"]): one for one in told if one.kind.startswith("question.")
+        (event.run_id, event.detail["question_id"]): event
+        for event in log
+        if event.kind.startswith("question.")
     }
     open_questions = [
         CaughtQuestion(
-            question_id=str(question_id), run_id=str(run_id), agent=names.get(one.agent_id), at=iso(one.at)
+            question_id=str(question_id), run_id=str(run_id), agent=names.get(row.agent_id), at=iso(row.at)
         )
-        for (run_id, question_id), one in _newest(questions)
-        if one.kind == "question.asked"
+        for (run_id, question_id), row in _newest(questions)
+        if row.kind == "question.asked"
     ]
     failed = [
-        CaughtRun(run_id=str(run_id), agent=names.get(one.agent_id), at=iso(one.at))
-        for run_id, one in _newest(runs)
-        if one.kind == "run.failed" and not one.detail.get("cancelled")
+        CaughtRun(run_id=str(run_id), agent=names.get(event.agent_id), at=iso(event.at))
+        for run_id, event in _newest(runs)
+        if event.kind == "run.failed" and not event.detail.get("cancelled")
     ]
-    reserved, threads = _still_reserved(context, told), _threads(context, sent)
+    reserved, threads = _live_reservations(context, log), _threads(context, sent)
     sentences = _Sentences(context, names)
     sentences.add_questions(questions)
-    sentences.add_work(told, runs)
-    sentences.add_changes(told, reserved)
+    sentences.add_work(log, runs)
+    sentences.add_changes(log, reserved)
     sentences.add_threads(threads, sent)
-    spent = sentences.add_spent(told)
+    spent = sentences.add_spent(log)
     return CaughtUpView(
         since=iso(since),
         events=len(events),
@@ -193,29 +195,29 @@ def summary(context: ReadContext, project: Project, *, after: int | None, begin:
         next=bounds.newest,
         sentences=sentences.listed(),
         threads=threads,
-        threads_in_all=len({one.detail["thread_id"] for one in sent}),
+        threads_in_all=len({event.detail["thread_id"] for event in sent}),
         questions=open_questions[:LISTED],
-        answered=sum(one.kind == "question.answered" for one in questions.values()),
+        answered=sum(event.kind == "question.answered" for event in questions.values()),
         runs=_count_states(runs.values()),
         failed=failed[:LISTED],
         reserved=[
-            CaughtPath(agent=names.get(one.agent_id), path=str(one.detail["path"]))
-            for one in reserved[:LISTED]
+            CaughtPath(agent=names.get(event.agent_id), path=str(event.detail["path"]))
+            for event in reserved[:LISTED]
         ],
         spent=spent,
-        counts=dict(sorted(Counter(str(one.kind) for one in told).items())),
+        counts=dict(sorted(Counter(str(event.kind) for event in log).items())),
     )
 
 
-def _still_reserved(context: ReadContext, told: Sequence[Happening]) -> list[Happening]:
+def _live_reservations(context: ReadContext, told: Sequence[Happening]) -> list[Happening]:
     """Return the entries of the reservations that are still held, newest first."""
-    made = {one.reservation_id: one for one in told if one.kind == "reservation.made"}
+    made = {event.reservation_id: event for event in told if event.kind == "reservation.made"}
     reserved = {
-        one.id: made[one.id]
-        for one in context.tx.reservations_by_id([number for number in made if number is not None])
-        if one.released_at is None and one.expires_at > context.now
+        reservation.id: made[reservation.id]
+        for reservation in context.tx.reservations_by_id([number for number in made if number is not None])
+        if reservation.released_at is None and reservation.expires_at > context.now
     }
-    return [one for _, one in _newest(reserved)]
+    return [event for _, event in _newest(reserved)]
 
 
 class _Sentences:
@@ -223,7 +225,7 @@ class _Sentences:
 
     def __init__(self, context: ReadContext, names: Mapping[int | None, str]) -> None:
         self._context, self._names = context, names
-        self._found: dict[Subject, list[tuple[int, CaughtSentence]]] = {one: [] for one in SUBJECTS}
+        self._found: dict[Subject, list[tuple[int, CaughtSentence]]] = {subject: [] for subject in SUBJECTS}
 
     def add(self, about: Subject, at: int, text: str, **ids: object) -> None:
         """Add a sentence with the ids of the things that it is about."""
@@ -233,13 +235,13 @@ class _Sentences:
     def listed(self) -> list[CaughtSentence]:
         """Return the newest sentences of each kind, and how many more there are."""
         rows = list[CaughtSentence]()
-        for about, found in self._found.items():
-            found.sort(key=lambda one: one[0])
-            more = len(found) - LISTED
+        for about, entries in self._found.items():
+            entries.sort(key=lambda one: one[0])
+            more = len(entries) - LISTED
             if more > 0:
                 text = f"{more} earlier {'one is' if more == 1 else 'ones are'} not listed."
-                rows.append({"about": about, "text": text, "at": iso(found[more - 1][0])})
-            rows += [sentence for _, sentence in found[-LISTED:]]
+                rows.append({"about": about, "text": text, "at": iso(entries[more - 1][0])})
+            rows += [sentence for _, sentence in entries[-LISTED:]]
         return rows
 
     def add_questions(self, questions: Mapping[tuple[str | None, str | int | bool], Happening]) -> None:
@@ -248,32 +250,38 @@ class _Sentences:
         An agent reads only the texts of its own questions.
         """
         reader = reader_of(self._context)
-        asked = [key for key, one in _newest(questions) if one.kind == "question.asked"][:LISTED]
-        answered = [key for key, one in _newest(questions) if one.kind == "question.answered"][:LISTED]
-        run_ids = {str(run_id) for run_id, _ in (*asked, *answered)}
-        known = list(filter(None, map(self._context.tx.run_of, run_ids)))
-        texts = {(run.run_id, one.ticket_id): one.reason for run in known for one in run.open_tickets}
-        answers = {(run.run_id, one.ticket.ticket_id): one for run in known for one in run.answered}
-        for (run_id, number), one in questions.items():
+        keys = [key for key, event in _newest(questions) if event.kind == "question.asked"][:LISTED]
+        answered = [key for key, event in _newest(questions) if event.kind == "question.answered"][:LISTED]
+        run_ids = {str(run_id) for run_id, _ in (*keys, *answered)}
+        known_runs = list(filter(None, map(self._context.tx.run_of, run_ids)))
+        texts = {
+            (run.run_id, ticket.ticket_id): ticket.reason for run in known_runs for ticket in run.open_tickets
+        }
+        answers = {
+            (run.run_id, answered.ticket.ticket_id): answered
+            for run in known_runs
+            for answered in run.answered
+        }
+        for (run_id, number), entry in questions.items():
             ids = {"run_id": str(run_id), "question_id": str(number)}
-            who = self._who(one)
-            if one.kind == "question.answered":
-                given = answers.get((str(run_id), str(number)))
+            who = self._who(entry)
+            if entry.kind == "question.answered":
+                answer = answers.get((str(run_id), str(number)))
                 by, what = "A person", ""
-                if given is not None and (reader is None or reader.id == one.agent_id):
-                    decision = given.decision
+                if answer is not None and (reader is None or reader.id == entry.agent_id):
+                    decision = answer.decision
                     word = {True: "yes", False: "no"}.get(decision.approved)  # type: ignore[arg-type]
-                    words = _quoted(decision.reason) if decision.reason else ""
+                    words = _quote(decision.reason) if decision.reason else ""
                     by = one_line(decision.by) or by
                     what = (
-                        f", {_quoted(given.ticket.question)}, with {': '.join(filter(None, (word, words)))}"
+                        f", {_quote(answer.ticket.question)}, with {': '.join(filter(None, (word, words)))}"
                     )
-                self.add("decided", one.at, f"{by} answered question {number} of {who}{what}.", **ids)
-            elif one.kind == "question.asked":
-                is_open_to = reader is None or reader.id == one.agent_id
+                self.add("decided", entry.at, f"{by} answered question {number} of {who}{what}.", **ids)
+            elif entry.kind == "question.asked":
+                is_open_to = reader is None or reader.id == entry.agent_id
                 text = texts.get((str(run_id), str(number)), "") if is_open_to else ""
-                said = f": {_quoted(text)}" if text else ""
-                self.add("asked", one.at, f"{who} asks a person (question {number}){said}.", **ids)
+                suffix = f": {_quote(text)}" if text else ""
+                self.add("asked", entry.at, f"{who} asks a person (question {number}){suffix}.", **ids)
 
     def add_work(self, told: Sequence[Happening], runs: Mapping[str | None, Happening]) -> None:
         """Add the tasks, the notes, and the runs."""
@@ -283,57 +291,64 @@ class _Sentences:
 
     def _add_tasks(self, told: Sequence[Happening]) -> None:
         """Add a sentence for each task that was added, and one for its newest state."""
-        added = {one.detail["task_id"]: one for one in told if one.kind == "task.added"}
-        newest = {one.detail["task_id"]: one for one in told if one.kind in _OF_TASK}
+        added = {event.detail["task_id"]: event for event in told if event.kind == "task.added"}
+        newest = {event.detail["task_id"]: event for event in told if event.kind in _OF_TASK}
         rows = [*added.items(), *newest.items()]
         rows.sort(key=lambda item: item[1].at)
         tasks = self._context.tx.tasks_by_id([int(number) for number, _ in rows[-len(SUBJECTS) * LISTED :]])
-        for number, one in rows:
+        for number, entry in rows:
             task = tasks.get(int(number))
-            title = f" {_quoted(task.title)}" if task else ""
-            about, done = _OF_TASK.get(one.kind, ("added", "{who} added {task}."))
-            facts = _facts(task, one) if task else "."
-            text = done.format(who=self._who(one), task=f"task {number}{title}")
-            self.add(about, one.at, text.removesuffix(".") + facts, task_id=int(number))
+            title = f" {_quote(task.title)}" if task else ""
+            about, done = _OF_TASK.get(entry.kind, ("added", "{who} added {task}."))
+            facts = _facts(task, entry) if task else "."
+            text = done.format(who=self._who(entry), task=f"task {number}{title}")
+            self.add(about, entry.at, text.removesuffix(".") + facts, task_id=int(number))
 
     def _add_notes(self, told: Sequence[Happening]) -> None:
         """Add the notes with their texts."""
-        added = [one for one in told if one.kind == "note.added"]
-        notes = self._context.tx.notes_by_id([int(one.detail["note_id"]) for one in added[-LISTED:]])
-        for one in added:
-            note = notes.get(int(one.detail["note_id"]))
-            said = f" {_quoted(note.subject)}: {_quoted(note.text)}" if note else ""
+        added = [event for event in told if event.kind == "note.added"]
+        notes = self._context.tx.notes_by_id([int(event.detail["note_id"]) for event in added[-LISTED:]])
+        for entry in added:
+            note = notes.get(int(entry.detail["note_id"]))
+            detail = f" {_quote(note.subject)}: {_quote(note.text)}" if note else ""
             old = f", in place of note {', '.join(map(str, note.replaces))}" if note and note.replaces else ""
-            text = f"{self._who(one)} added note {one.detail['note_id']}{said}{old}."
-            self.add("decided", one.at, text, note_id=int(one.detail["note_id"]))
-        for one in told:
-            if one.kind in ("contact.granted", "contact.blocked"):
-                verb = "allowed" if one.kind == "contact.granted" else "forbade"
-                other = self._context.tx.agents_by_id([int(one.detail[OTHER])]).get(int(one.detail[OTHER]))
+            text = f"{self._who(entry)} added note {entry.detail['note_id']}{detail}{old}."
+            self.add("decided", entry.at, text, note_id=int(entry.detail["note_id"]))
+        for entry in told:
+            if entry.kind in ("contact.granted", "contact.blocked"):
+                verb = "allowed" if entry.kind == "contact.granted" else "forbade"
+                other = self._context.tx.agents_by_id([int(entry.detail[OTHER])]).get(
+                    int(entry.detail[OTHER])
+                )
                 whom = other.name if other else "an agent"
-                self.add("decided", one.at, f"{self._who(one)} {verb} {whom} to write to it.")
+                self.add("decided", entry.at, f"{self._who(entry)} {verb} {whom} to write to it.")
 
     def _add_runs(self, runs: Mapping[str | None, Happening], told: Sequence[Happening]) -> None:
         """Add the failed runs with their reasons, and the number of each agent's runs that succeeded."""
-        failures = {one.run_id: one for one in told if one.kind == "delivery.failed"}
-        failed = [one for _, one in _newest(runs) if one.kind == "run.failed"]
-        known = [failures[one.run_id] for one in failed[:LISTED] if one.run_id in failures]
-        messages = [one.message_id for one in known if one.message_id is not None]
+        failures = {event.run_id: event for event in told if event.kind == "delivery.failed"}
+        failed = [event for _, event in _newest(runs) if event.kind == "run.failed"]
+        deliveries = [failures[event.run_id] for event in failed[:LISTED] if event.run_id in failures]
+        messages = [delivery.message_id for delivery in deliveries if delivery.message_id is not None]
         states = self._context.tx.message_runs(messages)
-        for one in failed:
-            if one.detail.get("cancelled"):
+        for entry in failed:
+            if entry.detail.get("cancelled"):
                 self.add(
-                    "failed", one.at, f"A run of {self._who(one)} was cancelled.", run_id=str(one.run_id)
+                    "failed",
+                    entry.at,
+                    f"A run of {self._who(entry)} was cancelled.",
+                    run_id=str(entry.run_id),
                 )
                 continue
-            failure = failures.get(one.run_id)
+            failure = failures.get(entry.run_id)
             state = states.get(failure.message_id or 0, {}).get(failure.agent_id or 0) if failure else None
-            why = f": {_quoted(state.failure)}" if state and state.failure else ""
-            self.add("failed", one.at, f"A run of {self._who(one)} failed{why}.", run_id=str(one.run_id))
+            why = f": {_quote(state.failure)}" if state and state.failure else ""
+            self.add(
+                "failed", entry.at, f"A run of {self._who(entry)} failed{why}.", run_id=str(entry.run_id)
+            )
         well: dict[int | None, list[Happening]] = {}
-        for one in runs.values():
-            if one.kind == "run.ended":
-                well.setdefault(one.agent_id, []).append(one)
+        for entry in runs.values():
+            if entry.kind == "run.ended":
+                well.setdefault(entry.agent_id, []).append(entry)
         for ended in well.values():
             last = max(ended, key=lambda one: one.at)
             number = "1 run" if len(ended) == 1 else f"{len(ended)} runs"
@@ -342,41 +357,42 @@ class _Sentences:
 
     def add_changes(self, told: Sequence[Happening], reserved: Sequence[Happening]) -> None:
         """Add the changed files, the merged branches, the paths that are still reserved, and new agents."""
-        files = {(one.agent_id, one.detail["path"]): one for one in told if one.kind == "file.changed"}
-        for (_, path), one in files.items():
-            self.add("changed", one.at, f"{self._who(one)} changed {_quoted(str(path))}.")
-        for one in reserved:
-            text = f"{self._who(one)} reserved {_quoted(str(one.detail['path']))} and still holds it."
-            self.add("changed", one.at, text)
-        for one in told:
-            if one.kind == "branch.merged":
-                branch, into = _quoted(str(one.detail["branch"])), _quoted(str(one.detail["into"]))
-                self.add("changed", one.at, f"Branch {branch} was merged into {into}.")
-            elif one.kind in ("agent.registered", "agent.retired"):
-                text = f"{self._who(one)} was {one.kind.removeprefix('agent.')} as an agent."
-                self.add("changed", one.at, text)
+        files = {
+            (event.agent_id, event.detail["path"]): event for event in told if event.kind == "file.changed"
+        }
+        for (_, path), entry in files.items():
+            self.add("changed", entry.at, f"{self._who(entry)} changed {_quote(str(path))}.")
+        for entry in reserved:
+            text = f"{self._who(entry)} reserved {_quote(str(entry.detail['path']))} and still holds it."
+            self.add("changed", entry.at, text)
+        for entry in told:
+            if entry.kind == "branch.merged":
+                branch, into = _quote(str(entry.detail["branch"])), _quote(str(entry.detail["into"]))
+                self.add("changed", entry.at, f"Branch {branch} was merged into {into}.")
+            elif entry.kind in ("agent.registered", "agent.retired"):
+                text = f"{self._who(entry)} was {entry.kind.removeprefix('agent.')} as an agent."
+                self.add("changed", entry.at, text)
 
     def add_threads(self, threads: Sequence[CaughtThread], sent: Sequence[Happening]) -> None:
         """Add the threads with new messages."""
-        times = {one.message_id: one.at for one in sent}
-        for one in threads:
-            if one["thread_id"].startswith(SUBSCRIPTION_THREAD):
+        times = {event.message_id: event.at for event in sent}
+        for thread in threads:
+            if thread["thread_id"].startswith(SUBSCRIPTION_THREAD):
                 continue  # its messages repeat events of the log, in the name of their reader
-            number = "a message" if one["messages"] == 1 else f"{one['messages']} messages"
+            number = "a message" if thread["messages"] == 1 else f"{thread['messages']} messages"
             who = (
-                " and ".join(filter(None, (", ".join(one["senders"][:-1]), *one["senders"][-1:])))
+                " and ".join(filter(None, (", ".join(thread["senders"][:-1]), *thread["senders"][-1:])))
                 or "Somebody"
             )
-            text = (
-                f"{who} wrote {number} about {_quoted(one['subject'])} (thread {_quoted(one['thread_id'])})."
-            )
-            ids = {"thread_id": one["thread_id"], "message_id": one["newest_id"]}
-            self.add("said", times[one["newest_id"]], text, **ids)
+            subject, thread_id = _quote(thread["subject"]), _quote(thread["thread_id"])
+            text = f"{who} wrote {number} about {subject} (thread {thread_id})."
+            ids = {"thread_id": thread["thread_id"], "message_id": thread["newest_id"]}
+            self.add("said", times[thread["newest_id"]], text, **ids)
 
     def add_spent(self, told: Sequence[Happening]) -> Spent:
         """Add the reported usage of runs, and return it."""
         tokens, cost_micros = (
-            sum(int(one.detail.get(detail, 0)) for one in told) for detail in ("tokens", "cost_micros")
+            sum(int(event.detail.get(detail, 0)) for event in told) for detail in ("tokens", "cost_micros")
         )
         if tokens or cost_micros:
             cost = f"{cost_micros / 1e6:.2f} USD"
@@ -402,20 +418,20 @@ _OF_TASK: Final[Mapping[str, tuple[Subject, str]]] = {
 def _facts(task: Task, one: Happening) -> str:
     """Return the end of the sentence about a task: its evidence, or the reason for its state."""
     if one.kind in ("task.done", "task.review"):
-        commit = f"; commit {_quoted(task.commit)}" if task.commit else ""
-        said = f"; it says {_quoted(task.result)}" if task.result else ""
-        return f"{commit}{said}."
+        commit = f"; commit {_quote(task.commit)}" if task.commit else ""
+        result = f"; it says {_quote(task.result)}" if task.result else ""
+        return f"{commit}{result}."
     has_reason = one.kind in ("task.blocked", "task.cancelled", "task.released") and task.reason
-    return f": {_quoted(task.reason)}." if has_reason else "."
+    return f": {_quote(task.reason)}." if has_reason else "."
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return quoted(text, longest=_LONGEST)
 
 
 def _count_states(newest_events: Iterable[Happening]) -> CaughtRuns:
     states = Counter(
-        "cancelled" if one.detail.get("cancelled") else _STATE_AFTER[one.kind] for one in newest_events
+        "cancelled" if event.detail.get("cancelled") else _STATE_AFTER[event.kind] for event in newest_events
     )
     return CaughtRuns(
         active=states["active"],
@@ -433,9 +449,9 @@ def _newest(found: Mapping[K, Happening]) -> list[tuple[K, Happening]]:
 def _threads(context: ReadContext, sent: Sequence[Happening]) -> list[CaughtThread]:
     """Return the threads that have the newest messages, each with its new messages and their senders."""
     by_thread: dict[object, list[int]] = {}
-    for one in reversed(sent):
-        if one.message_id is not None:
-            by_thread.setdefault(one.detail["thread_id"], []).append(one.message_id)
+    for event in reversed(sent):
+        if event.message_id is not None:
+            by_thread.setdefault(event.detail["thread_id"], []).append(event.message_id)
     listed = list(by_thread.items())[:LISTED]
     messages = context.tx.messages([number for _, ids in listed for number in ids[:_SENDERS_OF]])
     return [

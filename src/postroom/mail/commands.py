@@ -862,9 +862,9 @@ def read_command(kind: type[C], arguments: dict[str, Any], tool: str = "") -> C:
         InvalidArgument: An argument is missing, unknown, of another type, out of range or not valid text.
     """
     _refuse_broken_text(arguments)
-    given = _named_arguments(kind, arguments, tool)
-    arguments = _clean_arguments(kind, given)
-    if arguments is not given:
+    values = _named_arguments(kind, arguments, tool)
+    arguments = _clean_arguments(kind, values)
+    if arguments is not values:
         _refuse_broken_text(arguments)
     command: C | None = None
     try:
@@ -880,15 +880,18 @@ def read_command(kind: type[C], arguments: dict[str, Any], tool: str = "") -> C:
             value=_value_at(arguments, where) if where else None,
             remedy=_remedy(kind, str(error), arguments),
         ) from error
-    _refuse_lost_selection(command, given)
+    if _SELECTIONS & values.keys():
+        _refuse_lost_selection(command, values)
     return command
 
 
 def _remedy(kind: type[Command], said: str, given: Mapping[str, Any]) -> str:
     """Return the remedy: the choices of an argument, the nearest name, or all arguments."""
     named = next(iter(re.findall(r"\w+", place_of(said))), "")
-    field = next((one for one in msgspec.structs.fields(kind) if one.name == named), None)
-    choices = [] if field is None else [one for one in _kinds_in(field.type) if get_origin(one) is Literal]
+    field = next((field for field in msgspec.structs.fields(kind) if field.name == named), None)
+    choices = (
+        [] if field is None else [member for member in _kinds_in(field.type) if get_origin(member) is Literal]
+    )
     if choices:
         return f"`{named}` must be one of: {', '.join(dict.fromkeys(map(str, get_args(choices[0]))))}"
     if named == "message_id" and "message_ids" in kind.__struct_fields__:
@@ -922,7 +925,7 @@ def _refuse_lost_selection(command: Command, given: Mapping[str, Any]) -> None:
                 f"{name} is empty and selects nothing",
                 value=_presentable(value),
                 remedy=f"list the {name} you mean"
-                + ("" if name in _required(type(command)) else f"; omit {name} for all"),
+                + ("" if name in _required_fields(type(command)) else f"; omit {name} for all"),
             )
 
 
@@ -934,7 +937,7 @@ def _named_arguments(kind: type[Command], arguments: dict[str, Any], tool: str) 
     """
     fields = kind.__struct_fields__
     for _ in range(_MAX_WRAPPERS):
-        if (inner := _wrapped_arguments(fields, arguments, tool)) is None:
+        if arguments.keys() <= set(fields) or (inner := _wrapped_arguments(fields, arguments, tool)) is None:
             break
         _refuse_broken_text(inner)
         arguments = inner
@@ -944,13 +947,13 @@ def _named_arguments(kind: type[Command], arguments: dict[str, Any], tool: str) 
     named = dict[str, Any]()
     for name, value in arguments.items():
         plain = name.replace("\\", "").strip(" \t\r\n\"'`:")
-        known = name if name in fields else _CAMEL.sub("_", plain).replace("-", "_").lower()
-        known = known if known in fields or known in _OTHER_WORDS else name
-        if known in named and named[known] != value:
+        field_name = name if name in fields else _CAMEL.sub("_", plain).replace("-", "_").lower()
+        field_name = field_name if field_name in fields or field_name in _OTHER_WORDS else name
+        if field_name in named and named[field_name] != value:
             raise InvalidArgument(
-                f"{known} is given twice, with different values", remedy=f"give {known} only once"
+                f"{field_name} is given twice, with different values", remedy=f"give {field_name} only once"
             )
-        named[known] = value
+        named[field_name] = value
     return _with_known_names(named, kind)
 
 
@@ -969,7 +972,7 @@ def _wrapped_arguments(
     others = {} if others in ({"type": "object"}, {"type": "function"}) else others
     if not others.keys() <= _TOOL_KEYS or not all(isinstance(value, str) for value in others.values()):
         return None
-    value = _uncovered(arguments[wrappers[0]])
+    value = _uncover(arguments[wrappers[0]])
     inner = next(_json_forms(value), None) if isinstance(value, str) else value
     if not isinstance(inner, dict):
         return None
@@ -989,11 +992,11 @@ def _without_markup(fields: tuple[str, ...], arguments: dict[str, Any]) -> dict[
     Raises:
         InvalidArgument: A text also contains the next argument, which would be lost.
     """
-    found = arguments
+    cleaned = arguments
     for name, value in arguments.items():
         if not isinstance(value, str) or "</" not in value:
             continue
-        swallowed = next((one for one in _SWALLOWED.findall(value) if one in fields), None)
+        swallowed = next((name for name in _SWALLOWED.findall(value) if name in fields), None)
         if swallowed is not None:
             raise InvalidArgument(
                 f"the text of `{name}` also contains the argument `{swallowed}`, which would be lost",
@@ -1002,8 +1005,8 @@ def _without_markup(fields: tuple[str, ...], arguments: dict[str, Any]) -> dict[
             )
         tags = _TRAILING_TAGS.search(value)
         if tags is not None and tags[1] in (*fields, "parameter"):
-            found = {**found, name: value[: tags.start()]}
-    return found
+            cleaned = {**cleaned, name: value[: tags.start()]}
+    return cleaned
 
 
 def _clean_arguments(kind: type[Command], arguments: dict[str, Any]) -> dict[str, Any]:
@@ -1014,27 +1017,27 @@ def _clean_arguments(kind: type[Command], arguments: dict[str, Any]) -> dict[str
     cleaned = arguments
     for name in _CLEANED.keys() & arguments.keys() & set(kind.__struct_fields__):
         value = arguments[name]
-        clean = _CLEANED[name](_uncovered(value))
+        clean = _CLEANED[name](_uncover(value))
         if name == "to" and isinstance(clean, str) and _takes_several(kind) and clean.lower() not in _NULLS:
             clean = [clean]
-        if clean is value or (clean is None and name in _required(kind)):
+        if clean is value or (clean is None and name in _required_fields(kind)):
             continue
         cleaned = dict(cleaned) if cleaned is arguments else cleaned
         cleaned[name] = clean
-    return _with_several_ids(kind, cleaned)
+    return _with_several_ids(kind, cleaned) if "message_id" in cleaned else cleaned
 
 
 def _with_several_ids(kind: type[Command], arguments: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments with several ids in `message_id` as `message_ids`, where a tool has both."""
-    several, given = "message_ids", _uncovered(arguments.get("message_id"))
+    several, ids = "message_ids", _uncover(arguments.get("message_id"))
     if several not in kind.__struct_fields__ or arguments.get(several):
         return arguments
-    text = given.strip() if isinstance(given, str) else ""
+    text = ids.strip() if isinstance(ids, str) else ""
     if text[:1] in _OPENING:
-        given = next(_json_forms(text), given)
-    if not (isinstance(given, list) and len(given) > 1) and not _NUMBERS.fullmatch(text):
+        ids = next(_json_forms(text), ids)
+    if not (isinstance(ids, list) and len(ids) > 1) and not _NUMBERS.fullmatch(text):
         return arguments
-    return {name: value for name, value in arguments.items() if name != "message_id"} | {several: given}
+    return {name: value for name, value in arguments.items() if name != "message_id"} | {several: ids}
 
 
 @cache
@@ -1044,7 +1047,7 @@ def _takes_several(kind: type[Command]) -> bool:
 
 
 @cache
-def _required(kind: type[Command]) -> frozenset[str]:
+def _required_fields(kind: type[Command]) -> frozenset[str]:
     return frozenset(field.name for field in msgspec.structs.fields(kind) if field.required)
 
 
@@ -1063,7 +1066,7 @@ def _plain_name(value: object) -> object:
     if isinstance(value, dict) and len(value) == 1:
         [(key, inner)] = value.items()
         value = inner if key in _NAME_KEYS and isinstance(inner, str) else value
-    value = _BEGINS_WITH_KIND.sub("", _unwrapped(value)) if isinstance(value, str) else value
+    value = _BEGINS_WITH_KIND.sub("", _unwrap(value)) if isinstance(value, str) else value
     text = _plain_text(value)
     if text is None and value is not None:
         return value  # an agent may be called Nil
@@ -1075,25 +1078,25 @@ def _plain_names(value: object) -> object:
     if isinstance(value, str) and value.strip()[:1] in _OPENING:
         value = next(_json_forms(value.strip()), value)
     if isinstance(value, dict):
-        value = _uncovered(value) if value else []
+        value = _uncover(value) if value else []
     if isinstance(value, dict) and len(value) == 1:
         [(key, inner)] = value.items()
         value = inner if key in _NAME_KEYS and isinstance(inner, list | str) else value
     if isinstance(value, str):
         if value.strip().lower() in _NULLS:
             return None
-        text = _unwrapped(value)
+        text = _unwrap(value)
         value = [value] if text[:1] in ("[", "{") else _listed_names(text)
     elif isinstance(value, dict) or _is_number(value):
         value = [value]
     if not isinstance(value, list):
         return value
-    flat = [one for item in value for one in (item if isinstance(item, list) else [item])]
-    flat = [str(one) if _is_number(one) else one for one in flat if one is not None]
+    flat = [part for item in value for part in (item if isinstance(item, list) else [item])]
+    flat = [str(item) if _is_number(item) else item for item in flat if item is not None]
     names = list[object]()
-    for one in flat:
-        is_listed = isinstance(one, str) and one.strip()[:1] not in ("[", "{")
-        names += (_listed_names(str(one)) if is_listed else []) or [one]
+    for entry in flat:
+        is_listed = isinstance(entry, str) and entry.strip()[:1] not in ("[", "{")
+        names += (_listed_names(str(entry)) if is_listed else []) or [entry]
     return [_one_name(_plain_name(name)) for name in names]
 
 
@@ -1101,17 +1104,17 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 2**53
 
 
-def _unwrapped(text: str) -> str:
+def _unwrap(text: str) -> str:
     text = _BULLET.sub("", text.strip(), count=1) if "\n" not in text.strip() else text.strip()
-    found = _WRAPPED_NAME.fullmatch(text)
-    return text if found is None else next(filter(None, found.groups())).strip()
+    match = _WRAPPED_NAME.fullmatch(text)
+    return text if match is None else next(filter(None, match.groups())).strip()
 
 
 def _listed_names(text: str) -> list[str]:
     """Return the names in a list as text: `Ben, Cy and Dan`. The path after an `@` may contain an `and`."""
     names = list[str]()
     for part in _BETWEEN_NAMES.split(text):
-        name = _BEGINS_WITH_AND.sub("", _unwrapped(part), count=1) if names else _unwrapped(part)
+        name = _BEGINS_WITH_AND.sub("", _unwrap(part), count=1) if names else _unwrap(part)
         names += [name] if "/" in name else _AND.split(name)
     return [name for name in names if name]
 
@@ -1125,15 +1128,15 @@ def _one_name(name: object) -> object:
     """
     if not isinstance(name, str) or "/" in name or ":" in name:
         return name
-    if found := _MAILBOX.fullmatch(name):
-        known, address = found.groups()
-        if address.casefold() == known.casefold() or "." in address.partition("@")[2]:  # no slug has a dot
-            return known
+    if match := _MAILBOX.fullmatch(name):
+        label, address = match.groups()
+        if address.casefold() == label.casefold() or "." in address.partition("@")[2]:  # no slug has a dot
+            return label
         raise InvalidArgument(
             f"{name[:_MAX_SHOWN]!r} is ambiguous: it may mean two agents",
             value=name[:_MAX_SHOWN],
             remedy=(
-                f"use {known[:64]!r} for the agent of this project, or {address[:64]!r} for the agent of "
+                f"use {label[:64]!r} for the agent of this project, or {address[:64]!r} for the agent of "
                 "another project"
             ),
         )
@@ -1166,8 +1169,10 @@ def _plain_files(value: object) -> object:
         value = [value] if value else []
     if not isinstance(value, list):
         return value
-    items = [next(_json_forms(one), one) if isinstance(one, str) and one[:1] == "{" else one for one in value]
-    return [_plain_file(one) if isinstance(one, dict) else one for one in items]
+    items = [
+        next(_json_forms(item), item) if isinstance(item, str) and item[:1] == "{" else item for item in value
+    ]
+    return [_plain_file(item) if isinstance(item, dict) else item for item in items]
 
 
 def _plain_file(given: dict[str, Any]) -> dict[str, Any]:
@@ -1176,8 +1181,8 @@ def _plain_file(given: dict[str, Any]) -> dict[str, Any]:
     text = file.get("content_base64")
     if not isinstance(text, str):
         return file
-    if found := _DATA_URL.match(text):
-        text = text[found.end() :]
+    if match := _DATA_URL.match(text):
+        text = text[match.end() :]
     if ("-" in text or "_" in text) and "+" not in text and "/" not in text:
         text = "".join(text.split()).replace("-", "+").replace("_", "/")
         text += "=" * (-len(text) % 4)  # the alphabet for URLs is often written without them
@@ -1193,13 +1198,13 @@ def _with_known_names(given: dict[str, Any], kind: type[msgspec.Struct]) -> dict
     fields = set(kind.__struct_fields__)
     named = dict[str, Any]()
     for name, value in given.items():
-        meant = (one for one in _OTHER_WORDS.get(name, ()) if one in fields)
-        known = name if name in fields else next(meant, name)
-        if known in named and named[known] != value:
+        meant = (word for word in _OTHER_WORDS.get(name, ()) if word in fields)
+        field_name = name if name in fields else next(meant, name)
+        if field_name in named and named[field_name] != value:
             raise InvalidArgument(
-                f"{known} is given twice, with different values", remedy=f"give {known} only once"
+                f"{field_name} is given twice, with different values", remedy=f"give {field_name} only once"
             )
-        named[known] = value
+        named[field_name] = value
     return named
 
 
@@ -1221,7 +1226,7 @@ def _normalize_arguments(kind: type[Command], arguments: dict[str, Any]) -> dict
     for field in msgspec.structs.fields(kind):
         if field.name not in normal or _fits(normal[field.name], field.type):
             continue
-        value = _uncovered(normal[field.name])
+        value = _uncover(normal[field.name])
         if not field.required and isinstance(value, str) and value.strip().lower() in _NULLS:
             value = None
         for form in chain([value], _other_forms(value, field.type, field.name)):
@@ -1258,7 +1263,7 @@ def _other_forms(value: object, kind: Any, name: str) -> Iterator[object]:
             yield form
             yield [form]
         if _NUMBERS.fullmatch(text):
-            yield [int(one) for one in re.findall(r"\d+", text)]
+            yield [int(digits) for digits in re.findall(r"\d+", text)]
         yield [value] if text else []
         yield [{"path": text}]
     elif isinstance(value, int) and not isinstance(value, bool):
@@ -1285,7 +1290,7 @@ def _forms_of_list(value: list[object], kind: Any, name: str) -> Iterator[object
     if value and not items:
         return
     if len(value) == 1:
-        yield _uncovered(value[0])
+        yield _uncover(value[0])
         yield from _forms_of_text(value[0], kind, name) if isinstance(value[0], str) else ()
     yield items
     yield [
@@ -1304,7 +1309,7 @@ def _forms_of_text(text: str, kind: Any, name: str) -> Iterator[object]:
     word, kinds = str(_plain_text(text) or text).strip().rstrip(",;").lower(), _kinds_in(kind)
     if word in _NULLS and type(None) in kinds:
         yield None
-    if any(get_origin(one) is Literal for one in kinds):
+    if any(get_origin(kind) is Literal for kind in kinds):
         yield word
         yield re.sub(r"[ -]+", "_", word)
     if bool in kinds:
@@ -1314,11 +1319,11 @@ def _forms_of_text(text: str, kind: Any, name: str) -> Iterator[object]:
     if int in kinds and (number := _NUMBER.fullmatch(word.replace("_", "") if word[:1].isdigit() else word)):
         if "," in number[1] and name.endswith(("_id", "ids")):
             parts = ", ".join(str(int(part)) for part in number[1].split(","))
-            one = number[1].replace(",", "")
+            digits = number[1].replace(",", "")
             raise InvalidArgument(
                 f"{name} {text[:_MAX_SHOWN]!r} may mean one id or several ids",
                 value=text[:_MAX_SHOWN],
-                remedy=f"write [{parts}] for several ids, or {one} for one",
+                remedy=f"write [{parts}] for several ids, or {digits} for one",
             )
         yield int(number[1].replace(",", ""))
     if name.endswith("_seconds") and (span := parse_duration(word)) is not None:
@@ -1331,28 +1336,28 @@ def _kinds_in(kind: Any) -> frozenset[Any]:
     parts: list[Any] = [part for part in get_args(kind) if part is type(None) or not isinstance(part, Meta)]
     if get_origin(kind) is Literal or not parts:
         return frozenset({kind})
-    return frozenset(one for part in parts for one in _kinds_in(part))
+    return frozenset(member for part in parts for member in _kinds_in(part))
 
 
 def _json_forms(text: str) -> Iterator[object]:
     """Yield the value of JSON text, or of a Python list, tuple or set: `['a', 'b']`."""
     try:
-        found = msgspec.json.decode(text)
+        value = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError):
         if _NO_COMMA.search(text):
             return  # Python reads two texts without a comma as one
         try:
-            found = _plain_json(ast.literal_eval(text)) if len(text) <= _MAX_LITERAL_LENGTH else None
+            value = _plain_json(ast.literal_eval(text)) if len(text) <= _MAX_LITERAL_LENGTH else None
         except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
             return
-        if not isinstance(found, list | dict):
+        if not isinstance(value, list | dict):
             return
-    yield found
-    if isinstance(found, dict):
-        yield [found]
+    yield value
+    if isinstance(value, dict):
+        yield [value]
 
 
-def _uncovered(value: object) -> object:
+def _uncover(value: object) -> object:
     """Return a value without covers that mean nothing: a code fence, JSON text as JSON, `{"item": ...}`."""
     for _ in range(_MAX_COVERS):
         inner = _without_cover(value)
@@ -1369,8 +1374,8 @@ def _without_cover(value: object) -> object:
         return value
     text = value.strip()
     first, last, inside = text[:1], text[-1:], text[1:-1]
-    if found := _FENCED.match(text):
-        return found[1]
+    if match := _FENCED.match(text):
+        return match[1]
     if inside and _TYPOGRAPHIC.get(first) == last:
         return inside
     if text.startswith(_GEMMA_QUOTE) and text.endswith(_GEMMA_QUOTE) and text.count(_GEMMA_QUOTE) == 2:
@@ -1405,7 +1410,7 @@ def _list_of_lines(text: str) -> list[object]:
     if len(lines) < 2 or not all(map(_LINE_OF_LIST.fullmatch, lines)):
         return []
     lists = [next(_json_forms(line.strip().rstrip(",")), None) for line in lines]
-    items = [item for one in lists for item in (one if isinstance(one, list) else [None])]
+    items = [item for items in lists for item in (items if isinstance(items, list) else [None])]
     return items if all(isinstance(item, str) for item in items) else []
 
 
@@ -1445,9 +1450,9 @@ def _plain_paths(value: object) -> object:
 def _path_list(item: object) -> list[object] | None:
     """Return the texts of a list that is written as text; None if it is not a list of texts."""
     text = item.strip() if isinstance(item, str) else ""
-    found = next(_json_forms(text), None) if text[:1] in _OPENING else None
-    is_of_texts = isinstance(found, list) and any(isinstance(one, str) for one in found)
-    return [one for one in found if one is not None] if is_of_texts and isinstance(found, list) else None
+    paths = next(_json_forms(text), None) if text[:1] in _OPENING else None
+    is_of_texts = isinstance(paths, list) and any(isinstance(path, str) for path in paths)
+    return [path for path in paths if path is not None] if is_of_texts and isinstance(paths, list) else None
 
 
 def _without_patterns(reason: str) -> str:
@@ -1495,17 +1500,17 @@ def _signature(kind: type[msgspec.Struct]) -> list[str]:
 
 def _value_at(arguments: object, where: str) -> object:
     """Return the value at a place such as `to[2]`, short enough for an answer; None if there is none."""
-    found = arguments
+    value = arguments
     for step in where.replace("[", ".").replace("]", "").split("."):
         if not step:
             continue
-        if isinstance(found, dict):
-            found = found.get(step)
-        elif isinstance(found, list) and step.isdigit() and int(step) < len(found):
-            found = found[int(step)]
+        if isinstance(value, dict):
+            value = value.get(step)
+        elif isinstance(value, list) and step.isdigit() and int(step) < len(value):
+            value = value[int(step)]
         else:
             return None
-    return _presentable(found)
+    return _presentable(value)
 
 
 def _presentable(value: object) -> object:

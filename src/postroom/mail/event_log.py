@@ -54,12 +54,12 @@ def fetch_events(context: ReadContext, asked: FetchEvents) -> EventsView:
     project = find_project(context.projects, asked.project_key)
     bounds = context.tx.log_bounds(project.id)
     check_cursor(asked.after, bounds)
-    found = context.tx.project_events(project.id, after=asked.after, limit=asked.limit, kinds=asked.kinds)
-    visible = visible_events(context, project, found)
+    events = context.tx.project_events(project.id, after=asked.after, limit=asked.limit, kinds=asked.kinds)
+    visible = visible_events(context, project, events)
     names = agent_addresses(context.tx, project, visible)
     return {
-        "events": [_view(one, names) for one in visible],
-        "next": found[-1].seq if len(found) == asked.limit else bounds.newest,
+        "events": [_view(event, names) for event in visible],
+        "next": events[-1].seq if len(events) == asked.limit else bounds.newest,
         "newest": bounds.newest,
         "oldest": bounds.oldest,
     }
@@ -112,24 +112,26 @@ def visible_events(context: ReadContext, home: Project, events: Sequence[Project
     """Return the entries of a project's log that the caller may see."""
     reader = reader_of(context)
     if reader is None:
-        return [one for one in events if context.caller.operator or _is_open(one)]
-    messages = sorted({one.happening.message_id for one in events if one.happening.message_id is not None})
+        return [event for event in events if context.caller.operator or _is_open(event)]
+    messages = sorted(
+        {event.happening.message_id for event in events if event.happening.message_id is not None}
+    )
     written, received = context.tx.messages_of(reader.id, messages) if messages else (set[int](), set[int]())
 
     def may_see(event: ProjectEvent) -> bool:
-        told = event.happening
-        group, _, _ = told.kind.partition(".")
+        happening = event.happening
+        group, _, _ = happening.kind.partition(".")
         if group == "contact":
-            return reader.id in (told.agent_id, told.detail.get(OTHER))
+            return reader.id in (happening.agent_id, happening.detail.get(OTHER))
         if group in ("run", "pause"):
             return reader.project_id == home.id
-        if group not in ("message", "delivery") or told.message_id in written:
+        if group not in ("message", "delivery") or happening.message_id in written:
             return True
-        if told.message_id not in received:
+        if happening.message_id not in received:
             return False
-        return group == "message" or told.agent_id == reader.id or not told.detail.get(HIDDEN)
+        return group == "message" or happening.agent_id == reader.id or not happening.detail.get(HIDDEN)
 
-    return [one for one in events if may_see(one)]
+    return [event for event in events if may_see(event)]
 
 
 def _is_open(event: ProjectEvent) -> bool:
@@ -138,23 +140,23 @@ def _is_open(event: ProjectEvent) -> bool:
 
 def agent_addresses(tx: RecordReads, home: Project, events: Sequence[ProjectEvent]) -> dict[int | None, str]:
     """Return the addresses of the agents in these entries, in the form that agents of `home` use."""
-    ids = sorted({one.happening.agent_id for one in events if one.happening.agent_id is not None})
+    ids = sorted({event.happening.agent_id for event in events if event.happening.agent_id is not None})
     agents = tx.agents_by_id(ids) if ids else {}
-    homes = {one.project_id: tx.project_by_id(one.project_id) for one in agents.values()}
+    homes = {agent.project_id: tx.project_by_id(agent.project_id) for agent in agents.values()}
     slugs = {number: project.slug if project else "?" for number, project in homes.items()}
-    return {one.id: address_of(one.name, slugs[one.project_id], home.slug) for one in agents.values()}
+    return {agent.id: address_of(agent.name, slugs[agent.project_id], home.slug) for agent in agents.values()}
 
 
 def _view(event: ProjectEvent, names: dict[int | None, str]) -> EventView:
-    told = event.happening
+    happening = event.happening
     return {
         "seq": event.seq,
-        "at": iso(told.at),
-        "kind": told.kind,
-        "agent": names.get(told.agent_id),
-        "agent_id": told.agent_id,
-        "message_id": told.message_id,
-        "reservation_id": told.reservation_id,
-        "run_id": told.run_id,
-        "detail": dict(told.detail),
+        "at": iso(happening.at),
+        "kind": happening.kind,
+        "agent": names.get(happening.agent_id),
+        "agent_id": happening.agent_id,
+        "message_id": happening.message_id,
+        "reservation_id": happening.reservation_id,
+        "run_id": happening.run_id,
+        "detail": dict(happening.detail),
     }

@@ -82,12 +82,14 @@ class Recognition:
 def recognise(path: str, unread: Sequence[Project]) -> Recognition:
     """Read the facts about a folder, and those that are missing for the folders of known projects. Blocks."""
     folder = read_folder(path)
-    known = (
-        ((one.id, read_folder(one.human_key).identity) for one in unread)
+    identities = (
+        ((project.id, read_folder(project.human_key).identity) for project in unread)
         if is_of_git(folder.identity)
         else ()
     )
-    return Recognition(folder=folder, identities={number: identity for number, identity in known if identity})
+    return Recognition(
+        folder=folder, identities={number: identity for number, identity in identities if identity}
+    )
 
 
 def read_folder(path: str) -> RepositoryFolder:
@@ -104,20 +106,20 @@ def read_folder(path: str) -> RepositoryFolder:
             others=() if real == path else (real,),
             identity=_folder_identity(real) if is_plain else "",
         )
-    asked = (
+    arguments = (
         "rev-parse",
         "--path-format=absolute",
         "--is-bare-repository",
         "--git-common-dir",
         "--show-prefix",
     )
-    is_bare, common, prefix = [*ask_git(git, path, *asked).split("\n"), "", "", ""][:3]
+    is_bare, common, prefix = [*ask_git(git, path, *arguments).split("\n"), "", "", ""][:3]
     if not common:
         return plain
     inner = prefix.rstrip("/")
     top, real_top = _without(path, inner), _without(real, inner)
     main = str(Path(common).parent) if is_bare == "false" and Path(common).name == ".git" else real_top
-    others = tuple(dict.fromkeys(one for one in (real_top, main) if one != top))
+    others = tuple(dict.fromkeys(path for path in (real_top, main) if path != top))
     has_home = main != real_top and ask_git(git, real_top, "config", "--get", "core.bare") != "true"
     return RepositoryFolder(
         top=top, home=main if has_home else "", others=others, identity=_identity(git, real_top)
@@ -137,13 +139,13 @@ def same_repository(identity: str, known: Iterable[tuple[K, str]]) -> K | None:
     same remote take precedence over those that share only the first commit, as forks do.
     """
     listed = list(known)
-    if equal := next((key for key, one in listed if one == identity), None):
+    if equal := next((key for key, other in listed if other == identity), None):
         return equal
-    alike = [(key, one) for key, one in listed if _agree(identity, one)]
+    alike = [(key, candidate) for key, candidate in listed if _agree(identity, candidate)]
     remote = parts_of(identity)[0]
-    of_remote = [key for key, one in alike if remote and parts_of(one)[0] == remote]
-    found = of_remote or [key for key, _ in alike]
-    return found[0] if len(found) == 1 else None
+    of_remote = [key for key, candidate in alike if remote and parts_of(candidate)[0] == remote]
+    keys = of_remote or [key for key, _ in alike]
+    return keys[0] if len(keys) == 1 else None
 
 
 def is_of_git(identity: str) -> bool:
@@ -175,7 +177,7 @@ def _agree(one: str, other: str) -> bool:
 
 def _has_repository(folder: Path) -> bool:
     is_bare = bool(_mode(folder / "HEAD")) and S_ISDIR(_mode(folder / "objects"))
-    return is_bare or any(_mode(one / ".git") for one in (folder, *folder.parents))
+    return is_bare or any(_mode(parent / ".git") for parent in (folder, *folder.parents))
 
 
 def _mode(path: str | Path) -> int:
@@ -189,26 +191,26 @@ def _mode(path: str | Path) -> int:
 def _folder_identity(folder: str) -> str:
     """Return a folder's inode and birth time, which survive a rename and together are unique."""
     try:
-        found = Path(folder).stat()
+        status = Path(folder).stat()
     except OSError:
         return ""
-    inode, born = found.st_ino, int(getattr(found, "st_birthtime", 0) * 1e9)
+    inode, born = status.st_ino, int(getattr(status, "st_birthtime", 0) * 1e9)
     statx = getattr(ctypes.CDLL(None), "statx", None) if sys.platform == "linux" else None
     if statx is not None:
         at_inode, at_birth, size = _STATX
-        told = ctypes.create_string_buffer(size)
-        if statx(_HERE, os.fsencode(folder), 0, _BIRTH, told) == 0 and told.raw[1] << 8 & _BIRTH:
-            seconds, nanoseconds = struct.unpack_from("=qI", told, at_birth)
-            inode, born = struct.unpack_from("=Q", told, at_inode)[0], seconds * 10**9 + nanoseconds
+        buffer = ctypes.create_string_buffer(size)
+        if statx(_HERE, os.fsencode(folder), 0, _BIRTH, buffer) == 0 and buffer.raw[1] << 8 & _BIRTH:
+            seconds, nanoseconds = struct.unpack_from("=qI", buffer, at_birth)
+            inode, born = struct.unpack_from("=Q", buffer, at_inode)[0], seconds * 10**9 + nanoseconds
     return f"{_FOLDER}{inode}-{born}" if born else ""
 
 
 def _without(path: str, inner: str) -> str:
     """Return `path`, or the target of the link `path`, without the trailing part `inner`."""
     native = inner.replace("/", os.sep)
-    for one in (path, os.path.realpath(path)):
-        if not native or one.endswith(f"{os.sep}{native}"):
-            return one[: len(one) - len(native)].rstrip(os.sep) if native else one
+    for form in (path, os.path.realpath(path)):
+        if not native or form.endswith(f"{os.sep}{native}"):
+            return form[: len(form) - len(native)].rstrip(os.sep) if native else form
     return path
 
 

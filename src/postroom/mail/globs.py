@@ -532,10 +532,10 @@ def _meet(new: Pattern, other: Pattern, decided: dict[_Folders, bool]) -> bool:
         return True
     if not _names_meet(new.last, other.last):
         return False
-    known = decided.get(other.folders)
-    if known is None:
-        known = decided[other.folders] = _chains_meet(new.folders.pieces, other.folders.pieces, _names_meet)
-    return known
+    meets = decided.get(other.folders)
+    if meets is None:
+        meets = decided[other.folders] = _chains_meet(new.folders.pieces, other.folders.pieces, _names_meet)
+    return meets
 
 
 def _names_meet(a: Name, b: Name) -> bool:

@@ -71,20 +71,20 @@ def plan_of(
             value=source_key,
             remedy="give two different projects",
         )
-    asked, refusals = dict(renames or {}), list(_refusals(tx, source, target))
-    equal = [value for value in tx.shared_agents(source.id, target.id) if _new_name(asked, value) is None]
+    new_names, refusals = dict(renames or {}), list(_refusals(tx, source, target))
+    equal = [value for value in tx.shared_agents(source.id, target.id) if _new_name(new_names, value) is None]
     if rename_equal:
-        taken = {name.casefold() for name in asked.values()}
+        taken = {name.casefold() for name in new_names.values()}
         for name in equal:
-            asked[name] = _free_name(tx, source, target, name, taken)
-            taken.add(asked[name].casefold())
+            new_names[name] = _free_name(tx, source, target, name, taken)
+            taken.add(new_names[name].casefold())
     elif equal:
         refusals.insert(0, _equal_names(tx, source, target, equal))
     renamed = []
-    for old, new in asked.items():
+    for old, new in new_names.items():
         agent = tx.agent(source.id, old)
         refusal = _no_rename(tx, (source, target), agent, old, new)
-        if sum(new.casefold() == other.casefold() for other in asked.values()) > 1:
+        if sum(new.casefold() == other.casefold() for other in new_names.values()) > 1:
             refusal = f"two agents cannot both be named {shown(new)}"
         if agent is None or refusal:
             refusals.append(refusal)

@@ -88,7 +88,9 @@ def check_name(name: str, *, of: str = "an agent") -> str:
     if RULE.fullmatch(name):
         return name
     mended = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._")[:64]
-    hint = f"for example {mended!r}" if mended and not _is_reserved(mended) else "for example 'builder-1'"
+    hint = (
+        f"for example {mended!r}" if mended and not _is_reserved_name(mended) else "for example 'builder-1'"
+    )
     raise InvalidName(
         f"{shown(name)} is not a valid name for {of}",
         value=name,
@@ -104,7 +106,7 @@ def check_new_name(name: str) -> str:
             `every-one`.
     """
     check_name(name)
-    if _is_reserved(name):
+    if _is_reserved_name(name):
         is_speaker = _look(name) in _LOOKS
         raise InvalidName(
             f"the name {name!r} is reserved: a model could confuse it with "
@@ -115,7 +117,7 @@ def check_new_name(name: str) -> str:
     return name
 
 
-def _is_reserved(name: str) -> bool:
+def _is_reserved_name(name: str) -> bool:
     # Only reserved names of roles are compared with `i` counted as `l`, because Ali is a valid name.
     return _look(name) in _LOOKS or name.casefold().translate(_DIGITS) in RECIPIENTS
 

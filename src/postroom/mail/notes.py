@@ -101,7 +101,7 @@ def add_note(context: WriteContext, asked: AddNote) -> NoteView:
         ends_at=context.now + days,
     )
     active = context.tx.active_notes(project.id, now=context.now)
-    _refuse_ended(context, project, note, {note.id for note in active})
+    _check_replaceable(context, project, note, {note.id for note in active})
     rivals = [
         item for item in active if item.id not in note.replaces and _same_subject(context.rules, item, note)
     ]
@@ -298,7 +298,7 @@ def _require_note(context: ReadContext, project: Project, note_id: int) -> Note:
     return note
 
 
-def _refuse_ended(context: WriteContext, project: Project, note: Note, active: set[int]) -> None:
+def _check_replaceable(context: WriteContext, project: Project, note: Note, active: set[int]) -> None:
     """Raise if a note that the new note would replace is unknown, has ended, or was already replaced."""
     for number in note.replaces:
         if number in active:
@@ -324,12 +324,12 @@ def _contradiction(context: WriteContext, note: Note, others: Sequence[Note]) ->
         for note in others[:3]
     )
     numbers = [note.id for note in others]
-    asked = ", ".join(map(str, (*(number for number in note.replaces if number not in numbers), *numbers)))
+    wanted = ", ".join(map(str, (*(number for number in note.replaces if number not in numbers), *numbers)))
     return NoteContradicts(
         f"{text}; your note was not stored",
         value=note.subject,
         remedy=(
-            f"find out which is true. If your note is, repeat the call with {asked} in `replaces`; if both "
+            f"find out which is true. If your note is, repeat the call with {wanted} in `replaces`; if both "
             "are, use a more exact subject"
         ),
         details={"notes": [dict(note) for note in note_views(context.tx, others[:10])]},

@@ -165,10 +165,10 @@ class StoredChatDelivery:
             item = projects[0] if projects else find_project(context.projects, project)
             begin = tx.now() - 24 * 3_600_000
             try:
-                told = summary(context, item, after=after.get(item.slug), begin=begin)
+                project_summary = summary(context, item, after=after.get(item.slug), begin=begin)
             except (CursorAhead, CursorExpired):  # the log was cut, or the database was replaced
-                told = summary(context, item, after=None, begin=begin)
-            return item.slug, "\n".join(summary_lines(told, mark="- ")), told["next"]
+                project_summary = summary(context, item, after=None, begin=begin)
+            return item.slug, "\n".join(summary_lines(project_summary, mark="- ")), project_summary["next"]
 
         return await self._mail.store.read(look)
 

@@ -126,27 +126,27 @@ def refusals(
 
     `answered` is the sender of the message to which this one replies, if that message was sent to `sender`.
     """
-    found: dict[int, PostroomError] = {}
-    for one in addressees:
-        granted = reach[one.agent.id].granted
+    errors: dict[int, PostroomError] = {}
+    for addressee in addressees:
+        granted = reach[addressee.agent.id].granted
         facts = ContactFacts(
-            policy=one.agent.contact_policy,
-            same_agent=one.agent.id == sender.id,
-            same_project=one.project.id == home.id,
-            same_owner=one.project.owner == home.owner and bool(home.owner),
-            retired=one.agent.retired_at is not None,
+            policy=addressee.agent.contact_policy,
+            same_agent=addressee.agent.id == sender.id,
+            same_project=addressee.project.id == home.id,
+            same_owner=addressee.project.owner == home.owner and bool(home.owner),
+            retired=addressee.agent.retired_at is not None,
             approved=granted == "approved",
             blocked=granted == "blocked",
-            answers_recipient=answered == one.agent.id,
+            answers_recipient=answered == addressee.agent.id,
         )
         if (kind := refusal(facts)) is not None:
-            name = address_of(one.agent.name, one.project.slug, home.slug)
+            name = address_of(addressee.agent.name, addressee.project.slug, home.slug)
             what = f"{name} does not accept this message"
             if facts.retired:
-                is_person = one.project.slug == PEOPLE_SLUG
+                is_person = addressee.project.slug == PEOPLE_SLUG
                 what = f"{name} no longer exists" if is_person else f"{name} is retired"
-            found[one.agent.id] = kind(what, value=name)
-    return found
+            errors[addressee.agent.id] = kind(what, value=name)
+    return errors
 
 
 class Delivery(TypedDict):
@@ -208,7 +208,7 @@ def send_message(context: WriteContext, asked: SendMessage) -> Sent:
         TooLarge: Subject, body or the list of recipients exceeds its limit.
     """
     project, sender = acting_active(context, asked.project_key, asked.sender_name)
-    thread_id = _thread_of(context, asked)
+    thread_id = _choose_thread(context, asked)
     addressees, bad = _addressees(context, project, sender, asked)
     skipped: list[str] = []
     if asked.broadcast:
@@ -239,7 +239,7 @@ def named_readers(command: object) -> Hashable:
     return (command.project_key, command.broadcast, *map(tuple, (command.to, command.cc, command.bcc)))
 
 
-def _thread_of(context: WriteContext, asked: SendMessage) -> str | None:
+def _choose_thread(context: WriteContext, asked: SendMessage) -> str | None:
     """Return the thread of a message: the thread that it names, or the one to which it is addressed.
 
     Raises:
@@ -247,9 +247,9 @@ def _thread_of(context: WriteContext, asked: SendMessage) -> str | None:
         UnknownThread: The name is reserved for the thread that a later message will start.
     """
     named = set[str]() if asked.thread_id is None else {asked.thread_id}
-    for one in asked.to:
-        if one.strip().startswith(THREAD):
-            named.add(one.strip().removeprefix(THREAD))
+    for name in asked.to:
+        if name.strip().startswith(THREAD):
+            named.add(name.strip().removeprefix(THREAD))
     if len(named) > 1:
         raise InvalidArgument(
             f"a message belongs to one thread, but this names {', '.join(sorted(named))}",
@@ -257,10 +257,10 @@ def _thread_of(context: WriteContext, asked: SendMessage) -> str | None:
             remedy="send a separate message for each thread",
         )
     thread_id = next(iter(named), None)
-    kept = _GENERATED_THREAD.fullmatch(thread_id or "")
-    if kept and len(kept[1]) <= _ID_DIGITS and context.tx.message(int(kept[1])) is None:
+    match = _GENERATED_THREAD.fullmatch(thread_id or "")
+    if match and len(match[1]) <= _ID_DIGITS and context.tx.message(int(match[1])) is None:
         raise UnknownThread(
-            f"thread {thread_id!r} would begin with message {kept[1]}, which does not exist yet",
+            f"thread {thread_id!r} would begin with message {match[1]}, which does not exist yet",
             value=thread_id,
             remedy="use another id, or leave out `thread_id` to start a thread",
         )
@@ -278,12 +278,14 @@ def _everybody_else(
             value=MAX_BROADCAST,
             remedy="list the recipients, or retire agents that no longer work",
         )
-    named = {one.agent.id for one in addressees} | {sender.id}
-    others = [Addressee(project=project, agent=one, kind="to") for one in everyone if one.id not in named]
-    reach = context.tx.reach(sender.id, [one.agent.id for one in others])
+    named = {addressee.agent.id for addressee in addressees} | {sender.id}
+    others = [
+        Addressee(project=project, agent=agent, kind="to") for agent in everyone if agent.id not in named
+    ]
+    reach = context.tx.reach(sender.id, [addressee.agent.id for addressee in others])
     closed = refusals(context, project, sender, others, reach=reach)
-    willing = [one for one in others if one.agent.id not in closed]
-    return willing, [one.agent.name for one in others if one.agent.id in closed]
+    willing = [addressee for addressee in others if addressee.agent.id not in closed]
+    return willing, [addressee.agent.name for addressee in others if addressee.agent.id in closed]
 
 
 def reply_message(context: WriteContext, asked: ReplyMessage) -> Sent:
@@ -294,12 +296,12 @@ def reply_message(context: WriteContext, asked: ReplyMessage) -> Sent:
     """
     project, sender = acting_active(context, asked.project_key, asked.sender_name)
     original, recipients = visible_message(context, project, sender, asked.message_id)
-    addressees = _answered(context, sender, original, recipients, everybody=asked.reply_all)
+    addressees = _reply_recipients(context, sender, original, recipients, everybody=asked.reply_all)
     skipped: list[Addressee] = []
-    hidden = [one.agent_id for one in recipients if one.kind == "bcc"]
+    hidden = [recipient.agent_id for recipient in recipients if recipient.kind == "bcc"]
     if sender.id in hidden and original.sender_id != sender.id:
-        skipped = [one for one in addressees if one.agent.id != original.sender_id]
-        addressees = [one for one in addressees if one not in skipped]
+        skipped = [addressee for addressee in addressees if addressee.agent.id != original.sender_id]
+        addressees = [addressee for addressee in addressees if addressee not in skipped]
     new = NewMessage(
         project=project,
         sender=sender,
@@ -312,7 +314,9 @@ def reply_message(context: WriteContext, asked: ReplyMessage) -> Sent:
         topic=original.topic,
         reply_to=original,
     )
-    left_out = [address_of(one.agent.name, one.project.slug, project.slug) for one in skipped]
+    left_out = [
+        address_of(addressee.agent.name, addressee.project.slug, project.slug) for addressee in skipped
+    ]
     return post(context, new, bad=[], skipped=left_out)
 
 
@@ -321,11 +325,11 @@ def reply_subject(subject: str, most: int) -> str:
 
     An empty subject stays empty.
     """
-    asked = _REPLY_PREFIX.sub("", subject)
-    return f"Re: {asked}"[:most] if asked.strip() else ""
+    plain = _REPLY_PREFIX.sub("", subject)
+    return f"Re: {plain}"[:most] if plain.strip() else ""
 
 
-def _answered(
+def _reply_recipients(
     context: WriteContext,
     sender: Agent,
     original: Message,
@@ -335,13 +339,13 @@ def _answered(
 ) -> list[Addressee]:
     own = original.sender_id == sender.id
     kinds: dict[int, RecipientKind] = {} if own else {original.sender_id: "to"}
-    for one in recipients:
-        if one.kind == "bcc" or one.agent_id == sender.id:
+    for recipient in recipients:
+        if recipient.kind == "bcc" or recipient.agent_id == sender.id:
             continue
-        if own and one.kind == "to":
-            kinds.setdefault(one.agent_id, "to")
+        if own and recipient.kind == "to":
+            kinds.setdefault(recipient.agent_id, "to")
         elif everybody:
-            kinds.setdefault(one.agent_id, one.kind)
+            kinds.setdefault(recipient.agent_id, recipient.kind)
     return _at_home(context, kinds)
 
 
@@ -382,18 +386,18 @@ def _participants(
     entries = [
         _Entry(
             sender=message.sender_id,
-            open_readers={one.agent_id for one in readers[message.id] if one.kind != "bcc"},
-            is_shared=sender.id in (message.sender_id, *(one.agent_id for one in readers[message.id])),
+            open_readers={reader.agent_id for reader in readers[message.id] if reader.kind != "bcc"},
+            is_shared=sender.id in (message.sender_id, *(reader.agent_id for reader in readers[message.id])),
         )
         for message in sorted(messages, key=lambda message: message.id)
     ]
     opening = entries if len(entries) < MAX_THREAD else []  # if the thread is cut, its start is unknown
-    opener = next((one.sender for one in opening if one.open_readers - {one.sender}), sender.id)
-    met = _met(entries, {opener, sender.id}) - {sender.id}
-    if not met and (first := next((one.sender for one in entries if one.is_shared), None)) is not None:
-        met = _met(entries, {first, sender.id}) - {sender.id}
+    opener = next((entry.sender for entry in opening if entry.open_readers - {entry.sender}), sender.id)
+    met = _list_participants(entries, {opener, sender.id}) - {sender.id}
+    if not met and (first := next((entry.sender for entry in entries if entry.is_shared), None)) is not None:
+        met = _list_participants(entries, {first, sender.id}) - {sender.id}
     others = _at_home(context, dict.fromkeys(sorted(met), kind))
-    active = [one for one in others if one.agent.retired_at is None]
+    active = [addressee for addressee in others if addressee.agent.retired_at is None]
     if not active:
         raise InvalidRecipients(
             f"no other active agent sent or received a message with {sender.name} on thread "
@@ -414,7 +418,7 @@ class _Entry:
     """Whether the sender of the new message wrote or received this one."""
 
 
-def _met(entries: Iterable[_Entry], participants: set[int]) -> set[int]:
+def _list_participants(entries: Iterable[_Entry], participants: set[int]) -> set[int]:
     """Return the agents that occur in the participants' messages.
 
     The recipients of these messages become participants.
@@ -434,11 +438,13 @@ def post(context: WriteContext, new: NewMessage, *, bad: list[PostroomError], sk
     """
     _check_size(context, new)
     tx = context.tx
-    reach = tx.reach(new.sender.id, [one.agent.id for one in new.addressees])
+    reach = tx.reach(new.sender.id, [addressee.agent.id for addressee in new.addressees])
     answered: int | None = None
     if (before := new.reply_to) is not None:
         # Agents can read all messages of their project, but only a recipient may reply to a closed agent.
-        was_sent = any(one.agent_id == new.sender.id for one in tx.recipients([before.id])[before.id])
+        was_sent = any(
+            recipient.agent_id == new.sender.id for recipient in tx.recipients([before.id])[before.id]
+        )
         answered = before.sender_id if was_sent else None
     refused = refusals(context, new.project, new.sender, new.addressees, reach=reach, answered=answered)
     if problems := [*bad, *refused.values()]:
@@ -448,7 +454,7 @@ def post(context: WriteContext, new: NewMessage, *, bad: list[PostroomError], sk
             "the message has no recipient", value=[], remedy="give at least one agent in `to`, `cc` or `bcc`"
         )
     message, woken = store_message(context, new, reach)
-    sent = _sent(context, new, message, reach)  # must precede the start of a run with the message
+    sent = _result_view(context, new, message, reach)  # must precede the start of a run with the message
     wake_readers(context, new, message, woken)
     return {**sent, "skipped": skipped}
 
@@ -464,7 +470,11 @@ def store_message(
         ThreadsNeeded, QueueFull: As for `Waking.expect`; nothing was written.
     """
     tx = context.tx
-    woken = [(one.project, one.agent) for one in new.addressees if reach[one.agent.id].is_woken]
+    woken = [
+        (addressee.project, addressee.agent)
+        for addressee in new.addressees
+        if reach[addressee.agent.id].is_woken
+    ]
     if context.waking is not None and woken:
         reply_to = None if new.reply_to is None else new.reply_to.id
         sender_id = new.sender.id
@@ -486,8 +496,8 @@ def store_message(
         tx.put_trace(message_trace(message.id), trace)
     if new.answering_run is not None:
         tx.note_answer(message.id, new.answering_run)
-    for one in new.addressees:
-        tx.insert_recipient(message.id, one.agent, one.kind)
+    for reader in new.addressees:
+        tx.insert_recipient(message.id, reader.agent, reader.kind)
     for loaded in context.loaded:
         tx.insert_blob(loaded.attachment.sha256, loaded.content)
         if loaded.preview is not None and loaded.attachment.preview_sha256 is not None:
@@ -510,22 +520,24 @@ def wake_readers(
     context.waking.wake(message, new.project, new.sender, woken, is_answer=is_answer)
 
 
-def _sent(context: WriteContext, new: NewMessage, message: Message, reach: Mapping[int, Reach]) -> Sent:
+def _result_view(
+    context: WriteContext, new: NewMessage, message: Message, reach: Mapping[int, Reach]
+) -> Sent:
     """Return the view of the message that its sender gets as the result."""
     recipients = [
         Recipient(
             message_id=message.id,
-            agent_id=one.agent.id,
-            name=one.agent.name,
-            project_slug=one.project.slug,
-            kind=one.kind,
+            agent_id=addressee.agent.id,
+            name=addressee.agent.name,
+            project_slug=addressee.project.slug,
+            kind=addressee.kind,
         )
-        for one in new.addressees
+        for addressee in new.addressees
     ]
     home = new.project.slug
-    attachments = [one.attachment for one in context.loaded]
+    attachments = [file.attachment for file in context.loaded]
     payload = message_view(message, recipients, attachments, viewer=new.sender, home_slug=home, bodies=False)
-    agents = {one.agent.id: one.agent for one in new.addressees}
+    agents = {addressee.agent.id: addressee.agent for addressee in new.addressees}
     seen = _seen_by(context.tx, message, recipients, reach, agents, starts_thread=new.thread_id is None)
     deliveries: dict[str, Delivery] = {}
     for reader in recipients:
@@ -539,7 +551,7 @@ def _sent(context: WriteContext, new: NewMessage, message: Message, reach: Mappi
 
 def how_seen(tx: RecordReads, message: Message, readers: Sequence[Recipient]) -> dict[int, str]:
     """Return how each recipient sees the message, by recipient id, as far as that is already determined."""
-    ids = [one.agent_id for one in readers]
+    ids = [reader.agent_id for reader in readers]
     return _seen_by(tx, message, readers, tx.reach(message.sender_id, ids), tx.agents_by_id(ids))
 
 
@@ -556,23 +568,23 @@ def _seen_by(
 
     No run can have received a message that starts a new thread.
     """
-    woken = {agent_id for agent_id, one in reach.items() if one.is_woken}
+    woken = {agent_id for agent_id, entry in reach.items() if entry.is_woken}
     at_work = set[int]()
     if woken and not starts_thread:
         at_work = tx.working_on(list(woken), message.project_id, message.thread_id)
-    run = [one for one in readers if one.agent_id in woken and one.project_slug != PEOPLE_SLUG]
+    run = [reader for reader in readers if reader.agent_id in woken and reader.project_slug != PEOPLE_SLUG]
     held = open_questions.held(tx, message, run, agents)
     seen: dict[int, str] = {}
-    for one in readers:
-        kept = tx.runner(one.agent_id) if one.agent_id in at_work else None
-        if kept is not None and reads_at_work(kept.runner):
-            seen[one.agent_id] = LIVE
-        elif one.agent_id in held:
-            seen[one.agent_id] = f"{WAITS}: {held[one.agent_id]}"
-        elif one.agent_id in woken:
-            seen[one.agent_id] = CHAT if one.project_slug == PEOPLE_SLUG else RUNNER
+    for recipient in readers:
+        runner = tx.runner(recipient.agent_id) if recipient.agent_id in at_work else None
+        if runner is not None and reads_at_work(runner.runner):
+            seen[recipient.agent_id] = LIVE
+        elif recipient.agent_id in held:
+            seen[recipient.agent_id] = f"{WAITS}: {held[recipient.agent_id]}"
+        elif recipient.agent_id in woken:
+            seen[recipient.agent_id] = CHAT if recipient.project_slug == PEOPLE_SLUG else RUNNER
         else:
-            seen[one.agent_id] = HOOK if reach[one.agent_id].has_session else INBOX
+            seen[recipient.agent_id] = HOOK if reach[recipient.agent_id].has_session else INBOX
     return seen
 
 
@@ -628,9 +640,9 @@ def _addressees(
             kinds.setdefault(name.strip(), kind)
     _check_number(len(kinds), context.rules.max_recipients)
     local: dict[str, Agent] = {}
-    for known in context.tx.agents_named(home.id, list(kinds)):
-        local[known.name.casefold()] = known
-    found: dict[int, Addressee] = {}
+    for known_agent in context.tx.agents_named(home.id, list(kinds)):
+        local[known_agent.name.casefold()] = known_agent
+    addressees: dict[int, Addressee] = {}
     bad: list[PostroomError] = []
     for name, kind in kinds.items():
         try:
@@ -644,9 +656,9 @@ def _addressees(
             if len(bad) == MAX_PROBLEMS:
                 break
         else:
-            for one in named:
-                found.setdefault(one.agent.id, one)
-    return list(found.values()), bad
+            for addressee in named:
+                addressees.setdefault(addressee.agent.id, addressee)
+    return list(addressees.values()), bad
 
 
 def _elsewhere(
@@ -687,7 +699,7 @@ def recall_message(context: WriteContext, asked: RecallMessage) -> Recalled:
             remedy="only its sender can recall a message",
         )
     if message.recalled_at is None:
-        if readers := [one.name for one in recipients if one.read_at is not None]:
+        if readers := [recipient.name for recipient in recipients if recipient.read_at is not None]:
             raise AlreadyRead(
                 f"message {message.id} was read by {', '.join(readers)}",
                 value=message.id,

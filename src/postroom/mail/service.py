@@ -109,9 +109,9 @@ class MailChanges:
         loop = asyncio.get_running_loop()
         with self._changes.listen(MAIL) as changed:
             while True:
-                found = await look()
-                if is_news(found) or self.is_stopped or loop.time() >= until:
-                    return found
+                result = await look()
+                if is_news(result) or self.is_stopped or loop.time() >= until:
+                    return result
                 await changed.wait(min(LOOK_AGAIN, timedelta(seconds=until - loop.time())))
                 if not self.is_stopped:
                     await asyncio.sleep(min(TOGETHER, max(0.0, until - loop.time())))
@@ -207,7 +207,7 @@ class Mail:
             await self.store.settle()
         if not operation.changes:
             return await self._read(operation, command, caller)
-        answer = await self._changed(operation, command, caller)
+        answer = await self._change(operation, command, caller)
         if isinstance(command, ReplyMessage) and caller.grant is not None and not caller.grant.scopes & READ:
             for delivery in answer["deliveries"]:  # it may not read the first message
                 delivery["payload"] |= {"subject": "", "topic": ""}
@@ -226,7 +226,9 @@ class Mail:
             refuse_unknown_token(context)
             answer = operation.run(context, command)
             readers = context.active | ({caller.agent_id} if caller.agent_id is not None else set())
-            return answer, [one for one in readers if may_renew and tx.is_renewal_due(one, context.now)]
+            return answer, [
+                reader for reader in readers if may_renew and tx.is_renewal_due(reader, context.now)
+            ]
 
         answer, due = await self.store.read(look)
 
@@ -278,14 +280,14 @@ class Mail:
             await self.issue_token(slug, name, token_hash(token))
             if caller.agent_token is not None:
                 now = self.clock.now()
-                self._replaced = {one: until for one, until in self._replaced.items() if until > now}
+                self._replaced = {token: until for token, until in self._replaced.items() if until > now}
                 self._replaced[token_hash(caller.agent_token)] = now + _LISTS_ON
         return {"agent": name, "token_file": path}
 
     async def slugs(self, caller: Caller, *, limit: int) -> list[str]:
         """Return the slugs of at most `limit` projects that the caller may see, ordered by id."""
-        found = await self.store.read(lambda tx: self.context(tx, caller).projects.projects(limit=limit))
-        return [project.slug for project in found]
+        projects = await self.store.read(lambda tx: self.context(tx, caller).projects.projects(limit=limit))
+        return [project.slug for project in projects]
 
     async def slug(self, project_key: str) -> str:
         """Return the slug of the project that a key identifies.
@@ -353,9 +355,9 @@ class Mail:
                 tx.put_runs_at_once(agent.id, runs_at_once)
             if runner is None:
                 return RunnerChange(had_one=tx.drop_runner(agent.id, now=tx.now()))
-            known, waking = tx.runner(agent.id) is not None, tx.unwoken_count(agent.id)
+            has_runner, waking = tx.runner(agent.id) is not None, tx.unwoken_count(agent.id)
             tx.put_runner(agent.id, runner, declared_by=declared_by, now=tx.now(), claims_tasks=claims_tasks)
-            return RunnerChange(had_one=known, waking=waking)
+            return RunnerChange(had_one=has_runner, waking=waking)
 
         return await self.store.write(change)
 
@@ -374,9 +376,9 @@ class Mail:
             agent = find_agent(tx, project, person)
             if address is None:
                 return tx.drop_chat_address(agent.id, now=tx.now())
-            known = tx.chat_address(agent.id) is not None
+            has_address = tx.chat_address(agent.id) is not None
             tx.put_chat_address(agent.id, address, now=tx.now())
-            return known
+            return has_address
 
         return await self.store.write(change)
 
@@ -407,13 +409,13 @@ class Mail:
             waking=waking,
         )
 
-    async def _changed(self, operation: Operation, command: Command, caller: Caller) -> Any:
+    async def _change(self, operation: Operation, command: Command, caller: Caller) -> Any:
         """Make a change.
 
         With an idempotency key, the change is made only once, and each call gets the result of the first.
         """
         keyed = isinstance(command, Change) and command.idempotency_key is not None
-        place = _place_of(operation, command) if keyed else None
+        place = _result_key(operation, command) if keyed else None
         attached = isinstance(command, SendMessage | ReplyMessage) and command.attachments
         is_slow = bool(attached) or isinstance(command, EnsureProject | StartSession)
         if place is not None and is_slow:
@@ -421,7 +423,7 @@ class Mail:
             before = await self.store.read(lambda tx: self._answer_before(tx, place, command, caller))
             if before is not None:
                 return before
-        loaded = await self._prepared(command, caller) if is_slow else ()
+        loaded = await self._prepare(command, caller) if is_slow else ()
         recognition = await self._recognition(command, caller) if is_slow else None
         seed = random.SystemRandom().getrandbits(64)
 
@@ -478,7 +480,7 @@ class Mail:
         if actor:
             acting(context, project, actor)
 
-    async def _prepared(self, command: Command, caller: Caller) -> Sequence[LoadedAttachment]:
+    async def _prepare(self, command: Command, caller: Caller) -> Sequence[LoadedAttachment]:
         """Read the files that a command needs, because slow reads must not happen inside a transaction."""
         if isinstance(command, SendMessage | ReplyMessage) and command.attachments:
             root = await self._root_for(command, caller)
@@ -515,7 +517,7 @@ def named_in(command: Command) -> tuple[str, str]:
     return project, fields.get("sender_name") or fields.get("agent_name") or fields.get("name") or ""
 
 
-def _place_of(operation: Operation, command: Command) -> _AnswerKey | None:
+def _result_key(operation: Operation, command: Command) -> _AnswerKey | None:
     """Return the key under which a command's result is stored, distinct for each project and agent."""
     key = command.idempotency_key if isinstance(command, Change) else None
     if key is None:
@@ -541,8 +543,11 @@ def lock_projects_of(tx: MailWrites, command: Command) -> None:
     expected = list[tuple[int, str]]()  # the agents that the operation reads next
     if home is not None:
         fields = msgspec.structs.asdict(command)
-        addresses = [one for kind in ("to", "cc", "bcc") for one in fields.get(kind) or ()]
-        names = [fields.get("sender_name"), *[one for one in addresses if "@" not in one and ":" not in one]]
+        addresses = [address for kind in ("to", "cc", "bcc") for address in fields.get(kind) or ()]
+        names = [
+            fields.get("sender_name"),
+            *[address for address in addresses if "@" not in address and ":" not in address],
+        ]
         expected = [(home.id, name) for name in dict.fromkeys(names) if name]
     tx.lock_projects(named, expected)
     if _TO_BE_MADE in named:  # another change may have created it before this one got the lock
@@ -559,17 +564,17 @@ def projects_of(tx: MailReads, command: Command) -> set[int]:
                 keys.add(PEOPLE_KEY)
             elif "@" in address:
                 keys.add(address.partition("@")[2])
-    found = set[int]()
+    ids = set[int]()
     for key in keys:
         project = tx.project(key)
         if project is None:
             with suppress(InvalidPath):  # then the message does not exist
                 project = tx.project(checked_path(key))
-        found.add(_TO_BE_MADE if project is None else project.id)
+        ids.add(_TO_BE_MADE if project is None else project.id)
     message_id, task_id = fields.get("message_id"), fields.get("task_id")
     if isinstance(task_id, int) and (task := tx.task(task_id)) is not None:  # its author may be a person
-        found |= {author.project_id for author in tx.agents_by_id([task.author_id]).values()}
-    return found | _projects_of_message(tx, command, message_id) if isinstance(message_id, int) else found
+        ids |= {author.project_id for author in tx.agents_by_id([task.author_id]).values()}
+    return ids | _projects_of_message(tx, command, message_id) if isinstance(message_id, int) else ids
 
 
 def _projects_of_message(tx: MailReads, command: Command, message_id: int) -> set[int]:
@@ -579,6 +584,6 @@ def _projects_of_message(tx: MailReads, command: Command, message_id: int) -> se
         return set()
     if not isinstance(command, ReplyMessage | RecallMessage):
         return {message.project_id}
-    readers = [one.agent_id for one in tx.recipients([message.id])[message.id]]
+    readers = [recipient.agent_id for recipient in tx.recipients([message.id])[message.id]]
     agents = tx.agents_by_id([message.sender_id, *readers]).values()
-    return {message.project_id} | {one.project_id for one in agents}
+    return {message.project_id} | {agent.project_id for agent in agents}

@@ -81,15 +81,16 @@ def subscribe(context: WriteContext, asked: Subscribe) -> SubscribedView:
         cursor=context.tx.log_bounds(project.id).newest,
         created_at=context.now,
     )
-    known = context.tx.subscriptions_of(agent.id)
+    subscriptions = context.tx.subscriptions_of(agent.id)
     same = [
-        one
-        for one in known
-        if (one.kind, one.about, one.is_once) == (wanted.kind, wanted.about, wanted.is_once)
+        subscription
+        for subscription in subscriptions
+        if (subscription.kind, subscription.about, subscription.is_once)
+        == (wanted.kind, wanted.about, wanted.is_once)
     ]
-    if not same and len(known) >= MAX_OF_AGENT:
+    if not same and len(subscriptions) >= MAX_OF_AGENT:
         raise TooLarge(
-            f"{agent.name} has {len(known)} subscriptions, and may have {MAX_OF_AGENT}",
+            f"{agent.name} has {len(subscriptions)} subscriptions, and may have {MAX_OF_AGENT}",
             value=MAX_OF_AGENT,
             remedy="end one with end_subscription",
         )
@@ -107,8 +108,8 @@ def _state(context: ReadContext, project: Project, subscription: Subscription) -
         if context.tx.runner(agent.id) is not None:
             return "" if context.tx.is_working(_threads(project, agent)) else f"{agent.name} is idle"
         after = max(0, subscription.cursor - _RECENT)
-        found = context.tx.project_events(project.id, after=after, limit=_RECENT, kinds=["agent.idle"])
-        ended = [one.happening.at for one in found if one.happening.agent_id == agent.id]
+        events = context.tx.project_events(project.id, after=after, limit=_RECENT, kinds=["agent.idle"])
+        ended = [event.happening.at for event in events if event.happening.agent_id == agent.id]
         if ended and ended[-1] >= agent.last_active_at:
             return f"{agent.name} is idle since {iso(ended[-1])}"
     return ""
@@ -127,13 +128,18 @@ def end_subscription(context: WriteContext, asked: EndSubscription) -> Subscript
         UnknownSubscription: The agent has no such subscription.
     """
     _, agent = acting_active(context, asked.project_key, asked.agent_name)
-    known = context.tx.subscriptions_of(agent.id)
-    if asked.subscription_id not in {one.id for one in known}:
+    subscriptions = context.tx.subscriptions_of(agent.id)
+    if asked.subscription_id not in {subscription.id for subscription in subscriptions}:
         raise UnknownSubscription(
             f"{agent.name} has no subscription {asked.subscription_id}", value=asked.subscription_id
         )
     context.tx.drop_subscription(asked.subscription_id)
-    return {"subscriptions": _views(context.tx, [one for one in known if one.id != asked.subscription_id])}
+    return {
+        "subscriptions": _views(
+            context.tx,
+            [subscription for subscription in subscriptions if subscription.id != asked.subscription_id],
+        )
+    }
 
 
 def news_for(
@@ -149,42 +155,48 @@ def news_for(
     An agent is not told of its own changes. If several entries lead to the same sentence, it occurs once.
     """
     kinds, about = KINDS_OF[subscription.kind], subscription.about
-    found = [
-        one.happening
-        for one in events
-        if one.seq > subscription.cursor
-        and one.happening.kind in kinds
-        and one.happening.agent_id != subscription.agent_id
+    happenings = [
+        event.happening
+        for event in events
+        if event.seq > subscription.cursor
+        and event.happening.kind in kinds
+        and event.happening.agent_id != subscription.agent_id
     ]
     if subscription.kind == "task_ready":
-        ids = [int(one.detail["task_id"]) for one in found if about in ("", str(one.detail["task_id"]))]
+        ids = [
+            int(happening.detail["task_id"])
+            for happening in happenings
+            if about in ("", str(happening.detail["task_id"]))
+        ]
         tasks = [task for number in dict.fromkeys(ids) if (task := tx.task(number)) is not None]
         return [f"Task {task.id} is ready: {quoted(task.title, longest=200)}." for task in tasks]
     if subscription.kind == "agent_idle":
-        ends = [one for one in found if str(one.agent_id) == about]
+        ends = [happening for happening in happenings if str(happening.agent_id) == about]
         agent = tx.agents_by_id([int(about)]).get(int(about)) if ends else None
         if agent is None or (ends[-1].kind != "agent.idle" and tx.is_working(_threads(project, agent))):
             return []  # the run is still open, so a later entry will report its end
         return [f"{agent.name} is idle since {iso(ends[-1].at)}."]
     if subscription.kind == "branch_merged":
-        merged = [one.detail for one in found if one.kind == "branch.merged"]
+        merged = [happening.detail for happening in happenings if happening.kind == "branch.merged"]
         return list(
             dict.fromkeys(
-                f"{quoted(str(one['branch']), longest=200)} was merged into "
-                f"{quoted(str(one['into']), longest=200)} (now at commit {str(one['commit'])[:10]})."
-                for one in merged
-                if about in ("", one["branch"])
+                f"{quoted(str(branch['branch']), longest=200)} was merged into "
+                f"{quoted(str(branch['into']), longest=200)} (now at commit {str(branch['commit'])[:10]})."
+                for branch in merged
+                if about in ("", branch["branch"])
             )
         )
     pattern = parse_pattern(about, case_sensitive=case_sensitive)
-    changed = [one for one in found if matches(pattern, str(one.detail["path"]))]
-    names = tx.agents_by_id(sorted({one.agent_id for one in changed if one.agent_id is not None}))
+    changed = [happening for happening in happenings if matches(pattern, str(happening.detail["path"]))]
+    names = tx.agents_by_id(
+        sorted({happening.agent_id for happening in changed if happening.agent_id is not None})
+    )
     authors = {number: agent.name for number, agent in names.items()}
     return list(
         dict.fromkeys(
-            f"{authors.get(one.agent_id or 0, 'somebody')} changed "
-            f"{quoted(str(one.detail['path']), longest=300)}."
-            for one in changed
+            f"{authors.get(happening.agent_id or 0, 'somebody')} changed "
+            f"{quoted(str(happening.detail['path']), longest=300)}."
+            for happening in changed
         )
     )
 
@@ -192,7 +204,7 @@ def news_for(
 def message_about(subscription: Subscription, sentences: Sequence[str]) -> tuple[str, str]:
     """Return the subject and the text of the message with these sentences."""
     more = f"\n- and {len(sentences) - _LISTED} more" if len(sentences) > _LISTED else ""
-    listed = "\n".join(f"- {one}" for one in sentences[:_LISTED])
+    listed = "\n".join(f"- {sentence}" for sentence in sentences[:_LISTED])
     end = (
         "The subscription has ended."
         if subscription.is_once
@@ -207,15 +219,16 @@ def is_watched_file(context: ReadContext, project_id: int, agent: Agent, path: s
     """Return whether another agent has subscribed to changes of this file."""
     sensitive = context.rules.case_sensitive_paths
     return any(
-        one.agent_id != agent.id and matches(parse_pattern(one.about, case_sensitive=sensitive), path)
-        for one in context.tx.subscriptions_in(project_id, "file_changed")
+        subscription.agent_id != agent.id
+        and matches(parse_pattern(subscription.about, case_sensitive=sensitive), path)
+        for subscription in context.tx.subscriptions_in(project_id, "file_changed")
     )
 
 
 def is_watched(context: ReadContext, agent: Agent) -> bool:
     """Return whether another agent has subscribed to this agent becoming idle."""
-    found = context.tx.subscriptions_in(agent.project_id, "agent_idle")
-    return any(one.about == str(agent.id) for one in found)
+    subscriptions = context.tx.subscriptions_in(agent.project_id, "agent_idle")
+    return any(subscription.about == str(agent.id) for subscription in subscriptions)
 
 
 def _threads(project: Project, agent: Agent) -> list[str]:
@@ -262,21 +275,21 @@ def _checked_about(context: WriteContext, project: Project, agent: Agent, asked:
 
 
 def _views(tx: RecordReads, subscriptions: Sequence[Subscription]) -> list[SubscriptionView]:
-    watched = [int(one.about) for one in subscriptions if one.kind == "agent_idle"]
+    watched = [int(subscription.about) for subscription in subscriptions if subscription.kind == "agent_idle"]
     agents = tx.agents_by_id(watched) if watched else {}
     views = list[SubscriptionView]()
-    for one in subscriptions:
-        about = one.about
-        if one.kind == "agent_idle":
+    for entry in subscriptions:
+        about = entry.about
+        if entry.kind == "agent_idle":
             agent = agents.get(int(about))
             about = agent.name if agent is not None else "?"
         views.append(
             {
-                "id": one.id,
-                "kind": one.kind,
+                "id": entry.id,
+                "kind": entry.kind,
                 "about": about,
-                "once": one.is_once,
-                "created_ts": iso(one.created_at),
+                "once": entry.is_once,
+                "created_ts": iso(entry.created_at),
             }
         )
     return views

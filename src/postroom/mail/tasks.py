@@ -131,8 +131,8 @@ def list_tasks(context: ReadContext, asked: ListTasks) -> TasksView:
     if asked.task_id is not None:
         task = find_task(context, project, asked.task_id)
         return {"tasks": views(context.tx, project, [task], now=context.now, whole=True), "next": None}
-    found = tasks_page(context.tx, project, asked.state, after=asked.after, limit=asked.limit + 1)
-    page, more = found[: asked.limit], len(found) > asked.limit
+    tasks = tasks_page(context.tx, project, asked.state, after=asked.after, limit=asked.limit + 1)
+    page, more = tasks[: asked.limit], len(tasks) > asked.limit
     return {
         "tasks": views(context.tx, project, page, now=context.now),
         "next": "{}.{}.{}".format(page[-1].state, *_place(page[-1])) if more else None,
@@ -155,14 +155,14 @@ def tasks_page(
             value=after,
             remedy="give `next` of its last answer",
         )
-    first, found = states.index(cursor[1]) if cursor else 0, list[Task]()
-    for number, one in enumerate(states[first:]):
-        left, start = limit - len(found), (int(cursor[2]), int(cursor[3])) if cursor and not number else None
-        if left and one in ENDED_STATES:
-            found += tx.ended_tasks(project.id, one, before=start or _NEWEST, limit=left)
+    first, tasks = states.index(cursor[1]) if cursor else 0, list[Task]()
+    for number, listed_state in enumerate(states[first:]):
+        left, start = limit - len(tasks), (int(cursor[2]), int(cursor[3])) if cursor and not number else None
+        if left and listed_state in ENDED_STATES:
+            tasks += tx.ended_tasks(project.id, listed_state, before=start or _NEWEST, limit=left)
         elif left:
-            found += tx.tasks_in(project.id, one, after=start or _START, limit=left)
-    return found
+            tasks += tx.tasks_in(project.id, listed_state, after=start or _START, limit=left)
+    return tasks
 
 
 def _place(task: Task) -> tuple[int, int]:
@@ -187,7 +187,9 @@ def views(
     """Return tasks as callers see them; with `whole`, including their texts and evidence."""
     if not tasks:
         return []
-    named = {one for task in tasks for one in (task.author_id, task.holder_id) if one is not None}
+    named = {
+        agent_id for task in tasks for agent_id in (task.author_id, task.holder_id) if agent_id is not None
+    }
     named |= {int(task.assignee.removeprefix(AGENT)) for task in tasks if task.assignee.startswith(AGENT)}
     names = _names(tx, project, named)
     before = tx.dependencies([task.id for task in tasks])
@@ -197,10 +199,12 @@ def views(
 def _names(tx: RecordReads, project: Project, agent_ids: Iterable[int]) -> dict[int, str]:
     """Return the addresses of agents and people in the form that agents of the project use."""
     agents = tx.agents_by_id(sorted(agent_ids))
-    homes = {number: tx.project_by_id(number) for number in {one.project_id for one in agents.values()}}
+    homes = {number: tx.project_by_id(number) for number in {agent.project_id for agent in agents.values()}}
     return {
-        one.id: address_of(one.name, home.slug if (home := homes[one.project_id]) else "?", project.slug)
-        for one in agents.values()
+        agent.id: address_of(
+            agent.name, home.slug if (home := homes[agent.project_id]) else "?", project.slug
+        )
+        for agent in agents.values()
     }
 
 
@@ -253,7 +257,7 @@ def claim_task(context: WriteContext, asked: ClaimTask) -> ClaimAnswer:
     held = context.tx.tasks_held(agent.id)
     own = [path for task in held for path in task.paths]
     mine = (f"{AGENT}{agent.id}", *dict.fromkeys(roles), ANYBODY)
-    answer: ClaimAnswer = {"task": None, "held": [one.id for one in held], "reason": ""}
+    answer: ClaimAnswer = {"task": None, "held": [reservation.id for reservation in held], "reason": ""}
     if asked.task_id is not None:
         task: Task | None = find_task(context, project, asked.task_id)
         _refuse_unready(context, project, agent, task, mine, own)  # type: ignore[arg-type]
@@ -388,8 +392,8 @@ def update_task(context: WriteContext, asked: UpdateTask) -> TaskView:
             details=_details(task),
         )
     if task.state == "claimed" and asked.state in ("ready", "blocked"):
-        _refuse_lost(context, project, agent, task, asked.epoch)
-    edited = _edited(context, project, agent, task, asked)
+        _check_holder(context, project, agent, task, asked.epoch)
+    edited = _edit(context, project, agent, task, asked)
     if asked.state == "cancelled":
         edited = _cancel(context, project, agent, edited, asked.reason)
     elif asked.state == "blocked" and not (asked.depends_on and edited.open_dependencies):
@@ -399,18 +403,18 @@ def update_task(context: WriteContext, asked: UpdateTask) -> TaskView:
                 value=asked.reason,
                 remedy="give `reason`, or `depends_on` with the tasks that must be done first",
             )
-        edited = _left(context, edited, "blocked", by=agent.id, reason=asked.reason)
+        edited = _leave_task(context, edited, "blocked", by=agent.id, reason=asked.reason)
         _tell(context, project, task, agent, f"Blocked: {task.title}", asked.reason)
     elif asked.state is not None or edited.state in ("ready", "waiting"):
         state: TaskState = "waiting" if edited.open_dependencies else "ready"
         if edited.state != state:
-            edited = _left(context, edited, state, by=agent.id, reason=asked.reason)
+            edited = _leave_task(context, edited, state, by=agent.id, reason=asked.reason)
             _tell_assignees(context, project, agent, [edited])
     [view] = views(context.tx, project, [edited], now=context.now, whole=True)
     return view
 
 
-def _edited(context: WriteContext, project: Project, agent: Agent, task: Task, asked: UpdateTask) -> Task:
+def _edit(context: WriteContext, project: Project, agent: Agent, task: Task, asked: UpdateTask) -> Task:
     """Store the attributes of a task that the command changes, if it changes any."""
     changes: dict[str, object] = {}
     if asked.title is not None:
@@ -449,18 +453,18 @@ def _refuse_circle(context: WriteContext, task: Task, depends_on: Sequence[int])
     came_from: dict[int, int] = dict.fromkeys(depends_on, task.id)
     layer = list(came_from)
     while layer and task.id not in layer:
-        known = context.tx.dependencies(layer)
+        dependencies = context.tx.dependencies(layer)
         layer = []
-        for one, before in known.items():
+        for task_id, before in dependencies.items():
             for other, state in before.items():
                 if state not in ENDED_STATES and other not in came_from:
-                    came_from[other] = one
+                    came_from[other] = task_id
                     layer.append(other)
     if task.id in came_from:
-        circle, one = [task.id], came_from[task.id]
-        while one != task.id:
-            circle.insert(0, one)
-            one = came_from[one]
+        circle, task_id = [task.id], came_from[task.id]
+        while task_id != task.id:
+            circle.insert(0, task_id)
+            task_id = came_from[task_id]
         circle.insert(0, task.id)
         raise TaskCircle(
             f"the tasks would wait for each other: {' waits for '.join(map(str, circle))}",
@@ -491,8 +495,8 @@ def _cancelled(
     context: WriteContext, project: Project, by: Agent, task: Task, reason: str, home: Project | None = None
 ) -> Task:
     """Cancel a task, and notify its author and the agent that holds it."""
-    cancelled = _left(context, task, "cancelled", by=by.id, reason=reason)
-    waiting = [one.id for one in context.tx.dependents(task.id) if one.state == "waiting"]
+    cancelled = _leave_task(context, task, "cancelled", by=by.id, reason=reason)
+    waiting = [dependent.id for dependent in context.tx.dependents(task.id) if dependent.state == "waiting"]
     note = f"\n\nTasks that wait for it: {', '.join(map(str, waiting))}." if waiting else ""
     text = f"{by.name} cancelled task {task.id}. {reason}{note}".strip()
     _tell(context, project, task, by, f"Cancelled: {task.title}", text, also=[task.holder_id], home=home)
@@ -520,7 +524,7 @@ def done_task(context: WriteContext, asked: DoneTask) -> DoneAnswer:
         if (asked.commit, asked.output, asked.message) != (task.commit, task.output, task.result):
             answer["reason"] = _kept_evidence(context, project, task)
         return answer  # the answer of the first call may have been lost
-    _refuse_lost(context, project, agent, task, asked.epoch)
+    _check_holder(context, project, agent, task, asked.epoch)
     is_checked = task.acceptance == BY_PERSON
     if task.acceptance and not is_checked and not asked.output.strip():
         raise InvalidArgument(
@@ -530,22 +534,24 @@ def done_task(context: WriteContext, asked: DoneTask) -> DoneAnswer:
         )
     context.tx.note_result(task.id, commit=asked.commit, output=asked.output, result=asked.message)
     state: TaskState = "review" if is_checked else "done"
-    finished = _left(context, task, state, by=agent.id, holder_id=agent.id)
+    finished = _leave_task(context, task, state, by=agent.id, holder_id=agent.id)
     ready = [] if is_checked else _free_dependents(context, finished, agent)
     what = "Check" if is_checked else "Done"
     text = _evidence(asked, ready)
     message_id = _tell(context, project, task, agent, f"{what}: {task.title}", text)
     _tell_assignees(context, project, agent, ready)
     [view] = views(context.tx, project, [finished], now=context.now, whole=True)
-    return {"task": view, "ready": [one.id for one in ready], "message_id": message_id}
+    return {"task": view, "ready": [task.id for task in ready], "message_id": message_id}
 
 
 def _kept_evidence(context: ReadContext, project: Project, task: Task) -> str:
     """Say that a task was finished before, and with which evidence."""
     evidence = {"commit": task.commit, "output": task.output, "message": task.result}
     parts = [f"{name} {quoted(value, longest=80)}" for name, value in evidence.items() if value.strip()]
-    kept = f"with {', '.join(parts)}" if parts else "without evidence"
-    return f"task {task.id} {_story(context, project, task)} {kept}; the evidence of this call was not stored"
+    proof = f"with {', '.join(parts)}" if parts else "without evidence"
+    return (
+        f"task {task.id} {_story(context, project, task)} {proof}; the evidence of this call was not stored"
+    )
 
 
 def _evidence(asked: DoneTask, ready: Sequence[Task]) -> str:
@@ -555,10 +561,10 @@ def _evidence(asked: DoneTask, ready: Sequence[Task]) -> str:
         parts.append(f"Commit: `{asked.commit}`")
     if asked.output.strip():
         end = asked.output[-_MAX_OUTPUT_LENGTH:]
-        fence = "`" * (max((len(one) for one in re.findall(r"`{3,}", end)), default=2) + 1)
+        fence = "`" * (max((len(fence) for fence in re.findall(r"`{3,}", end)), default=2) + 1)
         parts.append(f"{fence}\n{end}\n{fence}")
     if ready:
-        parts.append("Ready now: " + ", ".join(f"{one.id} ({one.title})" for one in ready[:20]))
+        parts.append("Ready now: " + ", ".join(f"{task.id} ({task.title})" for task in ready[:20]))
     return "\n\n".join(parts) or "No message."
 
 
@@ -622,7 +628,7 @@ def end_leases(context: WriteContext, project: Project) -> None:
 
 def give_back(context: WriteContext, task: Task, *, by: int | None, reason: str) -> None:
     """End the claim on a task, so that it can be claimed again; `by` is None if the lease has expired."""
-    _left(context, task, "ready", by=by, reason=reason)
+    _leave_task(context, task, "ready", by=by, reason=reason)
 
 
 def block_unfinished(
@@ -630,11 +636,11 @@ def block_unfinished(
 ) -> None:
     """Block a task that an agent received in a message and did not finish in the run of that message."""
     for task in context.tx.tasks_claimed_in(place_in_message(message_id)):
-        _left(context, task, "blocked", by=agent.id, reason=why)
+        _leave_task(context, task, "blocked", by=agent.id, reason=why)
         _tell(context, project, task, agent, f"Blocked: {task.title}", why)
 
 
-def _left(
+def _leave_task(
     context: WriteContext,
     task: Task,
     state: TaskState,
@@ -652,13 +658,15 @@ def _left(
 def _free_dependents(context: WriteContext, task: Task, by: Agent) -> list[Task]:
     """Record that a task is done; return the tasks that became ready as a result."""
     freed = [
-        one for one in context.tx.dependents(task.id) if one.state == "waiting" and one.open_dependencies == 1
+        dependent
+        for dependent in context.tx.dependents(task.id)
+        if dependent.state == "waiting" and dependent.open_dependencies == 1
     ]
     context.tx.count_down(task.id)
-    return [context.tx.move_task(one, "ready", by=by.id, now=context.now) for one in freed]
+    return [context.tx.move_task(dependent, "ready", by=by.id, now=context.now) for dependent in freed]
 
 
-def _refuse_lost(
+def _check_holder(
     context: WriteContext, project: Project, agent: Agent, task: Task, epoch: int | None
 ) -> None:
     """Raise unless the agent holds the task with this epoch.
@@ -706,7 +714,7 @@ def _refuse_lost(
 def _story(context: ReadContext, project: Project, task: Task) -> str:
     """Describe the state of a task in a sentence that says who changed it, and when."""
     ids = (task.holder_id, task.changed_by)
-    names = _names(context.tx, project, {one for one in ids if one is not None})
+    names = _names(context.tx, project, {agent_id for agent_id in ids if agent_id is not None})
     by, since = names.get(task.changed_by or 0, "nobody"), iso(task.changed_at)
     match task.state:
         case "claimed":
@@ -764,12 +772,12 @@ def _checked_title(title: str) -> str:
 
 def _checked_role(role: str) -> str:
     """Return a role in its stored form: `role:` and one word in lower case."""
-    found = _ROLE.fullmatch(role if role.startswith(ROLE) else f"{ROLE}{role}")
-    if found is None:
+    match = _ROLE.fullmatch(role if role.startswith(ROLE) else f"{ROLE}{role}")
+    if match is None:
         raise InvalidArgument(
             f"{shown(role)} is not a valid role", value=role, remedy="use one word, such as role:reviewer"
         )
-    return f"{ROLE}{found[1].casefold()}"
+    return f"{ROLE}{match[1].casefold()}"
 
 
 def _checked_assignee(context: WriteContext, project: Project, assignee: str) -> str:
@@ -827,20 +835,20 @@ def _tell(  # noqa: PLR0913 - the parts of a message
     """
     named = [only] if only is not None else [task.author_id, *also]
     agents = context.tx.agents_by_id(
-        [one for one in dict.fromkeys(named) if one is not None and one != by.id]
+        [agent_id for agent_id in dict.fromkeys(named) if agent_id is not None and agent_id != by.id]
     )
     addressees = [
-        Addressee(project=theirs, agent=one, kind="to")
-        for one in agents.values()
-        if (theirs := context.tx.project_by_id(one.project_id)) is not None
+        Addressee(project=theirs, agent=agent, kind="to")
+        for agent in agents.values()
+        if (theirs := context.tx.project_by_id(agent.project_id)) is not None
     ]
     sender = home or project
-    reach = context.tx.reach(by.id, [one.agent.id for one in addressees])
+    reach = context.tx.reach(by.id, [addressee.agent.id for addressee in addressees])
     closed = refusals(context, sender, by, addressees, reach=reach)
     new = NewMessage(
         project=sender,
         sender=by,
-        addressees=[one for one in addressees if one.agent.id not in closed],
+        addressees=[addressee for addressee in addressees if addressee.agent.id not in closed],
         subject=subject[: context.rules.max_subject_chars],
         body_md=text,
         thread_id=task.thread_id,

@@ -103,27 +103,35 @@ class NamedTokens:
         if token.startswith(RUN_PREFIX):
             return self.runs.recognise(token)
         form = TOKEN_FORM.fullmatch(token)
-        kept, slug = await self._store.read(lambda tx: _found(tx, form[1])) if form else (None, None)
+        stored_token, slug = await self._store.read(lambda tx: _found(tx, form[1])) if form else (None, None)
         # Compare even if there is no such id, so that the response time reveals nothing.
-        same = hmac.compare_digest(token_hash(token) if form else "", _NOBODYS if kept is None else kept.hash)
-        if kept is None or not same:
+        same = hmac.compare_digest(
+            token_hash(token) if form else "", _NOBODYS if stored_token is None else stored_token.hash
+        )
+        if stored_token is None or not same:
             raise WrongToken("this server does not know the token")
         now = self._clock.now()
-        if not kept.lives(now):
-            how = "was revoked" if kept.revoked_at is not None else f"expired at {iso(kept.expires_at or 0)}"
-            raise WrongToken(f"the token `{kept.name}` {how}", remedy="ask the operator for a new token")
-        self._used[kept.id] = now
-        self._recognised[kept.id] = None
-        self._recognised.move_to_end(kept.id)
+        if not stored_token.lives(now):
+            how = (
+                "was revoked"
+                if stored_token.revoked_at is not None
+                else f"expired at {iso(stored_token.expires_at or 0)}"
+            )
+            raise WrongToken(
+                f"the token `{stored_token.name}` {how}", remedy="ask the operator for a new token"
+            )
+        self._used[stored_token.id] = now
+        self._recognised[stored_token.id] = None
+        self._recognised.move_to_end(stored_token.id)
         while len(self._recognised) > _MAX_RECOGNISED:
             self._recognised.popitem(last=False)
         return Grant(
-            token_id=kept.id,
-            name=kept.name,
-            scopes=kept.scopes,
-            project_id=kept.project_id,
+            token_id=stored_token.id,
+            name=stored_token.name,
+            scopes=stored_token.scopes,
+            project_id=stored_token.project_id,
             project_slug=slug,
-            expires_at=kept.expires_at,
+            expires_at=stored_token.expires_at,
         )
 
     def holds(self, grant: Grant) -> bool:
@@ -196,10 +204,10 @@ class NamedTokens:
                 return _view(tx, done, now), {}
             living = _living(tx, name, now)
             last = living[-1]
-            ends = {one.id: _earlier(one.expires_at, now + milliseconds(overlap)) for one in living}
-            for one in living:
-                replaced = now if one.replaced_at is None else one.replaced_at
-                tx.put_token(replace(one, expires_at=ends[one.id], replaced_at=replaced))
+            ends = {token.id: _earlier(token.expires_at, now + milliseconds(overlap)) for token in living}
+            for living_token in living:
+                replaced = now if living_token.replaced_at is None else living_token.replaced_at
+                tx.put_token(replace(living_token, expires_at=ends[living_token.id], replaced_at=replaced))
             life = None if last.expires_at is None else last.expires_at - last.created_at
             fresh = replace(
                 last,
@@ -214,7 +222,7 @@ class NamedTokens:
             return _view(tx, fresh, now), ends
 
         answer, ends = await self._store.write(change)
-        self._ended(ends)
+        self._end_tokens(ends)
         return answer
 
     async def revoke(self, name: str) -> int:
@@ -228,16 +236,16 @@ class NamedTokens:
             named, now = tx.tokens_named(name), self._clock.now()
             if not named:
                 raise _unknown(name)
-            for one in named:
-                if one.revoked_at is None:
-                    tx.put_token(replace(one, revoked_at=now))
-            return [one.id for one in named], sum(one.lives(now) for one in named)
+            for token in named:
+                if token.revoked_at is None:
+                    tx.put_token(replace(token, revoked_at=now))
+            return [token.id for token in named], sum(token.lives(now) for token in named)
 
         ended, living = await self._store.write(change)
-        self._ended(dict.fromkeys(ended, 0))
+        self._end_tokens(dict.fromkeys(ended, 0))
         return living
 
-    def _ended(self, ends: Mapping[str, int]) -> None:
+    def _end_tokens(self, ends: Mapping[str, int]) -> None:
         self._ends.update(ends)
         if self._shared is not None:
             self._shared.share((_TOKENS,))
@@ -247,9 +255,9 @@ class NamedTokens:
 
         def look(tx: MailReads) -> list[TokenView]:
             now = self._clock.now()
-            found = [one for one in _all(tx) if ended or one.lives(now)]
-            found.sort(key=lambda one: (one.name, one.created_at, one.is_current, one.id))
-            return [_view(tx, one, now, used=self._used.get(one.id)) for one in found]
+            tokens = [token for token in _all(tx) if ended or token.lives(now)]
+            tokens.sort(key=lambda one: (one.name, one.created_at, one.is_current, one.id))
+            return [_view(tx, token, now, used=self._used.get(token.id)) for token in tokens]
 
         return await self._store.read(look)
 
@@ -292,8 +300,8 @@ class NamedTokens:
             StoreError: The tokens could not be read.
         """
         ids = list(self._recognised)
-        found = await self._store.read(lambda tx: {one: tx.token(one) for one in ids})
-        for token_id, token in found.items():
+        tokens = await self._store.read(lambda tx: {token_id: tx.token(token_id) for token_id in ids})
+        for token_id, token in tokens.items():
             if token is None or token.revoked_at is not None:
                 self._ends[token_id] = 0
             elif token.expires_at is not None:
@@ -306,9 +314,9 @@ class NamedTokens:
 
 
 def _found(tx: MailReads, token_id: str) -> tuple[KeptToken | None, str | None]:
-    kept = tx.token(token_id)
-    bound = None if kept is None or kept.project_id is None else tx.project_by_id(kept.project_id)
-    return kept, None if bound is None else bound.slug
+    token = tx.token(token_id)
+    bound = None if token is None or token.project_id is None else tx.project_by_id(token.project_id)
+    return token, None if bound is None else bound.slug
 
 
 def _check_new(name: str, token_id: str, hashed: str) -> None:
@@ -325,15 +333,15 @@ def _check_new(name: str, token_id: str, hashed: str) -> None:
 
 
 def _scopes(given: Sequence[str], *, bound: bool) -> frozenset[Scope]:
-    known: dict[str, Scope] = {one: one for one in SCOPES}
-    wrong = next((one for one in given if one not in known), None)
+    scopes: dict[str, Scope] = {scope: scope for scope in SCOPES}
+    wrong = next((name for name in given if name not in scopes), None)
     if wrong is not None or not given:
         raise InvalidArgument(
             "a token needs at least one scope" if wrong is None else f"{shown(wrong)} is not a scope",
             value=None if wrong is None else wrong[:200],
             remedy=f"use scopes of {', '.join(SCOPES)}",
         )
-    chosen = frozenset(known[one] for one in given)
+    chosen = frozenset(scopes[name] for name in given)
     if bound and "admin" in chosen:
         raise InvalidArgument(
             "the scope `admin` concerns the whole server, so a token of one project cannot have it",
@@ -360,17 +368,17 @@ def _by_id(tx: MailReads, token_id: str, name: str, hashed: str) -> KeptToken | 
     Raises:
         IdempotencyConflict: The id belongs to another token.
     """
-    kept = tx.token(token_id)
-    if kept is not None and not (kept.name == name and hmac.compare_digest(kept.hash, hashed)):
+    token = tx.token(token_id)
+    if token is not None and not (token.name == name and hmac.compare_digest(token.hash, hashed)):
         raise _used_before(token_id)
-    return kept
+    return token
 
 
 def _same_before(tx: MailReads, wanted: KeptToken) -> KeptToken | None:
-    kept = _by_id(tx, wanted.id, wanted.name, wanted.hash)
-    if kept is not None and (kept.scopes, kept.project_id) != (wanted.scopes, wanted.project_id):
+    token = _by_id(tx, wanted.id, wanted.name, wanted.hash)
+    if token is not None and (token.scopes, token.project_id) != (wanted.scopes, wanted.project_id):
         raise _used_before(wanted.id)
-    return kept
+    return token
 
 
 def _used_before(token_id: str) -> IdempotencyConflict:
@@ -383,7 +391,7 @@ def _free_name(tx: MailWrites, name: str, now: int) -> None:
     Raises:
         NameTaken: The token that has this name is still valid.
     """
-    current = next((one for one in tx.tokens_named(name) if one.is_current), None)
+    current = next((token for token in tx.tokens_named(name) if token.is_current), None)
     if current is None:
         return
     if current.lives(now):
@@ -401,7 +409,9 @@ def _living(tx: MailReads, name: str, now: int) -> list[KeptToken]:
     Raises:
         UnknownToken: The name has no current token that is valid.
     """
-    living = sorted((one for one in tx.tokens_named(name) if one.lives(now)), key=lambda one: one.is_current)
+    living = sorted(
+        (token for token in tx.tokens_named(name) if token.lives(now)), key=lambda one: one.is_current
+    )
     if not living or not living[-1].is_current:
         raise _unknown(name)
     return living
@@ -416,10 +426,10 @@ def _earlier(one: int | None, other: int) -> int:
 
 
 def _all(tx: MailReads) -> list[KeptToken]:
-    found: list[KeptToken] = []
-    while page := tx.tokens(limit=_PAGE, after=found[-1].id if found else ""):
-        found += page
-    return found
+    tokens: list[KeptToken] = []
+    while page := tx.tokens(limit=_PAGE, after=tokens[-1].id if tokens else ""):
+        tokens += page
+    return tokens
 
 
 def _view(tx: MailReads, token: KeptToken, now: int, *, used: int | None = None) -> TokenView:

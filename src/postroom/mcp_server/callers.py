@@ -65,15 +65,15 @@ def refuse_message(grant: Grant, message: Mapping[str, Any]) -> None:
         case "subscriptions/listen":
             wanted = params.get("notifications")
             uris = wanted.get("resourceSubscriptions") if isinstance(wanted, Mapping) else None
-            for uri in [str(one) for one in uris] if isinstance(uris, list) else []:
+            for uri in [str(uri) for uri in uris] if isinstance(uris, list) else []:
                 _refuse_reading(grant, uri, listens=True)
 
 
 def _refuse_reading(grant: Grant, uri: str, *, listens: bool = False) -> None:
     """News and subscriptions name a project by its slug; reads may also name it by its folder."""
-    found = kind_of(uri)
-    if found is not None:
-        OPERATIONS[found[0].operation].check(grant, slug=found[1]["project"] if listens else None)
+    kind = kind_of(uri)
+    if kind is not None:
+        OPERATIONS[kind[0].operation].check(grant, slug=kind[1]["project"] if listens else None)
 
 
 def scope_challenge(error: InsufficientScope) -> str:

@@ -85,20 +85,26 @@ async def call_card_tool(
 ) -> ToolAnswer:
     """Perform a call of the card, or of the model that shows it; a refusal is an answer, too."""
     try:
-        return await (_listed(questions, client) if name == LIST else _answered(questions, arguments, client))
+        return await (
+            _list_questions(questions, client)
+            if name == LIST
+            else _answer_question(questions, arguments, client)
+        )
     except PostroomError as error:
         return refused(error.as_dict())
 
 
-async def _listed(questions: QuestionService, client: str) -> ToolAnswer:
-    found = list(await questions.questions())
-    shown = [(one["run_id"], one["number"]) for one in found]
+async def _list_questions(questions: QuestionService, client: str) -> ToolAnswer:
+    open_questions = list(await questions.questions())
+    shown = [(question["run_id"], question["number"]) for question in open_questions]
     await questions.note_shown(shown, f"in a card of {client or 'the client'}")
-    listed = {"questions": found}
+    listed = {"questions": open_questions}
     return ToolAnswer(as_json(listed), listed)
 
 
-async def _answered(questions: QuestionService, arguments: Mapping[str, Any], client: str) -> ToolAnswer:
+async def _answer_question(
+    questions: QuestionService, arguments: Mapping[str, Any], client: str
+) -> ToolAnswer:
     number, answer, why = arguments.get("number"), arguments.get("answer"), arguments.get("why", "")
     if not isinstance(number, str) or not isinstance(answer, str | dict) or not isinstance(why, str):
         raise InvalidArgument(
@@ -106,14 +112,14 @@ async def _answered(questions: QuestionService, arguments: Mapping[str, Any], cl
             value=str(number)[:64],
             remedy="press a button of the card",
         )
-    asked = await questions.show(number)
-    if asked["to"] or asked["not_by"]:
+    question = await questions.show(number)
+    if question["to"] or question["not_by"]:
         raise NotPermitted(
-            f"question {asked['number']} names who may answer, and a card does not prove who answers",
-            value=asked["number"],
+            f"question {question['number']} names who may answer, and a card does not prove who answers",
+            value=question["number"],
             remedy="answer it on its page; nothing was changed",
         )
     by = f"the person at {client or 'the client'}"[:MAX_NAME_LENGTH]
-    given = await questions.answer(asked["number"], answer, why=why, by=by, at=IN_WINDOW)
-    told = {"number": given["number"], "answer": given["answer"]}
-    return ToolAnswer(as_json(told), told)
+    result = await questions.answer(question["number"], answer, why=why, by=by, at=IN_WINDOW)
+    content = {"number": result["number"], "answer": result["answer"]}
+    return ToolAnswer(as_json(content), content)

@@ -9,7 +9,7 @@
   one, and news comes by `subscriptions/listen`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final
 from uuid import uuid4
@@ -65,39 +65,13 @@ class Endpoint:
             )
         else:
             unsupported = None
-        found = unsupported or _decoded(body)
-        # Whether the revision has batches; a request without the header speaks 2025-03-26.
-        if isinstance(found, list) and request.headers.get("mcp-protocol-version") in (
-            None,
-            "2024-11-05",
-            "2025-03-26",
-        ):
-            # Serve the messages of a batch one after another; return their answers, in order, in one list.
-            # A message without an answer, such as a notification, adds nothing to the list.
-            if not 0 < len(found) <= MAX_BATCH:
-                answer_batch = _refusal(400, INVALID_REQUEST, f"send 1 to {MAX_BATCH} messages in a batch")
-            elif any(isinstance(one, dict) and one.get("method") == "initialize" for one in found):
-                answer_batch = _refusal(400, INVALID_REQUEST, "send `initialize` alone, not in a batch")
-            else:
-                answers: list[bytes] = []
-                for document in found:
-                    answer = bytearray()
-
-                    async def keep(message: Message, answer: bytearray = answer) -> None:
-                        answer += message.get("body", b"")
-
-                    await self._serve(scope, receive, keep, document, msgspec.json.encode(document))
-                    if answer:
-                        answers.append(bytes(answer))
-                if not answers:
-                    answer_batch = Response(status_code=202)
-                else:
-                    answer_batch = Response(b"[" + b",".join(answers) + b"]", media_type="application/json")
-            await (answer_batch)(scope, receive, send)
-        elif isinstance(found, Response):
-            await found(scope, receive, send)
+        decoded = unsupported or _decode(body)
+        if isinstance(decoded, list) and _takes_batches(request):
+            await (await self._answer_batch(scope, receive, decoded))(scope, receive, send)
+        elif isinstance(decoded, Response):
+            await decoded(scope, receive, send)
         else:
-            await self._serve(scope, receive, send, found, body)
+            await self._serve(scope, receive, send, decoded, body)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send, document: object, body: bytes) -> None:
         """Serve one message."""
@@ -106,33 +80,12 @@ class Endpoint:
         if isinstance(message, Response):
             answer = message
         else:
-            # The refusal of an unknown revision that the transport would mistake for a newer one's.
-            request = Request(scope)
-            of_no_revision: Response | None
-            revision = request.headers.get("mcp-protocol-version")
-            named = (message.get("params") or {}).get("_meta")
-            if revision is None or revision in SUPPORTED_PROTOCOL_VERSIONS or named:
-                of_no_revision = None
-            else:
-                known = list(SUPPORTED_PROTOCOL_VERSIONS)
-                text = f"unknown protocol version {revision[:40]!r}; use one of {', '.join(known)}"
-                told = {"code": UNSUPPORTED_PROTOCOL_VERSION, "message": text, "data": {"supported": known}}
-                of_no_revision = _answer(400, told, named=message.get("id"))
-            answer = of_no_revision or _beyond(scope, message)
+            answer = _of_no_revision(Request(scope), message) or _beyond(scope, message)
             if answer is None and self._server is not None and self._server.windows is not None:
                 if _is_answer(message) and self._server.windows.replied(message):
                     answer = Response(status_code=202)
-                elif message.get("method") == "initialize" and (
-                    marks := marks_of((message.get("params") or {}).get("capabilities"))
-                ):
-                    # Add a session id that says what the client has declared; nothing is stored.
-                    async def sent(message: Message) -> None:
-                        if message["type"] == "http.response.start" and message["status"] == 200:
-                            named = (b"mcp-session-id", "-".join([*marks, uuid4().hex]).encode())
-                            message = {**message, "headers": [*message["headers"], named]}
-                        await send(message)
-
-                    send = sent
+                elif message.get("method") == "initialize" and (marks := _marks(message)):
+                    send = _with_session(send, marks)
                 else:
                     answer = await self._server.ask_in_stream(scope, message)
             if answer is None and self._short_way is not None:
@@ -140,15 +93,72 @@ class Endpoint:
         if answer is not None:
             await answer(scope, receive, send)
         else:
-            # Replay the body that was read, then pass on later messages.
-            waiting = [body]
+            await self._transport(scope, _replay(body, receive), send)
 
-            async def again() -> Message:
-                if waiting:
-                    return {"type": "http.request", "body": waiting.pop(), "more_body": False}
-                return await receive()
+    async def _answer_batch(self, scope: Scope, receive: Receive, documents: list[object]) -> Response:
+        """Serve the messages of a batch one after another; return their answers, in order, in one list.
 
-            await self._transport(scope, again, send)
+        A message without an answer, such as a notification, adds nothing to the list.
+        """
+        if not 0 < len(documents) <= MAX_BATCH:
+            return _refusal(400, INVALID_REQUEST, f"send 1 to {MAX_BATCH} messages in a batch")
+        if any(
+            isinstance(document, dict) and document.get("method") == "initialize" for document in documents
+        ):
+            return _refusal(400, INVALID_REQUEST, "send `initialize` alone, not in a batch")
+        answers: list[bytes] = []
+        for document in documents:
+            answer = bytearray()
+
+            async def keep(message: Message, answer: bytearray = answer) -> None:
+                answer += message.get("body", b"")
+
+            await self._serve(scope, receive, keep, document, msgspec.json.encode(document))
+            if answer:
+                answers.append(bytes(answer))
+        if not answers:
+            return Response(status_code=202)
+        return Response(b"[" + b",".join(answers) + b"]", media_type="application/json")
+
+
+def _of_no_revision(request: Request, message: Mapping[str, Any]) -> Response | None:
+    """Return the refusal of an unknown revision that the transport would mistake for a newer one's."""
+    revision = request.headers.get("mcp-protocol-version")
+    named = (message.get("params") or {}).get("_meta")
+    if revision is None or revision in SUPPORTED_PROTOCOL_VERSIONS or named:
+        return None
+    versions = list(SUPPORTED_PROTOCOL_VERSIONS)
+    text = f"unknown protocol version {revision[:40]!r}; use one of {', '.join(versions)}"
+    error = {"code": UNSUPPORTED_PROTOCOL_VERSION, "message": text, "data": {"supported": versions}}
+    return _answer(400, error, named=message.get("id"))
+
+
+def _marks(message: Mapping[str, Any]) -> list[str]:
+    return marks_of((message.get("params") or {}).get("capabilities"))
+
+
+def _with_session(send: Send, marks: Sequence[str]) -> Send:
+    """Add a session id that says what the client has declared; nothing is stored."""
+
+    async def sent(message: Message) -> None:
+        if message["type"] == "http.response.start" and message["status"] == 200:
+            named = (b"mcp-session-id", "-".join([*marks, uuid4().hex]).encode())
+            message = {**message, "headers": [*message["headers"], named]}
+        await send(message)
+
+    return sent
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """Replay the body that was read, then pass on later messages."""
+    waiting = [body]
+
+    async def again() -> Message:
+        if waiting:
+            return {"type": "http.request", "body": waiting.pop(), "more_body": False}
+        return await receive()
+
+    return again
 
 
 def _beyond(scope: Scope, message: Mapping[str, Any]) -> Response | None:
@@ -159,15 +169,20 @@ def _beyond(scope: Scope, message: Mapping[str, Any]) -> Response | None:
     try:
         refuse_message(grant, message)
     except AccessError as error:
-        told = {"code": _REFUSED, "message": error.message, "data": error.as_dict()}
-        refusal = _answer(403, told, named=message.get("id"))
+        body = {"code": _REFUSED, "message": error.message, "data": error.as_dict()}
+        refusal = _answer(403, body, named=message.get("id"))
         if isinstance(error, InsufficientScope):
             refusal.headers["WWW-Authenticate"] = scope_challenge(error)
         return refusal
     return None
 
 
-def _decoded(body: bytes) -> object:
+def _takes_batches(request: Request) -> bool:
+    """Return whether the revision has batches; a request without the header speaks 2025-03-26."""
+    return request.headers.get("mcp-protocol-version") in (None, "2024-11-05", "2025-03-26")
+
+
+def _decode(body: bytes) -> object:
     """Return the JSON document of a body, or the refusal of an invalid body."""
     try:
         return msgspec.json.decode(body)
@@ -189,13 +204,15 @@ def _message(found: object) -> dict[str, Any] | Response:
     named = found.get("id")
     if "id" in found and (isinstance(named, bool) or not isinstance(named, str | int)):
         return _refusal(400, INVALID_REQUEST, "the id of a message must be text or an integer")
-    if (isinstance(found.get("method"), str) and isinstance(found.get("params"), dict | None)) or _is_answer(
-        found
-    ):
+    if _is_call(found) or _is_answer(found):
         return found
     return _refusal(
         400, INVALID_REQUEST, "a message needs a method, and its params must be an object", named=named
     )
+
+
+def _is_call(found: dict[str, Any]) -> bool:
+    return isinstance(found.get("method"), str) and isinstance(found.get("params"), dict | None)
 
 
 def _is_answer(found: dict[str, Any]) -> bool:

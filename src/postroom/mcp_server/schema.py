@@ -19,7 +19,7 @@ _WORDS = re.compile(r"[A-Za-z]{1,8}|\d{1,3}|[^\sA-Za-z\d]{1,3}")
 def input_schema(command: type[Command]) -> dict[str, Any]:
     """Return the JSON schema of a command's arguments, made once and shared: do not change it."""
     _, components = msgspec.json.schema_components([command])
-    schema = _inlined(components[command.__name__], components)
+    schema = _inline(components[command.__name__], components)
     properties = {name: _small(value) for name, value in schema["properties"].items()}
     return {
         "type": "object",
@@ -51,7 +51,7 @@ ERROR_SCHEMA = {
 def output_schema(operation: Operation) -> dict[str, Any]:
     """Return the JSON schema of a tool's structured content, made once and shared: do not change it."""
     (schema,), components = msgspec.json.schema_components([operation.answer])
-    answer = _without_prose(_inlined(schema, components))
+    answer = _without_prose(_inline(schema, components))
     if answer.get("type") != "object":
         answer = {"properties": {"result": answer}, "required": ["result"]}
     return {"type": "object", "anyOf": [answer, ERROR_SCHEMA]}
@@ -72,23 +72,23 @@ def _without_prose(schema: Any) -> Any:
     }
 
 
-def _inlined(schema: Any, components: dict[str, Any]) -> Any:
+def _inline(schema: Any, components: dict[str, Any]) -> Any:
     if isinstance(schema, dict):
         if reference := schema.get("$ref"):
-            return _inlined(components[reference.rsplit("/", 1)[-1]], components)
-        return {key: _inlined(value, components) for key, value in schema.items()}
+            return _inline(components[reference.rsplit("/", 1)[-1]], components)
+        return {key: _inline(value, components) for key, value in schema.items()}
     if isinstance(schema, list):
-        return [_inlined(value, components) for value in schema]
+        return [_inline(value, components) for value in schema]
     return schema
 
 
 def _small(schema: dict[str, Any]) -> dict[str, Any]:
     """Leave out what no caller needs: an optional argument is omitted, not sent as null."""
     if choices := schema.get("anyOf"):
-        kept = [choice for choice in choices if choice != {"type": "null"}]
-        if len(kept) == 1:
+        alternatives = [choice for choice in choices if choice != {"type": "null"}]
+        if len(alternatives) == 1:
             outer = {key: value for key, value in schema.items() if key not in ("anyOf", *_NOISE)}
-            return _small({**kept[0], **outer})
+            return _small({**alternatives[0], **outer})
     # Whether a default says more than that the argument may be omitted.
     small = {
         key: value

@@ -161,8 +161,8 @@ class PostroomMcpServer(MCPServer[Any]):
         self._profile: Profile = profile
         profiles: tuple[Profile, ...] = get_args(Profile)
         self._calls = {
-            one: Calls(mail, operations_of(one), news=self.news, observe=observe, mcp_path=mcp_path)
-            for one in profiles
+            profile: Calls(mail, operations_of(profile), news=self.news, observe=observe, mcp_path=mcp_path)
+            for profile in profiles
         }
 
     def _profile_for(self, request: Request | None) -> Profile:
@@ -184,7 +184,7 @@ class PostroomMcpServer(MCPServer[Any]):
         self, context: ServerRequestContext[Any, Any], asked: SubscriptionsListenRequestParams
     ) -> SubscriptionsListenResult:
         uris = asked.notifications.resource_subscriptions or ()
-        with self.news.heard_by(_caller_of(context.request).grant, list(map(str, uris))):
+        with self.news.heard_by(_identify_caller(context.request).grant, list(map(str, uris))):
             return await self._listening(context, asked)
 
     async def _complete(
@@ -193,25 +193,25 @@ class PostroomMcpServer(MCPServer[Any]):
         """Suggest values for a part of a resource's address; there are no prompts."""
         if not isinstance(asked.ref, ResourceTemplateReference):
             raise _no_prompt(asked.ref.name)
-        known = (asked.context.arguments if asked.context else None) or {}
-        template, part, caller = str(asked.ref.uri), asked.argument, _caller_of(context.request)
+        arguments = (asked.context.arguments if asked.context else None) or {}
+        template, part, caller = str(asked.ref.uri), asked.argument, _identify_caller(context.request)
         try:
-            found = await resources.suggested(self._mail, template, part.name, part.value, known, caller)
+            values = await resources.suggested(self._mail, template, part.name, part.value, arguments, caller)
         except PostroomError as error:
             code = INVALID_PARAMS if isinstance(error, InputError) else -32000
-            raise _failed(code, template, error.as_dict()) from error
-        shown = found[:MAX_COMPLETIONS]
+            raise _read_error(code, template, error.as_dict()) from error
+        shown = values[:MAX_COMPLETIONS]
         return CompleteResult(
-            completion=Completion(values=shown, total=len(found), has_more=len(found) > len(shown))
+            completion=Completion(values=shown, total=len(values), has_more=len(values) > len(shown))
         )
 
     async def _list_tools(
         self, context: ServerRequestContext[Any, Any], _: PaginatedRequestParams
     ) -> ListToolsResult:
         """Return the tools for the caller at this address, in a fixed order."""
-        grant = _caller_of(context.request).grant
+        grant = _identify_caller(context.request).grant
         listed = operations_of(self._profile_for(context.request))
-        tools = [_tool(one) for one in listed if one.is_open_to(grant)]
+        tools = [_tool(operation) for operation in listed if operation.is_open_to(grant)]
         if self._shows_cards(context.request, context.meta):
             tools += card_tools()
         if takes_text_only(client_of(context.request, context.meta)):
@@ -222,7 +222,7 @@ class PostroomMcpServer(MCPServer[Any]):
         """Return whether the caller has the operator's rights at a client that shows cards."""
         declared = (meta or {}).get("io.modelcontextprotocol/clientCapabilities")
         is_declared = declares_cards(declared) or is_marked(request, CARDS)
-        return self.windows is not None and is_declared and is_offered(_caller_of(request))
+        return self.windows is not None and is_declared and is_offered(_identify_caller(request))
 
     async def list_tools(self) -> list[Tool]:
         """Return the tools of this server's profile."""
@@ -249,13 +249,15 @@ class PostroomMcpServer(MCPServer[Any]):
     ) -> CallToolResult | InputRequiredResult:
         """Perform an operation; every refusal is a result with code, value and remedy, never a traceback."""
         request = _request_in(context)
-        calls, caller = self._calls_for(request), _caller_of(request)
+        calls, caller = self._calls_for(request), _identify_caller(request)
         client = client_of(request, None if context is None else _meta_in(context))
         windows = self.windows if name == ASK and caller.run_id is None and _elicits(context) else None
         for number, reply in ((context.input_responses if windows and context else None) or {}).items():
             assert windows is not None  # noqa: S101 - else there are no responses
-            found = await windows.take(arguments, number, reply.model_dump(by_alias=True), client)
-            return _result(found, client) if isinstance(found, ToolAnswer) else _required(*found)
+            result = await windows.take(arguments, number, reply.model_dump(by_alias=True), client)
+            return (
+                _result(result, client) if isinstance(result, ToolAnswer) else _elicitation_required(*result)
+            )
         meta = None if context is None else _meta_in(context)
         if name in CARD_TOOLS and self.windows is not None and self._shows_cards(request, meta):
             return _result(await call_card_tool(self.windows.questions, name, arguments, client), "")
@@ -263,9 +265,9 @@ class PostroomMcpServer(MCPServer[Any]):
         follows = None if request is None else request.headers.get(TRACEPARENT)
         answer = await answer_call(calls, name, arguments, caller=caller, follows=follows, untold=self.untold)
         if windows is not None and is_open(answer):
-            asked = await windows.opened(arguments, str(answer.structured["question_id"]), client)
-            if asked is not None:
-                return _required(asked)
+            window = await windows.opened(arguments, str(answer.structured["question_id"]), client)
+            if window is not None:
+                return _elicitation_required(window)
         return _result(answer, client)
 
     async def ask_in_stream(self, scope: Scope, message: Mapping[str, Any]) -> Response | None:
@@ -285,13 +287,13 @@ class PostroomMcpServer(MCPServer[Any]):
             result = _result(found, client).model_dump(mode="json", by_alias=True, exclude_none=True)
             return {"id": message["id"], "result": result}
 
-        asked = None
+        window = None
         if is_open(answer):
-            asked = await self.windows.opened(arguments, str(answer.structured["question_id"]), client)
-        if asked is None:
+            window = await self.windows.opened(arguments, str(answer.structured["question_id"]), client)
+        if window is None:
             content = msgspec.json.encode({"jsonrpc": "2.0", **shown(answer)})
             return Response(content, media_type="application/json")
-        return self.windows.stream(arguments, asked, client, shown)
+        return self.windows.stream(arguments, window, client, shown)
 
     async def read_resource(
         self, uri: Any, context: Context[Any, Any] | None = None
@@ -300,12 +302,12 @@ class PostroomMcpServer(MCPServer[Any]):
         if str(uri) == CARD_URI:
             return [card()]
         try:
-            value = await resources.read(self._mail, str(uri), _caller_of(_request_in(context)))
+            value = await resources.read(self._mail, str(uri), _identify_caller(_request_in(context)))
         except PostroomError as error:
             code = INVALID_PARAMS if isinstance(error, InputError) else -32000
-            raise _failed(code, str(uri), error.as_dict()) from error
+            raise _read_error(code, str(uri), error.as_dict()) from error
         except Exception as error:  # the edge around one request, as for a tool
-            raise _failed(INTERNAL_ERROR, str(uri), crash(str(uri))) from error
+            raise _read_error(INTERNAL_ERROR, str(uri), crash(str(uri))) from error
         if isinstance(value, tuple):
             attachment, content = value
             return [ReadResourceContents(content=content, mime_type=attachment.media_type)]
@@ -342,7 +344,7 @@ def _meta_in(context: Context[Any, Any]) -> Mapping[str, Any] | None:
         return None
 
 
-def _caller_of(request: Request | None) -> Caller:
+def _identify_caller(request: Request | None) -> Caller:
     """Return the caller: over HTTP as its headers prove, in memory without an identity."""
     return Caller() if request is None else caller_of(request)
 
@@ -363,12 +365,12 @@ def _elicits(context: Context[Any, Any] | None) -> bool:
     return isinstance(declared, Mapping) and "elicitation" in declared
 
 
-def _required(question: OpenQuestion, why: str = "") -> InputRequiredResult:
-    told = elicitation(question, why)
-    params = ElicitRequestFormParams(message=told["message"], requested_schema=told["requestedSchema"])
+def _elicitation_required(question: OpenQuestion, why: str = "") -> InputRequiredResult:
+    fields = elicitation(question, why)
+    params = ElicitRequestFormParams(message=fields["message"], requested_schema=fields["requestedSchema"])
     return InputRequiredResult(input_requests={question.number: ElicitRequest(params=params)})
 
 
-def _failed(code: int, uri: str, error: dict[str, object]) -> MCPError:
+def _read_error(code: int, uri: str, error: dict[str, object]) -> MCPError:
     """Return the error for a failed read of a resource; revision 2026-07-28 requires its address."""
     return MCPError(code=code, message=str(error["message"]), data={**error, "uri": uri})

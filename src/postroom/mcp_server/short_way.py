@@ -76,11 +76,11 @@ class ShortWay:
             return None
         if params["name"] == ASK and isinstance(declared, dict) and "elicitation" in declared:
             return None  # the SDK asks the person at the client
-        found = await answer_call(calls, params["name"], arguments, caller=caller, untold=self._untold)
-        texts, structured = found.told_to(client_of(request, params.get("_meta")))
+        outcome = await answer_call(calls, params["name"], arguments, caller=caller, untold=self._untold)
+        texts, structured = outcome.told_to(client_of(request, params.get("_meta")))
         content = [{"type": "text", "text": text} for text in texts]
-        told = {} if structured is None else {"structuredContent": structured}
-        result = {"content": content, **told, "isError": found.is_error}
+        fields = {} if structured is None else {"structuredContent": structured}
+        result = {"content": content, **fields, "isError": outcome.is_error}
         if revision == LATEST_MODERN_VERSION:
             result |= self._envelope
         document = {"jsonrpc": "2.0", "id": message["id"], "result": result}
@@ -89,17 +89,17 @@ class ShortWay:
 
 def _headers(scope: Scope) -> dict[bytes, bytes] | None:
     """Return the relevant headers; None if one of them is repeated or has another form."""
-    found: dict[bytes, bytes] = {}
+    headers: dict[bytes, bytes] = {}
     for name, value in scope["headers"]:
         if name in _READ:
-            if name in found:
+            if name in headers:
                 return None
-            found[name] = value
-    accepted = found.get(b"accept", b"*/*").decode("latin-1").lower().split(",")
-    if not any(one.partition(";")[0].strip() in _JSON_TYPES for one in accepted):
+            headers[name] = value
+    accepted = headers.get(b"accept", b"*/*").decode("latin-1").lower().split(",")
+    if not any(media_type.partition(";")[0].strip() in _JSON_TYPES for media_type in accepted):
         return None
-    content_type = found.get(b"content-type", b"").partition(b";")[0]
-    return found if content_type == b"application/json" else None
+    content_type = headers.get(b"content-type", b"").partition(b";")[0]
+    return headers if content_type == b"application/json" else None
 
 
 def _revision(headers: Mapping[bytes, bytes], params: Mapping[str, Any]) -> str | None:

@@ -69,35 +69,35 @@ class Windows:
     async def opened(self, asked: Arguments, number: str, client: str) -> OpenQuestion | None:
         """Return a new question for the window of a client; None if no window may show it."""
         for _ in range(_OPENS_MS // 50):
-            if (found := await self.look(asked, number)) is not None:
+            if (question := await self.look(asked, number)) is not None:
                 break
             await self._timer.sleep(50)
-        if not isinstance(found, OpenQuestion) or found.asked.to or found.asked.not_by:
+        if not isinstance(question, OpenQuestion) or question.asked.to or question.asked.not_by:
             return None  # a window does not prove who sits there
         await self._questions.note_shown(
-            [(found.run_id, found.number)], f"in the window of {client or 'the client'}"
+            [(question.run_id, question.number)], f"in the window of {client or 'the client'}"
         )
-        return found
+        return question
 
     async def take(
         self, asked: Arguments, number: str, reply: Mapping[str, Any], client: str
     ) -> ToolAnswer | tuple[OpenQuestion, str]:
         """Answer a question as the window says; return the result, or the question to ask again and why."""
-        found = await self.look(asked, number)
-        if found is None:
+        question = await self.look(asked, number)
+        if question is None:
             return refused(StaleDecision(f"question {number} is not open", value=number).as_dict())
-        if isinstance(found, GivenAnswer):
-            return told(found, first=True)
+        if isinstance(question, GivenAnswer):
+            return told(question, first=True)
         if reply.get("action") != "accept":
             return still_open(number)
         content = reply.get("content")
-        given: Json = content if isinstance(content, dict) else {}
-        if found.asked.kind is not QuestionKind.FORM:
-            given = given.get("answer") if isinstance(given, dict) else None
+        values: Json = content if isinstance(content, dict) else {}
+        if question.asked.kind is not QuestionKind.FORM:
+            values = values.get("answer") if isinstance(values, dict) else None
         try:
-            await self._questions.answer_in_window(found, given, client)
+            await self._questions.answer_in_window(question, values, client)
         except InvalidArgument as error:
-            return found, error.message
+            return question, error.message
         except (StaleDecision, NotPermitted) as error:
             after = await self.look(asked, number)
             return told(after, first=True) if isinstance(after, GivenAnswer) else refused(error.as_dict())
@@ -143,8 +143,8 @@ class Windows:
             yield _line(shown(answer))
 
         def left() -> None:
-            for one in ids:
-                self._replies.pop(one, None)
+            for number in ids:
+                self._replies.pop(number, None)
 
         return SseResponse(source(), left=left)
 
@@ -166,14 +166,14 @@ def told(given: GivenAnswer, *, first: bool = False) -> ToolAnswer:
     word = {True: "yes", False: "no", None: ""}[given.approved]
     answer = ": ".join(filter(None, (word, given.why)))
     where = f", {given.where} before the window" if first else ""
-    told = {"question_id": given.number, "asked": True, "state": "answered", "answer": answer}
-    return ToolAnswer(f"{as_json(told)}\nA person answered{where}.", told)
+    reply = {"question_id": given.number, "asked": True, "state": "answered", "answer": answer}
+    return ToolAnswer(f"{as_json(reply)}\nA person answered{where}.", reply)
 
 
 def still_open(number: str) -> ToolAnswer:
     """Return the result of a window that gave no answer."""
-    told = {"question_id": number, "asked": True, "state": "open"}
-    return ToolAnswer(f"{as_json(told)}\nNo answer yet. The answer will come by mail.", told)
+    reply = {"question_id": number, "asked": True, "state": "open"}
+    return ToolAnswer(f"{as_json(reply)}\nNo answer yet. The answer will come by mail.", reply)
 
 
 def _line(message: Mapping[str, Any]) -> str:

@@ -200,11 +200,11 @@ class BackgroundTasks:
         run_id = task.owner.run_id if task.owner else None
         if self._host is not None and run_id and self._host.hand_over(run_id, message):
             return
-        told = False
+        is_told = False
         try:
-            told = await self._wake(task, message)
+            is_told = await self._wake(task, message)
         finally:
-            if not told:
+            if not is_told:
                 _LOG.warning("background.untold", thread_id=task.thread_id, task_id=task.task_id)
                 self._untold.setdefault(task.thread_id, []).append(message)
 

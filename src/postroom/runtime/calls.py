@@ -82,7 +82,7 @@ class ToolCalls:
     def descriptors(self) -> tuple[ToolDescriptor, ...]:
         """Return the descriptions of all tools for the model."""
         own = [tool.descriptor for tool in self.tools.values()]
-        return (*own, *(one for name, one in self.frontend.items() if name not in self.tools))
+        return (*own, *(tool for name, tool in self.frontend.items() if name not in self.tools))
 
     async def make(self, requests: Sequence[CallRequest], answers: Answers) -> None:
         """Make the calls, in parallel if the agent allows it, and record each answer as it arrives.
@@ -123,7 +123,7 @@ class ToolCalls:
                 question = Suspension(id=f"do_{call.id}", action=FRONTEND, parameters=call.arguments)
                 mode = ToolCallResumeMode.USE_DECISION_AS_TOOL_RESULT
                 return ToolResult.suspended(call.name, question, resume_mode=mode)
-            names = ", ".join(one.name for one in self.descriptors()) or "none"
+            names = ", ".join(tool.name for tool in self.descriptors()) or "none"
             return ToolResult.error(call.name, f"there is no tool {call.name!r}; tools: {names}")
         arguments = {} if call.arguments is None else call.arguments
         if problem := problem_of(arguments, {"type": "object", **tool.descriptor.parameters}):
@@ -141,7 +141,7 @@ class ToolCalls:
         name = context.tool_name
         work = Tasks(f"tool {name}")
         try:
-            done = work.start(self._executed(tool, arguments, context), name=context.call_id)
+            done = work.start(self._execute(tool, arguments, context), name=context.call_id)
             await asyncio.wait({done})
         finally:
             await work.close()
@@ -154,7 +154,7 @@ class ToolCalls:
             raise result
         return result if isinstance(result, ToolResult) else ToolResult.error(name, "no tool result")
 
-    async def _executed(
+    async def _execute(
         self, tool: Tool, arguments: dict[str, Json], context: ToolContext
     ) -> ToolResult | StaleClaim:
         name = context.tool_name
@@ -183,9 +183,9 @@ def given_up(call: ToolCall) -> ToolResult:
 
 def serializable(result: ToolResult) -> ToolResult:
     """Return the result, or an error if the result cannot be represented as JSON."""
-    asked = result.suspension.parameters if result.suspension else None
+    parameters = result.suspension.parameters if result.suspension else None
     try:
-        json.dumps((result.data, result.message, result.metadata, asked), ensure_ascii=False).encode()
+        json.dumps((result.data, result.message, result.metadata, parameters), ensure_ascii=False).encode()
     except (TypeError, ValueError, RecursionError) as error:
         return ToolResult.error(result.tool_name, f"the tool's answer is not JSON: {error}")
     return result
@@ -194,13 +194,17 @@ def serializable(result: ToolResult) -> ToolResult:
 def told(result: ToolResult) -> str:
     """Return a result as text for the model."""
     if result.status is ToolStatus.ERROR:
-        said: Json = {"error": result.message or "the tool failed"}
-        said |= {"data": result.data} if result.data is not None else {}
+        content: Json = {"error": result.message or "the tool failed"}
+        content |= {"data": result.data} if result.data is not None else {}
     elif isinstance(result.data, str):
         return result.data
     else:
-        said = result.data if result.data is not None or result.message is None else result.message
-    return said if isinstance(said, str) else json.dumps(said, ensure_ascii=False, separators=(",", ":"))
+        content = result.data if result.data is not None or result.message is None else result.message
+    return (
+        content
+        if isinstance(content, str)
+        else json.dumps(content, ensure_ascii=False, separators=(",", ":"))
+    )
 
 
 def ticket_for(call: ToolCall, result: ToolResult, *, now: int) -> RunWaitingTicket:
@@ -269,9 +273,9 @@ def decided(
 
     A decision is keyed by the id of the call or of the ticket.
     """
-    found = []
+    resolved = []
     for ticket in tickets.values():
         decision = decisions.get(ticket.tool_call_id) or decisions.get(ticket.ticket_id)
         if decision is not None:
-            found.append((ticket, decision))
-    return found
+            resolved.append((ticket, decision))
+    return resolved

@@ -67,10 +67,10 @@ def as_seen_by_model(messages: Sequence[Message]) -> tuple[Message, ...]:
         turn = _Turn(message)
         turns.append(turn)
         arguments.update({call.id: turn for call in message.tool_calls})
-    return tuple(message for turn in turns for message in _shown(turn))
+    return tuple(message for turn in turns for message in _turn_view(turn))
 
 
-def _shown(turn: _Turn) -> tuple[Message, ...]:
+def _turn_view(turn: _Turn) -> tuple[Message, ...]:
     message = turn.message.for_model()
     if not message.tool_calls:
         return (message,)

@@ -140,7 +140,7 @@ class Compaction:
         older = to_sum_up(log.messages, log.run_id, log.asked, most)
         if not older:
             return None
-        summary, compacted = await self._stop.run(lambda: self._summary_of(older, window))
+        summary, compacted = await self._stop.run(lambda: self._summarize(older, window))
         await log.sum_up(summary, older)
         _LOG.info(
             "conversation.compacted",
@@ -151,7 +151,7 @@ class Compaction:
         )
         return compacted
 
-    async def _summary_of(self, older: tuple[Message, ...], window: int) -> tuple[Summary, Compacted]:
+    async def _summarize(self, older: tuple[Message, ...], window: int) -> tuple[Summary, Compacted]:
         """Return a summary that covers the earlier summary and these messages.
 
         Messages that the model cannot summarize, or does not shorten, are omitted and counted.
@@ -164,11 +164,11 @@ class Compaction:
                     most = self._windows.estimated(self._spec, window * _SHARE_OF_REQUEST)
                     room = max(most - size_of([Message.user(text)]), most // 4, 64)
                     count, piece = next(pieces(older[done:], room))
-                    said, used = await self._asked(text, piece, window)
+                    piece_summary, used = await self._request_summary(text, piece, window)
                     usage += used
-                    if not self._is_shorter(said, text, piece, window):
+                    if not self._is_shorter(piece_summary, text, piece, window):
                         break
-                    text, done = said, done + count
+                    text, done = piece_summary, done + count
                 break
             except ContextOverflow as error:
                 detail = error.details.get("window")
@@ -187,18 +187,18 @@ class Compaction:
         )
         return summary, Compacted(messages=len(older), left_out=left_out, usage=usage)
 
-    async def _asked(self, text: str, piece: str, window: int) -> tuple[str, Usage]:
+    async def _request_summary(self, text: str, piece: str, window: int) -> tuple[str, Usage]:
         spec = self._spec
-        told = f"The summary so far:\n{text}\n\nThe next messages:\n{piece}" if text else piece
+        prompt = f"The summary so far:\n{text}\n\nThe next messages:\n{piece}" if text else piece
         request = InferenceRequest(
             model=spec.model,
-            messages=(Message.user(told),),
+            messages=(Message.user(prompt),),
             system=_PROMPT.format(words=max(int(window * _SHARE_OF_SUMMARY) // 3, 20)),
         )
         result = await ask(self._model, request, _Silent(), self._clock)
         self._windows.count(spec, request, result.usage)
-        said = "".join(block.text for block in result.content if block.type == "text")
-        return said.strip(), result.usage or Usage()
+        summary = "".join(block.text for block in result.content if block.type == "text")
+        return summary.strip(), result.usage or Usage()
 
     def _is_shorter(self, said: str, text: str, piece: str, window: int) -> bool:
         most = self._windows.estimated(self._spec, window * _SHARE_OF_SUMMARY)

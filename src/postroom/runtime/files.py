@@ -49,11 +49,11 @@ async def with_files(
         ServerUnavailable: A file could not be fetched at the moment.
     """
     room = _Room(takes_parts, most_words, most_words)
-    shown = [await _shown(message, files, room) for message in reversed(messages)]
+    shown = [await _show_files(message, files, room) for message in reversed(messages)]
     return tuple(reversed(shown)), tuple(room.sent)
 
 
-async def _shown(message: Message, files: RunFiles, room: _Room) -> Message:
+async def _show_files(message: Message, files: RunFiles, room: _Room) -> Message:
     chat_files = await files.of(message)
     if not chat_files:
         return message

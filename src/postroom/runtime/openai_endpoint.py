@@ -104,11 +104,11 @@ def failure_of(
         f"{endpoint} answered {status}: {_text(error)}",
         value=status,
         retry_after_ms=retry_after_ms(headers, now=now),
-        details=_counted(error) if kind is ContextOverflow else None,
+        details=_read_token_counts(error) if kind is ContextOverflow else None,
     )
 
 
-def _counted(error: dict[str, Any]) -> dict[str, int]:
+def _read_token_counts(error: dict[str, Any]) -> dict[str, int]:
     """Return the model's window and the request's tokens, if a refusal reports them."""
     fields = {"window": _WINDOW.search(_text(error)), "asked": _ASKED.search(_text(error))}
     by_name = {name: int(next(filter(None, match.groups()))) for name, match in fields.items() if match}
@@ -123,7 +123,7 @@ def failure_in_stream(said: object) -> InferenceError:
     kind = _kind_by_code(error) or (_BY_STATUS.get(code) if isinstance(code, int) else None)
     if kind in (None, RequestRefused, ProviderFailed) and _TOO_LONG.search(_text(error)):
         kind = ContextOverflow
-    details = _counted(error) if kind is ContextOverflow else None
+    details = _read_token_counts(error) if kind is ContextOverflow else None
     text = f"the model's endpoint closed the connection: {_text(error)}"
     return (kind or ProviderFailed)(text, value=code, details=details)
 
@@ -242,13 +242,13 @@ class Endpoint:
             cause = self._hidden(error.__cause__ or error)
             raise ProviderFailed(f"the model's endpoint cannot be reached: {cause}") from error
         except openai.APIStatusError as error:
-            raise self._told(
+            raise self._hide_key(
                 failure_of(error.status_code, error.response.headers, error.body, now=now)
             ) from None
         except openai.APIError as error:
-            raise self._told(failure_in_stream(error.body)) from None
+            raise self._hide_key(failure_in_stream(error.body)) from None
         except InferenceError as error:
-            raise self._told(error) from None
+            raise self._hide_key(error) from None
         except (ValueError, RecursionError) as error:
             raise ProviderFailed("the model's endpoint sent invalid JSON") from error
 
@@ -296,7 +296,7 @@ class Endpoint:
             raise ProviderFailed(f"{endpoint} cannot be reached: {cause}") from error
         except openai.APIStatusError as error:
             headers = error.response.headers
-            raise self._told(
+            raise self._hide_key(
                 failure_of(error.status_code, headers, error.body, now=now, endpoint=endpoint)
             ) from None
         except httpx2.RequestError as error:
@@ -304,7 +304,7 @@ class Endpoint:
         except (openai.APIError, ValueError, RecursionError) as error:
             raise ProviderFailed(f"{endpoint} sent no valid answer") from error
 
-    def _told(self, failure: InferenceError) -> InferenceError:
+    def _hide_key(self, failure: InferenceError) -> InferenceError:
         """Return the failure without the key, because some endpoints repeat the key in their answers."""
         failure.message = self._hidden(failure.message)
         failure.args = (failure.message,)

@@ -50,7 +50,7 @@ def request_body(request: InferenceRequest, *, token_limit_field: str) -> dict[s
         if not is_same_side or "tool_calls" in before:
             turns.append(turn)
         elif turn != newest or turn["role"] != "user":
-            turns[-1] = {**turn, "content": _joined(before["content"], turn["content"])}
+            turns[-1] = {**turn, "content": _join(before["content"], turn["content"])}
         newest = turn
     body: dict[str, Json] = {
         "model": (wishes.upstream_model if wishes else None) or request.model,
@@ -86,7 +86,7 @@ NO_ANSWER = "(no answer)"
 """Replaces the missing answer between the result of a tool and the user's next message."""
 
 
-def _joined(before: Json, content: Json) -> Json:
+def _join(before: Json, content: Json) -> Json:
     """Join the contents of two messages into one.
 
     The result is a list of parts if either message has files.
@@ -138,7 +138,7 @@ def _part(block: ContentBlock) -> dict[str, Json]:
 
 
 def _text(message: Message) -> str:
-    return _mended(message.text())
+    return _replace_invalid(message.text())
 
 
 class _Text:
@@ -152,16 +152,16 @@ class _Text:
         """Add a piece, and return the text that can be shown now."""
         piece = self._held + piece
         self._held = piece[-1] if piece and "\ud800" <= piece[-1] <= "\udbff" else ""
-        shown = _mended(piece[: len(piece) - len(self._held)])
+        shown = _replace_invalid(piece[: len(piece) - len(self._held)])
         self._whole.append(shown)
         return shown
 
     def whole(self) -> str:
         """Return the whole text."""
-        return "".join(self._whole) + _mended(self._held)
+        return "".join(self._whole) + _replace_invalid(self._held)
 
 
-def _mended(text: str) -> str:
+def _replace_invalid(text: str) -> str:
     return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 

@@ -161,8 +161,8 @@ class AgentRuntime(RunDispatchExecutor):
         if activation.attempt == 1 and not activation.interruptions:
             raise InvalidResume(f"run {record.run_id!r} has ended and cannot continue", value=record.run_id)
         ended = record.termination or TerminationReason.natural_end()
-        said = record.final_output or ""
-        result = {"response": said, "status": record.status, "status_reason": ended.value}
+        text = record.final_output or ""
+        result = {"response": text, "status": record.status, "status_reason": ended.value}
         await sink.emit(
             RunFinish(
                 thread_id=record.thread_id,
@@ -172,7 +172,7 @@ class AgentRuntime(RunDispatchExecutor):
                 identity=identity,
             )
         )
-        return AgentRunResult(run_id=record.run_id, response=said, termination=ended)
+        return AgentRunResult(run_id=record.run_id, response=text, termination=ended)
 
     def _step_context(
         self,

@@ -131,8 +131,8 @@ def problem_of(value: Json, schema: Json, *, where: str = "arguments") -> str | 
     """
     if not isinstance(schema, dict):
         return None
-    said = schema.get("type")
-    kinds = [said] if isinstance(said, str) else said
+    type_name = schema.get("type")
+    kinds = [type_name] if isinstance(type_name, str) else type_name
     if not isinstance(kinds, list) or any(_is(value, kind) for kind in kinds):
         problem_of_kind = None
     else:
@@ -141,8 +141,10 @@ def problem_of(value: Json, schema: Json, *, where: str = "arguments") -> str | 
     if problem is None and isinstance(value, dict):
         problem = _problem_of_object(value, schema, where)
     if problem is None and isinstance(value, list) and "items" in schema:
-        found = (problem_of(one, schema["items"], where=f"{where}[{at}]") for at, one in enumerate(value))
-        problem = next((one for one in found if one), None)
+        problems = (
+            problem_of(item, schema["items"], where=f"{where}[{at}]") for at, item in enumerate(value)
+        )
+        problem = next((problem for problem in problems if problem), None)
     return problem
 
 
@@ -158,11 +160,11 @@ def _problem_of_choice(value: Json, schema: dict[str, Any], where: str) -> str |
     allowed = [schema["const"]] if "const" in schema else schema.get("enum")
     # Compare two values as in JSON, where true does not equal 1.
     if isinstance(allowed, list) and not any(
-        (bool(value == one) and isinstance(value, bool) == isinstance(one, bool)) for one in allowed
+        (bool(value == choice) and isinstance(value, bool) == isinstance(choice, bool)) for choice in allowed
     ):
         return f"{where} must be one of {allowed!r}"
     choices = schema.get("anyOf")
-    if isinstance(choices, list) and all(problem_of(value, one, where=where) for one in choices):
+    if isinstance(choices, list) and all(problem_of(value, choice, where=where) for choice in choices):
         return f"{where} matches none of the allowed forms"
     return None
 
@@ -173,10 +175,10 @@ def _problem_of_object(value: dict[str, Any], schema: dict[str, Any], where: str
     if missing:
         return f"{where} must have {', '.join(missing)}"
     others = schema.get("additionalProperties", True)
-    for name, one in value.items():
+    for name, item in value.items():
         if name not in properties and others is False:
             return f"{where} must not have {name!r}; it may have: {', '.join(properties) or 'nothing'}"
-        problem = problem_of(one, properties.get(name, others), where=f"{where}.{name}")
+        problem = problem_of(item, properties.get(name, others), where=f"{where}.{name}")
         if problem:
             return problem
     return None

@@ -69,16 +69,16 @@ class Windows:
         that has succeeded, return None and learn nothing. So the messages of other conversations are not
         summarized because of it.
         """
-        asked, window = error.details.get("asked"), error.details.get("window")
+        tokens, window = error.details.get("asked"), error.details.get("window")
         taken = self.tokens(spec, tokens_of(request))
         if not isinstance(window, int):
-            size = asked if isinstance(asked, int) else taken
+            size = tokens if isinstance(tokens, int) else taken
             least = self._largest.get(_key(spec), _MIN_WINDOW_GUESSED)
             if size <= least:
                 return None
             window = max(int(size * 0.9), least)
-        if isinstance(asked, int):
-            self._correct(spec, request, asked)
+        if isinstance(tokens, int):
+            self._correct(spec, request, tokens)
         elif taken <= window:
             self._correct(spec, request, int(window * 1.1))
         self._said[_key(spec)] = max(window, _MIN_WINDOW)
@@ -143,7 +143,7 @@ def to_sum_up(
         size += size_of(units[cut])
     while 0 < cut < len(units) - 1 and not _begins(units[cut][0], run_id):
         cut += 1
-    older = (unit for unit in units[:cut] if not _is_kept(unit, run_id, asked))
+    older = (unit for unit in units[:cut] if not _must_stay(unit, run_id, asked))
     return tuple(message for unit in older for message in unit)
 
 
@@ -164,7 +164,7 @@ def _begins(message: Message, run_id: str) -> bool:
     return message.role is Role.USER or is_output_of(message, run_id)
 
 
-def _is_kept(unit: Sequence[Message], run_id: str, asked: Collection[str]) -> bool:
+def _must_stay(unit: Sequence[Message], run_id: str, asked: Collection[str]) -> bool:
     if any(message.id in asked for message in unit):
         return True
     answered = {message.tool_call_id for message in unit}

@@ -104,7 +104,7 @@ def after_set_back(schedule: Schedule, now: int, back_ms: int) -> tuple[int, int
         too_far = tick - now - schedule.every_ms
         shift = max(back_ms, too_far) if too_far > ignored else 0
         return start - shift, tick - shift
-    kept_count = ignored if _is_elapsed(schedule) else milliseconds(KEPT_SILENT)
+    kept_count = ignored if _follows_elapsed_time(schedule) else milliseconds(KEPT_SILENT)
     if tick <= now + kept_count or next_tick(schedule, now + kept_count) >= tick:
         return start, tick
     return start, next_tick(schedule, now)
@@ -189,11 +189,11 @@ def _cron(schedule: Schedule, start: int, *, reverse: bool = False) -> Iterator[
             value=line[:_MAX_LINE_LENGTH],
             remedy='for example "0 9 * * MON"',
         )
-    ticks = _by_offset if _is_elapsed(schedule) else _by_wall
+    ticks = _by_offset if _follows_elapsed_time(schedule) else _by_wall
     return (moment * 1000 for moment in ticks(line, zone, start // 1000, reverse))
 
 
-def _is_elapsed(schedule: Schedule) -> bool:
+def _follows_elapsed_time(schedule: Schedule) -> bool:
     """Return whether a cron expression follows the elapsed time instead of local clocks."""
     return any(field.startswith("*") for field in (schedule.cron or "").split()[:2])
 

@@ -78,25 +78,25 @@ def check_writes(
     If a write proceeds although the session does not know the current version, it is told after the tool
     was used.
     """
-    found, held = Findings(), list[tuple[FileReport, FileView]]()
+    findings, held = Findings(), list[tuple[FileReport, FileView]]()
     views = _views(context, viewer_id, reports)
     for report in reports:
         rows = views.get(report.file, {})
         mine = rows.get(viewer_id) or FileView(file=report.file, viewer_id=viewer_id)
-        others = [one for one in rows.values() if one.viewer_id != viewer_id and one.written_at]
+        others = [view for view in rows.values() if view.viewer_id != viewer_id and view.written_at]
         mode = whole if report.how == "whole" else other
         if mode == "off" or not _is_unknown(report, mine, others):
             continue
-        view = _changed(mine, report.blob, others, context.now)
+        view = _changed_view(mine, report.blob, others, context.now)
         if mode == "block" and report.how != "named" and report.blob not in (GONE, HUGE):
             held.append((report, replace(view, notice=2)))
         elif view.notice == 1:
-            found.notes.append(_put(view))
+            findings.notes.append(_put(view))
     if held:
-        found.held = _held(context, held)
-        found.changed = [[one.path, view.known_blob, one.blob] for one, view in held[:SHOWN]]
-        found.notes += [_put(view) for _, view in held]
-    return found
+        findings.held = _held_text(context, held)
+        findings.changed = [[report.path, view.known_blob, report.blob] for report, view in held[:SHOWN]]
+        findings.notes += [_put(view) for _, view in held]
+    return findings
 
 
 def note_files(
@@ -106,36 +106,36 @@ def note_files(
 
     `home` is the folder of the agent's project; the notice names a file below it by its path in that folder.
     """
-    found = Findings()
-    due = {one.file: one for one in context.tx.due_file_views(viewer_id, limit=SHOWN * 10)}
-    names = {one.file: (one.shown, one.path) for one in reports}
-    views, told, sentences = _views(context, viewer_id, reports), dict(due), list[str]()
+    findings = Findings()
+    due = {view.file: view for view in context.tx.due_file_views(viewer_id, limit=SHOWN * 10)}
+    names = {report.file: (report.shown, report.path) for report in reports}
+    views, pending, sentences = _views(context, viewer_id, reports), dict(due), list[str]()
     for report in reports:
         rows = views.setdefault(report.file, {})
         mine = rows.get(viewer_id)
-        others = [one for one in rows.values() if one.viewer_id != viewer_id and one.written_at]
+        others = [view for view in rows.values() if view.viewer_id != viewer_id and view.written_at]
         after = _after(report, mine or FileView(file=report.file, viewer_id=viewer_id), others, context.now)
         if after is None:
             continue
         rows[viewer_id] = after
         if not after.notice and report.how in ("read", "found"):
-            told.pop(report.file, None)  # the session has read this version
-        if after.notice == 1 and (report.how == "found" or report.file not in told):
-            told[report.file] = after
+            pending.pop(report.file, None)  # the session has read this version
+        if after.notice == 1 and (report.how == "found" or report.file not in pending):
+            pending[report.file] = after
         if report.how == "unsure" and after.seen_blob == UNKNOWN:
             sentences.append(notices.unsure_read(report.shown))
         if after.written_at == context.now and after.written_blob == report.blob:
-            found.notes.append(_tell_others(report, viewer_id))
+            findings.notes.append(_tell_others(report, viewer_id))
             if is_watched_file(context, report.project_id, agent, report.shown):
-                found.notes.append(_note_change(report, agent.id))
+                findings.notes.append(_note_change(report, agent.id))
             since = max(mine.written_at if mine else 0, context.now - TOGETHER)
-            near = [one for one in others if one.written_at > since]
-            sentences += _together(context, report, viewer_id, near, is_told=report.file in told)
-        found.notes.append(_put(replace(after, notice=2) if after.notice == 1 else after))
+            near = [view for view in others if view.written_at > since]
+            sentences += _together(context, report, viewer_id, near, is_told=report.file in pending)
+        findings.notes.append(_put(replace(after, notice=2) if after.notice == 1 else after))
     if due:
-        found.notes.insert(0, lambda writing: writing.tx.mark_file_views_told(viewer_id))
-    _tell(context, found, told, names, sentences, home)
-    return found
+        findings.notes.insert(0, lambda writing: writing.tx.mark_file_views_told(viewer_id))
+    _tell(context, findings, pending, names, sentences, home)
+    return findings
 
 
 def _tell(
@@ -148,7 +148,7 @@ def _tell(
 ) -> None:
     """Write the notice about changed files, and list the files whose changed lines the hook can show."""
     shown = list(told.values())[:SHOWN]
-    authors = _authors(context, [one.changed_by for one in shown])
+    authors = _authors(context, [view.changed_by for view in shown])
     lines = list[str]()
     for view in shown:
         path = view.file.partition(":")[2]
@@ -169,18 +169,18 @@ def _tell(
 def _views(
     context: ReadContext, viewer_id: int, reports: Sequence[FileReport]
 ) -> dict[str, dict[int, FileView]]:
-    found: dict[str, dict[int, FileView]] = {}
-    files = sorted({one.file for one in reports})
+    views: dict[str, dict[int, FileView]] = {}
+    files = sorted({report.file for report in reports})
     for view in context.tx.file_views(files, viewer_id=viewer_id) if files else ():
-        found.setdefault(view.file, {})[view.viewer_id] = view
-    return found
+        views.setdefault(view.file, {})[view.viewer_id] = view
+    return views
 
 
 def _authors(context: ReadContext, viewers: Sequence[int | None]) -> dict[int | None, Agent]:
     """Return the agents whose sessions these are."""
-    agents = context.tx.agents_by_id([agent_of_viewer(one) for one in viewers if one is not None])
-    found = {one: agents.get(agent_of_viewer(one)) for one in viewers if one is not None}
-    return {one: agent for one, agent in found.items() if agent is not None}
+    agents = context.tx.agents_by_id([agent_of_viewer(viewer) for viewer in viewers if viewer is not None])
+    authors = {viewer: agents.get(agent_of_viewer(viewer)) for viewer in viewers if viewer is not None}
+    return {viewer: agent for viewer, agent in authors.items() if agent is not None}
 
 
 def _is_unknown(report: FileReport, mine: FileView, others: Sequence[FileView]) -> bool:
@@ -196,7 +196,7 @@ def _is_unknown(report: FileReport, mine: FileView, others: Sequence[FileView]) 
     return report.blob != mine.known_blob
 
 
-def _changed(mine: FileView, blob: str, others: Sequence[FileView], now: int) -> FileView:
+def _changed_view(mine: FileView, blob: str, others: Sequence[FileView], now: int) -> FileView:
     """Return an agent's view that records an unknown version. The notice about a version is due only once."""
     author = _author(others, blob)
     if author is None and blob == mine.written_blob:  # its own write replaced a version that it did not know
@@ -214,7 +214,7 @@ def _changed(mine: FileView, blob: str, others: Sequence[FileView], now: int) ->
 
 def _author(others: Iterable[FileView], blob: str) -> FileView | None:
     """Return the view of the agent that last wrote a version; None if no hook reported a write of it."""
-    wrote = [one for one in others if one.written_blob == blob]
+    wrote = [view for view in others if view.written_blob == blob]
     return max(wrote, key=lambda one: one.written_at, default=None)
 
 
@@ -235,12 +235,12 @@ def _after(report: FileReport, mine: FileView, others: Sequence[FileView], now: 
         is_stored = mine.seen_blob == seen and not mine.notice and now - mine.used_at < RENEWED
         return None if is_stored else replace(mine, seen_blob=seen, notice=0, used_at=now)
     if report.how == "unsure":
-        return replace(_changed(mine, blob, others, now), seen_blob=UNKNOWN, notice=2)
+        return replace(_changed_view(mine, blob, others, now), seen_blob=UNKNOWN, notice=2)
     if is_known and mine.notice and blob == mine.known_blob:
         return replace(mine, notice=0)  # the change was reverted
     if not mine.seen_blob or is_known or mine.notice == 2:
         return None
-    return _changed(mine, blob, others, now)
+    return _changed_view(mine, blob, others, now)
 
 
 def _put(view: FileView) -> Note:
@@ -259,7 +259,7 @@ def _tell_others(report: FileReport, viewer_id: int) -> Note:
     )
 
 
-def _held(context: ReadContext, held: Sequence[tuple[FileReport, FileView]]) -> str:
+def _held_text(context: ReadContext, held: Sequence[tuple[FileReport, FileView]]) -> str:
     """Return the text that tells an agent why its write is held back."""
     authors = _authors(context, [view.changed_by for _, view in held])
     lines = []
@@ -274,7 +274,7 @@ def _together(
     context: ReadContext, report: FileReport, viewer_id: int, near: Sequence[FileView], *, is_told: bool
 ) -> list[str]:
     """Return the sentences about other sessions that wrote a file within the last minute."""
-    authors = _authors(context, [one.viewer_id for one in near])
+    authors = _authors(context, [view.viewer_id for view in near])
     lines = list[str]()
     for view in near:
         if author := authors.get(view.viewer_id):

@@ -156,7 +156,7 @@ def _of_mail(reads: MailReads, project: Project, now: int) -> dict[str, Any]:
     live = reads.live_reservations(project.id, now=now, limit=LEASES)
     holds: dict[str, list[Held]] = {}
     for reservation in live:
-        holds.setdefault(reservation.holder.casefold(), []).append(_as_held(reservation))
+        holds.setdefault(reservation.holder.casefold(), []).append(_reservation_view(reservation))
     agents = {
         agent.id: agent.name for agent in reads.agents(project.id, include_retired=False, limit=_MAX_AGENTS)
     }
@@ -187,7 +187,7 @@ def _of_mail(reads: MailReads, project: Project, now: int) -> dict[str, Any]:
     owed = _awaited_messages(reads, reads.newest_messages(project.id, limit=LATELY))
     return {
         "conflicts": [
-            ReservationConflict(first=_as_held(pair.first), second=_as_held(pair.second))
+            ReservationConflict(first=_reservation_view(pair.first), second=_reservation_view(pair.second))
             for pair in conflicts(live)
         ],
         "holds": holds,
@@ -197,7 +197,7 @@ def _of_mail(reads: MailReads, project: Project, now: int) -> dict[str, Any]:
     }
 
 
-def _as_held(one: Reservation) -> Held:
+def _reservation_view(one: Reservation) -> Held:
     return Held(**{name: getattr(one, name) for name in _OF_HELD})
 
 

@@ -186,7 +186,7 @@ class Hooks:
                 claim=None if grant is None else grant.claim,
                 grant=grant,
             )
-            answer = await self._decided(kind, client, call, caller)
+            answer = await self._decide_call(kind, client, call, caller)
         except StoreError as error:
             if kind not in _CHECKS:
                 raise
@@ -198,10 +198,10 @@ class Hooks:
             self._mail.changes.ring()  # the hook that waits for mail of this session now returns
         return answer
 
-    async def _decided(self, kind: str, client: str, call: HookCall, caller: Caller) -> HookAnswer:
+    async def _decide_call(self, kind: str, client: str, call: HookCall, caller: Caller) -> HookAnswer:
         if kind in _CHECKS and self._mode(call) == "off":
             return _answer("allow")
-        event = await asyncio.to_thread(_prepared, kind, client, call)
+        event = await asyncio.to_thread(_prepare, kind, client, call)
         if kind == WAIT:
             # Return `tell` for mail in an idle session, `unknown` to end the wait, or `silent` after a
             # while.
@@ -214,17 +214,17 @@ class Hooks:
             async def look() -> HookAnswer:
                 if not event.call.session_id or not self._idling.waits(session, since):
                     return _answer("unknown")
-                found = await self._mail.store.read(lambda tx: self._decide(tx, event, caller).answer)
-                at_work = found["outcome"] == "tell" and self._idling.is_at_work(session)
-                return _answer("silent") if at_work else found
+                answer = await self._mail.store.read(lambda tx: self._decide(tx, event, caller).answer)
+                at_work = answer["outcome"] == "tell" and self._idling.is_at_work(session)
+                return _answer("silent") if at_work else answer
 
             until = asyncio.get_running_loop().time() + WAIT_SECONDS
             return await self._mail.changes.awaited(
                 look, lambda found: found["outcome"] != "silent", until=until
             )
-        found = await self._mail.store.read(lambda tx: self._decide(tx, event, caller))
-        if not found.notes:
-            return found.answer
+        decision = await self._mail.store.read(lambda tx: self._decide(tx, event, caller))
+        if not decision.notes:
+            return decision.answer
 
         def change(tx: MailWrites) -> HookAnswer:
             decided = self._decide(tx, event, caller)
@@ -237,37 +237,7 @@ class Hooks:
 
     def _decide(self, tx: MailReads, event: _Event, caller: Caller) -> _Decision:
         context: ReadContext = self._mail.context(tx, caller)
-        # The agent that the call or the session names, and the changes that store a new one.
-        who: tuple[_Actor | None, Sequence[Callable[[WriteContext], object]]]
-        call = event.call
-        bound = context.tx.client_session(event.client, call.session_id) if call.session_id else None
-        if call.agent:
-            # The agent that the call names as `name` (in the project around its folder) or `name@project`.
-            name, _, key = event.call.agent.partition("@")
-            found = _proved(context, _agent_in(context, event, name, key))
-            is_shown = event.kind in ("start", "prompt", "tool") and not _in_run(context)
-        else:
-            # The agent as which the client has just called a postroom tool.
-            found = (
-                _proved(context, _agent_in(context, event, event.call.acts_as, event.call.acts_in))
-                if event.kind == "tool" and call.acts_as
-                else None
-            )
-            is_shown = found is not None
-            found = found or _proved(context, _actor(context, bound.agent_id) if bound else None)
-            if found is None and event.kind in ("start", "prompt") and not _in_run(context):
-                found = _proved(context, _agent_in(context, event, _name_from_folder(event), ""))
-                is_shown = found is not None
-        if (
-            found is None
-            or not (is_shown and call.session_id)
-            or (bound and bound.agent_id == found.agent.id)
-        ):
-            who = found, ()
-        else:
-            new = found.agent.id
-            who = found, (lambda writing: _bind(writing, event, new),)
-        actor, binding = who
+        actor, binding = _who(context, event)
         decided = _DECIDE[event.kind](context, event, actor)
         answer: HookAnswer = {**decided.answer, "mode": self._mode(event.call)}
         return _Decision(answer=answer, notes=(*binding, *decided.notes))
@@ -283,7 +253,7 @@ def _answer(outcome: Outcome, text: str = "", *, mode: str = "") -> HookAnswer:
 _SILENT = _Decision(answer=_answer("silent"))
 
 
-def _prepared(kind: str, client: str, call: HookCall) -> _Event:
+def _prepare(kind: str, client: str, call: HookCall) -> _Event:
     """Resolve links and worktrees in the folders of a call; this reads the disk."""
     here = locations_of(call.cwd, "/") if call.cwd else ()
     if kind == "edit":
@@ -297,7 +267,36 @@ def _prepared(kind: str, client: str, call: HookCall) -> _Event:
     return _Event(kind=kind, client=client, call=call, here=here, files=files, folders=around)
 
 
-def _proved(context: ReadContext, actor: _Actor | None) -> _Actor | None:
+def _who(
+    context: ReadContext, event: _Event
+) -> tuple[_Actor | None, Sequence[Callable[[WriteContext], object]]]:
+    """Return the agent that the call or the session names, and the changes that store a new one."""
+    call = event.call
+    bound = context.tx.client_session(event.client, call.session_id) if call.session_id else None
+    if call.agent:
+        # The agent that the call names as `name` (in the project around its folder) or `name@project`.
+        name, _, key = event.call.agent.partition("@")
+        actor = _require_proof(context, _agent_in(context, event, name, key))
+        is_shown = event.kind in ("start", "prompt", "tool") and not _in_run(context)
+    else:
+        # The agent as which the client has just called a postroom tool.
+        actor = (
+            _require_proof(context, _agent_in(context, event, event.call.acts_as, event.call.acts_in))
+            if event.kind == "tool" and call.acts_as
+            else None
+        )
+        is_shown = actor is not None
+        actor = actor or _require_proof(context, _actor(context, bound.agent_id) if bound else None)
+        if actor is None and event.kind in ("start", "prompt") and not _in_run(context):
+            actor = _require_proof(context, _agent_in(context, event, _name_from_folder(event), ""))
+            is_shown = actor is not None
+    if actor is None or not (is_shown and call.session_id) or (bound and bound.agent_id == actor.agent.id):
+        return actor, ()
+    new = actor.agent.id
+    return actor, (lambda writing: _bind(writing, event, new),)
+
+
+def _require_proof(context: ReadContext, actor: _Actor | None) -> _Actor | None:
     """Return the actor, or None if the caller does not prove that it may act as this agent."""
     if actor is not None:
         try:
@@ -319,8 +318,8 @@ def _name_from_folder(event: _Event) -> str:
 
 
 def _agent_in(context: ReadContext, event: _Event, name: str, key: str) -> _Actor | None:
-    found = locate(context.projects, event.here) if not key else None
-    project = _project(context.projects, key) if key else (found[0] if found else None)
+    place = locate(context.projects, event.here) if not key else None
+    project = _project(context.projects, key) if key else (place[0] if place else None)
     agent = context.tx.agent(project.id, name) if project else None
     return _actor(context, agent.id) if agent else None
 
@@ -344,26 +343,30 @@ def _actor(context: ReadContext, agent_id: int) -> _Actor | None:
 
 def _start(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision:
     if actor is not None:
-        told = _prompt(context, event, actor)
+        decision = _prompt(context, event, actor)
         unread = context.tx.unread_count(actor.agent.id)
-        if not told.notes and unread and not _in_run(context):
-            told = _Decision(answer=_answer("tell", notices.unread_before_line(actor.agent.name, unread)))
+        if not decision.notes and unread and not _in_run(context):
+            decision = _Decision(answer=_answer("tell", notices.unread_before_line(actor.agent.name, unread)))
         lines = [notices.COMPACTED_LINE] if event.call.compacted else []
         if not event.call.agent and not _in_run(context):  # no person chose the name, so show it
             lines.append(notices.identity_line(actor.agent.name))
-        text = " ".join((*lines, told.answer["text"])).rstrip()
-        return replace(told, answer=_answer("tell", text)) if lines else told
-    found = locate(context.projects, event.here)
-    if found is None:
+        text = " ".join((*lines, decision.answer["text"])).rstrip()
+        return replace(decision, answer=_answer("tell", text)) if lines else decision
+    place = locate(context.projects, event.here)
+    if place is None:
         return _SILENT
     name = _name_from_folder(event)
-    return _Decision(answer=_answer("tell", notices.welcome_line(found[0].slug, name)))
+    return _Decision(answer=_answer("tell", notices.welcome_line(place[0].slug, name)))
 
 
 def _begin_turn(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision:
     """Announce new messages at the beginning of a turn, and record that the agent is active."""
-    told = _prompt(context, event, actor)
-    return told if actor is None or _in_run(context) else replace(told, notes=(*told.notes, _active(actor)))
+    prompt = _prompt(context, event, actor)
+    return (
+        prompt
+        if actor is None or _in_run(context)
+        else replace(prompt, notes=(*prompt.notes, _active(actor)))
+    )
 
 
 def _active(actor: _Actor) -> Callable[[WriteContext], object]:
@@ -378,7 +381,7 @@ def _prompt(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decis
     arrivals = context.tx.unannounced(agent.id, limit=notices.COUNTED)
     if not arrivals:
         return _SILENT
-    ids = [one.message_id for one in arrivals]
+    ids = [arrival.message_id for arrival in arrivals]
     return _Decision(
         answer=_answer("tell", notices.unread_line(agent.name, arrivals)),
         notes=(lambda writing: writing.tx.mark_announced(agent.id, ids, by=BY, now=writing.now),),
@@ -390,19 +393,31 @@ def _tool(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decisio
     if actor is None:
         return _SILENT
     nudges = context.tx.nudges(actor.agent.id)
-    active = (*_reserved(context, event, actor.agent), *_activity(context, actor.agent))
+    # Record the session's new reservations, to release them at its end; those of runs are recorded.
+    record_reservations: tuple[Callable[[WriteContext], object], ...]
+    ids = event.call.reserved
+    if not ids or not event.call.session_id or _in_run(context):
+        record_reservations = ()
+    else:
+
+        def note(writing: WriteContext) -> None:
+            for reservation_id in ids:
+                writing.tx.note_reserved_in(reservation_id, actor.agent.id, _in_session(event))
+
+        record_reservations = (note,)
+    active = (*record_reservations, *_activity(context, actor.agent))
     if event.call.fetched and (seq := _fetched_up_to(context, event, actor.agent)) > nudges.held_seq:
         nudges = replace(nudges, held_seq=seq)
         fetched = nudges
         active += (lambda writing: writing.tx.set_nudges(actor.agent.id, fetched),)
     if event.call.acts_as or 0 <= context.now - nudges.notified_at < TOLD_INTERVAL:
         return replace(_SILENT, notes=active)
-    told = _prompt(context, event, actor)
-    if not told.notes:
+    prompt = _prompt(context, event, actor)
+    if not prompt.notes:
         return replace(_SILENT, notes=active)
     noted = replace(nudges, notified_at=context.now)
     return replace(
-        told, notes=(*active, *told.notes, lambda writing: writing.tx.set_nudges(actor.agent.id, noted))
+        prompt, notes=(*active, *prompt.notes, lambda writing: writing.tx.set_nudges(actor.agent.id, noted))
     )
 
 
@@ -438,21 +453,6 @@ def _with_notes(decide: _Decide, context: ReadContext, event: _Event, actor: _Ac
     return _Decision(answer=_answer("tell", text), notes=(*decided.notes, *((record,) if place else ())))
 
 
-def _reserved(
-    context: ReadContext, event: _Event, agent: Agent
-) -> tuple[Callable[[WriteContext], object], ...]:
-    """Record the session's new reservations, to release them at its end; those of runs are recorded."""
-    ids = event.call.reserved
-    if not ids or not event.call.session_id or _in_run(context):
-        return ()
-
-    def note(writing: WriteContext) -> None:
-        for one in ids:
-            writing.tx.note_reserved_in(one, agent.id, _in_session(event))
-
-    return (note,)
-
-
 def _fetched_up_to(context: ReadContext, event: _Event, agent: Agent) -> int:
     """Return the sequence number up to which the agent has fetched all unread messages addressed to it."""
     held_seq, fetched = context.tx.nudges(agent.id).held_seq, set(event.call.fetched)
@@ -476,16 +476,16 @@ def _wait(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decisio
 
 def _wake(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision:
     """Start a turn with the new messages; the end of this turn is not held for them."""
-    told = _prompt(context, event, actor)
-    if actor is None or not told.notes:
-        return told
+    prompt = _prompt(context, event, actor)
+    if actor is None or not prompt.notes:
+        return prompt
     agent = actor.agent
     nudges = context.tx.nudges(agent.id)
     newest = max((seq for _, seq in context.tx.directed_unread(agent.id, limit=1)), default=0)
     noted = replace(nudges, held_seq=max(newest, nudges.held_seq))
     return replace(
-        told,
-        notes=(*told.notes, _active(actor), lambda writing: writing.tx.set_nudges(agent.id, noted)),
+        prompt,
+        notes=(*prompt.notes, _active(actor), lambda writing: writing.tx.set_nudges(agent.id, noted)),
     )
 
 
@@ -508,9 +508,9 @@ def _stop(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decisio
         return _idle(context, actor.agent)
     newest = unread[0][1]
     directed = [
-        one.message_id
-        for one in context.tx.unannounced(agent.id, limit=notices.COUNTED)
-        if one.kind == "to" and not one.broadcast
+        arrival.message_id
+        for arrival in context.tx.unannounced(agent.id, limit=notices.COUNTED)
+        if arrival.kind == "to" and not arrival.broadcast
     ]
 
     def note(writing: WriteContext) -> None:
@@ -539,9 +539,11 @@ def _end(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision
     def release(writing: WriteContext) -> None:
         release_reserved_in(writing, place, reason="session ended")
 
-    known = bool(call.session_id) and context.tx.client_session(event.client, call.session_id) is not None
+    has_session = (
+        bool(call.session_id) and context.tx.client_session(event.client, call.session_id) is not None
+    )
     held = actor is not None and bool(context.tx.reserved_in(place, now=context.now))
-    notes = (*((forget,) if known else ()), *((release,) if held else ()))
+    notes = (*((forget,) if has_session else ()), *((release,) if held else ()))
     return replace(_SILENT, notes=notes)
 
 
@@ -555,24 +557,28 @@ def _check(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decisi
     for project, paths in _files_by_project(context, event):
         at_home = actor is not None and actor.project.id == project.id
         name = event.call.agent or (actor.agent.name if actor is not None else "")
-        known = actor if at_home else _proved(context, _agent_in(context, event, name, project.slug))
-        if known is not None:
-            judged.append((project, known.agent, paths))
-    found = _checked_files(context, event, actor)
-    if actor is None and not judged and not found.notes:
+        owner = actor if at_home else _require_proof(context, _agent_in(context, event, name, project.slug))
+        if owner is not None:
+            judged.append((project, owner.agent, paths))
+    files = _checked_files(context, event, actor)
+    if actor is None and not judged and not files.notes:
         where = (
             "there is no project here"
             if locate(context.projects, event.here) is None
             else "there is no agent here"
         )
         return _Decision(answer=_answer("unknown", unchecked(where)))
-    held = [one for project, agent, paths in judged for one in held_by_others(context, project, agent, paths)]
+    held = [
+        conflict
+        for project, agent, paths in judged
+        for conflict in held_by_others(context, project, agent, paths)
+    ]
     if held:
         return _Decision(answer=_answer("deny", notices.refusal(held)))
-    if found.held:
-        return _Decision(answer=_told("deny", found.held, found), notes=tuple(found.notes))
+    if files.held:
+        return _Decision(answer=_decision("deny", files.held, files), notes=tuple(files.notes))
     active = () if actor is None else _activity(context, actor.agent)
-    return _Decision(answer=_answer("allow"), notes=(*active, *found.notes))
+    return _Decision(answer=_answer("allow"), notes=(*active, *files.notes))
 
 
 def _checked_files(context: ReadContext, event: _Event, actor: _Actor | None) -> Findings:
@@ -598,7 +604,7 @@ def _reports(
     file.
     """
     agent = actor.agent if actor is not None else None
-    places = {folder: locate(context.projects, known) for folder, known in event.folders.items()}
+    places = {folder: locate(context.projects, path) for folder, path in event.folders.items()}
     reports = list[FileReport]()
     for path, blob, how in event.call.files:
         folder, _, name = path.rpartition("/")
@@ -606,8 +612,8 @@ def _reports(
         if place is None:
             continue
         if agent is None and event.call.agent:
-            known = _proved(context, _agent_in(context, event, event.call.agent, place[0].slug))
-            agent = known.agent if known is not None else None
+            owner = _require_proof(context, _agent_in(context, event, event.call.agent, place[0].slug))
+            agent = owner.agent if owner is not None else None
         shown = f"{place[1]}/{name}".strip("/")
         reports.append(
             FileReport(
@@ -622,7 +628,7 @@ def _reports(
     return reports, agent
 
 
-def _told(outcome: Outcome, text: str, found: Findings) -> HookAnswer:
+def _decision(outcome: Outcome, text: str, found: Findings) -> HookAnswer:
     answer = _answer(outcome, text)
     return {**answer, "changed": found.changed} if found.changed else answer
 
@@ -636,24 +642,26 @@ def _with_files(decide: _Decide, context: ReadContext, event: _Event, actor: _Ac
     else:
         home = actor.project.human_key if actor is not None else ""
         noted_files = note_files(context, agent, _viewer(event, agent), reports, home)
-    decided, found = decide(context, event, actor), noted_files
-    if not found.notes and not found.text:
+    decided, findings = decide(context, event, actor), noted_files
+    if not findings.notes and not findings.text:
         return decided
     purge = (lambda writing: writing.tx.purge_file_views(writing.now - VIEWS_KEPT, limit=PURGED_AT_ONCE),)
-    notes = (*decided.notes, *found.notes, *(purge if found.notes else ()))
-    text = "\n".join(one for one in (found.text, decided.answer["text"]) if one)
-    return _Decision(answer=_told("tell" if text else decided.answer["outcome"], text, found), notes=notes)
+    notes = (*decided.notes, *findings.notes, *(purge if findings.notes else ()))
+    text = "\n".join(text for text in (findings.text, decided.answer["text"]) if text)
+    return _Decision(
+        answer=_decision("tell" if text else decided.answer["outcome"], text, findings), notes=notes
+    )
 
 
 def _files_by_project(context: ReadContext, event: _Event) -> list[tuple[Project, list[str]]]:
     """Return the files of an event by project, with paths relative to the project."""
-    places = {known: locate(context.projects, known) for known, _ in event.files}
-    found: dict[int, tuple[Project, list[str]]] = {}
-    for known, name in event.files:
-        if place := places[known]:
-            _, paths = found.setdefault(place[0].id, (place[0], []))
+    places = {path: locate(context.projects, path) for path, _ in event.files}
+    files: dict[int, tuple[Project, list[str]]] = {}
+    for known_path, name in event.files:
+        if place := places[known_path]:
+            _, paths = files.setdefault(place[0].id, (place[0], []))
             paths.append(f"{place[1]}/{name}".strip("/") if name else place[1])
-    return list(found.values())
+    return list(files.values())
 
 
 def _in_run(context: ReadContext) -> bool:

@@ -155,20 +155,20 @@ class Sessions:
 
     def is_sealed(self, cookies: str, text: str, seal: str) -> bool:
         """Return whether this server has sealed a text for the session in a Cookie header, not long ago."""
-        session, found = self._session_in(cookies), _SEAL.fullmatch(seal)
-        if session is None or found is None:
+        session, match = self._session_in(cookies), _SEAL.fullmatch(seal)
+        if session is None or match is None:
             return False
-        is_fresh = 0 <= self._clock.now() - int(found[1]) <= milliseconds(_SEAL_LIFE)
-        signature = self._signature(f"seal.{session}.{found[1]}.{text}")
-        return is_fresh and hmac.compare_digest(signature, found[2])
+        is_fresh = 0 <= self._clock.now() - int(match[1]) <= milliseconds(_SEAL_LIFE)
+        signature = self._signature(f"seal.{session}.{match[1]}.{text}")
+        return is_fresh and hmac.compare_digest(signature, match[2])
 
     def _session_in(self, cookies: str) -> str | None:
         for part in cookies.split(";"):
             name, _, value = part.strip().partition("=")
-            found = _COOKIE.fullmatch(value) if name == self.cookie_name else None
-            if found is None or int(found[1]) <= self._clock.now():
+            match = _COOKIE.fullmatch(value) if name == self.cookie_name else None
+            if match is None or int(match[1]) <= self._clock.now():
                 continue
-            if hmac.compare_digest(self._signature(f"{found[1]}.{found[2]}"), found[3]):
+            if hmac.compare_digest(self._signature(f"{match[1]}.{match[2]}"), match[3]):
                 return value
         return None
 

@@ -109,7 +109,7 @@ def change(name: str, view: FileView, author: Agent | None, now: int) -> str:
     """Return the sentence about a change: the file, the agent or session that made it, and how long ago."""
     if view.changed_blob == HUGE:
         return (
-            f"{_named(name)} is too large to compare (4 MiB at most), so postroom does not know whether it "
+            f"{_quote(name)} is too large to compare (4 MiB at most), so postroom does not know whether it "
             "was changed."
         )
     done = "deleted" if view.changed_blob == GONE else "changed"
@@ -118,25 +118,25 @@ def change(name: str, view: FileView, author: Agent | None, now: int) -> str:
         since = "you have read only a part of it"
     if author is None:
         return (
-            f"{_named(name)} was {done} {since if since.startswith('after') else f'and {since}'}; no hook "
+            f"{_quote(name)} was {done} {since if since.startswith('after') else f'and {since}'}; no hook "
             "reported by whom (for example a person's editor, a script or Git)."
         )
     age = f"{max(0, now - view.changed_at) // 1000} s ago"
     end = f", {since}" if since.startswith("after") else f", and {since}"
     lead = "another session of " if is_sibling(view.viewer_id, view.changed_by) else ""
     who = f"{lead}{quoted(author.name)}"
-    return f"{_named(name)} was {done} by {who} {age}{end}."
+    return f"{_quote(name)} was {done} by {who} {age}{end}."
 
 
 def unsure_read(name: str) -> str:
     """Return the sentence about a file that changed at about the time at which it was read."""
-    return f"{_named(name)} may have changed while you read it."
+    return f"{_quote(name)} may have changed while you read it."
 
 
 def wrote_too(name: str, author: Agent, seconds: int, *, is_sibling: bool) -> str:
     """Return the sentence about another session that has just written the same file."""
     lead = "Another session of " if is_sibling else ""
-    return f"{lead}{quoted(author.name)} wrote {_named(name)} {seconds} s ago, too."
+    return f"{lead}{quoted(author.name)} wrote {_quote(name)} {seconds} s ago, too."
 
 
 def edited_at_once(author: Agent, *, is_sibling: bool) -> str:
@@ -152,7 +152,7 @@ def edited_at_once(author: Agent, *, is_sibling: bool) -> str:
     )
 
 
-def _named(name: str) -> str:
+def _quote(name: str) -> str:
     return quoted(name, longest=MAX_PATH_LENGTH)
 
 

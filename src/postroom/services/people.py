@@ -188,8 +188,8 @@ class MessageService:
             UnknownAgent: No person has this name.
             PostroomError: The message was rejected and not stored.
         """
-        operation, asked = await self._mail.store.read(lambda tx: _draft_operation(tx, slug, draft))
-        asked |= {
+        operation, arguments = await self._mail.store.read(lambda tx: _draft_operation(tx, slug, draft))
+        arguments |= {
             "project_key": PEOPLE_SLUG,
             "body_md": draft.body,
             "importance": draft.importance,
@@ -197,9 +197,9 @@ class MessageService:
             "idempotency_key": f"page/{draft.key}",
             "attachments": await asyncio.to_thread(_attachment_arguments, draft.files),
         }
-        sent = await self._calls.perform(operation, asked, caller=_POSTROOM)
+        sent = await self._calls.perform(operation, arguments, caller=_POSTROOM)
         if operation == "reply_message":
-            await self._acknowledge(asked["sender_name"], asked["message_id"])
+            await self._acknowledge(arguments["sender_name"], arguments["message_id"])
         came = [delivery["project"] for delivery in sent["deliveries"]]
         message = int(sent["deliveries"][0]["payload"]["id"])
         return Posted(message=message, slug=slug if slug in came else PEOPLE_SLUG)

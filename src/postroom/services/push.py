@@ -158,13 +158,15 @@ class PushNotifier:
 
         def look(tx: Transaction) -> tuple[bool, list[Notice]]:
             own = tx.push.subscription(subscription_id)
-            asked = [one for one in self._questions.all_open(tx) if one.snoozed_until is None]
-            names = [_question_item(one.run_id, one.number) for one in asked[-MAX_SHOWN:]]
+            questions = [
+                question for question in self._questions.all_open(tx) if question.snoozed_until is None
+            ]
+            names = [_question_item(question.run_id, question.number) for question in questions[-MAX_SHOWN:]]
             latest = self._dead(tx, tx.now() - _KEPT_MS)
-            names += [one.name for one in list(latest)[-MAX_SHOWN:]]
-            found = [self._notice(tx, one, name, token, "") for one in names]
+            names += [subscription.name for subscription in list(latest)[-MAX_SHOWN:]]
+            notices = [self._notice(tx, item, name, token, "") for item in names]
             return own is not None and own.form_token == token, [
-                one for one in found if one and not one.is_closed
+                notice for notice in notices if notice and not notice.is_closed
             ]
 
         is_on, notices = await self._store.read(look)
@@ -193,7 +195,7 @@ class PushNotifier:
             )
         key = await self._server_key()
         try:
-            await asyncio.to_thread(self._sealed, b"", p256dh, auth)
+            await asyncio.to_thread(self._seal, b"", p256dh, auth)
         except ValueError as error:
             raise InvalidArgument(
                 "these are not the keys of a browser", value="p256dh", remedy="reload the page and try again"
@@ -204,13 +206,20 @@ class PushNotifier:
 
         def change(tx: Transaction) -> str:
             tx.lock(PUSH)
-            now, known = tx.now(), [one for one in tx.push.subscriptions() if one.endpoint != endpoint]
-            if len(known) >= MAX_SUBSCRIPTIONS:
+            now, subscriptions = (
+                tx.now(),
+                [
+                    subscription
+                    for subscription in tx.push.subscriptions()
+                    if subscription.endpoint != endpoint
+                ],
+            )
+            if len(subscriptions) >= MAX_SUBSCRIPTIONS:
                 raise NotPermitted(
                     f"{MAX_SUBSCRIPTIONS} browsers are notified already",
                     remedy="turn notifications off in a browser that is no longer used",
                 )
-            own = [one.id for one in known if one.person == name]
+            own = [subscription.id for subscription in subscriptions if subscription.person == name]
             tx.push.drop(own[: len(own) - MAX_OF_PERSON + 1] if len(own) >= MAX_OF_PERSON else [])
             made = PushSubscription(
                 id=tx.new_id(),
@@ -252,16 +261,18 @@ class PushNotifier:
             InvalidArgument, NotPermitted: The answer is neither yes nor no, or this person may not answer.
         """
         item = _question_item(run_id, number)
-        tag, url = _tag(item), _page_of(project, run_id)
+        tag, url = _tag(item), _page_address(project, run_id)
         try:
             await self._questions.decide(
                 project, run_id, number, Given(value=answer, by=person(by), at=NOTIFICATION)
             )
         except StaleDecision:
-            given = await self._store.read(
+            given_answer = await self._store.read(
                 lambda tx: self._questions.given_answer(tx, project, run_id, number)
             )
-            return Notice(tag=tag, title="Not answered", body=_settled(given), url=url, is_closed=True)
+            return Notice(
+                tag=tag, title="Not answered", body=_describe_end(given_answer), url=url, is_closed=True
+            )
         await self._store.write(lambda tx: tx.push.close_notice(where, item))
         return Notice(tag=tag, title=f"You answered {answer}", url=url, is_closed=True)
 
@@ -298,13 +309,13 @@ class PushNotifier:
             if not await self._store.read(lambda tx: tx.push.subscriptions()):
                 return False
             await self._server_key()
-        found = await self._store.read(self._plan)
-        if found is None:
+        plan = await self._store.read(self._plan)
+        if plan is None:
             return False
-        if found.is_news:
+        if plan.is_news:
             # An outdated plan does no harm: `perform` reads the question again before it sends anything.
-            await self._store.write(self._leases.guarded(PUSH, found.write))
-        self._seen_at = found.seen_at
+            await self._store.write(self._leases.guarded(PUSH, plan.write))
+        self._seen_at = plan.seen_at
         return True
 
     def _plan(self, tx: Transaction) -> "_Plan | None":
@@ -313,29 +324,33 @@ class PushNotifier:
             return None
         now = tx.now()
         plan = _Plan(seen_at=now - _OVERLAP_MS)
-        plan.useless = [one.id for one in subscriptions if one.ends_at <= now or not self._is_own(one)]
-        served = [one for one in subscriptions if one.id not in plan.useless]
-        known, open_items = set[tuple[str, str]](), {one.id: set[str]() for one in served}
+        plan.useless = [
+            subscription.id
+            for subscription in subscriptions
+            if subscription.ends_at <= now or not self._is_own(subscription)
+        ]
+        served = [subscription for subscription in subscriptions if subscription.id not in plan.useless]
+        seen, open_items = set[tuple[str, str]](), {subscription.id: set[str]() for subscription in served}
         for notice in tx.push.notices():
-            known.add((notice.subscription_id, notice.item))
+            seen.add((notice.subscription_id, notice.item))
             if notice.closed_at is None and notice.subscription_id in open_items:
                 open_items[notice.subscription_id].add(notice.item)
         shown_items = set[str]().union(*open_items.values()) - {_MORE}
         still = {item: self._is_open(tx, item) for item in shown_items}
-        for one, items in open_items.items():
+        for entry, items in open_items.items():
             closed = {item for item in items if not still.get(item, True)}
             items -= closed
             if _MORE in items and len(items) <= MAX_SHOWN:
                 closed.add(_MORE)
                 items.discard(_MORE)
-            plan.effects += [(one, item, "close") for item in sorted(closed)]
-        since = self._seen_at or min((one.seen_at for one in served), default=now)
+            plan.effects += [(entry, item, "close") for item in sorted(closed)]
+        since = self._seen_at or min((subscription.seen_at for subscription in served), default=now)
         for item in self._news(tx, since - _OVERLAP_MS):
             if all(_MORE in items for items in open_items.values()):
                 break
             for browser in served:
                 items = open_items[browser.id]
-                is_known = (browser.id, item.name) in known or _MORE in items
+                is_known = (browser.id, item.name) in seen or _MORE in items
                 if is_known or item.at < browser.created_at or not item.concerns(browser.person):
                     continue
                 shown = item.name if len(items) < MAX_SHOWN else _MORE
@@ -381,7 +396,7 @@ class PushNotifier:
         if run is None:
             return False
         if kind == "question":
-            return any(one.number == number for one in self._open_in(tx, run))
+            return any(question.number == number for question in self._open_in(tx, run))
         row = dispatch_of(tx, run)
         return row is not None and row.status is RunDispatchStatus.DEAD_LETTER
 
@@ -396,7 +411,7 @@ class PushNotifier:
             return None
         agent, project, chat = owner_of(run.thread_id)
         place = f"{one_line(agent) or 'An agent'} in {one_line(project or chat)}"
-        url = _page_of(project, run_id)
+        url = _page_address(project, run_id)
         if kind == "failed":
             if not self._is_open(tx, item):
                 return Notice(
@@ -404,11 +419,11 @@ class PushNotifier:
                 )
             row = dispatch_of(tx, run)
             why = one_line((row.last_error if row else "") or run.error or "")
-            return Notice(tag=_tag(item), title=f"{place} failed", body=_clipped(why), url=url)
-        question = next((one for one in self._open_in(tx, run) if one.number == number), None)
+            return Notice(tag=_tag(item), title=f"{place} failed", body=_clip(why), url=url)
+        question = next((question for question in self._open_in(tx, run) if question.number == number), None)
         if question is None:
-            given = self._questions.given_answer(tx, project, run_id, number)
-            return Notice(tag=_tag(item), title=place, body=_settled(given), url=url, is_closed=True)
+            answer = self._questions.given_answer(tx, project, run_id, number)
+            return Notice(tag=_tag(item), title=place, body=_describe_end(answer), url=url, is_closed=True)
         if not may_answer(question.asked, person(name)):
             return None
         action = (
@@ -423,7 +438,7 @@ class PushNotifier:
         return Notice(
             tag=_tag(item),
             title=f"{place} asks",
-            body=_clipped(body),
+            body=_clip(body),
             url=url,
             answer=fields | {"where": where} if can_answer else {},
             expires_at=question.expires_at,
@@ -462,7 +477,7 @@ class PushNotifier:
         if subscription is None:
             return Performed()
         if subscription.ends_at <= now or not self._is_own(subscription):
-            return Performed(also=_dropped(subscription))
+            return Performed(also=_drop(subscription))
         if notice is None or now - row.created_at > _KEPT_MS or notice.is_closed != does_close:
             # What was settled before it could be shown is neither shown nor closed.
             return Performed(
@@ -472,7 +487,7 @@ class PushNotifier:
             )
         if not is_permitted(subscription.endpoint, self._services):
             return Performed(
-                also=_noted(subscription, "its push service is not in the setting push_services")
+                also=_note_error(subscription, "its push service is not in the setting push_services")
             )
         until = min(row.created_at + _KEPT_MS, notice.expires_at or now + _KEPT_MS)
         urgency = "normal" if notice.is_closed or item.startswith("failed/") else "high"
@@ -485,12 +500,12 @@ class PushNotifier:
             "Urgency": urgency,
         }
         text = msgspec.json.encode(notice)
-        body = await asyncio.to_thread(self._sealed, text, subscription.p256dh, subscription.auth)
+        body = await asyncio.to_thread(self._seal, text, subscription.p256dh, subscription.auth)
         kind, run_id, number = _parts(item)
-        asked = [(run_id, number)] if kind == "question" and not does_close else []
-        return await self._posted(subscription, headers, body, asked)
+        keys = [(run_id, number)] if kind == "question" and not does_close else []
+        return await self._post(subscription, headers, body, keys)
 
-    async def _posted(
+    async def _post(
         self,
         subscription: PushSubscription,
         headers: dict[str, str],
@@ -509,27 +524,27 @@ class PushNotifier:
                 ) as client,
                 client.stream("POST", subscription.endpoint, headers=headers, content=body) as answer,
             ):
-                status, told = answer.status_code, dict(answer.headers)
+                status, response_headers = answer.status_code, dict(answer.headers)
         except httpx2.InvalidURL:
-            return Performed(also=_noted(subscription, "its address at the push service is not valid"))
+            return Performed(also=_note_error(subscription, "its address at the push service is not valid"))
         except httpx2.HTTPError as error:
             reason = f"the push service cannot be reached: {type(error).__name__}"
             sent = not isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout)
-            return NotPerformed(error=reason, may_have_arrived=sent, also=_noted(subscription, reason))
+            return NotPerformed(error=reason, may_have_arrived=sent, also=_note_error(subscription, reason))
         if status in _GONE:
             _LOG.info("push.subscription_ended", person=subscription.person, status=status)
-            return Performed(also=_dropped(subscription))
+            return Performed(also=_drop(subscription))
         if 200 <= status < 300:
             await self._shown.note(asked, f"in a notification to {subscription.person}")
-            return Performed(also=_noted(subscription, ""))
+            return Performed(also=_note_error(subscription, ""))
         reason = f"the push service answered with status {status}"
         if status in _BUSY or status >= 500:
-            wait = retry_after_ms(told, now=self._clock.now()) or 0
-            return NotPerformed(error=reason, not_before_ms=wait, also=_noted(subscription, reason))
+            wait = retry_after_ms(response_headers, now=self._clock.now()) or 0
+            return NotPerformed(error=reason, not_before_ms=wait, also=_note_error(subscription, reason))
         _LOG.warning("push.refused", person=subscription.person, status=status)
-        return Performed(also=_noted(subscription, reason))
+        return Performed(also=_note_error(subscription, reason))
 
-    def _sealed(self, text: bytes, p256dh: str, auth: str) -> bytes:
+    def _seal(self, text: bytes, p256dh: str, auth: str) -> bytes:
         from postroom.services.push_encryption import encrypted
 
         return encrypted(text, p256dh, auth)
@@ -584,11 +599,11 @@ def _enqueue(tx: Transaction, effects: Sequence[tuple[str, str, str]]) -> None:
     tx.outbox.enqueue(drafts)
 
 
-def _dropped(subscription: PushSubscription) -> Joined:
+def _drop(subscription: PushSubscription) -> Joined:
     return Joined(locks=(PUSH,), change=lambda tx: tx.push.drop([subscription.id]))
 
 
-def _noted(subscription: PushSubscription, error: str) -> Joined:
+def _note_error(subscription: PushSubscription, error: str) -> Joined:
     return Joined(locks=(PUSH,), change=lambda tx: tx.push.note_result(subscription.id, error=error))
 
 
@@ -607,19 +622,19 @@ def _tag(item: str) -> str:
     return f"postroom/{item}"
 
 
-def _page_of(project: str, run_id: str) -> str:
+def _page_address(project: str, run_id: str) -> str:
     run = quote(run_id, safe="")
     return f"/p/{quote(project, safe='')}/runs/{run}" if project else f"/chats/{run}"
 
 
-def _clipped(text: str) -> str:
+def _clip(text: str) -> str:
     return text if len(text) <= MAX_TEXT_LENGTH else f"{text[: MAX_TEXT_LENGTH - 1]}…"
 
 
-def _settled(given: GivenAnswer | None) -> str:
+def _describe_end(given: GivenAnswer | None) -> str:
     """Return how a question ended, for the notification that had asked it."""
     if given is None:
         return "No longer open: it was snoozed, withdrawn or cancelled."
     word = {True: "yes", False: "no"}.get(given.approved, given.why or "answered")  # type: ignore[arg-type]
     who = " ".join(part for part in (given.by or "somebody", given.where) if part)
-    return _clipped(f"Already answered by {one_line(who)}: {one_line(word)}")
+    return _clip(f"Already answered by {one_line(who)}: {one_line(word)}")

@@ -44,9 +44,9 @@ class ServerKey:
 
     def proof(self, endpoint: str, *, contact: str, now: int) -> str:
         """Return the header `Authorization` for a request to an endpoint; `now` is in milliseconds."""
-        found = urlsplit(endpoint)
+        parts = urlsplit(endpoint)
         claims = {
-            "aud": f"{found.scheme}://{found.netloc}",
+            "aud": f"{parts.scheme}://{parts.netloc}",
             "exp": now // 1000 + _PROOF_SECONDS,
             "sub": contact,
         }
@@ -65,9 +65,9 @@ def encrypted(text: bytes, p256dh: str, auth: str) -> bytes:
     browser = EllipticCurvePublicKey.from_encoded_point(SECP256R1(), theirs)
     own = generate_private_key(SECP256R1())
     ours, salt = _point(own.public_key()), os.urandom(16)
-    shared = _derived(own.exchange(ECDH(), browser), secret, b"WebPush: info\x00" + theirs + ours, length=32)
-    key = _derived(shared, salt, b"Content-Encoding: aes128gcm\x00", length=16)
-    nonce = _derived(shared, salt, b"Content-Encoding: nonce\x00", length=12)
+    shared = _derive(own.exchange(ECDH(), browser), secret, b"WebPush: info\x00" + theirs + ours, length=32)
+    key = _derive(shared, salt, b"Content-Encoding: aes128gcm\x00", length=16)
+    nonce = _derive(shared, salt, b"Content-Encoding: nonce\x00", length=12)
     head = salt + _RECORD.to_bytes(4, "big") + bytes([len(ours)]) + ours
     return head + AESGCM(key).encrypt(nonce, text + b"\x02", None)
 
@@ -90,5 +90,5 @@ def _point(key: EllipticCurvePublicKey) -> bytes:
     return key.public_bytes(Encoding.X962, PublicFormat.UncompressedPoint)
 
 
-def _derived(material: bytes, salt: bytes, about: bytes, *, length: int) -> bytes:
+def _derive(material: bytes, salt: bytes, about: bytes, *, length: int) -> bytes:
     return HKDF(algorithm=SHA256(), length=length, salt=salt, info=about).derive(material)

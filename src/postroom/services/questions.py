@@ -93,31 +93,31 @@ class QuestionService:
         Raises:
             InvalidArgument: `after` is not a place in this list.
         """
-        found = questions_after(await self._store.read(self.all_open), after)
+        rows = questions_after(await self._store.read(self.all_open), after)
         return [
             {
-                "number": one.number,
-                "question": one.text,
-                "agent": one.agent,
-                "project": one.project,
-                "chat": one.chat,
-                "who": one.who,
-                "thread_id": one.thread_id,
-                "run_id": one.run_id,
-                "waiting_since": iso(one.asked_at),
-                "takes": one.asked.kind,
-                "in_words": one.asked.in_words,
-                "choices": list(one.asked.choices),
-                "form": schema_of(one.asked) if one.asked.fields else None,
-                "to": list(one.asked.to),
-                "not_by": list(one.asked.not_by),
-                "action": one.asked.action,
-                "action_shown": exact(one.asked.action),
-                "digest": one.asked.digest,
-                "expires_at": maybe_iso(one.expires_at),
-                "snoozed_until": maybe_iso(one.snoozed_until),
+                "number": question.number,
+                "question": question.text,
+                "agent": question.agent,
+                "project": question.project,
+                "chat": question.chat,
+                "who": question.who,
+                "thread_id": question.thread_id,
+                "run_id": question.run_id,
+                "waiting_since": iso(question.asked_at),
+                "takes": question.asked.kind,
+                "in_words": question.asked.in_words,
+                "choices": list(question.asked.choices),
+                "form": schema_of(question.asked) if question.asked.fields else None,
+                "to": list(question.asked.to),
+                "not_by": list(question.asked.not_by),
+                "action": question.asked.action,
+                "action_shown": exact(question.asked.action),
+                "digest": question.asked.digest,
+                "expires_at": maybe_iso(question.expires_at),
+                "snoozed_until": maybe_iso(question.snoozed_until),
             }
-            for one in found[:limit]
+            for question in rows[:limit]
         ]
 
     def all_open(self, tx: Transaction) -> Sequence[OpenQuestion]:
@@ -139,8 +139,8 @@ class QuestionService:
             NotPermitted: This person may not answer the question.
         """
         run, question = await self._meant(number)
-        said = Given(value=given, by=person(by), at=at, why=why)
-        decision = await self._hand_over(run, question, said)
+        answer = Given(value=given, by=person(by), at=at, why=why)
+        decision = await self._hand_over(run, question, answer)
         word = {True: "yes", False: "no"}.get(decision.approved)  # type: ignore[arg-type]
         return {"number": question.number, "answer": word or decision.reason or ""}
 
@@ -160,8 +160,8 @@ class QuestionService:
                 if question.number == number:
                     return open_question(run, question, tx)
             runs = [run for thread in threads for run in tx.runs.threads.latest_runs(thread, _EACH)]
-            given = (self._given(run, one) for run in runs for one in run.answered)
-            return next((one for one in given if one.number == number), None)
+            answers = (self._given_answer(run, answered) for run in runs for answered in run.answered)
+            return next((answer for answer in answers if answer.number == number), None)
 
         return await self._store.read(look)
 
@@ -217,26 +217,26 @@ class QuestionService:
         number = number.strip().lower()
 
         def look(tx: Transaction) -> tuple[list[QuestionRecord], Sequence[Question]]:
-            asked = list(open_runs(tx, "", (RunStatus.WAITING,)))
-            runs = {one.run_id: one for one in [*newest_runs(tx, *_ALL, each=_EACH), *asked]}
-            found = [
+            waiting = list(open_runs(tx, "", (RunStatus.WAITING,)))
+            runs = {run.run_id: run for run in [*newest_runs(tx, *_ALL, each=_EACH), *waiting]}
+            rows = [
                 (run, ticket, decision)
                 for run in runs.values()
                 for ticket, decision in (
-                    *((one.ticket, one.decision) for one in run.answered),
-                    *((one, None) for one in run.open_tickets if run.status is RunStatus.WAITING),
+                    *((answered.ticket, answered.decision) for answered in run.answered),
+                    *((ticket, None) for ticket in run.open_tickets if run.status is RunStatus.WAITING),
                 )
                 if number_of(run.run_id, ticket).startswith(number)
             ]
-            records = [self._record(tx, *one) for one in found[:_NAMED]]
-            return records, [question for _, question in asked_in(asked)]
+            records = [self._record(tx, *row) for row in rows[:_NAMED]]
+            return records, [question for _, question in asked_in(waiting)]
 
         records, now = await self._store.read(look)
         if not number or not records:
             raise _stale(number, None, now)
         if len(records) > 1:
             raise InvalidArgument(
-                f"several questions begin with {number}: {', '.join(one['number'] for one in records)}",
+                f"several questions begin with {number}: {', '.join(record['number'] for record in records)}",
                 value=number,
                 remedy="give the whole number; if they are equal, open the page of the run",
             )
@@ -245,34 +245,36 @@ class QuestionService:
     def _record(
         self, tx: Transaction, run: RunRecord, ticket: RunWaitingTicket, decision: ToolCallResume | None
     ) -> QuestionRecord:
-        asked, (agent, project, _) = ticket.asked, owner_of(run.thread_id)
+        wanted, (agent, project, _) = ticket.asked, owner_of(run.thread_id)
         number = number_of(run.run_id, ticket)
         places = sorted(surfaces_of(tx, run).get(number, ()), key=lambda one: one.at or 0)
-        given = (
-            None if decision is None else self._given(run, AnsweredTicket(ticket=ticket, decision=decision))
+        answer = (
+            None
+            if decision is None
+            else self._given_answer(run, AnsweredTicket(ticket=ticket, decision=decision))
         )
         return {
             "number": number,
-            "state": "open" if given is None else "answered",
+            "state": "open" if answer is None else "answered",
             "question": ticket.question,
             "agent": agent,
             "project": project,
             "run_id": run.run_id,
             "asked_at": iso(ticket.updated_at),
-            "takes": asked.kind,
-            "choices": list(asked.choices),
-            "to": list(asked.to),
-            "not_by": list(asked.not_by),
-            "action": asked.action,
-            "digest": asked.digest,
+            "takes": wanted.kind,
+            "choices": list(wanted.choices),
+            "to": list(wanted.to),
+            "not_by": list(wanted.not_by),
+            "action": wanted.action,
+            "digest": wanted.digest,
             "expires_at": maybe_iso(ticket.expires_at),
-            "shown": [{"where": one.where, "at": maybe_iso(one.at)} for one in places],
-            "approved": None if given is None else given.approved,
-            "answer": "" if given is None else given.why,
-            "answered_by": "" if given is None else given.by,
-            "where": "" if given is None else given.where,
-            "answered_at": None if given is None else iso(given.answered_at),
-            "can_take_back": given is not None and given.can_take_back,
+            "shown": [{"where": place.where, "at": maybe_iso(place.at)} for place in places],
+            "approved": None if answer is None else answer.approved,
+            "answer": "" if answer is None else answer.why,
+            "answered_by": "" if answer is None else answer.by,
+            "where": "" if answer is None else answer.where,
+            "answered_at": None if answer is None else iso(answer.answered_at),
+            "can_take_back": answer is not None and answer.can_take_back,
         }
 
     async def _meant(self, number: str) -> tuple[RunRecord, Question]:
@@ -280,20 +282,30 @@ class QuestionService:
         number = number.strip().lower()
         remedy = "list the questions: `postroom questions list`"
         for _ in range(_OPENS_LOOKS):
-            asked, runs = await self._store.read(
+            questions, runs = await self._store.read(
                 lambda tx: (_open(tx, ""), newest_runs(tx, *_ALL, each=_EACH))
             )
-            numbers = [one.number for _, one in asked]
-            given = {number_of(run.run_id, one.ticket): (run, one) for run in runs for one in run.answered}
-            meant = whole_id(number, [*numbers, *given], what="questions", remedy=remedy)
+            numbers = [question.number for _, question in questions]
+            answers = {
+                number_of(run.run_id, answered.ticket): (run, answered)
+                for run in runs
+                for answered in run.answered
+            }
+            meant = whole_id(number, [*numbers, *answers], what="questions", remedy=remedy)
             if meant is not None or not QUESTION_NUMBER.fullmatch(number):
                 break
             await asyncio.sleep(_OPENS_LOOK_S)  # `ask_person` has returned, and the run that asks is starting
         if meant not in numbers:
-            run, before = given.get(meant or "", (None, None))
-            others = [one for other, one in asked if run is not None and is_of_same(other.thread_id, run)]
+            run, before = answers.get(meant or "", (None, None))
+            others = [
+                question
+                for other, question in questions
+                if run is not None and is_of_same(other.thread_id, run)
+            ]
             raise _stale(
-                meant or number, None if run is None or before is None else self._given(run, before), others
+                meant or number,
+                None if run is None or before is None else self._given_answer(run, before),
+                others,
             )
         if numbers.count(meant) > 1:  # a number has only 24 bits, so several runs may have the same one
             raise InvalidArgument(
@@ -301,18 +313,20 @@ class QuestionService:
                 value=meant,
                 remedy="answer each question on its page",
             )
-        return asked[numbers.index(meant)]
+        return questions[numbers.index(meant)]
 
     def open_questions(self, tx: Transaction, slug: str) -> Sequence[OpenQuestion]:
         """Return the open questions of a project's agents, oldest first; "" stands for those of chats."""
-        return self._as_open(tx, _threads_of(slug))
+        return self._as_open(tx, _thread_prefix(slug))
 
     def _as_open(self, tx: Transaction, prefix: str) -> list[OpenQuestion]:
-        asked = _open(tx, prefix)
-        snoozed = tx.mail.snoozed([run.run_id for run, _ in asked], self._clock.now()) if asked else {}
+        questions = _open(tx, prefix)
+        snoozed = (
+            tx.mail.snoozed([run.run_id for run, _ in questions], self._clock.now()) if questions else {}
+        )
         return [
             open_question(run, question, tx, snoozed.get((run.run_id, question.call_id)))
-            for run, question in asked
+            for run, question in questions
         ]
 
     def count_in_chats(self, tx: Transaction) -> int:
@@ -322,16 +336,16 @@ class QuestionService:
     def given_answers(self, tx: Transaction, slug: str, *, limit: int) -> Sequence[GivenAnswer]:
         """Return the recent answers to a project's agents, newest first."""
         runs = newest_runs(tx, project_threads(slug), each=_EACH)
-        found = [self._given(run, one) for run in runs for one in run.answered]
-        return sorted(found, key=lambda one: one.answered_at, reverse=True)[:limit]
+        answers = [self._given_answer(run, answered) for run in runs for answered in run.answered]
+        return sorted(answers, key=lambda one: one.answered_at, reverse=True)[:limit]
 
     def given_answer(self, tx: Transaction, slug: str, run_id: str, number: str) -> GivenAnswer | None:
         """Return the answer to a question of a project's run ("" for a chat's run); None if there is none."""
         run = tx.runs.threads.load_run(run_id)
         if run is None or whose(run.thread_id)[0] != slug:
             return None
-        given = [one for one in run.answered if number_of(run_id, one.ticket) == number]
-        return self._given(run, given[0]) if given else None
+        answers = [answered for answered in run.answered if number_of(run_id, answered.ticket) == number]
+        return self._given_answer(run, answers[0]) if answers else None
 
     async def decide(self, slug: str, run_id: str, number: str, given: Given) -> None:
         """Answer a question of a project's run ("" for a chat's run), on behalf of a person on the pages.
@@ -349,8 +363,12 @@ class QuestionService:
         Raises:
             StaleDecision: The question is not open.
         """
-        asked = await self._store.read(lambda tx: _open(tx, _threads_of(slug)))
-        meant = [(run, one) for run, one in asked if (run.run_id, one.number) == (run_id, number)]
+        questions = await self._store.read(lambda tx: _open(tx, _thread_prefix(slug)))
+        meant = [
+            (run, question)
+            for run, question in questions
+            if (run.run_id, question.number) == (run_id, number)
+        ]
         if not meant:
             raise await self._stale(slug, run_id, number)
         return meant[0]
@@ -363,7 +381,7 @@ class QuestionService:
         delay_ms = 0 if is_final else self._take_back_ms
         if not await answer_run(self._runs.mailbox, run.thread_id, question, decision, delay_ms=delay_ms):
             raise await self._stale(whose(run.thread_id)[0], run.run_id, question.number)
-        await _show_answered(
+        await _remove_buttons(
             self._runs, run, question, answer_note(question, decision, answered_where(decision))
         )
         return decision
@@ -372,8 +390,12 @@ class QuestionService:
         """Return the error for an answer to a question of a run that is not open or no longer open."""
 
         def look(tx: Transaction) -> StaleDecision:
-            mine, asked = tx.runs.threads.load_run(run_id), _open(tx, _threads_of(slug))
-            others = [one for run, one in asked if mine is not None and is_of_same(run.thread_id, mine)]
+            mine, questions = tx.runs.threads.load_run(run_id), _open(tx, _thread_prefix(slug))
+            others = [
+                question
+                for run, question in questions
+                if mine is not None and is_of_same(run.thread_id, mine)
+            ]
             return _stale(number, self.given_answer(tx, slug, run_id, number), others)
 
         return await self._store.read(look)
@@ -385,10 +407,10 @@ class QuestionService:
             StaleDecision: The agent has the answer already, or the question has no such answer.
         """
         run = await self._runs.stores.threads.load_run(run_id)
-        given = () if run is None or whose(run.thread_id)[0] != slug else run.answered
-        for one in given:
-            decision_id = one.decision.decision_id
-            is_meant = number_of(run_id, one.ticket) == number and decision_id.startswith(f"{PAGES}/")
+        answers = () if run is None or whose(run.thread_id)[0] != slug else run.answered
+        for answered in answers:
+            decision_id = answered.decision.decision_id
+            is_meant = number_of(run_id, answered.ticket) == number and decision_id.startswith(f"{PAGES}/")
             if is_meant and run is not None:
                 mailbox = self._runs.mailbox
                 if await mailbox.take_back_decision(run.thread_id, run_id, decision_id):
@@ -399,7 +421,7 @@ class QuestionService:
             remedy="write to the agent, or cancel its run",
         )
 
-    def _given(self, run: RunRecord, answered: AnsweredTicket) -> GivenAnswer:
+    def _given_answer(self, run: RunRecord, answered: AnsweredTicket) -> GivenAnswer:
         question, decision = question_of(run, answered.ticket), answered.decision
         agent, project, _ = owner_of(run.thread_id)
         where = decision.decision_id.partition("/")[0]
@@ -422,7 +444,7 @@ class QuestionService:
         )
 
 
-def _threads_of(slug: str) -> str:
+def _thread_prefix(slug: str) -> str:
     """Return the prefix of the names of a project's threads; "" means the threads of chats."""
     return project_threads(slug) if slug else CHAT_THREAD
 
@@ -434,8 +456,8 @@ def _open(tx: Transaction, prefix: str) -> list[tuple[RunRecord, Question]]:
 def asked_in(runs: Iterable[RunRecord]) -> list[tuple[RunRecord, Question]]:
     """Return the open questions of runs, the longest waiting run first."""
     waiting = [run for run in runs if run.status is RunStatus.WAITING]
-    found = [(run, question_of(run, ticket)) for run in waiting for ticket in run.open_tickets]
-    return sorted(found, key=lambda one: (one[0].updated_at, one[0].run_id))
+    questions = [(run, question_of(run, ticket)) for run in waiting for ticket in run.open_tickets]
+    return sorted(questions, key=lambda one: (one[0].updated_at, one[0].run_id))
 
 
 def place_in_list(asked_at: int, run_id: str, number: str) -> str:
@@ -451,21 +473,21 @@ def questions_after(found: Sequence[OpenQuestion], place: str) -> Sequence[OpenQ
     """
     if not place:
         return found
-    given = _PLACE.fullmatch(place)
-    if given is None:
+    match = _PLACE.fullmatch(place)
+    if match is None:
         raise InvalidArgument(
             "after must be a place in the list of questions",
             value=place[:80],
             remedy="give `next` of the last answer, or leave it out to begin at the start",
         )
-    key, number = (int(given[1]), given[2]), given[3]
-    mine = [one.number for one in found if (one.asked_at, one.run_id) == key]
+    key, number = (int(match[1]), match[2]), match[3]
+    mine = [question.number for question in found if (question.asked_at, question.run_id) == key]
     passed = mine[: mine.index(number) + 1] if number in mine else []
     return [
-        one
-        for one in found
-        if (one.asked_at, one.run_id) >= key
-        and not ((one.asked_at, one.run_id) == key and one.number in passed)
+        question
+        for question in found
+        if (question.asked_at, question.run_id) >= key
+        and not ((question.asked_at, question.run_id) == key and question.number in passed)
     ]
 
 
@@ -500,7 +522,8 @@ def open_question(
         who=who,
         asked=question.asked,
         expires_at=next(
-            (one.expires_at for one in run.open_tickets if one.tool_call_id == question.call_id), None
+            (ticket.expires_at for ticket in run.open_tickets if ticket.tool_call_id == question.call_id),
+            None,
         ),
         snoozed_until=snoozed_until,
     )
@@ -513,13 +536,13 @@ def _stale(number: str, before: GivenAnswer | None, now: Sequence[Question]) -> 
         text = f"{named} is not open; it may have been answered"
     else:
         word = {True: "yes", False: "no"}.get(before.approved)  # type: ignore[arg-type]
-        said = ": ".join(filter(None, (word, quoted(before.why, longest=_SHOWN) if before.why else "")))
+        detail = ": ".join(filter(None, (word, quoted(before.why, longest=_SHOWN) if before.why else "")))
         who = " ".join(part for part in (before.by or "somebody", before.where) if part)
         text = (
-            f"question {before.number} was answered already: {who} answered {said} at "
+            f"question {before.number} was answered already: {who} answered {detail} at "
             f"{iso(before.answered_at)}"
         )
-    newest = ", ".join(f"{one.number} ({one.text[:_SHOWN]})" for one in now[-_NAMED:])
+    newest = ", ".join(f"{question.number} ({question.text[:_SHOWN]})" for question in now[-_NAMED:])
     if newest:
         text += f"; {before.agent if before else 'its agent'} has other open questions: {newest}"
     elif before is not None:
@@ -528,11 +551,11 @@ def _stale(number: str, before: GivenAnswer | None, now: Sequence[Question]) -> 
         text,
         value=number,
         remedy="list the questions: `postroom questions list`",
-        details={"open": [one.number for one in now[-_NAMED:]]},
+        details={"open": [question.number for question in now[-_NAMED:]]},
     )
 
 
-async def _show_answered(runs: RunService, run: RunRecord, question: Question, note: str) -> None:
+async def _remove_buttons(runs: RunService, run: RunRecord, question: Question, note: str) -> None:
     """Remove the buttons from the card of a chat's question. The answer counts even if this fails."""
     try:
         notices = Notices(runs.stores.outbox)
@@ -572,20 +595,20 @@ class QuestionTimeouts:
             for run in page:
                 for ticket in run.open_tickets:
                     if ticket.is_over(now):
-                        await self._ended(run, ticket)
+                        await self._ended_question(run, ticket)
                         ended += 1
         return ended
 
-    async def _ended(self, run: RunRecord, ticket: RunWaitingTicket) -> None:
+    async def _ended_question(self, run: RunRecord, ticket: RunWaitingTicket) -> None:
         question = question_of(run, ticket)
         _LOG.info("question.over", run_id=run.run_id, question=question.number, means=ticket.on_timeout.value)
         if ticket.on_timeout is OnTimeout.CANCEL:
             await self._runs.mailbox.cancel_waiting(run, reason=SILENCE)
             return
-        asked = replace(question.asked, to=(), not_by=())
-        value: Json = False if asked.default is None else asked.default
-        given = Given(value=value, by=Answerer(name=NOBODY), at="silence", why=SILENCE)
-        decision = decision_on(asked, question.number, question.text, given, self._clock.now())
+        wanted = replace(question.asked, to=(), not_by=())
+        value: Json = False if wanted.default is None else wanted.default
+        answer = Given(value=value, by=Answerer(name=NOBODY), at="silence", why=SILENCE)
+        decision = decision_on(wanted, question.number, question.text, answer, self._clock.now())
         if await answer_run(self._runs.mailbox, run.thread_id, question, decision):
-            note = f"Denied: {SILENCE}." if asked.default is None else answer_note(question, decision)
-            await _show_answered(self._runs, run, question, note)
+            note = f"Denied: {SILENCE}." if wanted.default is None else answer_note(question, decision)
+            await _remove_buttons(self._runs, run, question, note)

@@ -80,7 +80,7 @@ def story_of(tx: Transaction, run: RunRecord) -> Story:
     """Return the steps that a run has made so far, and its other details."""
     query = MessageQuery(run_id=run.run_id)
     records = tx.runs.messages.list(run.thread_id, query, MAX_PAGE)
-    named = [one.message.id or "" for one in records if one.message.role is Role.USER]
+    named = [record.message.id or "" for record in records if record.message.role is Role.USER]
     prompts = messages_named(run.input.trigger_message_ids if run.input else ())
     wanted = list(dict.fromkeys([*prompts, *messages_named(named)]))
     events, newest, is_cut = newest_events(tx, run.run_id, _LOOKED_AT)
@@ -90,8 +90,8 @@ def story_of(tx: Transaction, run: RunRecord) -> Story:
     agent = None if project is None else tx.mail.agent(project.id, name)
     received = tx.mail.messages(wanted)
     steps = [
-        Step(at=max(one.created_at, run.created_at), kind="message", message=one, is_prompt=number in prompts)
-        for number, one in sorted(received.items())
+        Step(at=max(row.created_at, run.created_at), kind="message", message=row, is_prompt=number in prompts)
+        for number, row in sorted(received.items())
     ]
     if project is not None and agent is not None:
         if run.is_open:
@@ -100,27 +100,27 @@ def story_of(tx: Transaction, run: RunRecord) -> Story:
             held = tx.mail.reserved_in(in_run(run.run_id), now=tx.now())
         steps += _wrote(tx, project, agent, attempts)
     steps += [
-        Step(at=one.created_at, kind="says", text=one.message.text())
-        for one in records
-        if one.message.role is Role.ASSISTANT and one.message.text().strip()
+        Step(at=record.created_at, kind="says", text=record.message.text())
+        for record in records
+        if record.message.role is Role.ASSISTANT and record.message.text().strip()
     ]
     calls = _calls(events)
     steps += calls
     places = surfaces_of(tx, run) if run.answered or run.open_tickets else {}
-    steps += [_asked(run, one.ticket, places, one.decision) for one in run.answered]
-    steps += [_asked(run, one, places) for one in run.open_tickets]
+    steps += [_question_step(run, answered.ticket, places, answered.decision) for answered in run.answered]
+    steps += [_question_step(run, ticket, places) for ticket in run.open_tickets]
     steps += [
         Step(
-            at=one.ended_at,
-            kind="failed" if one.outcome == "failed" else "interrupted",
-            text=one.error,
+            at=row.ended_at,
+            kind="failed" if row.outcome == "failed" else "interrupted",
+            text=row.error,
             title=str(number),
         )
-        for number, one in enumerate(attempts, start=1)
-        if one.outcome in ("failed", "cut_off") and one.ended_at is not None
+        for number, row in enumerate(attempts, start=1)
+        if row.outcome in ("failed", "cut_off") and row.ended_at is not None
     ]
     steps.sort(key=lambda one: (one.at, not one.is_prompt))
-    model_calls = [one for one in events if one.event_kind == MODEL_CALL]
+    model_calls = [event for event in events if event.event_kind == MODEL_CALL]
     return Story(
         steps=steps[-STEPS:],
         is_cut=len(steps) > STEPS,
@@ -128,9 +128,11 @@ def story_of(tx: Transaction, run: RunRecord) -> Story:
         tells_steps=bool(calls or model_calls),
         attempts=attempts,
         usage=run.usage,
-        models=sorted({str(one.payload.get("model")) for one in model_calls if one.payload.get("model")}),
-        model_ms=sum(_number(one.payload.get("duration_ms")) for one in model_calls),
-        tool_ms=sum((one.ended_at or one.at) - one.at for one in calls),
+        models=sorted(
+            {str(event.payload.get("model")) for event in model_calls if event.payload.get("model")}
+        ),
+        model_ms=sum(_number(event.payload.get("duration_ms")) for event in model_calls),
+        tool_ms=sum((call.ended_at or call.at) - call.at for call in calls),
         held=held,
         heard_at=events[-1].created_at if events else None,
         output=output_in(events, newest, is_cut=is_cut),
@@ -141,56 +143,59 @@ def _wrote(tx: Transaction, project: Project, agent: Agent, attempts: Sequence[A
     """Return the messages that an agent wrote while its run was active, or when it ended."""
     if not attempts:
         return []
-    spans = [(one.began_at, one.ended_at if one.ended_at is not None else tx.now()) for one in attempts]
+    spans = [
+        (attempt.began_at, attempt.ended_at if attempt.ended_at is not None else tx.now())
+        for attempt in attempts
+    ]
     span = Span(begin=spans[0][0], end=max(end for _, end in spans) + 1)
     ids = [
-        one.id
-        for one in tx.mail.written(project.id, span, limit=2 * _SENT, agent_id=agent.id)
-        if one.sender_id == agent.id and any(begin <= one.created_at <= end for begin, end in spans)
+        message.id
+        for message in tx.mail.written(project.id, span, limit=2 * _SENT, agent_id=agent.id)
+        if message.sender_id == agent.id and any(begin <= message.created_at <= end for begin, end in spans)
     ]
     written = sorted(tx.mail.messages(ids[-_SENT:]).items())
-    return [Step(at=one.created_at, kind="wrote", message=one) for _, one in written]
+    return [Step(at=message.created_at, kind="wrote", message=message) for _, message in written]
 
 
 def _calls(events: Sequence[CanonicalEvent]) -> list[Step]:
-    ends = {one.payload.get("id"): one for one in events if one.event_kind == CALL_DONE}
-    found = []
-    for one in events:
-        if one.event_kind != CALL:
+    ends = {event.payload.get("id"): event for event in events if event.event_kind == CALL_DONE}
+    steps = []
+    for entry in events:
+        if entry.event_kind != CALL:
             continue
-        end = ends.get(one.payload.get("id"))
-        found.append(
+        end = ends.get(entry.payload.get("id"))
+        steps.append(
             Step(
-                at=one.created_at,
+                at=entry.created_at,
                 kind="call",
-                title=str(one.payload.get("name", "")),
-                text=shown(one.payload.get("arguments")),
+                title=str(entry.payload.get("name", "")),
+                text=shown(entry.payload.get("arguments")),
                 result="" if end is None else shown(end.payload.get("result")),
                 ended_at=None if end is None else end.created_at,
                 is_failed=end is not None and end.payload.get("outcome") == "failed",
             )
         )
-    return found
+    return steps
 
 
-def _asked(
+def _question_step(
     run: RunRecord,
     ticket: RunWaitingTicket,
     places: Mapping[str, Sequence[Surface]],
     decision: ToolCallResume | None = None,
 ) -> Step:
     number = number_of(run.run_id, ticket)
-    asked = Step(
+    step = Step(
         at=ticket.updated_at,
         kind="asked",
         title=number,
         text=ticket.question,
-        places=[one.where for one in places.get(number, ())],
+        places=[place.where for place in places.get(number, ())],
     )
     if decision is None:
-        return asked
+        return step
     return replace(
-        asked,
+        step,
         ended_at=decision.updated_at,
         by=decision.by,
         where=answered_where(decision),

@@ -116,8 +116,8 @@ class RunService:
         """
         after: RunDispatch | None = None
         while page := await self.mailbox.dead_letters(after=after):
-            for one in page:
-                yield one
+            for dead_letter in page:
+                yield dead_letter
             after = page[-1]
 
     async def untold_dead_letters(self) -> int:
@@ -131,7 +131,7 @@ class RunService:
         """
         if not (await self.counts()).get(RunDispatchStatus.DEAD_LETTER):
             return 0
-        return sum([not is_chat(one.thread_id) async for one in self.dead_letters()])
+        return sum([not is_chat(work.thread_id) async for work in self.dead_letters()])
 
     async def longest_waiting(self, now: int) -> RunDispatch | None:
         """Return the due dispatch that has waited longest since it was queued or became due.
@@ -144,11 +144,11 @@ class RunService:
         while page := await self.stores.dispatches.list_by_status(
             RunDispatchStatus.QUEUED, limit=MAX_PAGE, after=after
         ):
-            for one in page:
-                if longest is not None and one.updated_at >= longest.due_since:
+            for record in page:
+                if longest is not None and record.updated_at >= longest.due_since:
                     return longest  # ordered by last change, so no later one has waited longer
-                if one.available_at <= now and (longest is None or one.due_since < longest.due_since):
-                    longest = one
+                if record.available_at <= now and (longest is None or record.due_since < longest.due_since):
+                    longest = record
             after = (page[-1].updated_at, page[-1].dispatch_id)
         return longest
 
@@ -195,14 +195,14 @@ def open_runs(
 
 def newest_runs(tx: Transaction, *prefixes: str, each: int) -> list[RunRecord]:
     """Return the newest runs of each thread whose name has one of the prefixes, last changed first."""
-    found = list[RunRecord]()
+    runs = list[RunRecord]()
     for prefix in prefixes:
         after = ""
         while page := tx.runs.threads.list(ThreadQuery(id_prefix=prefix, after=after), MAX_PAGE):
             after = page[-1].id
             for thread in page:
-                found += tx.runs.threads.latest_runs(thread.id, each)
-    return sorted(found, key=lambda run: run.updated_at, reverse=True)
+                runs += tx.runs.threads.latest_runs(thread.id, each)
+    return sorted(runs, key=lambda run: run.updated_at, reverse=True)
 
 
 def dispatches_of(tx: Transaction, status: RunDispatchStatus, prefix: str) -> Iterator[RunDispatch]:

@@ -87,12 +87,14 @@ class MessageTarget(Target):
             firing.begin(tx)
             lock_projects_of(mail, command)
             context = self._mail.context(mail, _POSTROOM, waking=made)
-            told = command
+            sent_command = command
             if scheduled.catch_up:
                 last = tx.schedules.named(MAIL, firing.schedule.name)
                 text = _summary(context, scheduled.project, None if last is None else last.last_id)
-                told = msgspec.structs.replace(command, body_md=f"{command.body_md}\n\n{text}".strip())
-            sent = _SEND.run(context, told)
+                sent_command = msgspec.structs.replace(
+                    command, body_md=f"{command.body_md}\n\n{text}".strip()
+                )
+            sent = _SEND.run(context, sent_command)
             message = str(sent["deliveries"][0]["payload"]["id"])
             firing.done(tx, message)
             return message

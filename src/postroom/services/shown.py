@@ -69,11 +69,11 @@ class SurfaceRecords:
 
         The question counts as shown even if this fails, so a failure is only logged.
         """
-        new = {one: None for one in shown if (*one, where) not in self._known}
+        new = {key: None for key in shown if (*key, where) not in self._known}
         if not new:
             return
         drafts = [_draft(run_id, number, where) for run_id, number in new]
-        locks = sorted(set[str]().union(*(one.locks for one in drafts)))
+        locks = sorted(set[str]().union(*(draft.locks for draft in drafts)))
 
         def change(tx: Transaction) -> None:
             tx.lock(*locks)
@@ -86,7 +86,7 @@ class SurfaceRecords:
             return
         if len(self._known) > _REMEMBERED:
             self._known.clear()
-        self._known |= {(*one, where) for one in new}
+        self._known |= {(*key, where) for key in new}
 
 
 def _draft(run_id: str, number: str, where: str) -> CanonicalEventDraft:
@@ -101,20 +101,20 @@ def _draft(run_id: str, number: str, where: str) -> CanonicalEventDraft:
 
 def surfaces_of(tx: Transaction, run: RunRecord) -> Mapping[str, list[Surface]]:
     """Return the places at which the questions of a run were shown, keyed by the numbers of the questions."""
-    tickets = [*(one.ticket for one in run.answered), *run.open_tickets]
-    found: dict[str, list[Surface]] = {}
+    tickets = [*(answered.ticket for answered in run.answered), *run.open_tickets]
+    surfaces: dict[str, list[Surface]] = {}
     thread = tx.chats.thread(run.thread_id)
     session = None if thread is None else tx.chats.session(thread.session_key)
     cards: Json = {} if session is None else session.settings.get("cards", {})
     for ticket in tickets:
         number = number_of(run.run_id, ticket)
-        places = found.setdefault(number, [])
+        places = surfaces.setdefault(number, [])
         message = tx.mail.report_of(run.run_id, ticket.updated_at)
         if message is not None:
             message_id, sent_at = message
             names = [
-                f"human:{one.name}" if one.project_slug == PEOPLE_SLUG else one.name
-                for one in tx.mail.recipients([message_id])[message_id]
+                f"human:{recipient.name}" if recipient.project_slug == PEOPLE_SLUG else recipient.name
+                for recipient in tx.mail.recipients([message_id])[message_id]
             ]
             places.append(Surface(where=f"by mail to {', '.join(names)}", at=sent_at))
         card = cards.get(number) if isinstance(cards, dict) else None
@@ -125,5 +125,5 @@ def surfaces_of(tx: Transaction, run: RunRecord) -> Mapping[str, list[Surface]]:
     scope = EventScope.questions(run.run_id).key
     for _, event in tx.events.of_scope(scope, after=0, limit=_MOST_SHOWN):
         place = Surface(where=str(event.payload["where"]), at=event.created_at)
-        found.setdefault(str(event.payload["number"]), []).append(place)
-    return found
+        surfaces.setdefault(str(event.payload["number"]), []).append(place)
+    return surfaces

@@ -148,8 +148,8 @@ class WorkService:
             if run is not None:
                 ids = tuple(run.input.trigger_message_ids) if run.input else ()
                 records = tx.runs.messages.named(run.thread_id, ids)
-                asked = " · ".join(record.message.text() for record in records)
-                works.append(ChatWork(work_of(run, row), asked, *place_of(tx, run)))
+                text = " · ".join(record.message.text() for record in records)
+                works.append(ChatWork(work_of(run, row), text, *place_of(tx, run)))
         return works
 
     def failed(self, tx: Transaction) -> Sequence[FailedRuns]:

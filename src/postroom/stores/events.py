@@ -66,12 +66,12 @@ class WrittenEvent:
 def event_looks(written: Sequence[WrittenEvent]) -> list[Look]:
     """Return the queries that precede an append: for the newest numbers of the scopes, and for the key."""
     looks: list[Look] = []
-    for one in written:
-        scopes = [scope.key for scope in one.draft.scopes]
-        prior = one.draft.options.expected_prior
+    for event in written:
+        scopes = [scope.key for scope in event.draft.scopes]
+        prior = event.draft.options.expected_prior
         looks += [("events.newest", {"scope": scope}) for scope in (*scopes, *prior)]
-        if one.digest is not None:
-            key = {"writer_id": one.draft.options.writer_id, "key": one.draft.options.idempotency_key}
+        if event.digest is not None:
+            key = {"writer_id": event.draft.options.writer_id, "key": event.draft.options.idempotency_key}
             looks.append(("events.first_of_key", key))
     return looks
 
@@ -208,8 +208,8 @@ class EventTables(Tables):
 
         `kinds` restricts the result.
         """
-        found = self._sql.all("events.events", _wanted(scope, after, limit, kinds))
-        return [(row[-1], _event(row)) for row in found]
+        rows = self._sql.all("events.events", _parameters(scope, after, limit, kinds))
+        return [(row[-1], _event(row)) for row in rows]
 
     def trim(self, scope: str, *, keep: int, limit: int) -> int:
         """Delete up to `limit` of a scope's oldest events, but keep the newest `keep`.
@@ -237,10 +237,10 @@ class EventTables(Tables):
             CursorAhead, CursorExpired: As for `EventStore.list`.
         """
         begin = max(after, 0)
-        [[newest]], [[oldest]], found = self._sql.ask(
+        [[newest]], [[oldest]], rows = self._sql.ask(
             ("events.newest", {"scope": scope}),
             ("events.oldest", {"scope": scope}),
-            ("events.events", _wanted(scope, begin, max(limit, 0))),
+            ("events.events", _parameters(scope, begin, max(limit, 0))),
         )
         if begin > newest:
             raise CursorAhead(
@@ -256,8 +256,8 @@ class EventTables(Tables):
                 remedy=f"continue after {oldest - 1}: the events up to there were deleted",
                 details={"oldest": oldest - 1, "newest": newest},
             )
-        cursor = newest if len(found) < limit else (found[-1][-1] if found else begin)
-        return EventPage(events=tuple(map(_event, found)), cursor=cursor)
+        cursor = newest if len(rows) < limit else (rows[-1][-1] if rows else begin)
+        return EventPage(events=tuple(map(_event, rows)), cursor=cursor)
 
     def load(self, event_id: str) -> CanonicalEvent | None:
         """Return one event."""
@@ -265,7 +265,7 @@ class EventTables(Tables):
         return _event(row) if row else None
 
 
-def _wanted(scope: str, after: int, limit: int, kinds: Sequence[str] = ()) -> Values:
+def _parameters(scope: str, after: int, limit: int, kinds: Sequence[str] = ()) -> Values:
     return {"scope": scope, "after": after, "limit": limit, "kinds": kinds, "any_kind": not kinds}
 
 
@@ -288,12 +288,12 @@ def appending(
         for key, rows in found.items()
         if key[0] == "events.first_of_key" and rows
     }
-    for one in written:
-        options = one.draft.options
+    for entry in written:
+        options = entry.draft.options
         key = options.writer_id, options.idempotency_key
-        if one.digest is not None and key in firsts:
+        if entry.digest is not None and key in firsts:
             digest, first = firsts[key]
-            if digest != one.digest:
+            if digest != entry.digest:
                 raise IdempotencyConflict("the key was already used for a different event", value=key[1])
             events.append(first)
             continue
@@ -302,15 +302,15 @@ def appending(
                 raise VersionConflict(
                     f"the newest event of {scope!r} is {newest[scope]}, not {expected}", value=scope
                 )
-        event = _numbered(one, newest, now)
+        event = _number(entry, newest, now)
         newest.update(event.sequences)
-        firsts[key] = (one.digest, event)
-        new.append((one, event))
+        firsts[key] = (entry.digest, event)
+        new.append((entry, event))
         events.append(event)
     return tuple(events), new
 
 
-def _numbered(written: WrittenEvent, newest: Mapping[str, int], now: int) -> CanonicalEvent:
+def _number(written: WrittenEvent, newest: Mapping[str, int], now: int) -> CanonicalEvent:
     draft = written.draft
     sequences: dict[str, int] = {}
     for scope in draft.scopes:

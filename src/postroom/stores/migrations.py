@@ -70,8 +70,8 @@ def tables_of(engine: str) -> frozenset[str]:
     """Return the tables that exist in a database after all steps of this release."""
     tables = frozenset[str]()
     for step in shipped_migrations(engine):
-        for verb, told, new in _TABLE.findall(step.sql):
-            names = frozenset(name.strip() for name in told.split(","))
+        for verb, old, new in _TABLE.findall(step.sql):
+            names = frozenset(name.strip() for name in old.split(","))
             if verb.upper() == "CREATE":
                 tables |= names
             elif new or verb.upper() == "DROP":

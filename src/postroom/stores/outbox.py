@@ -1,20 +1,22 @@
 """The outbox within an open transaction."""
 
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from postroom.contracts.errors import IdempotencyConflict, StoreCorrupt
 from postroom.contracts.outbox import (
     OUTBOX,
     Backlog,
-    EffectPerformer,
     OutboxDraft,
     OutboxMessage,
     OutboxStatus,
 )
 from postroom.contracts.records import replace
 from postroom.stores.codec import decode_json, encode, kept, told, unreadable
-from postroom.stores.sql_transaction import Found, Look, Row, SqlTransaction, Tables
+from postroom.stores.sql_transaction import Found, Look, Row, Tables
+
+if TYPE_CHECKING:
+    from postroom.stores.store import Transaction
 
 _LINE: Final = ("kind", "target", "order_key")
 _WINDOW: Final = 64
@@ -34,16 +36,9 @@ NewEffects = Sequence[tuple[OutboxMessage, str]]
 class OutboxTables(Tables):
     """The rows of the outbox."""
 
-    def __init__(
-        self,
-        sql: SqlTransaction,
-        now: Callable[[], int],
-        tell: Callable[..., None],
-        new_id: Callable[[], str],
-        performer: EffectPerformer | None = None,
-    ) -> None:
-        super().__init__(sql, now, tell, new_id)
-        self._performer = performer
+    def __init__(self, tx: "Transaction") -> None:
+        super().__init__(tx)
+        self._performer = tx.performer
         self.claimed: list[OutboxMessage] = []
         """Effects that are stored as claimed. The performer starts to perform them after the commit."""
 

@@ -12,8 +12,8 @@ class PushTables(Tables):
 
     def subscriptions(self) -> list[PushSubscription]:
         """Return all subscriptions, oldest first."""
-        found = self._sql.all("push.subscriptions")
-        return [PushSubscription(**dict(zip(_SUBSCRIPTION, row, strict=True))) for row in found]
+        rows = self._sql.all("push.subscriptions")
+        return [PushSubscription(**dict(zip(_SUBSCRIPTION, row, strict=True))) for row in rows]
 
     def subscription(self, subscription_id: str) -> PushSubscription | None:
         """Return the subscription with this id."""

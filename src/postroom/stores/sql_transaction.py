@@ -25,17 +25,20 @@ Integers are always 64 bits wide. Booleans are the integers 0 and 1, and stateme
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import Any, Final, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from postroom.contracts.dispatch import Claim
 from postroom.contracts.errors import StaleClaim
 from postroom.contracts.limits import Spending
 from postroom.stores.migrations import newest_of, shipped_migrations
 from postroom.version import __version__
+
+if TYPE_CHECKING:
+    from postroom.stores.store import Transaction
 
 Dialect = Literal["sqlite", "postgres"]
 OF_A_PROJECT: Final = "mail:"
@@ -101,7 +104,7 @@ class SqlTransaction(Protocol):
         """Return the rows of each query; on PostgreSQL, all queries take one round trip."""
         ...
 
-    def run(self, statement: str, values: Values = ...) -> None:
+    def run(self, statement: str, values: Values = ...) -> object:
         """Write, without waiting for an answer."""
         ...
 
@@ -129,21 +132,11 @@ class SqlTransaction(Protocol):
 class Tables:
     """A part of an open transaction, with its statements, its time, its new ids, and its notifications."""
 
-    def __init__(
-        self,
-        sql: SqlTransaction,
-        now: Callable[[], int],
-        tell: Callable[..., None],
-        new_id: Callable[[], str],
-    ) -> None:
-        self._sql = sql
-        self._now = now
-        self._tell = tell
-        self._new_id = new_id
-
-    def at(self, now: int) -> Self:
-        """Return the same tables with another time."""
-        return type(self)(self._sql, lambda: now, self._tell, self._new_id)
+    def __init__(self, tx: "Transaction") -> None:
+        self._sql = tx.sql
+        self._now = tx.now
+        self._tell = tx.tell
+        self._new_id = tx.new_id
 
     def _asked(self, looks: Iterable[Look]) -> Found:
         """Return the rows of these queries in one round trip.
@@ -157,18 +150,18 @@ class Tables:
 
 def asked(sql: SqlTransaction, looks: Iterable[Look]) -> Found:
     """Return the rows of these queries, cached until the next write or lock; see `Tables._asked`."""
-    known, found = sql.known, dict[tuple[Any, ...], list[Row]]()
+    cache, answers = sql.known, dict[tuple[Any, ...], list[Row]]()
     new, new_looks = list[tuple[Any, ...]](), list[Look]()
     for look in looks:
         key = look[0], *look[1].values()
-        if key in known:
-            found[key] = known[key]
+        if key in cache:
+            answers[key] = cache[key]
         elif key not in new:
             new.append(key)
             new_looks.append(look)
     for key, rows in zip(new, sql.ask(*new_looks) if new else (), strict=True):
-        known[key] = found[key] = rows
-    return found
+        cache[key] = answers[key] = rows
+    return answers
 
 
 def refuse_stale(sql: SqlTransaction, claim: Claim | None) -> None:
@@ -213,15 +206,15 @@ class Statement:
 @cache
 def statements(dialect: Dialect) -> dict[str, Statement]:
     """Return all statements, keyed by `<file>.<heading>`, in the form that the engine needs."""
-    found = {}
+    texts = {}
     for file in sorted(
         resources.files("postroom.stores").joinpath("sql").iterdir(), key=lambda one: one.name
     ):
         if file.name.endswith(".sql"):
             area = file.name.removesuffix(".sql")
             for heading, text in _texts(file.read_text(encoding="utf-8"), dialect).items():
-                found[f"{area}.{heading}"] = _statement(f"{area}.{heading}", text, dialect)
-    return found
+                texts[f"{area}.{heading}"] = _statement(f"{area}.{heading}", text, dialect)
+    return texts
 
 
 def second_texts() -> list[str]:
@@ -237,18 +230,18 @@ def second_texts() -> list[str]:
 
 def _texts(source: str, dialect: Dialect) -> dict[str, str]:
     pieces = _HEADING.split(source)[1:]
-    found, parts = dict[str, str](), dict[str, str]()
+    texts, parts = dict[str, str](), dict[str, str]()
     for part, heading, only_for, body in zip(*(pieces[place::4] for place in range(4)), strict=True):
         if not only_for or only_for == dialect:
             text = _PART.sub(lambda match: parts[match[1]], _COMMENT.sub("", body).strip().rstrip(";"))
-            (parts if part else found)[heading] = text
-    return found
+            (parts if part else texts)[heading] = text
+    return texts
 
 
 def _statement(name: str, text: str, dialect: Dialect) -> Statement:
     lists = frozenset(match[2] for match in _TOKEN.finditer(text) if match[1] in _ELEMENT)
     text_of_one = _TOKEN.sub(lambda match: _of_one(match, dialect), text)
-    text = _TOKEN.sub(lambda match: _replaced(match, dialect), text)
+    text = _TOKEN.sub(lambda match: _replace_parameter(match, dialect), text)
     parameters = tuple(dict.fromkeys(_PARAMETER.findall(text)))
     if dialect == "postgres":
         places = {parameter: place for place, parameter in enumerate(parameters, start=1)}
@@ -258,11 +251,11 @@ def _statement(name: str, text: str, dialect: Dialect) -> Statement:
 
 def _of_one(match: re.Match[str], dialect: Dialect) -> str:
     if match[1] not in _ELEMENT or dialect == "postgres":
-        return _replaced(match, dialect)
+        return _replace_parameter(match, dialect)
     return f"(SELECT :{match[2]} AS value) AS asked" if match[1] == "each" else f"IN (:{match[2]})"
 
 
-def _replaced(match: re.Match[str], dialect: Dialect) -> str:
+def _replace_parameter(match: re.Match[str], dialect: Dialect) -> str:
     token, named = match[1], match[2]
     if match[1] == "each":
         on_postgres = f"unnest(CAST(:{named} AS text[])) AS asked (value)"

@@ -29,7 +29,7 @@ from postroom.contracts.errors import (
 )
 from postroom.contracts.outbox import EffectPerformer, OutboxMessage
 from postroom.log import get_logger
-from postroom.stores.changes import MAIL, ChangeNotifier
+from postroom.stores.changes import ChangeNotifier
 from postroom.stores.chats.tables import ChatTables
 from postroom.stores.engine import Engine
 from postroom.stores.events import EventTables
@@ -52,15 +52,14 @@ class _Part(Generic[T]):
     It replaces `cached_property`, which takes a lock before Python 3.12.
     """
 
-    def __init__(self, make: "Callable[[Transaction], T]") -> None:
-        self._make = make
-        self.__doc__ = make.__doc__
+    def __init__(self, kind: "Callable[[Transaction], T]") -> None:
+        self._kind = kind
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
 
     def __get__(self, tx: "Transaction", owner: type) -> T:
-        part: T = self._make(tx)
+        part: T = self._kind(tx)
         tx.__dict__[self._name] = part
         return part
 
@@ -70,6 +69,23 @@ class Transaction:
 
     New ids are derived from `seed`; a read creates no ids.
     """
+
+    mail = _Part(MailWrites)
+    """Projects, agents, messages, reservations and their records."""
+    runs = _Part(RunTables)
+    """Threads, runs, messages, dispatches and pending messages."""
+    chats = _Part(ChatTables)
+    """The tables of the chat gateway."""
+    events = _Part(EventTables)
+    """The event log."""
+    outbox = _Part(OutboxTables)
+    """Side effects outside the database."""
+    schedules = _Part(ScheduleTables)
+    """The tables of schedules."""
+    leases = _Part(LeaseTables)
+    """The tables of leases."""
+    push = _Part(PushTables)
+    """The tables of Web Push."""
 
     def __init__(
         self,
@@ -84,52 +100,11 @@ class Transaction:
 
         A change calls this only once, before anything else, with all the names that it needs.
         """
-        self._performer = performer
+        self.performer = performer
         self.topics: set[str] = set()
         self._clock = clock
         self._seed = seed
         self._ids = 0
-
-    @_Part
-    def mail(self) -> MailWrites:
-        """Projects, agents, messages, reservations and their records."""
-        self.tell(MAIL)
-        return MailWrites(self.sql, self.outbox, self.events, now=self.now, lock=self.lock, tell=self.tell)
-
-    @_Part
-    def runs(self) -> RunTables:
-        """Threads, runs, messages, dispatches and pending messages."""
-        return RunTables(self.sql, self.now, self.tell, self.new_id, lambda: self.outbox)
-
-    @_Part
-    def chats(self) -> ChatTables:
-        """The tables of the chat gateway."""
-        return ChatTables(self.sql)
-
-    @_Part
-    def events(self) -> EventTables:
-        """The event log."""
-        return EventTables(self.sql, self.now, self.tell, self.new_id)
-
-    @_Part
-    def outbox(self) -> OutboxTables:
-        """Side effects outside the database."""
-        return OutboxTables(self.sql, self.now, self.tell, self.new_id, self._performer)
-
-    @_Part
-    def schedules(self) -> ScheduleTables:
-        """The tables of schedules."""
-        return ScheduleTables(self.sql, self.now, self.tell, self.new_id)
-
-    @_Part
-    def leases(self) -> LeaseTables:
-        """The tables of leases."""
-        return LeaseTables(self.sql, self.now, self.tell, self.new_id)
-
-    @_Part
-    def push(self) -> PushTables:
-        """The tables of Web Push."""
-        return PushTables(self.sql, self.now, self.tell, self.new_id)
 
     def now(self) -> int:
         """Return the time of this transaction; it is read once, after the requested locks are held."""

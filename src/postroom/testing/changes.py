@@ -88,7 +88,7 @@ class CheckingEngine(Engine):
 
     @override
     async def read(self, look: Callable[[SqlTransaction], T]) -> T:
-        return await self.engine.read(lambda sql: _run_watched(look, sql))
+        return await self.engine.read(lambda sql: _run_observed(look, sql))
 
     @override
     async def write(
@@ -170,16 +170,16 @@ class _HeldClock:
 def _run_twice(change: Callable[[SqlTransaction], T], sql: SqlTransaction) -> T:
     if sql.dialect == "postgres":
         # PostgreSQL does not roll back sequences, so ids would differ in the second run
-        return _run_watched(change, sql)
+        return _run_observed(change, sql)
     sql.run("store.rehearse")
     try:
-        first: object = _run_watched(change, sql)
+        first: object = _run_observed(change, sql)
     except (PostroomError, ValueError, LookupError) as error:
         first = error
     sql.run("store.forget_rehearsal")
     sql.run("store.end_rehearsal")
     try:
-        again = _run_watched(change, sql)
+        again = _run_observed(change, sql)
     except (PostroomError, ValueError, LookupError) as error:
         _refuse_other(first, error)
         raise
@@ -199,7 +199,7 @@ def _stable_repr(result: object) -> str:
     return _ADDRESS.sub("#", repr(result))
 
 
-def _run_watched(run: Callable[[SqlTransaction], T], sql: SqlTransaction) -> T:
+def _run_observed(run: Callable[[SqlTransaction], T], sql: SqlTransaction) -> T:
     transaction = _WatchedTransaction(sql)
     began = time.thread_time()
     try:

@@ -428,8 +428,8 @@ class Stage:
         service = UndeliveredService(self._stores, [self.adapter])
         async with asyncio.timeout(PATIENCE_S):
             while True:
-                told = await service.dead()
-                undelivered: list[dict[str, Any]] = told["undelivered"]  # type: ignore[assignment]  # a list of rows
+                dead_letters = await service.dead()
+                undelivered: list[dict[str, Any]] = dead_letters["undelivered"]  # type: ignore[assignment]  # a list of rows
                 if len(undelivered) >= number:
                     return undelivered
                 self.pass_a_moment()

@@ -121,7 +121,7 @@ def _of_runs(tx: Transaction, query: RunQuery, *, is_told: bool) -> tuple[tuple[
         ]
         if run.status is RunStatus.DONE:
             texts += _of_end(tx, run, is_told=is_told)
-        elif _needs_dispatch(run) and not _is_queued(tx, run):
+        elif _needs_dispatch(run) and not _has_queued_dispatch(tx, run):
             texts.append(
                 f"run {run.run_id} of thread {run.thread_id} is {run.status.value}, but neither "
                 "queued nor claimed, so it will not be executed"
@@ -150,7 +150,7 @@ def _needs_dispatch(run: RunRecord) -> bool:
     return any(ticket.tool_name == SLEEP for ticket in run.waiting.tickets)
 
 
-def _is_queued(tx: Transaction, run: RunRecord) -> bool:
+def _has_queued_dispatch(tx: Transaction, run: RunRecord) -> bool:
     last = tx.runs.dispatches.load(run.dispatch_id) if run.dispatch_id else None
     if last is not None and last.status in OPEN:
         return last.run_id == run.run_id

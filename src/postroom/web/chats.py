@@ -25,7 +25,7 @@ from postroom.web.site import Shown, WorkingSite
 
 async def chats(site: WorkingSite, request: Request) -> Response:
     """Show the open questions and the dead letters of chats."""
-    return await _shown(site, request, *await site.store.read(partial(_look, site)))
+    return await _show(site, request, *await site.store.read(partial(_look, site)))
 
 
 async def chat_run(site: WorkingSite, request: Request) -> Response:
@@ -33,18 +33,22 @@ async def chat_run(site: WorkingSite, request: Request) -> Response:
     runs, named = site.services.runs, request.path_params["run_id"]
 
     def look(tx: Transaction) -> tuple[RunRecord | None, Sequence[ChatWork], Sequence[OpenQuestion]]:
-        dead, asked = _look(site, tx)
-        known = [*(one.work.run_id for one in dead), *(one.run_id for one in asked)]
-        run_id = whole_id(named, known, what="runs", remedy=f"see {links.chats()}") or named
+        dead, questions = _look(site, tx)
+        run_ids = [*(row.work.run_id for row in dead), *(question.run_id for question in questions)]
+        run_id = whole_id(named, run_ids, what="runs", remedy=f"see {links.chats()}") or named
         run = tx.runs.threads.load_run(run_id)
-        mine = [one for one in dead if one.work.run_id == run_id]
-        return run, mine, [one for one in asked if one.run_id == run_id]
+        mine = [row for row in dead if row.work.run_id == run_id]
+        return run, mine, [question for question in questions if question.run_id == run_id]
 
-    run, dead, asked = await site.store.read(look)
-    if run is None or not is_chat(run.thread_id) or (request.method == "GET" and not (dead or asked)):
+    run, dead, open_questions = await site.store.read(look)
+    if (
+        run is None
+        or not is_chat(run.thread_id)
+        or (request.method == "GET" and not (dead or open_questions))
+    ):
         raise _nothing_to_do(named)
     if request.method == "GET":
-        return await _shown(site, request, dead, asked)
+        return await _show(site, request, dead, open_questions)
     form = await read_form(request, site.services.visitors, AnswerForm)
     match form.do:
         case "answer":
@@ -94,7 +98,7 @@ def _nothing_to_do(named: str) -> UnknownRun:
     )
 
 
-async def _shown(
+async def _show(
     site: WorkingSite,
     request: Request,
     dead: Sequence[ChatWork],

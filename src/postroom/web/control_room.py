@@ -30,35 +30,37 @@ async def control_room(site: Site, request: Request) -> Response:
     health = () if services is None else await services.runs.health()
 
     def look(tx: Transaction, project: Project) -> dict[str, Any]:
-        mail, floor, found = tx.mail, Floor(), dict[str, Any]()
+        mail, floor, values = tx.mail, Floor(), dict[str, Any]()
         if services is not None:
             floor = services.runs.floor(tx, project.slug, health)
-            pairs = [(one.first, one.second) for one in floor.conflicts]
+            pairs = [(conflict.first, conflict.second) for conflict in floor.conflicts]
             overlaps = together(pairs) if pairs else []
             counts = WorkCounts(
                 open_runs=floor.open_in_all,
-                questions=sum(one.snoozed_until is None for one in floor.questions),
+                questions=sum(question.snoozed_until is None for question in floor.questions),
                 given_up=floor.given_up_in_all,
             )
-            found = {"overlaps": overlaps, "conflicts": len(overlaps), "counts": counts}
-        causes = {number for one in (*floor.works, *floor.given_up) for number in one.messages}
-        causes |= {one.message for one in floor.waiting}
-        causes |= {number for one in floor.waits for number in one.messages}
+            values = {"overlaps": overlaps, "conflicts": len(overlaps), "counts": counts}
+        causes = {number for work in (*floor.works, *floor.given_up) for number in work.messages}
+        causes |= {entry.message for entry in floor.waiting}
+        causes |= {number for wait in floor.waits for number in wait.messages}
         began = list(mail.messages(sorted(causes)).values()) if causes else []
         people = mail.project(PEOPLE_KEY) if me else None
         person = None if people is None else mail.agent(people.id, me)
         mine: list[InboxEntry] = []
         if person is not None:
             mine = mail.inbox(person.id, limit=UNREAD, unread_only=True)
-        given = None
+        answer = None
         if run_id and services is not None:
-            given = services.questions.given_answer(tx, project.slug, run_id, question)
+            answer = services.questions.given_answer(tx, project.slug, run_id, question)
         return {
             "floor": floor,
             "mine": mine,
-            "subjects": {one.id: one for one in conversation.here(mail, project, began)} if began else {},
-            "given": given,
-            **(found if services is not None else _lately(tx, project)),
+            "subjects": {message.id: message for message in conversation.here(mail, project, began)}
+            if began
+            else {},
+            "given": answer,
+            **(values if services is not None else _lately(tx, project)),
         }
 
     shown = await site.read(request, look, is_fresh=services is None)

@@ -19,7 +19,7 @@ async def digest(site: WorkingSite, request: Request) -> Response:
     hours = min(max(number(request, "hours") or 24, 1), MAX_HOURS)
 
     def look(tx: Transaction, project: Project) -> dict[str, Any]:
-        told = site.services.runs.caught_up(tx, project.slug, hours)
-        return {"told": told, "hours": hours, "subjects": SUBJECTS}
+        summary = site.services.runs.caught_up(tx, project.slug, hours)
+        return {"told": summary, "hours": hours, "subjects": SUBJECTS}
 
     return await site.draw(request, "digest", await site.read(request, look))

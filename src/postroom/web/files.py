@@ -88,12 +88,12 @@ class Asset:
 
 
 def _load() -> dict[str, Asset]:
-    found = {}
-    for one in (resources.files("postroom.web") / "static").iterdir():
-        if media_type := _MEDIA_TYPES.get(one.name.rpartition(".")[2]):
-            content = one.read_bytes()
-            found[one.name] = Asset(content, media_type, hashlib.sha256(content).hexdigest()[:16])
-    return found
+    assets = {}
+    for file in (resources.files("postroom.web") / "static").iterdir():
+        if media_type := _MEDIA_TYPES.get(file.name.rpartition(".")[2]):
+            content = file.read_bytes()
+            assets[file.name] = Asset(content, media_type, hashlib.sha256(content).hexdigest()[:16])
+    return assets
 
 
 _ASSETS: Mapping[str, Asset] = _load()
@@ -112,10 +112,10 @@ _BY_PATH = {
 
 
 async def _asset(request: Request) -> Response:
-    known = _BY_PATH.get(request.path_params["name"])
-    if known is None:
+    file = _BY_PATH.get(request.path_params["name"])
+    if file is None:
         raise HTTPException(404)
-    asset, keep = known
+    asset, keep = file
     headers = {"Cache-Control": keep, "ETag": f'"{asset.digest}"', "X-Content-Type-Options": "nosniff"}
     if request.headers.get("if-none-match") == headers["ETag"]:
         return Response(status_code=304, headers=headers)

@@ -59,8 +59,8 @@ async def find(site: Site, request: Request) -> Response:
     def look(tx: Transaction) -> Shown:
         words = question.casefold().split()
         projects = tx.mail.projects(limit=PROJECTS)
-        found = [one for one in _acts(site, projects, me) if _matches(one, words)][: 2 * EACH]
-        found += [one for one in _agents(tx, projects) if words and _matches(one, words)][:EACH]
+        results = [result for result in _acts(site, projects, me) if _matches(result, words)][: 2 * EACH]
+        results += [result for result in _agents(tx, projects) if words and _matches(result, words)][:EACH]
         if len(question) >= MIN_QUESTION_LENGTH:
             # The runs whose id begins with a text.
             # If there are none, a whole page gets the newest runs that contain its words.
@@ -76,14 +76,14 @@ async def find(site: Site, request: Request) -> Response:
                 runs = [
                     Found(
                         "run",
-                        f"{one.agent}: {SHOWN_STATES[one.state]}",
-                        f"{one.project} {one.run_id}",
-                        links.page(one.project, "runs", one.run_id),
+                        f"{work.agent}: {SHOWN_STATES[work.state]}",
+                        f"{work.project} {work.run_id}",
+                        links.page(work.project, "runs", work.run_id),
                     )
-                    for one in works
-                    if one.project
+                    for work in works
+                    if work.project
                 ]
-            found += runs
+            results += runs
             # The newest messages that match; the last word of the text may be only the start of a word.
             query = parse_query(question if question.endswith(("*", '"')) else f"{question}*")
             if query is None:
@@ -104,8 +104,8 @@ async def find(site: Site, request: Request) -> Response:
                     )
                     for message, project in hits[:EACH]
                 ]
-            found += messages
-        return Shown({"q": question, "found": found}, site.clock.now())
+            results += messages
+        return Shown({"q": question, "found": results}, site.clock.now())
 
     if is_whole:
         await site.settle()

@@ -55,10 +55,10 @@ async def read_form(
             "forms require a person who is logged in",
             remedy="log in; programs use the command line, /v1 or /admin",
         )
-    given = request.headers.get("content-type", "")
-    type_given = given.partition(";")[0].strip().lower()
+    content_type = request.headers.get("content-type", "")
+    type_given = content_type.partition(";")[0].strip().lower()
     files: Sequence[DraftFile] = ()
-    if type_given == FILES_TYPE and files_limit and (boundary := _BOUNDARY.search(given)):
+    if type_given == FILES_TYPE and files_limit and (boundary := _BOUNDARY.search(content_type)):
         body, is_cut = await _body(request, limit + files_limit)
         fields, files = await asyncio.to_thread(_parts, body, boundary[1].encode(), is_cut=is_cut)
     elif type_given == FORM_TYPE:
@@ -67,7 +67,7 @@ async def read_form(
             raise TooLarge(
                 f"the form exceeds {limit} bytes", value=limit, remedy="send less; nothing was changed"
             )
-        fields = _parsed(body)
+        fields = _parse(body)
     else:
         raise InvalidArgument("the request is not a form of these pages", remedy=f"send it as {FORM_TYPE}")
     request.state.typed = typed_in(fields)
@@ -76,13 +76,13 @@ async def read_form(
             "the form belongs to another session; nothing was changed",
             remedy="reload the page and send its form",
         )
-    found: dict[str, object] = {}
-    for one in msgspec.structs.fields(kind):
-        texts = [text.replace("\r\n", "\n") for text in fields.get(one.name, ()) if text]
-        if texts and one.name not in ("files", "is_cut"):
-            found[one.name] = texts if get_origin(one.type) is list else texts[0]
+    values: dict[str, object] = {}
+    for field in msgspec.structs.fields(kind):
+        texts = [text.replace("\r\n", "\n") for text in fields.get(field.name, ()) if text]
+        if texts and field.name not in ("files", "is_cut"):
+            values[field.name] = texts if get_origin(field.type) is list else texts[0]
     try:
-        form = msgspec.convert(found, kind, strict=False)
+        form = msgspec.convert(values, kind, strict=False)
     except msgspec.ValidationError as error:
         raise InvalidArgument(
             f"the form is invalid: {misfit(str(error))}", remedy="reload the page"
@@ -126,10 +126,10 @@ def _parts(body: bytes, boundary: bytes, *, is_cut: bool) -> tuple[dict[str, lis
     heads = [part.removeprefix(b"\r\n").partition(b"\r\n\r\n") for part in parts[1:]]
     named = [(_FIELD.search(head), content) for head, _, content in heads]
     try:
-        for found, content in named:
-            if found is None or not (is_whole or is_cut):
+        for match, content in named:
+            if match is None or not (is_whole or is_cut):
                 raise InvalidArgument("the form cannot be read", remedy="reload the page")
-            name, filename = found[1].decode(), found[2]
+            name, filename = match[1].decode(), match[2]
             if filename is None:
                 fields.setdefault(name, []).append(content.decode())
             elif filename:  # the name is empty if no file was chosen
@@ -139,7 +139,7 @@ def _parts(body: bytes, boundary: bytes, *, is_cut: bool) -> tuple[dict[str, lis
     return fields, files
 
 
-def _parsed(body: bytes) -> dict[str, list[str]]:
+def _parse(body: bytes) -> dict[str, list[str]]:
     try:
         pairs = parse_qsl(
             body.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=MAX_FIELDS

@@ -14,16 +14,16 @@ from postroom.web.site import Site
 
 async def notes(site: Site, request: Request) -> Response:
     """Show the active notes with all words of a search, newest first; or one note, whether active or not."""
-    asked, question = number(request, "note"), request.query_params.get("q", "").strip()[:MAX_QUESTION]
+    note_id, question = number(request, "note"), request.query_params.get("q", "").strip()[:MAX_QUESTION]
 
     def look(tx: Transaction, project: Project) -> dict[str, Any]:
-        if asked is None:
+        if note_id is None:
             notes = notes_with(tx.mail.active_notes(project.id, now=site.clock.now()), question)
         else:
-            note = tx.mail.note(asked)
+            note = tx.mail.note(note_id)
             notes = [] if note is None or note.project_id != project.id else [note]
         return {
-            "asked": asked,
+            "asked": note_id,
             "rows": list(zip(notes, note_views(tx.mail, notes), strict=True)),
             "q": question,
             "is_active": [note.ends_at > site.clock.now() for note in notes],

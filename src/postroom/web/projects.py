@@ -103,34 +103,35 @@ async def projects(site: Site, request: Request) -> Response:
         mail, now = tx.mail, site.clock.now()
         page = cut(mail.projects(limit=PROJECTS + 1, after=after), PROJECTS, lambda project: project.id)
         overlaps = {
-            one.slug: together((two.first, two.second) for two in conflicts(live))
-            for one in page.rows
-            if (live := mail.live_reservations(one.id, now=now, limit=LEASES))
+            project.slug: together((two.first, two.second) for two in conflicts(live))
+            for project in page.rows
+            if (live := mail.live_reservations(project.id, now=now, limit=LEASES))
         }
         needs = {
-            one.slug: len(overlaps.get(one.slug, ())) + mail.count_reviews(one.id, limit=MAX_REVIEWS)
-            for one in page.rows
+            row.slug: len(overlaps.get(row.slug, ())) + mail.count_reviews(row.id, limit=MAX_REVIEWS)
+            for row in page.rows
         }
         if services is not None:
             for slug, waiting in services.runs.for_people(tx, list(needs)).items():
                 needs[slug] += waiting
         counted = {
-            one.project_id: one for one in mail.tallies([one.id for one in page.rows], most=COUNTED + 1)
+            tally.project_id: tally
+            for tally in mail.tallies([project.id for project in page.rows], most=COUNTED + 1)
         }
         rows = [(project, counted[project.id]) for project in page.rows]
         inbox = dict[str, Any]()
         if services is not None:
             inbox = _inbox(services, tx, page.rows, overlaps, later, me)
-            asked = questions_after(inbox["asked"], asked_after)
-            last = asked[QUESTIONS - 1] if len(asked) > QUESTIONS else None
+            questions = questions_after(inbox["asked"], asked_after)
+            last = questions[QUESTIONS - 1] if len(questions) > QUESTIONS else None
             next_place = last and place_in_list(last.asked_at, last.run_id, last.number)
-            inbox |= {"asked": asked[:QUESTIONS], "asked_after": asked_after, "asked_next": next_place}
+            inbox |= {"asked": questions[:QUESTIONS], "asked_after": asked_after, "asked_next": next_place}
         return Shown(
             {
                 "rows": sorted(rows, key=lambda row: row[1].last_at or 0, reverse=True),
                 "next": page.next,
                 "needs": needs,
-                "given": None if services is None else _given(services, tx, answered),
+                "given": None if services is None else _stored_answer(services, tx, answered),
                 **inbox,
             },
             now,
@@ -168,20 +169,20 @@ def _inbox(
     mail, hidden = tx.mail, Counter[str]()
 
     def due(rows: Iterable[T], key: Callable[[T], str]) -> list[tuple[str, T]]:
-        keyed = [(_key(key(one)), one) for one in rows]
+        keyed = [(_key(key(row)), row) for row in rows]
         hidden["rows"] += sum(name in later.hidden for name, _ in keyed)
-        return [(name, one) for name, one in keyed if name not in later.hidden]
+        return [(name, row) for name, row in keyed if name not in later.hidden]
 
     every_open = services.questions.all_open(tx)
-    asked = [one for one in every_open if one.snoozed_until is None]
+    questions = [question for question in every_open if question.snoozed_until is None]
     failed = due(services.runs.failed(tx), lambda one: f"d-{one.run_ids[0][-KEPT_ID:]}")
     reviews = due(
-        [(one, task) for one in shown for task in tasks_page(mail, one, "review", limit=REVIEWS)],
+        [(project, task) for project in shown for task in tasks_page(mail, project, "review", limit=REVIEWS)],
         lambda row: f"t-{row[1].id}-{row[1].changed_at}",
     )
     clashes = due(
         [(slug, group) for slug, groups in overlaps.items() for group in groups],
-        lambda row: "c-" + "-".join(str(one.id) for one in row[1][:4]),
+        lambda row: "c-" + "-".join(str(message.id) for message in row[1][:4]),
     )
     people = mail.project(PEOPLE_KEY)
     person = mail.agent(people.id, me) if people is not None and me else None
@@ -189,12 +190,12 @@ def _inbox(
     return {
         "unread": unread,
         "mine": [] if person is None or not unread else mail.inbox(person.id, limit=MAIL, unread_only=True),
-        "snoozed": [one for one in every_open if one.snoozed_until is not None],
+        "snoozed": [question for question in every_open if question.snoozed_until is not None],
         "reviews": reviews,
         "clashes": clashes,
-        "to_settle": len(asked) + len(failed) + len(reviews) + unread + len(clashes),
-        "asked": asked,
-        "asked_in_all": len(asked),
+        "to_settle": len(questions) + len(failed) + len(reviews) + unread + len(clashes),
+        "asked": questions,
+        "asked_in_all": len(questions),
         "failed": failed[:GROUPS],
         "failed_in_all": len(failed),
         "hidden_rows": hidden["rows"],
@@ -204,19 +205,19 @@ def _inbox(
 
 def _since(services: PageServices, tx: Transaction, shown: Sequence[Project], later: Later) -> dict[str, Any]:
     """Return what happened in projects since the last visit, and the active runs."""
-    mail, by_id = tx.mail, {one.id: one for one in shown}
+    mail, by_id = tx.mail, {project.id: project for project in shown}
     ended = mail.attempts_since(list(by_id), later.since, began_since=later.since - LOOKED_BACK, limit=ENDED)
     finished = [
-        one
-        for one in ended
-        if one.outcome == "done" and _key(f"f-{one.run_id[-KEPT_ID:]}") not in later.hidden
+        run
+        for run in ended
+        if run.outcome == "done" and _key(f"f-{run.run_id[-KEPT_ID:]}") not in later.hidden
     ]
     causes = dict[str, tuple[Project, int]]()
-    for one in finished[:FINISHED]:
-        run = tx.runs.threads.load_run(one.run_id)
+    for work in finished[:FINISHED]:
+        run = tx.runs.threads.load_run(work.run_id)
         ids = messages_named(run.input.trigger_message_ids if run is not None and run.input else ())
         if ids:
-            causes[one.run_id] = by_id[one.project_id], ids[0]
+            causes[work.run_id] = by_id[work.project_id], ids[0]
     messages = mail.messages(sorted({number for _, number in causes.values()}))
     active, active_in_all = services.runs.active(tx, ACTIVE)
     return {
@@ -227,9 +228,10 @@ def _since(services: PageServices, tx: Transaction, shown: Sequence[Project], la
             for run_id, (project, number) in causes.items()
             if number in messages and here(mail, project, [messages[number]])
         },
-        "slugs": {one.id: one.slug for one in shown},
+        "slugs": {project.id: project.slug for project in shown},
         "ended": {
-            one.slug: Counter(each.outcome for each in ended if each.project_id == one.id) for one in shown
+            project.slug: Counter(each.outcome for each in ended if each.project_id == project.id)
+            for project in shown
         },
         "ended_is_cut": len(ended) == ENDED,
         "written": {
@@ -242,7 +244,7 @@ def _since(services: PageServices, tx: Transaction, shown: Sequence[Project], la
     }
 
 
-def _given(services: PageServices, tx: Transaction, answered: str) -> GivenAnswer | None:
+def _stored_answer(services: PageServices, tx: Transaction, answered: str) -> GivenAnswer | None:
     """Return the stored answer that the address of the page names; None if the store has no such answer."""
     slug, _, rest = answered.partition("/")
     run_id, _, question = rest.rpartition("/")
@@ -252,9 +254,9 @@ def _given(services: PageServices, tx: Transaction, answered: str) -> GivenAnswe
 def _later(request: Request, now: int) -> Later:
     """Read the state of rows from a browser's cookies; ignore values that this module did not write."""
     hidden = {
-        found[1]: int(found[2]) * 1_000
+        match[1]: int(match[2]) * 1_000
         for item in request.cookies.get(LATER_COOKIE, "").split("_")
-        if (found := _HIDDEN.fullmatch(item)) and int(found[2]) * 1_000 > now
+        if (match := _HIDDEN.fullmatch(item)) and int(match[2]) * 1_000 > now
     }
     seen = _SEEN.fullmatch(request.cookies.get(SEEN_COOKIE, ""))
     if seen is None:
@@ -302,20 +304,22 @@ async def home(site: WorkingSite, request: Request) -> Response:
     if form.later:
         # Hide a row in this browser for some hours, or show all hidden rows again (`all.0`).
         asked = form.later
-        hidden, found = dict(_later(request, now).hidden), _HIDDEN.fullmatch(asked)
+        hidden, match = dict(_later(request, now).hidden), _HIDDEN.fullmatch(asked)
         if asked == "all.0":
             hidden.clear()
-        elif found is None or not 0 < int(found[2]) <= LOOKED_BACK // HOUR:
+        elif match is None or not 0 < int(match[2]) <= LOOKED_BACK // HOUR:
             raise InvalidArgument(
                 "a row can be hidden for between 1 and 168 hours",
                 value=asked[:40],
                 remedy="reload the page and press a button",
             )
         else:
-            hidden[found[1]] = now + int(found[2]) * HOUR
-        kept = sorted(hidden.items(), key=lambda one: one[1])[-MAX_HIDDEN:]
+            hidden[match[1]] = now + int(match[2]) * HOUR
+        entries = sorted(hidden.items(), key=lambda one: one[1])[-MAX_HIDDEN:]
         answer = site.done(request, "/?done=later") if hidden else see("/")
-        _remember(request, answer, LATER_COOKIE, "_".join(f"{key}.{until // 1_000}" for key, until in kept))
+        _remember(
+            request, answer, LATER_COOKIE, "_".join(f"{key}.{until // 1_000}" for key, until in entries)
+        )
         return answer
     if form.do not in ("replay", "discard") or not 0 < len(form.run) <= AT_ONCE:
         raise InvalidArgument(

@@ -31,15 +31,15 @@ class PushForm(msgspec.Struct):
 async def push(site: WorkingSite, request: Request) -> Response:
     """Return the state of notifications as JSON, or make a change; a script reads errors as JSON, too."""
     try:
-        answer, by = await _done(site, request)
+        answer, by = await _perform(site, request)
     except PostroomError as error:
-        told = {"message": sentence(error.message), "remedy": sentence(error.remedy)}
-        return _json(told, status_of(error))
+        error_json = {"message": sentence(error.message), "remedy": sentence(error.remedy)}
+        return _json(error_json, status_of(error))
     remember_name(request, page := _json(answer), by)
     return page
 
 
-async def _done(site: WorkingSite, request: Request) -> tuple[object, str]:
+async def _perform(site: WorkingSite, request: Request) -> tuple[object, str]:
     """Return the answer to a request, and the name that the browser should remember."""
     service, cookies = site.services.push, cookies_of(request)
     if request.method == "GET":

@@ -62,7 +62,7 @@ class AnswerForm(msgspec.Struct):
 async def questions(site: WorkingSite, request: Request) -> Response:
     """Show a project's open questions and recent answers; accept an answer."""
     if request.method == "POST":
-        return await _answered(site, request)
+        return await _answer(site, request)
     asking = site.services.questions
 
     def look(tx: Transaction, project: Project) -> dict[str, Any]:
@@ -79,7 +79,7 @@ async def questions(site: WorkingSite, request: Request) -> Response:
     return await site.draw(request, "questions", shown, questions=shown.values["asked"])
 
 
-async def _answered(site: WorkingSite, request: Request) -> Response:
+async def _answer(site: WorkingSite, request: Request) -> Response:
     slug, asking = (await site.project(request)).slug, site.services.questions
     form = await read_form(request, site.services.visitors, AnswerForm)
     run_id, number = form.run, form.number
@@ -126,11 +126,19 @@ async def refused(
     asking = site.services.questions
 
     def look(tx: Transaction, _: Project | None = None) -> dict[str, Any]:
-        asked = asking.open_questions(tx, slug)
-        mine = [one for one in asked if (one.run_id, one.number) == (form.run, form.number)]
+        questions = asking.open_questions(tx, slug)
+        mine = [
+            question
+            for question in questions
+            if (question.run_id, question.number) == (form.run, form.number)
+        ]
         before = asking.given_answer(tx, slug, form.run, form.number)
         run = tx.runs.threads.load_run(form.run)
-        others = [] if mine or run is None else [one for one in asked if is_of_same(one.thread_id, run)]
+        others = (
+            []
+            if mine or run is None
+            else [question for question in questions if is_of_same(question.thread_id, run)]
+        )
         return {"mine": mine[0] if mine else None, "before": before, "others": others}
 
     if slug:
@@ -177,5 +185,7 @@ async def decide(site: WorkingSite, slug: str, form: AnswerForm) -> None:
         raise InvalidArgument("the answer does not name a person", value=by, remedy="enter your name")
     filled: Json = {name: getattr(form, f"v{place}") for place, name in enumerate(form.names[:MAX_FIELDS])}
     # The button for an answer in words sends the text of the comment.
-    given = Given(value=filled or form.answer or why, by=person(by), at=PAGES, why=why if form.answer else "")
-    await site.services.questions.decide(slug, form.run, form.number, given)
+    answer = Given(
+        value=filled or form.answer or why, by=person(by), at=PAGES, why=why if form.answer else ""
+    )
+    await site.services.questions.decide(slug, form.run, form.number, answer)

@@ -33,16 +33,18 @@ async def reservations(site: Site, request: Request) -> Response:
             lambda one: one.id,
         )
         others: dict[int, list[Reservation]] = {}
-        for one in conflicts(live.rows):
-            others.setdefault(one.first.id, []).append(one.second)
-            others.setdefault(one.second.id, []).append(one.first)
+        for conflict in conflicts(live.rows):
+            others.setdefault(conflict.first.id, []).append(conflict.second)
+            others.setdefault(conflict.second.id, []).append(conflict.first)
         newest = tx.mail.newest_reservations(project.id, limit=ENDED)
         return {
             "path": path,
             "live": Page(sorted(live.rows, key=lambda one: (one.pattern, one.id)), live.next),
             "overlapping": others,
             "ended": [
-                one for one in reversed(newest) if one.released_at is not None or one.expires_at <= now
+                reservation
+                for reservation in reversed(newest)
+                if reservation.released_at is not None or reservation.expires_at <= now
             ],
         }
 

@@ -101,31 +101,31 @@ async def run(site: WorkingSite, request: Request) -> Response:
             return {"work": work}
         story = services.runs.story(tx, work.run_id)
         answers = _answers(tx.mail, project, work.run_id, story.prompts)
-        messages = [one.message for one in story.steps if one.message]
-        shown = {one.id for one in conversation.here(tx.mail, project, messages)}
-        story, told = _told_once(story, answers, shown)
-        said = {place: lines(one.text) for place, one in enumerate(story.steps) if one.kind == "says"}
-        for place, one in enumerate(story.steps):
-            if one.message and one.message.id in told:
-                said[place] = one.message.body_md
-        output_told = any(_same(story.output.text, one.body_md) for one in answers if one.id in told)
+        messages = [step.message for step in story.steps if step.message]
+        shown = {message.id for message in conversation.here(tx.mail, project, messages)}
+        story, repeated = _told_once(story, answers, shown)
+        texts = {place: lines(step.text) for place, step in enumerate(story.steps) if step.kind == "says"}
+        for place, entry in enumerate(story.steps):
+            if entry.message and entry.message.id in repeated:
+                texts[place] = entry.message.body_md
+        output_told = any(_same(story.output.text, row.body_md) for row in answers if row.id in repeated)
         return {
             "work": work,
             "story": story,
             "answers": answers,
             "shown": shown,
-            "told": told,
-            "said": said,
-            "named": references(tx.mail, project, said),
+            "told": repeated,
+            "said": texts,
+            "named": references(tx.mail, project, texts),
             "is_output_told": work.finished_at is not None and output_told,
-            "subjects": {one.id: one for one in conversation.here(tx.mail, project, story.prompts)},
+            "subjects": {row.id: row for row in conversation.here(tx.mail, project, story.prompts)},
             "stretches": _stretches(work, story.attempts, site.clock.now()),
             **_questions(services.questions, tx, work, request.query_params.get("answered", "")),
             "folder": _folder(tx.mail, project, work) if wants_changes else "",
         }
 
-    found = await site.read(request, look)
-    work: Work = found.values["work"]
+    page = await site.read(request, look)
+    work: Work = page.values["work"]
     if named != work.run_id:  # the id in the address was cut, or is that of the run's dispatch
         query = request.url.query
         return see(f"{links.page(work.project, 'runs', work.run_id)}{'?' if query else ''}{query}")
@@ -136,13 +136,13 @@ async def run(site: WorkingSite, request: Request) -> Response:
     return await site.draw(
         request,
         "run",
-        found,
-        questions=found.values["asked"],
+        page,
+        questions=page.values["asked"],
         work=work,
-        **(await _changes(site, found.values["folder"], work) if wants_changes else {"changes": None}),
+        **(await _changes(site, page.values["folder"], work) if wants_changes else {"changes": None}),
         longest_why=MAX_TEXT_LENGTH,
         silence=SILENCE,
-        bodies=await site.markdown.render(found.values["said"], references=found.values["named"]),
+        bodies=await site.markdown.render(page.values["said"], references=page.values["named"]),
         gates=_gates(work) if work.state == "queued" else [],
         lasts=lasts,
         done=choice(request, "done", ("", "taken_back", "cancel", "replay", "discard", "hasten")),
@@ -161,11 +161,13 @@ async def _beside(site: WorkingSite, request: Request) -> Response:
             return work, ""
         place = RunCursor(run.updated_at, run.created_at, run.run_id)
         if which == "previous":
-            return work, next((one.run_id for one in tx.runs.threads.newest_runs([run.thread_id], place)), "")
-        for one in islice(tx.runs.threads.newest_runs([run.thread_id], BEFORE_ALL_RUNS), LOOKED_THROUGH):
-            if one.run_id == work.run_id:
+            return work, next(
+                (record.run_id for record in tx.runs.threads.newest_runs([run.thread_id], place)), ""
+            )
+        for earlier in islice(tx.runs.threads.newest_runs([run.thread_id], BEFORE_ALL_RUNS), LOOKED_THROUGH):
+            if earlier.run_id == work.run_id:
                 return work, newer
-            newer = one.run_id
+            newer = earlier.run_id
         return work, ""
 
     work, beside = await site.store.read(look)
@@ -176,31 +178,35 @@ async def _changes(site: WorkingSite, folder: str, work: Work) -> dict[str, Any]
     """Return what has changed in a folder since a run started, and a rendered diff for each file."""
     changes = await asyncio.to_thread(changes_since, folder, work.started_at or work.created_at)
     files = () if changes is None else changes.files
-    diffs = await site.markdown.render({number: _as_diff(one.diff) for number, one in enumerate(files)})
+    diffs = await site.markdown.render({number: _as_diff(file.diff) for number, file in enumerate(files)})
     return {"changes": changes, "diffs": diffs}
 
 
 def _questions(questions: QuestionService, tx: Transaction, work: Work, answered: str) -> dict[str, Any]:
     """Return a run's open questions, and its answer that the address of the page names."""
-    asked, given = list[OpenQuestion](), None
+    open_questions, answer = list[OpenQuestion](), None
     if work.state == "asks":
-        asked = [one for one in questions.open_questions(tx, work.project) if one.run_id == work.run_id]
+        open_questions = [
+            question
+            for question in questions.open_questions(tx, work.project)
+            if question.run_id == work.run_id
+        ]
     if answered:
-        given = questions.given_answer(tx, work.project, work.run_id, answered)
-    return {"asked": asked, "given": given}
+        answer = questions.given_answer(tx, work.project, work.run_id, answered)
+    return {"asked": open_questions, "given": answer}
 
 
 def _folder(reads: MailReads, project: Project, work: Work) -> str:
     """Return the working folder of a run's agent: the one in its runner, or else the project's folder."""
     agent = reads.agent(project.id, work.agent)
-    kept = None if agent is None else reads.runner(agent.id)
-    cwd = None if kept is None else json.loads(kept.runner).get("cwd")
+    runner = None if agent is None else reads.runner(agent.id)
+    cwd = None if runner is None else json.loads(runner.runner).get("cwd")
     return cwd if isinstance(cwd, str) else project.human_key
 
 
 def _as_diff(text: str) -> str:
     """Return a diff as a Markdown code block that no line of the diff can end."""
-    fence = "`" * (max((len(one) for one in re.findall("`+", text)), default=2) + 1)
+    fence = "`" * (max((len(fence) for fence in re.findall("`+", text)), default=2) + 1)
     fence = fence if len(fence) > 2 else "```"
     return f"{fence}diff\n{lines(text)}\n{fence}"
 
@@ -232,19 +238,19 @@ def _gates(work: Work) -> list[Gate]:
 def _stretches(work: Work, attempts: Sequence[Attempt], now: int) -> list[Stretch]:
     """Return what a run did over time, from its acceptance until its end or until now."""
     parts: list[tuple[Shape, int, int]] = []
-    at = min([work.created_at, *(one.queued_at for one in attempts)])
-    for one in attempts:
-        parts.append(("queued", at, one.began_at))
-        end = one.ended_at if one.ended_at is not None else now
-        shape: Shape = "at-work" if one.ended_at is None else "done"
-        if one.outcome in ("failed", "cancelled"):
-            shape = one.outcome
-        elif one.outcome == "cut_off":
+    at = min([work.created_at, *(attempt.queued_at for attempt in attempts)])
+    for entry in attempts:
+        parts.append(("queued", at, entry.began_at))
+        end = entry.ended_at if entry.ended_at is not None else now
+        shape: Shape = "at-work" if entry.ended_at is None else "done"
+        if entry.outcome in ("failed", "cancelled"):
+            shape = entry.outcome
+        elif entry.outcome == "cut_off":
             shape = "interrupted"
-        parts.append((shape, one.began_at, end))
+        parts.append((shape, entry.began_at, end))
         at = end
-        if one.outcome == "waiting":
-            at = one.waited_until if one.waited_until is not None else now
+        if entry.outcome == "waiting":
+            at = entry.waited_until if entry.waited_until is not None else now
             parts.append(("asks", end, at))
     if work.state == "queued":
         parts.append(("queued", at, now))
@@ -265,15 +271,15 @@ def _stretches(work: Work, attempts: Sequence[Attempt], now: int) -> list[Stretc
 
 def _told_once(story: Story, answers: Sequence[Message], shown: set[int]) -> tuple[Story, set[int]]:
     """Remove text from steps if an answer repeats it; return the steps, and the answers shown in full."""
-    ids = {one.id for one in answers if one.id in shown and one.recalled_at is None}
-    told = {one.message.id for one in story.steps if one.kind == "wrote" and one.message} & ids
-    texts = [one.body_md for one in answers if one.id in told]
+    ids = {answer.id for answer in answers if answer.id in shown and answer.recalled_at is None}
+    repeated = {step.message.id for step in story.steps if step.kind == "wrote" and step.message} & ids
+    texts = [answer.body_md for answer in answers if answer.id in repeated]
     steps = [
-        one
-        for one in story.steps
-        if one.kind != "says" or not any(_same(one.text, answer) for answer in texts)
+        step
+        for step in story.steps
+        if step.kind != "says" or not any(_same(step.text, answer) for answer in texts)
     ]
-    return replace(story, steps=steps), told
+    return replace(story, steps=steps), repeated
 
 
 def _same(text: str, answer: str) -> bool:
@@ -284,12 +290,12 @@ def _same(text: str, answer: str) -> bool:
 def _answers(reads: MailReads, project: Project, run_id: str, prompts: Sequence[Message]) -> list[Message]:
     """Return those messages of this project that contain the run's result, on the threads of its messages."""
     first: dict[str, int] = {}
-    for one in prompts:
-        first[one.thread_id] = min(one.id, first.get(one.thread_id, one.id))
+    for prompt in prompts:
+        first[prompt.thread_id] = min(prompt.id, first.get(prompt.thread_id, prompt.id))
     behind = [
-        one
+        reply
         for thread_id, message in first.items()
-        for one in reads.thread(project.id, thread_id, limit=ANSWERS_LOOKED_AT, after=message)
+        for reply in reads.thread(project.id, thread_id, limit=ANSWERS_LOOKED_AT, after=message)
     ]
-    found = reads.answers_among(run_id, [one.id for one in behind])
-    return [one for one in behind if one.id in found]
+    answers = reads.answers_among(run_id, [reply.id for reply in behind])
+    return [reply for reply in behind if reply.id in answers]

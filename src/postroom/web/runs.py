@@ -39,7 +39,7 @@ STATES: Final[tuple[RunFilter, ...]] = (
     "cancelled",
     "failed",
 )
-_BY_WORD: Final[dict[str, RunFilter]] = {SHOWN_STATES.get(one, one): one for one in STATES}
+_BY_WORD: Final[dict[str, RunFilter]] = {SHOWN_STATES.get(state, state): state for state in STATES}
 """The states, keyed by the words that pages show for them."""
 _PLACE: Final = re.compile(r"([0-9]{1,18})\.([0-9]{1,18})\.(.{1,512})")
 
@@ -51,34 +51,30 @@ async def runs(site: WorkingSite, request: Request) -> Response:
     span = choice(request, "since", tuple(_SPANS))
     # The search for runs that an address describes.
     now = site.clock.now()
-    given = request.query_params
-    before = _PLACE.fullmatch(given.get("before", ""))
-    if before is None and given.get("before"):
+    query = request.query_params
+    before = _PLACE.fullmatch(query.get("before", ""))
+    if before is None and query.get("before"):
         raise InvalidArgument(
-            f"no page of runs begins before {given['before'][:40]!r}",
-            value=given["before"][:40],
+            f"no page of runs begins before {query['before'][:40]!r}",
+            value=query["before"][:40],
             remedy="return to the newest runs",
         )
-    services, wanted = (
-        site.services.runs,
-        RunSearch(
-            state=_state(request),
-            agent=given.get("agent", "")[:MAX_NAME_LENGTH],
-            text=given.get("q", "").strip()[:MAX_TEXT_LENGTH],
-            since=now - _SPANS[span] if span else 0,
-            before=BEFORE_ALL_RUNS
-            if before is None
-            else RunCursor(int(before[1]), int(before[2]), before[3]),
-        ),
+    wanted = RunSearch(
+        state=_state(request),
+        agent=query.get("agent", "")[:MAX_NAME_LENGTH],
+        text=query.get("q", "").strip()[:MAX_TEXT_LENGTH],
+        since=now - _SPANS[span] if span else 0,
+        before=BEFORE_ALL_RUNS if before is None else RunCursor(int(before[1]), int(before[2]), before[3]),
     )
+    services = site.services.runs
     is_filtered = wanted != RunSearch()
 
     def look(tx: Transaction, project: Project) -> dict[str, Any]:
         slug = project.slug
-        found = services.found(tx, slug, wanted if is_filtered else RunSearch(state="ended"))
+        runs = services.found(tx, slug, wanted if is_filtered else RunSearch(state="ended"))
         works = [] if is_filtered else services.unsettled(tx, slug)
         waiting = [] if is_filtered else services.waiting(tx, slug)
-        began = [one.message for one in waiting]
+        began = [entry.message for entry in waiting]
         agents = offered_names(tx.mail, project, wanted.agent)
         return {
             "chosen": wanted,
@@ -91,14 +87,14 @@ async def runs(site: WorkingSite, request: Request) -> Response:
             "states": STATES,
             "agents": agents[:OFFERED],
             "has_more_agents": len(agents) > OFFERED,
-            "found": found,
+            "found": runs,
             "unsettled": works,
             "heard": {
-                one.run_id: services.heard_at(tx, one)
-                for one in [one for one in works if one.state == "at work"][:MAX_LINES]
+                work.run_id: services.heard_at(tx, work)
+                for work in [work for work in works if work.state == "at work"][:MAX_LINES]
             },
             "waiting": waiting,
-            "subjects": subjects_of(tx.mail, project, [*works, *found.works], began),
+            "subjects": subjects_of(tx.mail, project, [*works, *runs.works], began),
             "live": choice(request, "live", ("0", "1")) == "1",
         }
 
@@ -109,10 +105,10 @@ async def runs(site: WorkingSite, request: Request) -> Response:
         request,
         "runs",
         shown,
-        going=[one for one in works if one.state in _GOING],
-        asking=[one for one in works if one.state == "asks"],
-        dead=[one for one in works if one.can_replay],
-        ended=[one for one in ended if is_filtered or not one.can_replay],
+        going=[work for work in works if work.state in _GOING],
+        asking=[work for work in works if work.state == "asks"],
+        dead=[work for work in works if work.can_replay],
+        ended=[work for work in ended if is_filtered or not work.can_replay],
     )
 
 
@@ -126,25 +122,25 @@ async def decide(site: WorkingSite, request: Request) -> Response:
             value=form.do[:40],
             remedy="press a button",
         )
-    known = await site.store.read(
+    run_ids = await site.store.read(
         lambda tx: [known_run(services, tx, project, named).run_id for named in form.run]
     )
     runs, skipped = services.runs, 0
     act = {"cancel": runs.cancel, "replay": runs.replay, "hasten": runs.hasten, "discard": runs.discard}[
         form.do
     ]
-    if len(known) == 1 and not form.back:
-        work = await act(known[0])
+    if len(run_ids) == 1 and not form.back:
+        work = await act(run_ids[0])
         return site.done(request, links.page(project.slug, "runs", work.run_id, done=form.do))
-    for run_id in known:
+    for run_id in run_ids:
         try:
             await act(run_id)
         except IllegalTransition:
             skipped += 1
-    given = dict(parse_qsl(form.back[:1_000]))
-    same = {name: given.get(name, "") for name in ("q", "agent", "state", "since", "before")}
-    told = {"done": form.do, "many": len(known), "skipped": skipped}
-    return site.done(request, links.page(project.slug, "runs", **same, **told))
+    query = dict(parse_qsl(form.back[:1_000]))
+    same = {name: query.get(name, "") for name in ("q", "agent", "state", "since", "before")}
+    result = {"done": form.do, "many": len(run_ids), "skipped": skipped}
+    return site.done(request, links.page(project.slug, "runs", **same, **result))
 
 
 def known_run(services: PageServices, tx: Transaction, project: Project, named: str) -> Work:
@@ -167,13 +163,13 @@ def _state(request: Request) -> RunFilter:
     Raises:
         InvalidArgument: The address has an unknown state.
     """
-    given = request.query_params.get("state", "")
-    if given in _BY_WORD:
-        return _BY_WORD[given]
-    if given in STATES:
-        return STATES[STATES.index(given)]
+    state = request.query_params.get("state", "")
+    if state in _BY_WORD:
+        return _BY_WORD[state]
+    if state in STATES:
+        return STATES[STATES.index(state)]
     raise InvalidArgument(
-        f"state must be one of {', '.join(filter(None, _BY_WORD))}, not {given[:40]!r}",
-        value=given[:40],
+        f"state must be one of {', '.join(filter(None, _BY_WORD))}, not {state[:40]!r}",
+        value=state[:40],
         remedy="choose a state in the list",
     )

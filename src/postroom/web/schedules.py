@@ -24,18 +24,18 @@ class ScheduleForm(msgspec.Struct):
 
 async def schedules(site: WorkingSite, request: Request) -> Response:
     """Show the schedules of a project; accept an action on one of them."""
-    kept = site.services.schedules
+    service = site.services.schedules
     if request.method == "POST":
         slug, sent = (await site.project(request)).slug, None
         form = await read_form(request, site.services.visitors, ScheduleForm)
-        await kept.named(form.name, slug)
+        await service.named(form.name, slug)
         match form.do:
             case "pause":
-                await kept.pause(form.name)
+                await service.pause(form.name)
             case "resume":
-                await kept.resume(form.name)
+                await service.resume(form.name)
             case "trigger":
-                sent = await kept.trigger(form.name)
+                sent = await service.trigger(form.name)
             case other:
                 raise InvalidArgument(
                     "a schedule can be paused, resumed or sent now",
@@ -46,7 +46,7 @@ async def schedules(site: WorkingSite, request: Request) -> Response:
 
     def look(tx: Transaction, project: Project) -> dict[str, Any]:
         return {
-            "schedules": kept.of_project(tx, project.slug),
+            "schedules": service.of_project(tx, project.slug),
             "done": request.query_params.get("done", ""),
             "sent": number(request, "sent"),
         }

@@ -94,15 +94,15 @@ _REMEDIES: Final[Mapping[str, str]] = {
 def told_by(address: str) -> str:
     """Return the part of an address that says what the server has done, in the form in which it is sealed."""
     place = urlsplit(address)
-    told = [(name, text) for name, text in parse_qsl(place.query) if name in TOLD]
-    return f"{place.path}?{urlencode(told)}" if told else ""
+    values = [(name, text) for name, text in parse_qsl(place.query) if name in TOLD]
+    return f"{place.path}?{urlencode(values)}" if values else ""
 
 
 def untold(address: str) -> str:
     """Return an address without the part that says what the server has done."""
     place = urlsplit(address)
-    kept = [(name, text) for name, text in parse_qsl(place.query, True) if name not in (*TOLD, SEAL)]
-    return urlunsplit(place._replace(query=urlencode(kept)))
+    pairs = [(name, text) for name, text in parse_qsl(place.query, True) if name not in (*TOLD, SEAL)]
+    return urlunsplit(place._replace(query=urlencode(pairs)))
 
 
 def see(address: str) -> Response:
@@ -361,10 +361,10 @@ def _face(look: Face, short: str, size: str) -> Markup:
 @pass_context
 def _at(context: Context, instant: int, *, is_long: bool) -> Markup:
     """Render a time as time of day, with the date if the page covers several days."""
-    told = datetime.fromtimestamp(instant // 1000, tz=context["zone"])
+    local = datetime.fromtimestamp(instant // 1000, tz=context["zone"])
     return Markup(  # noqa: S704 - of digits alone
         f'<span class="tl-when" title="{absolute(instant)}">'
-        f'<time datetime="{moment(instant)}">{told:{"%m-%d %H:%M" if is_long else "%H:%M:%S"}}</time></span>'
+        f'<time datetime="{moment(instant)}">{local:{"%m-%d %H:%M" if is_long else "%H:%M:%S"}}</time></span>'
     )
 
 

@@ -120,8 +120,8 @@ class Site:
                 leads_to = "/" if address == "/p" else f"{address}{query}"
                 return RedirectResponse(leads_to, status_code=HTTPStatus.PERMANENT_REDIRECT)
             if request.method == "GET" and not request.query_params.keys().isdisjoint(TOLD):
-                told = told_by(f"{address or '/'}{query}")
-                if told and not self._is_sealed(request, told):
+                notice = told_by(f"{address or '/'}{query}")
+                if notice and not self._has_seal(request, notice):
                     return see(untold(f"{address or '/'}{query}"))
             try:
                 return await page(self, request)
@@ -132,7 +132,7 @@ class Site:
 
         return Route(path, answer, methods=list(methods))
 
-    def _is_sealed(self, request: Request, told: str) -> bool:
+    def _has_seal(self, request: Request, told: str) -> bool:
         """Return whether this server has written what an address says that the server has done."""
         if self.services is None:
             return False
@@ -191,9 +191,9 @@ class Site:
             InvalidArgument: The page has no such part.
         """
         parts = () if "status" in shown.values else parts_of(request)
-        known = ENVIRONMENT.get_template(f"{template}.html")
+        drawn = ENVIRONMENT.get_template(f"{template}.html")
         for name in parts:
-            if name != "tabs" and name not in known.blocks:
+            if name != "tabs" and name not in drawn.blocks:
                 raise InvalidArgument(
                     f"this page has no part {name[:40]!r}", value=name, remedy="load the whole page"
                 )
@@ -214,13 +214,13 @@ class Site:
             "wanted": parts,
         }
         pieces = list[str]()
-        for piece in known.generate(filled):
+        for piece in drawn.generate(filled):
             pieces.append(piece)
             if len(pieces) % TURN == 0:
                 await asyncio.sleep(0)
         page = page_of(pieces, status, shown.frame.after)
         if services is not None and questions:
-            numbers = [(one.run_id, one.number) for one in questions]
+            numbers = [(question.run_id, question.number) for question in questions]
             page.background = BackgroundTask(services.questions.note_shown, numbers, "on the pages")
         return page
 

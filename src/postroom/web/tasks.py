@@ -29,20 +29,20 @@ _DECISIONS: Final[Mapping[str, tuple[TaskDecision, str]]] = {
 
 async def tasks(site: Site, request: Request) -> Response:
     """Show open tasks (claimable ones first) and those that ended last, or one task with its texts."""
-    asked, after = number(request, "task"), request.query_params.get("after", "")[:64]
+    task_id, after = number(request, "task"), request.query_params.get("after", "")[:64]
 
     def look(tx: Transaction, project: Project) -> dict[str, Any]:
         now = site.clock.now()
-        one = None if asked is None else tx.mail.task(asked)
-        found = tasks_page(tx.mail, project, None, after=after, limit=OPEN + 1)
+        one = None if task_id is None else tx.mail.task(task_id)
+        tasks = tasks_page(tx.mail, project, None, after=after, limit=OPEN + 1)
         ended = [task for state in ENDED_STATES for task in tasks_page(tx.mail, project, state, limit=ENDED)]
         ended.sort(key=lambda task: (task.changed_at, task.id), reverse=True)
         chosen = [] if one is None or one.project_id != project.id else [one]
         return {
-            "asked": asked,
+            "asked": task_id,
             "chosen": list(zip(chosen, views(tx.mail, project, chosen, now=now, whole=True), strict=True)),
-            "rows": list(zip(found[:OPEN], views(tx.mail, project, found[:OPEN], now=now), strict=True)),
-            "is_cut": len(found) > OPEN,
+            "rows": list(zip(tasks[:OPEN], views(tx.mail, project, tasks[:OPEN], now=now), strict=True)),
+            "is_cut": len(tasks) > OPEN,
             "ended": list(zip(ended[:ENDED], views(tx.mail, project, ended[:ENDED], now=now), strict=True)),
             "done": request.query_params.get("done", ""),
         }

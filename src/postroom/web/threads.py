@@ -40,7 +40,7 @@ PARTICIPANTS_AMONG: Final = 1_000
 """How many of each project's newest messages on a thread are searched for its writers and recipients."""
 NOBODY: Final = -1
 """Stands for a name that is unknown; no agent has this id."""
-_SHOWN: Final[dict[str, ThreadsSeen]] = {one: one for one in get_args(ThreadsSeen)}
+_SHOWN: Final[dict[str, ThreadsSeen]] = {choice: choice for choice in get_args(ThreadsSeen)}
 LEVELS: Final[Mapping[str, tuple[Importance, ...]]] = {
     "any": (),
     "high": ("high", "urgent"),
@@ -65,29 +65,29 @@ class Wanted:
 
 async def threads(site: Site, request: Request) -> Response:
     """Show a project's threads, filtered if wanted, with the most recently active first."""
-    before, given = number(request, "before"), request.query_params
+    before, query = number(request, "before"), request.query_params
     wanted = Wanted(
         show=_SHOWN[choice(request, "show", tuple(_SHOWN))],
         importance=choice(request, "importance", tuple(LEVELS)),
-        agent=given.get("agent", "").strip()[:MAX_NAME_LENGTH],
-        person=given.get("person", "").strip()[:MAX_NAME_LENGTH],
+        agent=query.get("agent", "").strip()[:MAX_NAME_LENGTH],
+        person=query.get("person", "").strip()[:MAX_NAME_LENGTH],
     )
 
     def look(tx: Transaction, project: Project) -> dict[str, Any]:
         reads, people = tx.mail, tx.mail.project(PEOPLE_KEY)
         if wanted.is_any:
-            found = reads.threads(project.id, limit=THREADS + 1, before=before)
-            page = cut(found, THREADS, lambda head: head.last_id)
+            threads = reads.threads(project.id, limit=THREADS + 1, before=before)
+            page = cut(threads, THREADS, lambda head: head.last_id)
             heads, more = page.rows, page.next
         else:
-            asked = ThreadFilter(
+            filters = ThreadFilter(
                 seen=wanted.show,
                 importance=LEVELS[wanted.importance],
-                agent_id=_id_of(reads, project, wanted.agent),
-                person_id=_id_of(reads, people, wanted.person),
+                agent_id=_find_agent_id(reads, project, wanted.agent),
+                person_id=_find_agent_id(reads, people, wanted.person),
                 people_id=NOBODY if people is None else people.id,
             )
-            heads, more = reads.wanted_threads(project.id, asked, limit=THREADS, among=AMONG, before=before)
+            heads, more = reads.wanted_threads(project.id, filters, limit=THREADS, among=AMONG, before=before)
         agents = offered_names(reads, project, wanted.agent)
         return {
             "threads": Page(thread_rows(reads, heads), more),
@@ -121,15 +121,15 @@ async def thread(site: Site, request: Request) -> Response:
         if newest:
             page = Page(_fitting(talk.newest(limit=MESSAGES)[::-1])[::-1])
         else:
-            found = talk.messages(limit=MESSAGES + 1, after=after)
-            fitting = _fitting(found[:MESSAGES])
-            page = Page(fitting, fitting[-1].id if len(fitting) < len(found) else None)
+            messages = talk.messages(limit=MESSAGES + 1, after=after)
+            fitting = _fitting(messages[:MESSAGES])
+            page = Page(fitting, fitting[-1].id if len(fitting) < len(messages) else None)
         rows = shown_messages(reads, project, page.rows)
-        standing = [one for one in rows if one.message.recalled_at is None]
+        standing = [row for row in rows if row.message.recalled_at is None]
         # The messages to collapse: those already read, except the last one and the requested one.
         first = rows[0].message.id if after and rows else 0
         folded = frozenset(
-            one.message.id for one in standing[:-1] if one.message.id != first and _was_read(one, me)
+            row.message.id for row in standing[:-1] if row.message.id != first and _was_read(row, me)
         )
         return {
             "page": {
@@ -147,7 +147,7 @@ async def thread(site: Site, request: Request) -> Response:
                 "answers": standing[-1] if standing and page.next is None else None,
             },
             "texts": bodies_of(reads, project, rows),
-            "seen": next((how_seen(reads, one) for one in rows if one.message.id == sent), ()),
+            "seen": next((how_seen(reads, row) for row in rows if row.message.id == sent), ()),
             "people": [] if services is None else services.messages.people(reads),
         }
 
@@ -158,12 +158,12 @@ async def thread(site: Site, request: Request) -> Response:
 
 def _first_unread(messages: Sequence[ShownMessage], me: str) -> int:
     """Return the first unread message to the person `me`; 0 if it is the very first, or there is none."""
-    for place, one in enumerate(messages):
+    for place, message in enumerate(messages):
         mine = (
-            reader for reader in one.recipients if (reader.name, reader.project_slug) == (me, PEOPLE_SLUG)
+            reader for reader in message.recipients if (reader.name, reader.project_slug) == (me, PEOPLE_SLUG)
         )
         if any(reader.read_at is None for reader in mine):
-            return one.message.id if place else 0
+            return message.message.id if place else 0
     return 0
 
 
@@ -177,19 +177,19 @@ def _was_read(one: ShownMessage, me: str) -> bool:
     return any(reader.read_at is not None for reader in mine) and not awaited(one.message, mine)
 
 
-def _id_of(reads: MailReads, project: Project | None, name: str) -> int:
+def _find_agent_id(reads: MailReads, project: Project | None, name: str) -> int:
     """Return the id of a project's agent; 0 if no name is given."""
     if not name:
         return 0
-    found: Agent | None = None if project is None else reads.agent(project.id, name)
-    return NOBODY if found is None else found.id
+    agent: Agent | None = None if project is None else reads.agent(project.id, name)
+    return NOBODY if agent is None else agent.id
 
 
 def _fitting(messages: Sequence[Message]) -> Sequence[Message]:
     """Return the first messages whose text fits on one page, but at least one message."""
     text = 0
-    for count, one in enumerate(messages):
-        text += len(one.body_md)
+    for count, message in enumerate(messages):
+        text += len(message.body_md)
         if count and text > PAGE_TEXT:
             return messages[:count]
     return messages

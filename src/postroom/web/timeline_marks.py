@@ -161,12 +161,9 @@ def picture(seen: Window, standing: QueueState, *, now: int, opened: frozenset[s
     """
     axis = Axis(seen.span)
     top = COUNTS if seen.counts else 0
-    # The people who wrote or received messages; if messages are only counted, return all people.
     people = [
-        Track(agent=one, group="people", is_person=True, y=top + number * LANE + LANE // 2)
-        for number, one in enumerate(
-            list(seen.people) if seen.counts else [one for one in seen.people if one.id in seen.took_part]
-        )
+        Track(agent=person, group="people", is_person=True, y=top + number * LANE + LANE // 2)
+        for number, person in enumerate(_people(seen))
     ]
     groups, height = _groups(seen, standing, opened, axis, now, top + len(people) * LANE)
     lanes = {lane.agent.id: lane for group in groups for lane in group.lanes}
@@ -180,9 +177,16 @@ def picture(seen: Window, standing: QueueState, *, now: int, opened: frozenset[s
         marks=list(_marks(seen, standing, lanes, axis, now)),
         arrows=list(_arrows(seen, lanes, axis)),
         bands=list(_bands(seen, lanes, axis)),
-        counts=[one / highest for one in seen.counts] if highest else [],
+        counts=[count / highest for count in seen.counts] if highest else [],
         now=axis.at(now) if seen.span.begin <= now < seen.span.end else None,
     )
+
+
+def _people(seen: Window) -> list[Agent]:
+    """Return the people who wrote or received messages; if messages are only counted, return all people."""
+    if seen.counts:
+        return list(seen.people)
+    return [person for person in seen.people if person.id in seen.took_part]
 
 
 def _groups(
@@ -190,9 +194,9 @@ def _groups(
 ) -> tuple[list[Group], int]:
     which = _standings(seen, standing, now)
     together = len(seen.agents) > TOGETHER
-    found = []
+    groups = []
     for key, name in GROUPS if together else (("all", ""), GROUPS[-1]):
-        mine = [one for one in seen.agents if _is_in(which.get(one.id, _IDLE)[0], key)]
+        mine = [agent for agent in seen.agents if _is_in(which.get(agent.id, _IDLE)[0], key)]
         if not mine and not together:
             continue
         if key not in FOLDED or key in opened:
@@ -201,15 +205,15 @@ def _groups(
             is_open = key == "quiet" and len(mine) <= TOGETHER and f"-{key}" not in opened
         begin, y = y, y + (HEAD if name else 0)
         lanes = []
-        for number, one in enumerate(mine):
-            (state, note), is_drawn = which.get(one.id, _IDLE), is_open and number < LANES
-            lanes.append(Track(agent=one, group=state, y=y + LANE // 2 if is_drawn else 0, note=note))
+        for number, lane_agent in enumerate(mine):
+            (state, note), is_drawn = which.get(lane_agent.id, _IDLE), is_open and number < LANES
+            lanes.append(Track(agent=lane_agent, group=state, y=y + LANE // 2 if is_drawn else 0, note=note))
             y += LANE if is_drawn else 0
-        busy = _busy(seen, {one.id for one in mine}, axis) if name else ()
-        found.append(
+        busy = _busy(seen, {agent.id for agent in mine}, axis) if name else ()
+        groups.append(
             Group(key=key, name=name, count=len(mine), is_open=is_open, lanes=lanes, y=begin, busy=busy)
         )
-    return found, max(y, LANE)
+    return groups, max(y, LANE)
 
 
 def _is_in(state: str, key: str) -> bool:
@@ -218,63 +222,63 @@ def _is_in(state: str, key: str) -> bool:
 
 def _standings(seen: Window, standing: QueueState, now: int) -> dict[int, tuple[str, str]]:
     """Return the group and the state of each agent that has activity."""
-    found: dict[int, tuple[str, str]] = {}
+    standings: dict[int, tuple[str, str]] = {}
     for bar in seen.bars:
-        found[bar.agent_id] = ("quiet", "")
+        standings[bar.agent_id] = ("quiet", "")
     for agent_id in seen.took_part:
-        found.setdefault(agent_id, ("quiet", ""))
+        standings.setdefault(agent_id, ("quiet", ""))
     for held in seen.held:
-        found.setdefault(held.agent_id, ("quiet", ""))
-    for pair in conflicts([one for one in seen.held if _end(one) > now]):
-        found[pair.first.agent_id] = found[pair.second.agent_id] = ("needs", "in conflict")
+        standings.setdefault(held.agent_id, ("quiet", ""))
+    for pair in conflicts([reservation for reservation in seen.held if _end(reservation) > now]):
+        standings[pair.first.agent_id] = standings[pair.second.agent_id] = ("needs", "in conflict")
     for attempt in seen.alone:
-        before = found.get(attempt.agent_id, ("quiet", ""))
+        before = standings.get(attempt.agent_id, ("quiet", ""))
         if attempt.outcome == "waiting" and attempt.waited_until is None:
-            found[attempt.agent_id] = "needs", "waiting"
+            standings[attempt.agent_id] = "needs", "waiting"
         elif attempt.outcome in ("failed", "cut_off") and attempt.run_id in standing.given_up:
-            found[attempt.agent_id] = "needs", "dead letter"
+            standings[attempt.agent_id] = "needs", "dead letter"
         elif before[0] == "needs":
-            found[attempt.agent_id] = before
+            standings[attempt.agent_id] = before
         else:
-            found[attempt.agent_id] = ("work", "active") if attempt.ended_at is None else before
-    names = {one.name.casefold(): one.id for one in seen.agents}
+            standings[attempt.agent_id] = ("work", "active") if attempt.ended_at is None else before
+    names = {agent.name.casefold(): agent.id for agent in seen.agents}
     for wait in standing.queued:
         its = names.get(wait.agent.casefold())
-        if its is not None and found.get(its, _IDLE)[0] not in ("needs", "work"):
-            found[its] = ("work", "queued")
-    return found
+        if its is not None and standings.get(its, _IDLE)[0] not in ("needs", "work"):
+            standings[its] = ("work", "queued")
+    return standings
 
 
 def _busy(seen: Window, agent_ids: set[int], axis: Axis) -> list[float]:
     """Return how many runs started in each part of the span, relative to the busiest part."""
     parts = [0] * _GROUP_PARTS
-    began = [(one.began_at, one.count) for one in seen.bars if one.agent_id in agent_ids]
-    began += [(one.began_at, 1) for one in seen.alone if one.agent_id in agent_ids]
+    began = [(bar.began_at, bar.count) for bar in seen.bars if bar.agent_id in agent_ids]
+    began += [(attempt.began_at, 1) for attempt in seen.alone if attempt.agent_id in agent_ids]
     for at, count in began:
         parts[min(int(axis.at(at) * _GROUP_PARTS / 100), _GROUP_PARTS - 1)] += count
     highest = max(parts)
-    return [one / highest for one in parts] if highest else []
+    return [part / highest for part in parts] if highest else []
 
 
 def _marks(
     seen: Window, standing: QueueState, lanes: Mapping[int, Track], axis: Axis, now: int
 ) -> Iterator[RunBar]:
     # The bars on the drawn lanes; bars are joined until there are few enough.
-    bars, step = [one for one in seen.bars if one.agent_id in lanes], nearness(seen.span)
+    bars, step = [bar for bar in seen.bars if bar.agent_id in lanes], nearness(seen.span)
     while len(bars) > BARS:
         step *= 2
         bars = joined(sorted(bars, key=lambda one: (one.agent_id, one.began_at)), step)
     for bar in bars:
         lane = lanes[bar.agent_id]
         if bar.count == 1:
-            yield from _queued(bar.first_id, bar, lane, axis)
+            yield from _queue_mark(bar.first_id, bar, lane, axis)
         shape: Shape = "cancelled" if bar.is_cancelled else "done"
         run_id = bar.run_id if bar.count == 1 else ""
         key = f"attempt:{bar.first_id}" if bar.count == 1 else f"runs:{bar.first_id}"
         yield _mark(lane, axis, shape, bar.began_at, bar.ended_at, key=key, run_id=run_id, count=bar.count)
-    for one in seen.alone:
-        if one.agent_id in lanes:
-            yield from _of_attempt(one, lanes[one.agent_id], standing, axis, now)
+    for attempt in seen.alone:
+        if attempt.agent_id in lanes:
+            yield from _of_attempt(attempt, lanes[attempt.agent_id], standing, axis, now)
     names = {lane.agent.name.casefold(): lane for lane in lanes.values() if not lane.is_person}
     for wait in standing.queued:
         its = names.get(wait.agent.casefold())
@@ -292,7 +296,7 @@ def _marks(
 
 
 def _of_attempt(one: Attempt, lane: Track, standing: QueueState, axis: Axis, now: int) -> Iterator[RunBar]:
-    yield from _queued(one.id, one, lane, axis)
+    yield from _queue_mark(one.id, one, lane, axis)
     is_dead = one.run_id in standing.given_up
     shape: Shape = "at-work" if one.ended_at is None else "done"
     if one.outcome == "waiting":
@@ -314,7 +318,7 @@ def _of_attempt(one: Attempt, lane: Track, standing: QueueState, axis: Axis, now
             )
 
 
-def _queued(number: int, one: Attempt | AttemptGroup, lane: Track, axis: Axis) -> Iterator[RunBar]:
+def _queue_mark(number: int, one: Attempt | AttemptGroup, lane: Track, axis: Axis) -> Iterator[RunBar]:
     """Draw how long an attempt waited before it started, if that is long enough to be visible."""
     begin = max(one.queued_at, axis.span.begin)
     if one.began_at - begin > axis.length // 200 and one.began_at > axis.span.begin:
@@ -353,15 +357,15 @@ def _mark(  # noqa: PLR0913 - what a mark is made of, by name
 
 
 def _arrows(seen: Window, lanes: Mapping[int, Track], axis: Axis) -> Iterator[Arrow]:
-    for one in seen.sent:
-        sender = lanes.get(one.message.sender_id)
-        readers = [lanes[to.agent_id] for to in one.readers if to.agent_id in lanes]
+    for sent in seen.sent:
+        sender = lanes.get(sent.message.sender_id)
+        readers = [lanes[to.agent_id] for to in sent.readers if to.agent_id in lanes]
         if sender is None and not readers:
             continue
         is_drawn = not seen.counts  # otherwise it is listed, and drawn as part of the counts
-        legs = [Leg(y1=to.y, wake=_wake(one, to.agent.id, axis)) for to in readers if to.y and is_drawn]
+        legs = [Leg(y1=to.y, wake=_wake(sent, to.agent.id, axis)) for to in readers if to.y and is_drawn]
         y0 = sender.y if sender is not None and is_drawn else 0
-        yield Arrow(sent=one, x=axis.at(one.message.created_at), y0=y0, legs=legs)
+        yield Arrow(sent=sent, x=axis.at(sent.message.created_at), y0=y0, legs=legs)
 
 
 def _wake(one: Sent, agent_id: int, axis: Axis) -> float | None:
@@ -373,18 +377,22 @@ def _wake(one: Sent, agent_id: int, axis: Axis) -> float | None:
 
 def _bands(seen: Window, lanes: Mapping[int, Track], axis: Axis) -> Iterator[Band]:
     overlaps: dict[int, list[Reservation]] = {}
-    for found in conflicts(seen.held):
-        if found.first.created_at < _end(found.second) and found.second.created_at < _end(found.first):
-            overlaps.setdefault(found.first.id, []).append(found.second)
-            overlaps.setdefault(found.second.id, []).append(found.first)
-    for one in seen.held:
-        lane = lanes.get(one.agent_id)
+    for conflict in conflicts(seen.held):
+        if conflict.first.created_at < _end(conflict.second) and conflict.second.created_at < _end(
+            conflict.first
+        ):
+            overlaps.setdefault(conflict.first.id, []).append(conflict.second)
+            overlaps.setdefault(conflict.second.id, []).append(conflict.first)
+    for reservation in seen.held:
+        lane = lanes.get(reservation.agent_id)
         if lane is None:
             continue
-        x = axis.at(one.created_at)
-        width = max(axis.at(_end(one)) - x, THINNEST)
+        x = axis.at(reservation.created_at)
+        width = max(axis.at(_end(reservation)) - x, THINNEST)
         y = lane.y and lane.y + BAR // 2 + 4
-        yield Band(held=one, x=x, width=round(width, 3), y=y, overlaps=overlaps.get(one.id, ()))
+        yield Band(
+            held=reservation, x=x, width=round(width, 3), y=y, overlaps=overlaps.get(reservation.id, ())
+        )
 
 
 def _end(one: Reservation) -> int:

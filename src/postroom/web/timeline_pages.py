@@ -50,11 +50,11 @@ class Asked:
 
     def to(self, **changes: Any) -> str:
         """Return the address with some changes."""
-        asked = replace(self, **changes)
-        begin, end = (None, None) if asked.length else (asked.span.begin, asked.span.end)
-        named = {"from": begin, "to": end, "kind": asked.kind, "open": asked.opened, "sel": asked.chosen}
+        copy = replace(self, **changes)
+        begin, end = (None, None) if copy.length else (copy.span.begin, copy.span.end)
+        named = {"from": begin, "to": end, "kind": copy.kind, "open": copy.opened, "sel": copy.chosen}
         return links.page(
-            asked.slug, "timeline", agent=asked.agent, thread=asked.thread, span=asked.length, **named
+            copy.slug, "timeline", agent=copy.agent, thread=copy.thread, span=copy.length, **named
         )
 
     @property
@@ -108,26 +108,26 @@ async def timeline(site: Site, request: Request) -> Response:
     """Show a time span of a project, of one of its agents, or of a thread."""
 
     def look(tx: Transaction, project: Project) -> dict[str, Any]:
-        seen, asked = _seen(tx.mail, request, project, site.clock.now())
+        seen, query = _seen(tx.mail, request, project, site.clock.now())
         standing = QueueState()
         if site.services is not None:
             standing = site.services.runs.standing(tx, project.slug)
         drawn = picture(
-            seen, standing, now=site.clock.now(), opened=frozenset(asked.opened.split(",")) - {""}
+            seen, standing, now=site.clock.now(), opened=frozenset(query.opened.split(",")) - {""}
         )
-        if asked.kind:
-            others: dict[str, Any] = dict.fromkeys(set(KINDS.values()) - {KINDS[asked.kind]}, ())
+        if query.kind:
+            others: dict[str, Any] = dict.fromkeys(set(KINDS.values()) - {KINDS[query.kind]}, ())
             drawn = replace(drawn, **others)
         return {
-            "asked": asked,
+            "asked": query,
             "seen": seen,
             "drawn": drawn,
             "about_runs": {run.run_id: sent.message for sent in seen.sent for run in sent.runs.values()},
-            **_chosen(site, tx, project, asked, drawn),
+            **_chosen(site, tx, project, query, drawn),
         }
 
     shown = await site.read(request, look)
-    asked, drawn, seen = (shown.values[name] for name in ("asked", "drawn", "seen"))
+    view, drawn, seen = (shown.values[name] for name in ("asked", "drawn", "seen"))
     rows = listed(drawn)
     # The address of the rest of the list; "" if the list is complete.
     if len(rows) <= ROWS:
@@ -136,8 +136,8 @@ async def timeline(site: Site, request: Request) -> Response:
         last = rows[ROWS - 1].at
         # Other events of the same time may follow it, unless the list has only events of this time.
         end = last + (rows[0].at > last)
-        begin = max(min(asked.span.begin, end - MIN_SPAN), 0)
-        further = asked.to(length="", span=Span(begin=begin, end=end))
+        begin = max(min(view.span.begin, end - MIN_SPAN), 0)
+        further = view.to(length="", span=Span(begin=begin, end=end))
     return await site.draw(
         request,
         "timeline",
@@ -187,7 +187,7 @@ def _chosen(site: Site, tx: Transaction, project: Project, asked: Asked, drawn: 
 
 def _seen(reads: MailReads, request: Request, project: Project, now: int) -> tuple[Window, Asked]:
     query = request.query_params
-    asked = Asked(
+    view = Asked(
         slug=project.slug,
         now=now,
         span=Span(begin=0, end=1),
@@ -198,6 +198,6 @@ def _seen(reads: MailReads, request: Request, project: Project, now: int) -> tup
         chosen=query.get("sel", "")[:MAX_NAME_LENGTH],
     )
     length, span, last = span_of(reads, request, project, now)
-    asked = replace(asked, length=length, span=span, last=last)
-    seen = window(reads, project, span, agent=asked.agent, thread_id=asked.thread)
-    return seen, replace(asked, longest=longest_of(reads, project, now))
+    view = replace(view, length=length, span=span, last=last)
+    seen = window(reads, project, span, agent=view.agent, thread_id=view.thread)
+    return seen, replace(view, longest=longest_of(reads, project, now))

@@ -44,7 +44,7 @@ def span_of(reads: MailReads, request: Request, project: Project, now: int) -> t
             # project was inactive in these hours, the span covers its last activity.
             if there is None:
                 age = now - project.created_at
-                length = next((one for one in GROWING if age <= PRESETS[one] * 9 // 10), DEFAULT)
+                length = next((preset for preset in GROWING if age <= PRESETS[preset] * 9 // 10), DEFAULT)
             elif there.end - there.begin <= PRESETS[DEFAULT] * 9 // 10:
                 length = "all"
             else:
@@ -68,17 +68,17 @@ def extent(reads: MailReads, project: Project, now: int) -> Span | None:
 
     It extends to the current time while a run is active or waits for an answer.
     """
-    found = [*_of_messages(reads, project, now), *_of_work(reads, project, now)]
-    return Span(begin=min(found), end=min(max(found), now)) if found else None
+    times = [*_of_messages(reads, project, now), *_of_work(reads, project, now)]
+    return Span(begin=min(times), end=min(max(times), now)) if times else None
 
 
 def _last(reads: MailReads, project: Project, there: Span) -> Span:
     """Return the span of the last activity: the newest events, within a few hours before the end."""
     whole = Span(begin=max(there.end - PRESETS[DEFAULT], 0), end=there.end + 1)
-    agents = [one.id for one in reads.agents(project.id, include_retired=True, limit=AGENTS)]
-    began = [one.created_at for one in reads.written(project.id, whole, limit=ARROWS)]
-    began += [one.began_at for one in reads.attempt_groups(agents, whole, step=MINUTE)]
-    began += [one.began_at for one in reads.attempts_alone(agents, whole, limit=ALONE)]
+    agents = [agent.id for agent in reads.agents(project.id, include_retired=True, limit=AGENTS)]
+    began = [message.created_at for message in reads.written(project.id, whole, limit=ARROWS)]
+    began += [attempt.began_at for attempt in reads.attempt_groups(agents, whole, step=MINUTE)]
+    began += [attempt.began_at for attempt in reads.attempts_alone(agents, whole, limit=ALONE)]
     # Do not zoom into a single message so far that one second fills the picture.
     return Span(begin=min([*began, there.end - MINUTE]), end=there.end)
 
@@ -115,24 +115,24 @@ def _of_messages(reads: MailReads, project: Project, now: int) -> Iterator[int]:
     first = reads.begin_of(project.id)
     if first is not None:
         yield first
-        yield from (one.created_at for one in reads.written(project.id, whole, limit=1))
+        yield from (message.created_at for message in reads.written(project.id, whole, limit=1))
     home = reads.project(PEOPLE_KEY)
     if home is None or home.id == project.id:
         return
     written = reads.written(home.id, whole, limit=ARROWS)
-    readers = reads.recipients([one.id for one in written]) if written else {}
-    for one in written:
-        if any(to.project_slug == project.slug and to.kind != "bcc" for to in readers[one.id]):
-            yield one.created_at
+    readers = reads.recipients([message.id for message in written]) if written else {}
+    for written_message in written:
+        if any(to.project_slug == project.slug and to.kind != "bcc" for to in readers[written_message.id]):
+            yield written_message.created_at
 
 
 def _of_work(reads: MailReads, project: Project, now: int) -> Iterator[int]:
     """Yield the times of each agent's last run and of reservations, except expiries in the future."""
-    agents = [one.id for one in reads.agents(project.id, include_retired=True, limit=AGENTS)]
-    for one in reads.attempts_before(agents, now + 1):
-        is_open = one.ended_at is None or (one.outcome == "waiting" and one.waited_until is None)
-        yield one.began_at
-        yield now if is_open else max(one.ended_at or 0, one.waited_until or 0)
+    agents = [agent.id for agent in reads.agents(project.id, include_retired=True, limit=AGENTS)]
+    for attempt in reads.attempts_before(agents, now + 1):
+        is_open = attempt.ended_at is None or (attempt.outcome == "waiting" and attempt.waited_until is None)
+        yield attempt.began_at
+        yield now if is_open else max(attempt.ended_at or 0, attempt.waited_until or 0)
     for held in reads.reservations_in(project.id, Span(begin=0, end=now + 1), since=now - DAY, limit=HELD):
         yield held.created_at
         yield min(held.released_at or held.created_at, now)

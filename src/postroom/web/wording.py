@@ -69,10 +69,14 @@ def clock_time(instant: int, now: int, zone: tzinfo) -> str:
     The day is included unless it is today. If the time is more than a month away, the day is omitted as well,
     because the relative text before it then already shows the date.
     """
-    said = datetime.fromtimestamp(instant // _SECOND, tz=zone)
+    moment = datetime.fromtimestamp(instant // _SECOND, tz=zone)
     today = datetime.fromtimestamp(now // _SECOND, tz=zone)
-    day = "" if said.date() == today.date() or abs(instant - now) >= _AS_DATE else f"{said.day} {said:%b} "
-    return f"{day}{said:%H:%M}{' UTC' if zone is UTC else ''}"
+    day = (
+        ""
+        if moment.date() == today.date() or abs(instant - now) >= _AS_DATE
+        else f"{moment.day} {moment:%b} "
+    )
+    return f"{day}{moment:%H:%M}{' UTC' if zone is UTC else ''}"
 
 
 def _span(distance: int) -> str:

@@ -58,7 +58,7 @@ _REMEDIES: Final = {
 _LABELS: Final = {"body_md": "the message", "subject": "the subject", "to": "the list of recipients"}
 """The label that the form has for each argument of the sending tool."""
 _FIELD: Final = re.compile(r"`(\w+)[^`]*`")
-_IMPORTANCE: Final[dict[str, Importance]] = {one: one for one in get_args(Importance)}
+_IMPORTANCE: Final[dict[str, Importance]] = {level: level for level in get_args(Importance)}
 
 
 class MessageForm(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,11 +141,13 @@ async def write(site: WorkingSite, request: Request) -> Response:
         reply=number(request, "reply"),
     )
     if again := request.query_params.get("again", "")[:400]:
-        typed = await site.store.read(partial(_retried, site, request.path_params["slug"], again, typed))
+        typed = await site.store.read(partial(_retry_form, site, request.path_params["slug"], again, typed))
     return await _form(site, request, typed)
 
 
-def _retried(site: WorkingSite, slug: str, run_id: str, typed: MessageForm, tx: Transaction) -> MessageForm:
+def _retry_form(
+    site: WorkingSite, slug: str, run_id: str, typed: MessageForm, tx: Transaction
+) -> MessageForm:
     """Return a form that repeats the message of a dead letter, with space for a note.
 
     Raises:
@@ -170,15 +172,16 @@ async def _form(
 
     def look(tx: Transaction, project: Project) -> dict[str, Any]:
         agents = tx.mail.agents(project.id, include_retired=False, limit=OFFERED + 1)
-        listed = {one.name for one in agents[:OFFERED]}
+        listed = {agent.name for agent in agents[:OFFERED]}
         original = None if answers is None or is_name else reading.message(tx.mail, project, answers)
         # The reason for each rejected recipient, if there are several.
-        told = refusal.details.get("recipients") if isinstance(refusal, InvalidRecipients) else None
-        if not isinstance(told, list):
+        problems = refusal.details.get("recipients") if isinstance(refusal, InvalidRecipients) else None
+        if not isinstance(problems, list):
             reasons = []
         else:
             reasons = [
-                (one["message"], remedy_at_pages(one["remedy"], one["code"], _REMEDIES)) for one in told
+                (problem["message"], remedy_at_pages(problem["remedy"], problem["code"], _REMEDIES))
+                for problem in problems
             ]
         return {
             "typed": typed,
@@ -191,7 +194,7 @@ async def _form(
             "readers": () if original is None else original.recipients,
             "limits": messages.limits,
             "levels": list(_IMPORTANCE),
-            "refusal": None if refusal is None else _told(refusal),
+            "refusal": None if refusal is None else _error_text(refusal),
             "reasons": reasons,
         }
 
@@ -202,7 +205,7 @@ async def _form(
 
 
 def _draft(typed: MessageForm) -> Draft:
-    others = (one.strip() for one in typed.others.replace("\n", ",").split(","))
+    others = (name.strip() for name in typed.others.replace("\n", ",").split(","))
     importance = _IMPORTANCE.get(typed.importance)
     if importance is None:
         raise InvalidArgument(
@@ -214,7 +217,7 @@ def _draft(typed: MessageForm) -> Draft:
         name=typed.name,
         body=typed.body,
         key=typed.key,
-        to=tuple(dict.fromkeys((*typed.to, *(one for one in others if one)))),
+        to=tuple(dict.fromkeys((*typed.to, *(name for name in others if name)))),
         subject=typed.subject.strip(),
         importance=importance,
         ack_required=typed.ack,
@@ -224,7 +227,7 @@ def _draft(typed: MessageForm) -> Draft:
     )
 
 
-def _told(refusal: PostroomError) -> dict[str, str]:
+def _error_text(refusal: PostroomError) -> dict[str, str]:
     """Return an error and its remedy in terms of the form."""
     message = _FIELD.sub(lambda met: _LABELS.get(met[1], met[0]), refusal.message)
     return {"message": message, "remedy": remedy_at_pages(refusal.remedy, refusal.code, _REMEDIES)}

@@ -106,7 +106,7 @@ def back_up(found: Found, target: Path) -> None:
     Raises:
         ClientFileRefused: The copy could not be written.
     """
-    with _told(found.path):
+    with _describe(found.path):
         _write_new(target, found.content or b"", mode=found.mode & _PRIVATE, owner=found.owner)
 
 
@@ -135,7 +135,7 @@ class Draft:
             VersionConflict: The file was changed by another process since it was read.
             ClientFileRefused: The file could not be replaced; it is unchanged.
         """
-        with _told(self.found.path):
+        with _describe(self.found.path):
             require_unchanged(self.found)
             self.path.replace(self.found.path)
             descriptor = os.open(self.path.parent, os.O_RDONLY)
@@ -165,7 +165,7 @@ def drafted(found: Found, text: str) -> Draft:
     """
     draft = Draft(found=found, path=_drafts(found)[0], made=missing_folders(found))
     try:
-        with _told(found.path):
+        with _describe(found.path):
             for path in draft.made:
                 path.mkdir(mode=0o700)
             remove_drafts(found)
@@ -229,7 +229,7 @@ def remove(found: Found) -> None:
         VersionConflict: The file was changed by another process since it was read.
         ClientFileRefused: The file could not be removed.
     """
-    with _told(found.path):
+    with _describe(found.path):
         require_unchanged(found)
         found.path.unlink()
 
@@ -259,7 +259,7 @@ def remove_same(backups: list[Path], content: bytes | None) -> list[Path]:
 
 
 @contextmanager
-def _told(path: Path) -> Iterator[None]:
+def _describe(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:

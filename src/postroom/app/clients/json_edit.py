@@ -139,7 +139,7 @@ def _put_last(text: str, edit: ConfigEdit) -> tuple[str, AppliedEdit | None]:
     was = text[node.start : node.end]
     value = mended(present, edit)
     in_lines = _begins_line(text, node.start)
-    shown = _rendered(value, text, _indent_of_line(text, node.start), in_lines=in_lines)
+    shown = _render(value, text, _indent_of_line(text, node.start), in_lines=in_lines)
     applied = AppliedEdit(client="", kind="replaced", path=path, was=was)
     return text[: node.start] + shown + text[node.end :], applied
 
@@ -156,7 +156,7 @@ def _insert(text: str, path: tuple[str, ...], name: str, value: object = None) -
     before, after = _blanks(text, holder)
     indent = before.rpartition("\n")[2]
     in_lines = "\n" in before
-    shown = name if value is None else name + _rendered(value, text, indent, in_lines=in_lines)
+    shown = name if value is None else name + _render(value, text, indent, in_lines=in_lines)
     last = holder.children[-1] if holder.children else None
     trailing = "," if last is not None and last.comma is not None else ""
     text = text[: holder.tail] + before + shown + trailing + after + text[holder.tail :]
@@ -184,14 +184,14 @@ def _blanks(text: str, holder: Node) -> tuple[str, str]:
     return " ", ""
 
 
-def _rendered(value: object, text: str, indent: str, *, in_lines: bool) -> str:
+def _render(value: object, text: str, indent: str, *, in_lines: bool) -> str:
     if not in_lines:
-        return _dumped(value, None)
-    lines = _dumped(value, _unit(text)).split("\n")
+        return _dump(value, None)
+    lines = _dump(value, _unit(text)).split("\n")
     return f"{_line_end(text)}{indent}".join(lines)
 
 
-def _dumped(value: object, indent: str | None) -> str:
+def _dump(value: object, indent: str | None) -> str:
     """Return a value as JSON; a lone surrogate in a person's entry stays an escape."""
     shown = json.dumps(value, ensure_ascii=False, indent=indent)
     halves = any("\ud800" <= value <= "\udfff" for value in shown)
@@ -259,7 +259,7 @@ def _cut_child(text: str, holder: Node, index: int, applied: AppliedEdit) -> str
         end += len(applied.after)
     elif (
         is_alone
-        and _was_moved(text, holder, child, applied)
+        and _was_rewritten(text, holder, child, applied)
         and not text[end : holder.end - 1].strip(_BLANKS)
     ):
         end = holder.end - 1
@@ -272,7 +272,7 @@ def _cut_child(text: str, holder: Node, index: int, applied: AppliedEdit) -> str
     return text
 
 
-def _was_moved(text: str, holder: Node, child: Child, applied: AppliedEdit) -> bool:
+def _was_rewritten(text: str, holder: Node, child: Child, applied: AppliedEdit) -> bool:
     """Return whether the client rewrote its file, so that the whitespace around postroom's child changed."""
     blanks = text[holder.start : child.start]
     return blanks[len(blanks.rstrip(_BLANKS)) :] != applied.before

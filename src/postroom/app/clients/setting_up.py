@@ -112,7 +112,7 @@ def plan(client: Client, wanted: Iterable[Part], records: Records) -> list[Chang
     changes = []
     for part in wanted:
         if part.is_wanted:
-            planned = _planned
+            planned = _plan_part
             if part.own is not None:
                 planned = _planned_block if part.own.is_block else _planned_whole
             changes.append(planned(client, part, records))
@@ -223,7 +223,7 @@ def _is_toml(path: Path) -> bool:
     return path.suffix == ".toml"
 
 
-def _planned(client: Client, part: Part, records: Records) -> Change:
+def _plan_part(client: Client, part: Part, records: Records) -> Change:
     value = files.look(part.file.path, part.file.base)
     text = value.text
     try:
@@ -380,8 +380,8 @@ def _planned_removal(client: Client, part: Part, records: Records) -> Change:
     value = files.look(part.file.path, part.file.base)
     old = records.get(value.path)
     others = [name for name in old.clients if name != client.name]
-    known = client.name in old.clients
-    applied_edits = old.of(client.name) if known else _applied_by_name(client, part)
+    was_set_up = client.name in old.clients
+    applied_edits = old.of(client.name) if was_set_up else _applied_by_name(client, part)
     text = value.text
     left: list[AppliedEdit] = []
     try:
@@ -392,7 +392,7 @@ def _planned_removal(client: Client, part: Part, records: Records) -> Change:
                 left.insert(0, applied)
     except (NotJson, NotToml) as error:
         raise files.refused(part.file.path, str(error)) from error
-    gone = value.content is None or (known and old.made_file and not others and text in ("", "\ufeff"))
+    gone = value.content is None or (was_set_up and old.made_file and not others and text in ("", "\ufeff"))
     kept_applied_edits = [applied for applied in old.applied_edits if applied.client != client.name] + [
         replace(applied, client=others[0]) for applied in left
     ]

@@ -155,7 +155,7 @@ def tools_of(entry: Mapping[str, object]) -> Tools | None:
     return next((tools for tools in get_args(Tools) if tools in words), None)
 
 
-def _asked(entry: Mapping[str, object] | None) -> str:
+def _tools_option(entry: Mapping[str, object] | None) -> str:
     """Return the option for `setup` that keeps the entry's choice of tools."""
     return " --tools full" if entry is not None and tools_of(entry) == "full" else ""
 
@@ -193,15 +193,15 @@ class _Look:
             stands_twice = holder is not None and [child.key for child in holder.children].count(NAME) > 1
         if stands_twice:
             detail = f"the entry {NAME} exists twice, and the last one counts"
-            return entry, [self._finding("duplicate", file.path, detail, _asked(entry))]
+            return entry, [self._finding("duplicate", file.path, detail, _tools_option(entry))]
         if self._fits(entry, address):
             return entry, []
         named = address_of(entry)
         if named and self._fits(entry, named):
             detail = f"the entry {NAME} points to {named}, but the server is at {address}"
-            return entry, [self._finding("old_address", file.path, detail, f"{_asked(entry)} --http")]
+            return entry, [self._finding("old_address", file.path, detail, f"{_tools_option(entry)} --http")]
         detail = f"the entry {NAME} was changed and differs from what setup writes"
-        return entry, [self._finding("changed", file.path, detail, _asked(entry))]
+        return entry, [self._finding("changed", file.path, detail, _tools_option(entry))]
 
     def hooks(self, entry: Mapping[str, object] | None) -> tuple[bool, list[Finding]]:
         """Return whether postroom's hooks are in place, and the findings about them.
@@ -228,24 +228,26 @@ class _Look:
             "duplicate": ("doubled", "the postroom hook exists more than once for"),
         }
         return set(present.values()) != {"lost"}, [
-            self._finding(drift, file.path, f"{words} {', '.join(dict.fromkeys(events))}", _asked(entry))
+            self._finding(
+                drift, file.path, f"{words} {', '.join(dict.fromkeys(events))}", _tools_option(entry)
+            )
             for drift, (how, words) in fields.items()
             if (events := [event for (event, _), value in present.items() if value == how])
         ]
 
     def trust(self) -> list[Finding]:
         """Return the client's own reasons for not running postroom's hooks."""
-        said, file = hook_trust(self.client, self.target), hooks_file(self.client, self.target)
-        if said is None or file is None:
+        hook_state, file = hook_trust(self.client, self.target), hooks_file(self.client, self.target)
+        if hook_state is None or file is None:
             return []
-        if said.trouble:
+        if hook_state.trouble:
             remedy = f"check that `{self.client.programs[0]}` starts, and update it if it is old"
-            return [Finding(drift="hooks_unknown", file=file.path, detail=said.trouble, remedy=remedy)]
-        if not said.untrusted:
+            return [Finding(drift="hooks_unknown", file=file.path, detail=hook_state.trouble, remedy=remedy)]
+        if not hook_state.untrusted:
             return []
         detail = (
             f"written, not trusted: {self.client.title} does not run postroom's hooks for "
-            f"{', '.join(said.untrusted)}"
+            f"{', '.join(hook_state.untrusted)}"
         )
         remedy = HOW_TO_TRUST.format(self.client.programs[0])
         return [Finding(drift="hooks_untrusted", file=file.path, detail=detail, remedy=remedy)]

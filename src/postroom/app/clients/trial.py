@@ -47,10 +47,12 @@ def try_out(client: Client, file: ConfigFile, environment: Mapping[str, str]) ->
         return Trial(state="failed", detail=f"{file.path} has no entry {NAME}")
     if address_of(entry) and not environment.get(TOKEN_NAME):
         token_file = places.token_file(places.data_dir(environment))
-        asked = "the client asks the person for the token" if client.asks_for_token else "the client reads it"
+        token_note = (
+            "the client asks the person for the token" if client.asks_for_token else "the client reads it"
+        )
         return Trial(
             state="not tried",
-            detail=f"{TOKEN_NAME} is not set here, and {asked}",
+            detail=f"{TOKEN_NAME} is not set here, and {token_note}",
             remedy=f"run export {TOKEN_NAME}=\"$(cat '{token_file}')\" before you start the client",
         )
     try:

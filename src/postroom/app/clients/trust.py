@@ -110,24 +110,24 @@ def _answer(program: str, target: SetupScope, method: str, params: Mapping[str, 
                 stdin.write(json.dumps(message) + "\n")
                 stdin.flush()
 
-        peer, version, asked = Peer(say), "", "initialize"
+        peer, version, last_method = Peer(say), "", "initialize"
         peer.ask("initialize", {"clientInfo": {"name": NAME, "version": "1"}})
         for line in stdout:
             message = json.loads(line)
             if not isinstance(message, dict):
                 continue
             try:
-                said = peer.read(message)
+                answer = peer.read(message)
             except ProtocolFault as error:
                 raise ValueError(f"it {error}") from error
-            if isinstance(said, Answer) and said.method == method:
-                return version, said
-            if isinstance(said, Answer):  # the answer to the greeting: `postroom/0.169.0 (...)`
-                version = str(said.result.get("userAgent", "")).partition("/")[2].partition(" ")[0]
+            if isinstance(answer, Answer) and answer.method == method:
+                return version, answer
+            if isinstance(answer, Answer):  # the answer to the greeting: `postroom/0.169.0 (...)`
+                version = str(answer.result.get("userAgent", "")).partition("/")[2].partition(" ")[0]
                 peer.tell("initialized", {})
-                asked = method
+                last_method = method
                 peer.ask(method, params)
-    raise ValueError(f"no answer to {asked}, because the program ended")
+    raise ValueError(f"no answer to {last_method}, because the program ended")
 
 
 @contextmanager

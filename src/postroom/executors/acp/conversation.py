@@ -226,13 +226,13 @@ def told_of(call: Mapping[str, Any]) -> dict[str, Any]:
     Otherwise the model wrote it, and such a field is an ordinary argument, which is kept.
     """
     by_name = {name: call[name] for name in CALL_FIELDS if call.get(name) is not None}
-    given, own = by_name.get("rawInput"), call.get("toolCallId")
+    arguments, own = by_name.get("rawInput"), call.get("toolCallId")
     if (
-        isinstance(given, dict)
+        isinstance(arguments, dict)
         and isinstance(own, str)
-        and own in (given.get("call_id"), given.get("approval_id"))
+        and own in (arguments.get("call_id"), arguments.get("approval_id"))
     ):
-        by_name["rawInput"] = {name: value for name, value in given.items() if name not in OF_THE_TURN}
+        by_name["rawInput"] = {name: value for name, value in arguments.items() if name not in OF_THE_TURN}
     return by_name
 
 
@@ -320,10 +320,10 @@ class UsedPermissions:
 
     async def all(self) -> list[str]:
         """Return the decisions that the agent has received in this run."""
-        kept = (await self.control.threads.load_thread_state(self.thread_id) or {}).get(KEY)
-        if not isinstance(kept, dict) or kept.get("run") != self.run_id:
+        stored = (await self.control.threads.load_thread_state(self.thread_id) or {}).get(KEY)
+        if not isinstance(stored, dict) or stored.get("run") != self.run_id:
             return []
-        used = kept.get("decisions")
+        used = stored.get("decisions")
         return [item for item in used if isinstance(item, str)] if isinstance(used, list) else []
 
     async def note(self, decision_id: str) -> bool:
@@ -459,7 +459,7 @@ class Conversation:
             return
         try:
             for item in self._peer.heard(chunk):
-                await self._heard(item)
+                await self._handle(item)
                 if self._over.is_set():
                     return
         except ProtocolFault as error:
@@ -514,7 +514,7 @@ class Conversation:
         self._over.set()
         self._work.active.stop.ask(StopReason.DONE)
 
-    async def _heard(self, said: Answer | Asked | Told) -> None:
+    async def _handle(self, said: Answer | Asked | Told) -> None:
         match said:
             case Answer(method="session/prompt"):
                 if self.asked is not None or said.refusal is None:
@@ -528,7 +528,7 @@ class Conversation:
                     )
                     self._finish()
                 else:
-                    self._refused(said.method, said.refusal)
+                    self._refuse(said.method, said.refusal)
             case Answer(method="session/set_mode"):
                 self._tell(self._brief.prompt)
             case Answer():
@@ -542,9 +542,9 @@ class Conversation:
                 ):
                     self._ask("session/new", self._place())
                 elif said.refusal is not None:
-                    self._refused(said.method, said.refusal)
+                    self._refuse(said.method, said.refusal)
                 elif said.method == "initialize":
-                    self._on_initialized(said.result)
+                    self._on_initialize(said.result)
                 else:
                     is_restored = said.method in _RESTORES
                     id = self._former if is_restored else said.result.get("sessionId")
@@ -574,7 +574,7 @@ class Conversation:
         requested_items = [{"type": "text", "text": prompt}, *self._files]
         self._ask("session/prompt", {"sessionId": self.session, "prompt": requested_items})
 
-    def _on_initialized(self, told: Mapping[str, Any]) -> None:
+    def _on_initialize(self, told: Mapping[str, Any]) -> None:
         self.version = version_in(str(table_in(told, "agentInfo").get("version", "")))
         if told.get("protocolVersion") != PROTOCOL:
             raise ProtocolFault(f"does not support version {PROTOCOL} of the protocol")
@@ -595,30 +595,30 @@ class Conversation:
         allowed = self._acp.in_session if self._servers else {}
         return {"cwd": self._work.runner.cwd, "mcpServers": self._servers, **allowed}
 
-    def _refused(self, method: str, refusal: Refusal) -> None:
+    def _refuse(self, method: str, refusal: Refusal) -> None:
         what = f"answered {method!r} with error {refusal.code}"
         if refusal.code == AUTH_REQUIRED:
             what = f"requires a login first (it answered {method!r} with error {refusal.code})"
         self._fail(Fault(kind=CommandFailed, what=what, words=refusal.text))
 
     async def _permission(self, said: Asked) -> None:
-        call, asked = table_in(said.params, "toolCall"), None
+        call, wanted = table_in(said.params, "toolCall"), None
         if call and self._is_ours(said.params):
-            asked = permission_of(self.turn.details(call), said.params.get("options"))
-        if asked is None:
+            wanted = permission_of(self.turn.details(call), said.params.get("options"))
+        if wanted is None:
             why = "the request lacks a session of this server, a tool call, or an option that allows the call"
             self._peer.refuse(said.id, INVALID_PARAMS, why)
             return
         stop = self._work.active.stop
-        decided = None if self.asked or stop.is_ending else self._decisions.take(asked)
+        decided = None if self.asked or stop.is_ending else self._decisions.take(wanted)
         if decided is not None and (not decided.approved or await self._used.note(decided.decision_id)):
             approved = decided.approved is True
-            self._peer.answer(said.id, selected(asked.option(approved=approved)))
+            self._peer.answer(said.id, selected(wanted.option(approved=approved)))
             target = told_id(call.get("toolCallId", ""))
             await self._work.sink.emit(ToolCallResumed(target_id=target, result={"approved": approved}))
             return
         if self.asked is None and not stop.is_ending:
-            self.asked = replace(asked, text=f"{asked.text} {FORGETS}") if self._forgets else asked
+            self.asked = replace(wanted, text=f"{wanted.text} {FORGETS}") if self._forgets else wanted
             self.turn.is_broken_off = True
             stop.ask(StopReason.DONE)  # the turn is cancelled while the conversation is being ended
             self._cancel()

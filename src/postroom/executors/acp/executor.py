@@ -85,7 +85,7 @@ class Outcome:
             raise failing.left(ended)
         if ended.stopped is StopReason.CANCELLED:
             return AgentRunResult(run_id=run_id, termination=TerminationReason.cancelled(), usage=talk.usage)
-        said = talk.turn.said.text()
+        text = talk.turn.said.text()
         if talk.asked is not None:
             ticket = RunWaitingTicket(
                 ticket_id=talk.asked.id,
@@ -96,27 +96,27 @@ class Outcome:
             )
             return AgentRunResult(
                 run_id=run_id,
-                response=said,
+                response=text,
                 steps=1,
                 usage=talk.usage,
                 termination=TerminationReason.suspended(),
                 waiting=RunWaitingState(
-                    reason=WaitingReason.TOOL_PERMISSION, tickets=(ticket,), message=said or None
+                    reason=WaitingReason.TOOL_PERMISSION, tickets=(ticket,), message=text or None
                 ),
             )
         if talk.stop_reason != DONE:
             raise self._failure(failing)
-        if not said.strip():
+        if not text.strip():
             raise failing.by(CommandSaidNothing, f"ended its turn without an answer{failing.words}")
-        return AgentRunResult(run_id=run_id, response=said, steps=1, usage=talk.usage)
+        return AgentRunResult(run_id=run_id, response=text, steps=1, usage=talk.usage)
 
     def last_words(self) -> LastWords:
         """Return the program's last output, and the output that violated the protocol."""
         fault, talk = self.talk.fault, self.talk
-        said = (fault.what, fault.words) if fault else ()
+        words = (fault.what, fault.words) if fault else ()
         is_broken = fault is not None and fault.kind is AgentProtocolBroken
         return LastWords(
-            words="\n".join((*said, self.errors.plain(), talk.noise.plain(), talk.turn.said.plain())),
+            words="\n".join((*words, self.errors.plain(), talk.noise.plain(), talk.turn.said.plain())),
             version=talk.version,
             expected=f"version {PROTOCOL} of the Agent Client Protocol",
             found=f"it {fault.what}" if fault and is_broken else "",
@@ -179,9 +179,9 @@ class AcpExecutor(ProgramExecutor):
         else:
             control, thread_id = work.control, work.active.identity.thread_id
             run = await control.threads.load_run(work.active.identity.run_id)
-            told = {message.id for message in work.activation.messages}
+            message_ids = {message.id for message in work.activation.messages}
             ids = run.input.trigger_message_ids if run is not None and run.input is not None else ()
-            new = [id for id in ids if id not in told]
+            new = [id for id in ids if id not in message_ids]
             records = await control.threads.load_message_records(thread_id, new) if new else ()
             texts = (record.message.text() for record in records if control.shows(record.message))
             asked_before = [storable(text) for text in texts if text.strip()]

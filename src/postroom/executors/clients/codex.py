@@ -137,7 +137,7 @@ class _Steering(Steering):
         """Send a message to the active turn; return None before the turn starts and after it ends."""
         if self.is_over or self._turn is None:
             return None
-        return self._told("turn/steer", text, expectedTurnId=self._turn)
+        return self._tell("turn/steer", text, expectedTurnId=self._turn)
 
     def heard(self, line: Mapping[str, Any]) -> str | None:
         """Process a line: an answer, a question, or an event of the turn."""
@@ -165,7 +165,7 @@ class _Steering(Steering):
                         self._peer.ask("thread/resume", {**place, "threadId": self._session})
                 elif message.method in ("thread/start", "thread/resume"):
                     self._session = self._said.session = text_in(table_in(message.result, "thread"), "id")
-                    self._told("turn/start", self._prompt)
+                    self._tell("turn/start", self._prompt)
                 return None
             case Asked():
                 self._peer.refuse(message.id, METHOD_NOT_FOUND, "no person can answer here")
@@ -178,7 +178,7 @@ class _Steering(Steering):
         is_taken = message.method == "item/started" and item.get("type") == "userMessage"
         return text_in(item, "clientId") if is_taken else None
 
-    def _told(self, method: str, text: str, **more: str) -> str:
+    def _tell(self, method: str, text: str, **more: str) -> str:
         name = str(uuid.uuid4())
         fields = {"threadId": self._session, "input": [{"type": "text", "text": text}]}
         self._peer.ask(method, {**fields, "clientUserMessageId": name, **more})

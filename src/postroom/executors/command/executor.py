@@ -69,38 +69,40 @@ class Outcome:
         Raises:
             CommandError: The program failed; the class and `retryable` give details.
         """
-        run_id, said, ended = activation.run_id or "", self.reading.said, self.ended
+        run_id, output, ended = activation.run_id or "", self.reading.said, self.ended
         failing = Failing(
             program=self.program,
             runner=self.runner,
             taken=ended.taken,
             environment=self.environment,
-            said=said.error,
+            said=output.error,
             tails=(self.errors, self.reading.raw),
         )
         if ended.left:
             raise failing.left(ended)
         if ended.stopped is StopReason.CANCELLED:
-            return AgentRunResult(run_id=run_id, termination=TerminationReason.cancelled(), usage=said.usage)
+            return AgentRunResult(
+                run_id=run_id, termination=TerminationReason.cancelled(), usage=output.usage
+            )
         if ended.stopped is not None:
             raise failing.stopped(ended.stopped)
         if ended.code != 0:
             raise failing.exited(ended.code)
-        if said.error is not None:
+        if output.error is not None:
             raise failing.by(CommandFailed, f"reported that it failed{failing.words}")
         if self.reading.kinds_not_known() is not None:
             raise failing.by(CommandFailed, f"wrote an unknown format{failing.words}")
-        if said.must_end and not said.is_ended:
+        if output.must_end and not output.is_ended:
             raise failing.by(CommandFailed, f"ended before its turn was complete{failing.words}")
         answer = self.reading.answer()
         if not answer.strip():
             raise failing.by(CommandSaidNothing, f"ended successfully without an answer{failing.words}")
-        return AgentRunResult(run_id=run_id, response=answer, steps=1, usage=said.usage)
+        return AgentRunResult(run_id=run_id, response=answer, steps=1, usage=output.usage)
 
     def last_words(self) -> LastWords:
         """Return the program's last output, and the types of its lines if all were unknown."""
-        client, said = CLIENTS[self.runner.recipe], self.reading.said
-        words = "\n".join((said.error or "", self.errors.plain(), self.reading.raw.plain()))
+        client, output = CLIENTS[self.runner.recipe], self.reading.said
+        words = "\n".join((output.error or "", self.errors.plain(), self.reading.raw.plain()))
         expected = client.expects_steered if self.runner.is_steered else client.expects
         return LastWords(words=words, expected=expected, found=self.reading.kinds_not_known() or "")
 

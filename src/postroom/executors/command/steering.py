@@ -60,7 +60,7 @@ class SteeredTalk:
         self._steering = steering(
             self._say, reading.said, prompt=prompt, cwd=work.runner.cwd, session=session
         )
-        reading.heard = self._on_received
+        reading.heard = self._on_message
 
     @asynccontextmanager
     async def plugin_socket(self) -> AsyncIterator[str]:
@@ -146,7 +146,7 @@ class SteeredTalk:
         if self._writer is not None:
             self._writer.write(json.dumps(line).encode() + b"\n")
 
-    def _on_received(self, line: Mapping[str, Any]) -> None:
+    def _on_message(self, line: Mapping[str, Any]) -> None:
         name = self._steering.heard(line)
         message_id = self._told.pop(name, None) if name is not None else None
         if message_id is not None:

@@ -96,14 +96,14 @@ class Sessions:
         """
         if self.control.hidden_runs:
             return None
-        kept = self._stored_fields(await self.control.threads.load_thread_state(self.thread_id)).get(
+        fields = self._stored_fields(await self.control.threads.load_thread_state(self.thread_id)).get(
             self._name
         )
-        if not isinstance(kept, dict) or kept.get("made_with") != list(self.made_with):
+        if not isinstance(fields, dict) or fields.get("made_with") != list(self.made_with):
             return None
-        if of_run is not None and kept.get("run") != of_run:
+        if of_run is not None and fields.get("run") != of_run:
             return None
-        session = kept.get("session")
+        session = fields.get("session")
         return session if is_session(session) else None
 
     async def keep(self, session: str | None, *, of_run: str | None = None) -> None:
@@ -143,8 +143,8 @@ class Sessions:
         await self.control.coordinator.commit(ThreadCommit(thread_id=self.thread_id, thread_state=whole))
 
     def _stored_fields(self, state: dict[str, Json] | None) -> dict[str, Any]:
-        kept = (state or {}).get(self.key)
-        return kept if isinstance(kept, dict) else {}
+        fields = (state or {}).get(self.key)
+        return fields if isinstance(fields, dict) else {}
 
 
 def is_session(session: object) -> bool:
@@ -480,7 +480,7 @@ class ProgramExecutor(RunDispatchExecutor):
                 active.pending = None if runner.is_steered else control.pending
                 result = await self._ended(work)
                 if active.told and result.termination.type is not TerminationKind.CANCELLED:
-                    await self._assign_delivered(active)
+                    await self._assign_messages(active)
                 await room.send()
                 return result
         finally:
@@ -527,7 +527,7 @@ class ProgramExecutor(RunDispatchExecutor):
         await self._keep(work, finished)
         return result
 
-    async def _assign_delivered(self, active: ActiveRun) -> None:
+    async def _assign_messages(self, active: ActiveRun) -> None:
         """Assign the messages that tools delivered to the run. If this fails, they start the next run, too.
 
         Raises:

@@ -77,8 +77,8 @@ def child_environment(
         for name, value in server.items()
         if name in PASSED or name.startswith("LC_") or name in runner.pass_env
     }
-    said = {name: storable(value).replace("\0", "") for name, value in told.items()}
-    return {**taken, **defaults, **runner.env, **said}
+    environment = {name: storable(value).replace("\0", "") for name, value in told.items()}
+    return {**taken, **defaults, **runner.env, **environment}
 
 
 def secrets_in(environment: Mapping[str, str]) -> tuple[str, ...]:
@@ -86,12 +86,12 @@ def secrets_in(environment: Mapping[str, str]) -> tuple[str, ...]:
 
     Each longer line of a multi-line value counts as a secret, too, because a program may print it alone.
     """
-    found: set[str] = set()
+    secrets: set[str] = set()
     for name, value in environment.items():
         if _SECRET.search(name) and value.strip():
             lines = (line.strip() for line in value.splitlines())
-            found |= {value, value.strip(), *(line for line in lines if len(line) >= _MIN_LINE)}
-    return tuple(sorted(found, key=len, reverse=True))
+            secrets |= {value, value.strip(), *(line for line in lines if len(line) >= _MIN_LINE)}
+    return tuple(sorted(secrets, key=len, reverse=True))
 
 
 def masked(text: str, secrets: Iterable[str], *, is_cut: bool = False) -> str:
@@ -101,14 +101,14 @@ def masked(text: str, secrets: Iterable[str], *, is_cut: bool = False) -> str:
     program was ended while it wrote, the text may end within a secret. Such parts of secrets are masked as
     well.
     """
-    known = tuple(secrets)
-    if is_cut and any(text in secret for secret in known):
+    values = tuple(secrets)
+    if is_cut and any(text in secret for secret in values):
         return MASK
-    if is_cut and (length := max((_overlap(secret, text) for secret in known), default=0)):
+    if is_cut and (length := max((_overlap(secret, text) for secret in values), default=0)):
         text = MASK + text[length:]
-    for secret in known:
+    for secret in values:
         text = text.replace(secret, MASK)
-    length = max((_overlap(text, secret) for secret in known), default=0)
+    length = max((_overlap(text, secret) for secret in values), default=0)
     return text[:-length] + MASK if length >= _MIN_BEGIN else text
 
 
@@ -273,10 +273,10 @@ def started(
                 theirs.callback(shim.close)
                 launcher.hand_over((lock, reads, writes, complains, shim.fileno()))
             control.settimeout(_START_SECONDS)
-            pid, said = _asked(control, launch, until)
+            pid, response = _request_start(control, launch, until)
             ours.pop_all()
             control.setblocking(False)
-            return Started(pid=pid, control=control, said=said, stdin=stdin, stdout=stdout, stderr=stderr)
+            return Started(pid=pid, control=control, said=response, stdin=stdin, stdout=stdout, stderr=stderr)
     except OSError as error:
         # The error for a program that the system did not start, with the reason.
         program = launch.words[0]
@@ -292,10 +292,10 @@ def started(
         else:
             path = launch.environment.get("PATH", os.defpath)
             where = program if os.sep not in program else str(Path(launch.cwd, program))
-            found = shutil.which(where, path=path)
+            full_path = shutil.which(where, path=path)
             if not Path(launch.cwd).is_dir() or not os.access(launch.cwd, os.X_OK):
                 what = f"the working folder {launch.cwd!r} cannot be entered"
-            elif isinstance(error, FileNotFoundError) and found is None:
+            elif isinstance(error, FileNotFoundError) and full_path is None:
                 what = f"the command {program!r} was not found"
             elif isinstance(error, FileNotFoundError):
                 what = f"the command {program!r} names an interpreter that is missing"
@@ -332,7 +332,7 @@ def _pipe(ours: ExitStack, theirs: ExitStack) -> tuple[IO[bytes], int]:
     return ours.enter_context(os.fdopen(reads, "rb", 0)), writes
 
 
-def _asked(control: socket.socket, launch: Launch, until: float | None) -> tuple[int, bytes]:
+def _request_start(control: socket.socket, launch: Launch, until: float | None) -> tuple[int, bytes]:
     """Tell the shim which program to start; return the program's pid and further output of the shim.
 
     Raises:
@@ -342,16 +342,16 @@ def _asked(control: socket.socket, launch: Launch, until: float | None) -> tuple
     texts = b"\0".join(map(os.fsencode, (launch.cwd, *launch.words, *variables)))
     deadline = "-" if until is None else f"{until:.3f}"
     control.sendall(f"{len(texts)} {len(launch.words)} {deadline}\n".encode() + texts)
-    said = b""
-    while b"\n" not in said:
+    response = b""
+    while b"\n" not in response:
         if not (more := control.recv(4_096)):
             raise OSError(errno.EAGAIN, "its shim has ended")
-        said += more
-    line, said = said.split(b"\n", 1)
+        response += more
+    line, response = response.split(b"\n", 1)
     about, number = line.split()
     if about == b"refused":
         raise OSError(int(number), os.strerror(int(number)))
-    return int(number), said
+    return int(number), response
 
 
 @contextmanager
@@ -384,9 +384,9 @@ def program_of(program: str, runner: Runner, server: Mapping[str, str]) -> str:
     if os.sep in program:
         where, name = str((cwd / program).parent), Path(program).name
     else:
-        where, name = os.pathsep.join(str(cwd / one) for one in path.split(os.pathsep)), program
-    if found := shutil.which(name, path=where):
-        return found
+        where, name = os.pathsep.join(str(cwd / part) for part in path.split(os.pathsep)), program
+    if executable := shutil.which(name, path=where):
+        return executable
     if there := shutil.which(name, mode=os.F_OK, path=where):
         raise CommandNotStarted(f"the command {there!r} is not executable", value=program)
     raise CommandNotStarted(
@@ -653,8 +653,8 @@ class Program:
             "POSTROOM_RUN": work.activation.run_id or "",
             "POSTROOM_DISPATCH": work.activation.trace.dispatch_id or "",
         }
-        told = {**access, **work.told, **names}
-        self.environment = child_environment(work.runner, process_runner.server, told, variables or {})
+        environment = {**access, **work.told, **names}
+        self.environment = child_environment(work.runner, process_runner.server, environment, variables or {})
         self._connection = NO_CONNECTION
         self._heard_at = self._taken = 0
 
@@ -680,7 +680,7 @@ class Program:
         """
         if self._work.active.stop.is_ending:
             return None
-        program = await asyncio.to_thread(self._started, launch)
+        program = await asyncio.to_thread(self._start, launch)
         control, tasks = Control(), Tasks("command")
         try:
             control.data_received(program.said)
@@ -688,7 +688,7 @@ class Program:
             self._with.controls.add(control)
             if self._with.until is not None:  # the deadline may have been moved meanwhile
                 control.say(f"hold {self._with.until:.3f}")
-            ended = await self._watched(program, control, tasks, talk, errors)
+            ended = await self._watch(program, control, tasks, talk, errors)
         finally:  # even if the event loop ends: closing the socket kills processes that are left
             self._with.controls.discard(control)
             control.close()
@@ -701,7 +701,7 @@ class Program:
             raise StaleClaim("the program was ended: its server was suspended, or could not renew the claim")
         return ended
 
-    def _started(self, launch: Launch) -> Started:
+    def _start(self, launch: Launch) -> Started:
         folder, connection = self._work.folder, self._connection
         assert folder.lock is not None  # noqa: S101 - an execution of a run has it
         with private_files():
@@ -713,7 +713,7 @@ class Program:
             launch, self._with.launcher, folder=folder.path, lock=folder.lock, until=self._with.until
         )
 
-    async def _watched(
+    async def _watch(
         self, program: Started, control: Control, tasks: Tasks, talk: Talk, errors: Tail
     ) -> ProgramEnd:
         limits, timer, stop = self._with.limits, self._with.timer, self._work.active.stop
@@ -721,14 +721,14 @@ class Program:
         pipes = await Output.of(program.stdout), await Output.of(program.stderr)
         reading = tasks.start(self._read(pipes[0], talk), name="output")
         readers = (reading, tasks.start(self._read(pipes[1], errors), name="errors"))
-        reading.add_done_callback(lambda task: _has_failed(task) and stop.ask(StopReason.BROKEN))
+        reading.add_done_callback(lambda task: _raised(task) and stop.ask(StopReason.BROKEN))
         await talk.begin(program.stdin)
         tasks.start(self._time_out(), name="time-out")
         if self._work.runner.idle_timeout is not None:
             tasks.start(self._idle_out(milliseconds(self._work.runner.idle_timeout)), name="idle time-out")
         exited = tasks.start(control.exited.wait(), name="exit")
-        asked = tasks.start(stop.asked(), name="stop")
-        await asyncio.wait((exited, asked), return_when=asyncio.FIRST_COMPLETED)
+        stop_task = tasks.start(stop.asked(), name="stop")
+        await asyncio.wait((exited, stop_task), return_when=asyncio.FIRST_COMPLETED)
         stopped = None if control.exited.is_set() else stop.reason
         is_late = control.is_late and stopped is not StopReason.CANCELLED
         stop.settle()  # from here on, a request to stop is too late
@@ -753,7 +753,7 @@ class Program:
             reader.cancel()
             await pipe.close()
         await talk.end()
-        stopped = StopReason.BROKEN if _has_failed(reading) else stopped
+        stopped = StopReason.BROKEN if _raised(reading) else stopped
         code = -signal.SIGKILL if control.is_lost and control.code is None else control.code
         is_late = is_late and code != 0
         return ProgramEnd(code=code, stopped=stopped, taken=self._taken, left=left, is_late=is_late)
@@ -779,5 +779,5 @@ class Program:
         self._work.active.stop.ask(StopReason.IDLE)
 
 
-def _has_failed(task: "asyncio.Task[None]") -> bool:
+def _raised(task: "asyncio.Task[None]") -> bool:
     return task.done() and not task.cancelled() and task.exception() is not None

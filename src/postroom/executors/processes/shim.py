@@ -141,9 +141,9 @@ class Shim:
         Raises:
             OSError: The system refuses to start the program.
         """
-        with self._control.makefile("rb") as told:
-            length, words, until = told.readline().split()
-            texts = told.read(int(length)).split(b"\0")
+        with self._control.makefile("rb") as reader:
+            length, words, until = reader.readline().split()
+            texts = reader.read(int(length)).split(b"\0")
         if until != b"-":
             self._until = float(until)
         cwd, *texts = texts
@@ -279,8 +279,8 @@ def _stat(pid: object) -> list[bytes]:
     Empty if the process has ended.
     """
     try:
-        with open(f"/proc/{pid}/stat", "rb") as told:  # noqa: PTH123 - pathlib would double the time of a start
-            return told.read().rpartition(b")")[2].split()
+        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - pathlib would double the time of a start
+            return file.read().rpartition(b")")[2].split()
     except OSError:
         return []
 

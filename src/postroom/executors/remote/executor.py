@@ -95,7 +95,7 @@ def run_body(identity: RunIdentity, runner: HttpRunner, prompt: str, *, base: st
 
     Each request for a run has the same body, unless the runner was changed or mail was read in the meantime.
     """
-    told = {
+    body = {
         "kind": "run",
         "dispatch": identity.dispatch_id,
         "run": identity.run_id,
@@ -105,7 +105,7 @@ def run_body(identity: RunIdentity, runner: HttpRunner, prompt: str, *, base: st
         "timeout_ms": milliseconds(runner.timeout),
         "callback": None if base is None else f"{base}{CALLBACKS}/{identity.dispatch_id}",
     }
-    return msgspec.json.encode(told)
+    return msgspec.json.encode(body)
 
 
 def cancel_body(identity: RunIdentity) -> bytes:
@@ -121,18 +121,18 @@ def result_of(body: bytes, dispatch_id: str) -> Result:
     """
     remedy = 'send {"kind": "result", "dispatch": ..., "text": ...}, or "error" instead of "text"'
     try:
-        told = msgspec.json.decode(body, type=_Told)
+        result = msgspec.json.decode(body, type=_Told)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidArgument(f"the body is not a valid result: {error}"[:300], remedy=remedy) from error
-    if told.dispatch != dispatch_id:
+    if result.dispatch != dispatch_id:
         raise InvalidArgument(
-            "the result belongs to another dispatch", value=told.dispatch[:200], remedy=remedy
+            "the result belongs to another dispatch", value=result.dispatch[:200], remedy=remedy
         )
-    if (told.text is None) == (told.error is None):
+    if (result.text is None) == (result.error is None):
         raise InvalidArgument("a result needs either a text or an error", remedy=remedy)
-    if told.error is not None:
-        return Result(error=storable(told.error[:_MAX_ERROR_LENGTH]))
-    return Result(text=storable(told.text or ""))
+    if result.error is not None:
+        return Result(error=storable(result.error[:_MAX_ERROR_LENGTH]))
+    return Result(text=storable(result.text or ""))
 
 
 def judge(row: RunDispatch | None, result: Result) -> None:
@@ -207,8 +207,8 @@ class RemoteClient:
                     return bytes(told)
                 if status >= 500 or status in _PASSING:
                     wait = retry_after_ms(answer.headers, now=self._clock.now())
-                    why = f"the other server answered with status {status}"
-                    raise RemoteUnavailable(why, value=status, retry_after_ms=wait)
+                    text = f"the other server answered with status {status}"
+                    raise RemoteUnavailable(text, value=status, retry_after_ms=wait)
                 raise RemoteRefused(f"the other server answered with status {status}", value=status)
         except httpx2.RequestError as error:
             why = f"the other server did not answer: {type(error).__name__}"
@@ -366,7 +366,7 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
                 identity=identity,
             )
             await sink.emit(start)
-            answer = await self._answered(execution, runner, body)
+            answer = await self._await_answer(execution, runner, body)
             if execution.cancelled:
                 await self._tell_of_cancel(execution, runner)
                 run_id = execution.identity.run_id
@@ -403,13 +403,13 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
             del self._by_dispatch[execution.dispatch_id]
         execution.over.set()
 
-    async def _answered(self, execution: _Execution, runner: HttpRunner, body: bytes) -> Answer:
+    async def _await_answer(self, execution: _Execution, runner: HttpRunner, body: bytes) -> Answer:
         """Return the result of the request, or its cancellation, failure or timeout."""
         work = Tasks("run of another server")
         try:
             alarm = work.start(self._timer.sleep(milliseconds(runner.timeout)), name="time-out")
             stirred = work.start(execution.stirred.wait(), name="result")
-            posting = work.start(self._posted(execution, runner, body), name="request")
+            posting = work.start(self._post(execution, runner, body), name="request")
             await asyncio.wait({alarm, stirred, posting}, return_when=asyncio.FIRST_COMPLETED)
             if posting.done() and posting.result() is None:
                 await asyncio.wait({alarm, stirred}, return_when=asyncio.FIRST_COMPLETED)
@@ -418,13 +418,13 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
         finally:
             await work.close()
 
-    async def _posted(self, execution: _Execution, runner: HttpRunner, body: bytes) -> Answer:
+    async def _post(self, execution: _Execution, runner: HttpRunner, body: bytes) -> Answer:
         try:
-            said = await self._client.post(
+            response = await self._client.post(
                 runner.url, body, secret=execution.secret, key=execution.dispatch_id
             )
-            if said is not None:
-                return result_of(said, execution.dispatch_id)
+            if response is not None:
+                return result_of(response, execution.dispatch_id)
             return (
                 None
                 if runner.callback(self._address())
@@ -440,9 +440,9 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
 
     async def _tell_of_cancel(self, execution: _Execution, runner: HttpRunner) -> None:
         """Ask the other server once, within a time limit, to end the run; errors are ignored."""
-        await within(self._cancelled(execution, runner), CANCEL_MS, self._timer)
+        await within(self._cancel(execution, runner), CANCEL_MS, self._timer)
 
-    async def _cancelled(self, execution: _Execution, runner: HttpRunner) -> None:
+    async def _cancel(self, execution: _Execution, runner: HttpRunner) -> None:
         path, question, query = runner.url.partition("?")
         url = f"{path.rstrip('/')}/cancel{question}{query}"
         try:
@@ -512,8 +512,8 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
 
     def cancel(self, id: str) -> bool:
         """Ask the run with this dispatch, run or thread id to end; return False if none runs here."""
-        found = [one for one in self._by_thread.values() if one.answers_to(id)]
-        return len(found) == 1 and found[0].cancel()
+        executions = [execution for execution in self._by_thread.values() if execution.answers_to(id)]
+        return len(executions) == 1 and executions[0].cancel()
 
     async def cancel_and_wait_by_thread(self, thread_id: str) -> bool:
         """Ask the thread's run to end and wait for it.

@@ -155,13 +155,13 @@ def read_conversation(messages: Json, param: str, image_bytes: int) -> dict[str,
     if len(messages) > MAX_MESSAGES:
         raise wrong(f"`{param}` has more than {MAX_MESSAGES} messages", param)
     values = [_message(item, f"{param}[{index}]", image_bytes) for index, item in enumerate(messages)]
-    said = [message for message in values if message is not None and message.role is not Role.SYSTEM]
-    if not said or said[-1].role is Role.ASSISTANT:
+    dialogue = [message for message in values if message is not None and message.role is not Role.SYSTEM]
+    if not dialogue or dialogue[-1].role is Role.ASSISTANT:
         raise wrong(f"`{param}` must end with a message of the user or the result of a tool", param)
-    last = said[-1]
+    last = dialogue[-1]
     is_result = last.role is Role.TOOL
     results: list[Message] = []
-    for message in reversed(said):
+    for message in reversed(dialogue):
         if message.role is Role.ASSISTANT:
             break
         if message.role is Role.TOOL:
@@ -169,7 +169,7 @@ def read_conversation(messages: Json, param: str, image_bytes: int) -> dict[str,
     return {
         "text": "" if is_result else last.text(),
         "media": () if is_result else tuple(_attachment(block) for block in last.content[1:]),
-        "earlier": _joined(said if is_result else said[:-1]),
+        "earlier": _join_calls(dialogue if is_result else dialogue[:-1]),
         "results": tuple(results),
         "instructions": "\n\n".join(
             message.text() for message in values if message is not None and message.role is Role.SYSTEM
@@ -208,16 +208,16 @@ def _message(one: Mapping[str, Json], where: str, image_bytes: int) -> Message |
         name = Role.USER if role == "user" else Role.SYSTEM
         return Message(role=name, content=(ContentBlock(text=text), *files))
     if role == "assistant" or kind == "function_call":
-        told, content = one.get("tool_calls") or (), one.get("content")
+        calls, content = one.get("tool_calls") or (), one.get("content")
         if one.get("type") == "function_call":
-            told = [{"id": one.get("call_id"), "function": one}]
+            calls = [{"id": one.get("call_id"), "function": one}]
         if isinstance(content, list):
             kinds = ("text", "output_text", "refusal")
             parts = [item for item in content if isinstance(item, Mapping) and item.get("type") in kinds]
             content = "".join(str(part.get("text") or part.get("refusal") or "") for part in parts)
-        if not isinstance(content, str | None) or not isinstance(told, Sequence):
+        if not isinstance(content, str | None) or not isinstance(calls, Sequence):
             raise wrong("a message of the assistant needs text or calls", where)
-        return Message.assistant(clean(content or ""), tool_calls=[_call(call, where) for call in told])
+        return Message.assistant(clean(content or ""), tool_calls=[_call(call, where) for call in calls])
     if role == "tool" or kind == "function_call_output":
         call_id = one.get("tool_call_id") or one.get("call_id")
         content = one.get("content") if "content" in one else one.get("output")
@@ -237,7 +237,7 @@ def _attachment(block: ContentBlock) -> Attachment:
     return Attachment(kind=kind, ref=data["url"], mime=data["mime"], size=data["size"], name=data["name"])
 
 
-def _joined(said: Sequence[Message]) -> tuple[Message, ...]:
+def _join_calls(said: Sequence[Message]) -> tuple[Message, ...]:
     """Merge successive tool calls into one message, because the Responses API lists each call separately."""
     joined: list[Message] = []
     for message in said:
@@ -307,8 +307,8 @@ def _image(told: Json, where: str, limit: int) -> Attachment:
 
 def _file(part: Mapping[str, Json], where: str, limit: int) -> Attachment:
     """Return the file in a part of type `file` (chat completions) or `input_file` (Responses API)."""
-    told = part.get("file") if part.get("type") == "file" else part
-    url = told.get("file_data") if isinstance(told, Mapping) else None
+    fields = part.get("file") if part.get("type") == "file" else part
+    url = fields.get("file_data") if isinstance(fields, Mapping) else None
     if not isinstance(url, str) or not url.startswith("data:"):
         raise wrong("a file must be sent in file_data as a data: URL; nothing is downloaded", where)
     if len(url) > limit * 4 // 3 + 200:
@@ -316,7 +316,7 @@ def _file(part: Mapping[str, Json], where: str, limit: int) -> Attachment:
     content, mime = decoded(url)
     if content is None or len(content) > limit:
         raise wrong(f"a file must be in base64, at most {limit} bytes", where)
-    name = told.get("filename") if isinstance(told, Mapping) else None
+    name = fields.get("filename") if isinstance(fields, Mapping) else None
     name = name if isinstance(name, str) else None
     return Attachment(kind=MessageType.DOCUMENT, ref=url, mime=mime, name=name, size=len(content))
 
@@ -550,8 +550,8 @@ def read_response(data: Mapping[str, Json], *, model: str, image_bytes: int) -> 
         Refused: The request is invalid, or asks for an unsupported feature.
     """
     _check(data, model, _OF_RESPONSES, _NOT_IN_RESPONSES)
-    told, instructions = data.get("input"), data.get("instructions")
-    messages = [{"role": "user", "content": told}] if isinstance(told, str) else told
+    items, instructions = data.get("input"), data.get("instructions")
+    messages = [{"role": "user", "content": items}] if isinstance(items, str) else items
     fields = read_conversation(messages, "input", image_bytes)
     fields["instructions"] = "\n\n".join(filter(None, (instructions, fields["instructions"])))
     previous = data.get("previous_response_id")
@@ -964,7 +964,7 @@ class ResponseShape:
         items = [self.item([self.part(answer.text)], status)] if says else []
         return [*thoughts, *items, *(self.call(call) for call in answer.calls)]
 
-    def _output_of(self, answer: Answer | None, so_far: str) -> list[dict[str, Any]]:
+    def _output(self, answer: Answer | None, so_far: str) -> list[dict[str, Any]]:
         if answer is not None:
             return self.output(answer)
         return [self.item([self.part(so_far)], "in_progress")] if so_far else []
@@ -996,7 +996,7 @@ class ResponseShape:
             "max_output_tokens": self.asked.get("max_output_tokens"),
             "max_tool_calls": None,
             "model": self.model,
-            "output": self._output_of(answer if is_done else None, so_far),
+            "output": self._output(answer if is_done else None, so_far),
             "parallel_tool_calls": self.asked.get("parallel_tool_calls", True),
             "previous_response_id": self.asked.get("previous_response_id"),
             "conversation": {"id": self.chat_id} if named else None,
@@ -1293,7 +1293,7 @@ class Exchanges:
             raise Refused(
                 429, "too_many_waiting", f"{MAX_WAITING} requests are waiting already", retry_after=5
             )
-        exchange = known_exchange or self._opened(chat_id, message_id)
+        exchange = known_exchange or self._open_stream(chat_id, message_id)
         exchange.fingerprint = fingerprint
         wait = Wait(exchange)
         exchange.waits.add(wait)
@@ -1323,20 +1323,20 @@ class Exchanges:
     ) -> None:
         """Add a part of the answer to messages of a chat, whether or not a request waits for it."""
         for message_id in message_ids:
-            exchange = self._exchanges.get((chat_id, message_id)) or self._opened(chat_id, message_id)
+            exchange = self._exchanges.get((chat_id, message_id)) or self._open_stream(chat_id, message_id)
             exchange.add(part_id, text, final=final, details=details)
 
     def asked(self, chat_id: str, message_ids: Iterable[str], text: str) -> None:
         """Show a question to the callers who wait for the answer to these messages."""
         for message_id in message_ids:
-            exchange = self._exchanges.get((chat_id, message_id)) or self._opened(chat_id, message_id)
+            exchange = self._exchanges.get((chat_id, message_id)) or self._open_stream(chat_id, message_id)
             exchange.ask(text)
 
     def recall(self, chat_id: str, message_id: str, asked: str) -> None:
         """Put questions that another process showed before the text of this exchange; "" has no effect."""
         exchange = self._exchanges.get((chat_id, message_id))
         if asked and not (exchange and (exchange.asked or exchange.is_final)):
-            (exchange or self._opened(chat_id, message_id)).asked = asked
+            (exchange or self._open_stream(chat_id, message_id)).asked = asked
 
     def edited(
         self,
@@ -1387,7 +1387,7 @@ class Exchanges:
             for wait in exchange.waits:
                 wait.end(refusal)
 
-    def _opened(self, chat_id: str, message_id: str) -> Exchange:
+    def _open_stream(self, chat_id: str, message_id: str) -> Exchange:
         self._trim()
         exchange = self._exchanges[chat_id, message_id] = Exchange(chat_id, message_id)
         return exchange
@@ -1501,8 +1501,8 @@ class _ResponseEvents:
             yield self.event(kind, **place, name=call.name, arguments=arguments)
             yield self.event("response.output_item.done", output_index=index, item=whole)
         kind = "response.incomplete" if answer.is_partial else "response.completed"
-        told = replace(answer, text=self.text, reasoning=self.reasoning)
-        yield self.event(kind, response=shape.whole(told))
+        final = replace(answer, text=self.text, reasoning=self.reasoning)
+        yield self.event(kind, response=shape.whole(final))
 
 
 async def response_events(wait: Wait, shape: ResponseShape, after: int = -1) -> AsyncGenerator[str]:
@@ -1575,14 +1575,14 @@ class Repeats:
         if known_message is None:
             return False
         refuse_other_content(known_message.event.metadata.get("fingerprint"), fingerprint)
-        return _is_answered(exchange, known_message)
+        return _copy_answer(exchange, known_message)
 
     async def follow(self, exchange: Exchange, timer: Timer) -> None:
         """Poll the store until another server has given the answer."""
         while not exchange.is_final:
             await timer.sleep(_LOOK_EVERY_MS)
             try:
-                _is_answered(exchange, await self._look_up(exchange.chat_id, exchange.message_id))
+                _copy_answer(exchange, await self._look_up(exchange.chat_id, exchange.message_id))
             except StoreError as error:
                 _LOG.warning("answer.not_looked_for", reason=error.describe())
 
@@ -1621,10 +1621,10 @@ class Repeats:
             # background request.
             if exchange is None or exchange.fingerprint is None:  # this process did not receive the request
                 is_background = known_message is not None and "background" in known_message.event.metadata
-                is_missed = not is_again and since < self._began and not is_background
+                was_missed = not is_again and since < self._began and not is_background
             else:
-                is_missed = not exchange.is_collected and (is_again or not exchange.waits)
-            if is_missed:
+                was_missed = not exchange.is_collected and (is_again or not exchange.waits)
+            if was_missed:
                 return key
             latest = latest or key
         if is_again and latest:
@@ -1679,7 +1679,7 @@ class Repeats:
         raise Refused(409, "idempotency_conflict", text)
 
 
-def _is_answered(exchange: Exchange, known: KnownMessage | None) -> bool:
+def _copy_answer(exchange: Exchange, known: KnownMessage | None) -> bool:
     """Copy the stored answer, if any, into an exchange, and return whether the exchange has an answer."""
     if known is not None and known.is_cancelled:
         exchange.cancel()
@@ -1754,7 +1754,7 @@ class ApiServerAdapter(HttpAdapter):
         return (
             Route("/v1/chat/completions", self._serve(self._complete), methods=["POST"]),
             Route("/v1/responses", self._serve(self._respond), methods=["POST"]),
-            Route("/v1/responses/{id}", self._serve(self._stored), methods=["GET", "DELETE"]),
+            Route("/v1/responses/{id}", self._serve(self._load_stored), methods=["GET", "DELETE"]),
             Route("/v1/responses/{id}/cancel", self._serve(self._cancel), methods=["POST"]),
             Route("/v1/models", self._serve(self._list_models), methods=["GET"]),
             Route("/v1/models/{id:path}", self._serve(self._one_model), methods=["GET"]),
@@ -1792,8 +1792,8 @@ class ApiServerAdapter(HttpAdapter):
     # Incoming requests.
 
     async def _complete(self, request: Request) -> Response:
-        asked = await self._read(request, read_chat)
-        wait, headers = await self._ask(request, asked)
+        call = await self._read(request, read_chat)
+        wait, headers = await self._ask(request, call)
         exchange = wait.exchange
         response_id = response_id_of(exchange.chat_id, exchange.message_id)
         shape = ChatShape(
@@ -1801,24 +1801,24 @@ class ApiServerAdapter(HttpAdapter):
             model=self._model,
             created=self._clock.now() // 1000,
         )
-        if asked.stream:
-            events = self._chat_events(wait, shape, include_usage=asked.include_usage)
+        if call.stream:
+            events = self._chat_events(wait, shape, include_usage=call.include_usage)
             return SseResponse(events, headers, left=lambda: self._over(wait))
         return json_response(shape.whole(await self._answer(request, wait)), headers=headers)
 
     async def _respond(self, request: Request) -> Response:
-        asked = await self._read(request, read_response)
-        wait, headers = await self._ask(request, asked)
+        call = await self._read(request, read_response)
+        wait, headers = await self._ask(request, call)
         exchange = wait.exchange
-        shape = self._response_shape(exchange.chat_id, exchange.message_id, exchange.since, asked.shown)
-        if asked.stream:
+        shape = self._response_shape(exchange.chat_id, exchange.message_id, exchange.since, call.shown)
+        if call.stream:
             return SseResponse(response_events(wait, shape), headers, left=lambda: self._over(wait))
-        if asked.background:
+        if call.background:
             self._leave(wait)
             return json_response(shape.whole(exchange.answer, unanswered="queued"), headers=headers)
         return json_response(shape.whole(await self._answer(request, wait)), headers=headers)
 
-    async def _stored(self, request: Request) -> Response:
+    async def _load_stored(self, request: Request) -> Response:
         self._check_key(request)
         response_id = request.path_params["id"]
         value = await self._response(response_id)
@@ -1853,7 +1853,9 @@ class ApiServerAdapter(HttpAdapter):
             return SseResponse(response_events(wait, shape, int(after)), left=lambda: self._leave(wait))
         exchange = self._exchanges.find(chat_id, message_id)
         so_far = "" if exchange is None or not exchange.asked else exchange.sure
-        return json_response(shape.whole(self._answer_of(chat_id, message_id, known_message), so_far=so_far))
+        return json_response(
+            shape.whole(self._find_answer(chat_id, message_id, known_message), so_far=so_far)
+        )
 
     async def _cancel(self, request: Request) -> Response:
         """Cancel the run of a response and return the response.
@@ -1871,7 +1873,7 @@ class ApiServerAdapter(HttpAdapter):
             known_message.received_at,
             known_message.event.metadata["response"],
         )
-        answer = self._answer_of(chat_id, message_id, known_message)
+        answer = self._find_answer(chat_id, message_id, known_message)
         # An earlier cancellation may be stored without having reached its run. This one completes it.
         is_open = answer is None or known_message.is_cancelled
         if is_open and await self._cancel_run(chat_id, message_id):
@@ -1879,7 +1881,7 @@ class ApiServerAdapter(HttpAdapter):
             answer = Answer(text="" if exchange is None else exchange.sure, is_cancelled=True)
         return json_response(shape.whole(answer))
 
-    def _answer_of(self, chat_id: str, message_id: str, known: KnownMessage) -> Answer | None:
+    def _find_answer(self, chat_id: str, message_id: str, known: KnownMessage) -> Answer | None:
         """Return the answer to a message, from memory or from the store; None if there is no answer yet."""
         exchange = self._exchanges.find(chat_id, message_id)
         if exchange is not None and exchange.answer is not None:
@@ -1914,7 +1916,7 @@ class ApiServerAdapter(HttpAdapter):
         ):
             # Another process has shown the questions: this one was restarted, or is one of several servers.
             cards = await self._receiver().cards_of(self._source(chat_id), message_id)
-            self._exchanges.recall(chat_id, message_id, _BETWEEN.join(map(_asked, cards)))
+            self._exchanges.recall(chat_id, message_id, _BETWEEN.join(map(_question_text, cards)))
         return *names, known_message
 
     async def _look_up(self, chat_id: str, message_id: str) -> KnownMessage | None:
@@ -1955,27 +1957,7 @@ class ApiServerAdapter(HttpAdapter):
 
     async def _ask(self, request: Request, asked: Asked) -> tuple[Wait, dict[str, str]]:
         """Store the message, and begin to wait for its answer."""
-        session_of: str | None
-        header = session_name(request.headers.get(SESSION_HEADER), SESSION_HEADER)
-        if header is not None and not header.isascii():
-            raise wrong(f"{SESSION_HEADER} must be ASCII; name other sessions in the body", SESSION_HEADER)
-        if asked.previous is None:
-            session_of = header or asked.session
-        else:
-            value = await self._response(asked.previous)
-            if value is None:
-                raise wrong(
-                    "the previous response is unknown; use a `conversation`, which does not expire",
-                    "previous_response_id",
-                    "previous_response_not_found",
-                )
-            if header not in (None, value[0]):
-                raise wrong(
-                    f"the previous response belongs to another session than {SESSION_HEADER}",
-                    "previous_response_id",
-                )
-            session_of = value[0]
-        if (session := session_of) is None:
+        if (session := await self._session(request, asked)) is None:
             check_results(asked.earlier)
         key = idempotency_key(request.headers.get(KEY_HEADER))
         if key is None:
@@ -1991,7 +1973,26 @@ class ApiServerAdapter(HttpAdapter):
         wait = self._exchanges.ask(chat_id, key, asked.fingerprint)
         try:
             if not await self._repeats.is_known(wait.exchange, asked.fingerprint):
-                await self._keep(self._event(wait.exchange, asked, in_session=session is not None))
+                exchange = wait.exchange
+                in_session = session is not None
+                metadata: dict[str, Any] = {"fingerprint": asked.fingerprint}
+                metadata |= asked.caller(in_session=in_session).as_data()
+                if asked.store:
+                    metadata["response"] = dict(asked.shown)
+                if asked.background:
+                    metadata["background"] = True
+                event = MessageEvent(
+                    text=asked.text,
+                    message_type=MessageType.PHOTO if asked.media else MessageType.TEXT,
+                    media=asked.media,
+                    source=self._source(exchange.chat_id),
+                    message_id=exchange.message_id,
+                    timestamp=self._clock.now(),
+                    metadata=metadata,
+                )
+                if event.is_command():
+                    event.message_type = MessageType.COMMAND
+                await self._keep(event)
             wait.exchange.is_background = wait.exchange.is_collected = asked.background
             self._begin_waiting(wait)
         except BaseException:
@@ -2009,25 +2010,25 @@ class ApiServerAdapter(HttpAdapter):
             look = self._tasks.start(self._repeats.follow(wait.exchange, self._timer), name="look")
             self._while_waiting[wait].append(look)
 
-    def _event(self, exchange: Exchange, asked: Asked, *, in_session: bool) -> MessageEvent:
-        metadata: dict[str, Any] = {"fingerprint": asked.fingerprint}
-        metadata |= asked.caller(in_session=in_session).as_data()
-        if asked.store:
-            metadata["response"] = dict(asked.shown)
-        if asked.background:
-            metadata["background"] = True
-        event = MessageEvent(
-            text=asked.text,
-            message_type=MessageType.PHOTO if asked.media else MessageType.TEXT,
-            media=asked.media,
-            source=self._source(exchange.chat_id),
-            message_id=exchange.message_id,
-            timestamp=self._clock.now(),
-            metadata=metadata,
-        )
-        if event.is_command():
-            event.message_type = MessageType.COMMAND
-        return event
+    async def _session(self, request: Request, asked: Asked) -> str | None:
+        header = session_name(request.headers.get(SESSION_HEADER), SESSION_HEADER)
+        if header is not None and not header.isascii():
+            raise wrong(f"{SESSION_HEADER} must be ASCII; name other sessions in the body", SESSION_HEADER)
+        if asked.previous is None:
+            return header or asked.session
+        value = await self._response(asked.previous)
+        if value is None:
+            raise wrong(
+                "the previous response is unknown; use a `conversation`, which does not expire",
+                "previous_response_id",
+                "previous_response_not_found",
+            )
+        if header not in (None, value[0]):
+            raise wrong(
+                f"the previous response belongs to another session than {SESSION_HEADER}",
+                "previous_response_id",
+            )
+        return value[0]
 
     # Waiting callers.
 
@@ -2132,7 +2133,7 @@ class ApiServerAdapter(HttpAdapter):
         If no caller waits, the part is only stored in the conversation.
         """
         part_id = f"msg_{secrets.token_hex(12)}"
-        answered = _answered(metadata, reply_to)
+        answered = _answered_message(metadata, reply_to)
         self._exchanges.answered(
             chat_id, answered, part_id, content, final=_is_final(metadata), details=metadata or {}
         )
@@ -2144,7 +2145,7 @@ class ApiServerAdapter(HttpAdapter):
         read = (metadata or {}).get("read")
         if not read:
             return await super().send_card(chat_id, card, metadata)
-        self._exchanges.asked(chat_id, [str(item) for item in read], _asked(card))
+        self._exchanges.asked(chat_id, [str(item) for item in read], _question_text(card))
         self._said()
         return SendResult.sent(f"msg_{secrets.token_hex(12)}")
 
@@ -2152,7 +2153,7 @@ class ApiServerAdapter(HttpAdapter):
         self, chat_id: str, message_id: str, content: str, metadata: Metadata | None = None
     ) -> SendResult:
         """Extend a part of an answer."""
-        fields, answered = metadata or {}, _answered(metadata, None)
+        fields, answered = metadata or {}, _answered_message(metadata, None)
         if fields.get("begins_again"):
             self._exchanges.begin_again(chat_id, message_id)
             return SendResult.sent(message_id)
@@ -2163,12 +2164,12 @@ class ApiServerAdapter(HttpAdapter):
         return SendResult.sent(message_id)
 
 
-def _answered(metadata: Mapping[str, Any] | None, reply_to: str | None) -> list[str]:
+def _answered_message(metadata: Mapping[str, Any] | None, reply_to: str | None) -> list[str]:
     answers = (metadata or {}).get("answers")
     return [str(item) for item in answers] if answers else [] if reply_to is None else [reply_to]
 
 
-def _asked(card: Card) -> str:
+def _question_text(card: Card) -> str:
     """Return a question with the commands that answer it."""
     choices = "\n".join(f"{button.label}: /{button.value}" for button in card.buttons)
     return f"{card.text}\n\n{choices}".strip()

@@ -647,10 +647,10 @@ class BasePlatformAdapter(ABC):
             try:
                 await self.take_in(update, take)
             except passing as error:
-                kind, asked = type(error).__name__, getattr(error, "wait_ms", None)
+                kind, wait_ms = type(error).__name__, getattr(error, "wait_ms", None)
                 _LOG.warning("channel.not_kept", platform=self.platform.value, attempt=attempt, why=kind)
                 self.is_held_up = True
-                await self._timer.sleep(pause_ms(attempt, least=asked or 0))
+                await self._timer.sleep(pause_ms(attempt, least=wait_ms or 0))
                 attempt += 1
             else:
                 self.is_held_up = False

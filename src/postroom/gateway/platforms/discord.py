@@ -93,12 +93,12 @@ def marked(text: str, limit: int) -> str:
     Discord supports most of Markdown; unsupported parts are converted. Code is unchanged.
     """
     pieces = re.split(r"(^```.*?^```[ \t]*$|^```.*\Z|`[^`\n]+`)", text, flags=re.MULTILINE | re.DOTALL)
-    pieces[::2] = [_converted(piece) for piece in pieces[::2]]
+    pieces[::2] = [_convert(piece) for piece in pieces[::2]]
     made = "".join(pieces)
     return made if len(made) <= limit else text
 
 
-def _converted(text: str) -> str:
+def _convert(text: str) -> str:
     for pattern, put in _CONVERSIONS:
         text = pattern.sub(put, text)
     return text
@@ -267,8 +267,8 @@ class Embed(Struct, frozen=True, kw_only=True):
         """The text of the embed."""
         named = f"{self.title} ({self.url})" if self.title and self.url else self.title
         lines = (f"{field.name}: {field.value}" for field in self.fields or ())
-        told = (named, self.description, *lines, (self.footer or Named()).text)
-        return "\n".join(value for value in told if value)
+        texts = (named, self.description, *lines, (self.footer or Named()).text)
+        return "\n".join(value for value in texts if value)
 
     @property
     def origin(self) -> str | None:
@@ -807,14 +807,14 @@ class Intake:
             await self._arrived.wait()
             while self._held:
                 name, data = self._held[0]
-                await self._kept(name, data)
+                await self._hand_over(name, data)
                 self._held.popleft()
                 if len(self._held) <= self._options.max_held // 2:
                     self._room.set()
             self._arrived.clear()
             self._settled.set()
 
-    async def _kept(self, name: str, data: object) -> None:
+    async def _hand_over(self, name: str, data: object) -> None:
         """Hand over one update, and record it as the newest known message of its channel."""
         await self._take_until_kept({"update": name, "data": data}, partial(self._take, name, data))
         if name != "MESSAGE_CREATE":
@@ -893,7 +893,7 @@ class Intake:
         The channel is requested from Discord only once, and again after it has changed.
         """
         if guild_id is None:
-            return self._known(channel_id, Channel(chat_type="dm"))
+            return self._remember_channel(channel_id, Channel(chat_type="dm"))
         try:
             return await self._looked_up(channel_id)
         except RestFailure as failure:
@@ -903,11 +903,11 @@ class Intake:
 
     async def _looked_up(self, channel_id: str) -> Channel:
         if (known_channel := self._channels.get(channel_id)) is not None:
-            return self._known(channel_id, known_channel)
+            return self._remember_channel(channel_id, known_channel)
         value = await self._request("GET", "/channels/{channel_id}", channel_id=channel_id)
-        return self._known(channel_id, channel_of(value))
+        return self._remember_channel(channel_id, channel_of(value))
 
-    def _known(self, channel_id: str, channel: Channel) -> Channel:
+    def _remember_channel(self, channel_id: str, channel: Channel) -> Channel:
         self._channels[channel_id] = channel
         self._channels.move_to_end(channel_id)
         while len(self._channels) > MAX_PLACES:
@@ -922,19 +922,19 @@ class Intake:
         while left > 0:
             if (mark := self._marks.get(channel_id)) is None:
                 return  # the mark was dropped meanwhile; never read from the beginning
-            asked = min(left, PAGE)
+            limit = min(left, PAGE)
             page = await self._request(
                 "GET",
                 "/channels/{channel_id}/messages",
-                query={"after": mark, "limit": str(asked)},
+                query={"after": mark, "limit": str(limit)},
                 channel_id=channel_id,
             )
             messages = in_order(page)
             for message in messages:
                 fields = message | {"channel_id": channel_id} | ({"guild_id": guild_id} if guild_id else {})
-                await self._kept("MESSAGE_CREATE", fields)
-            left -= asked
-            if len(messages) < asked:
+                await self._hand_over("MESSAGE_CREATE", fields)
+            left -= limit
+            if len(messages) < limit:
                 return
         _LOG.warning("discord.backfill_cut", channel_id=channel_id, limit=self._options.backfill_limit)
 
@@ -1057,8 +1057,8 @@ class DiscordAdapter(BasePlatformAdapter):
                 await bot.close()
         self._bot = bot
         self.liveness.error_code = self.liveness.error = None
-        self._keeping = self._tasks.start(self._watched(self._intake.run), name="keep")
-        self._receiving = self._tasks.start(self._watched(partial(self._stay_connected, bot)), name="receive")
+        self._keeping = self._tasks.start(self._watch(self._intake.run), name="keep")
+        self._receiving = self._tasks.start(self._watch(partial(self._receive_updates, bot)), name="receive")
 
     async def disconnect(self) -> None:
         """Stop completely. Received updates are stored first, if that takes at most two seconds."""
@@ -1076,7 +1076,7 @@ class DiscordAdapter(BasePlatformAdapter):
             await bot.close()
         self.liveness.state = AdapterState.STOPPED
 
-    async def _watched(self, work: Callable[[], Awaitable[None]]) -> None:
+    async def _watch(self, work: Callable[[], Awaitable[None]]) -> None:
         """Run background work and report if it fails, because the bot then no longer receives anything."""
         try:
             await work()
@@ -1084,7 +1084,7 @@ class DiscordAdapter(BasePlatformAdapter):
             self._fail("internal", f"the adapter stopped: {type(error).__name__}", retryable=True)
             raise
 
-    async def _stay_connected(self, bot: Bot) -> None:
+    async def _receive_updates(self, bot: Bot) -> None:
         """Receive updates until cancelled, and reconnect as often as needed."""
         try:
             while True:

@@ -146,7 +146,7 @@ class Bot:
         import discord
 
         try:
-            with _translated():
+            with _translate_errors():
                 async with asyncio.timeout(LOGIN_SECONDS):
                     await self._client.login(self._token)
         except discord.LoginFailure:
@@ -185,7 +185,7 @@ class Bot:
             fields["json"] = json
         if query is not None:
             fields["params"] = query
-        with _translated():
+        with _translate_errors():
             return await self._client.http.request(Route(method, path, **ids), form=form, **fields)
 
     async def fetch(self, url: str, *, max_bytes: int) -> AsyncGenerator[bytes]:
@@ -204,11 +204,11 @@ class Bot:
                 session.get(url, allow_redirects=False) as response,
             ):
                 if response.status != 200:
-                    raise _not_fetched(f"answered {response.status}")
+                    raise _fetch_error(f"answered {response.status}")
                 async for piece in bounded(response.content.iter_any(), max_bytes):
                     yield piece
         except (OSError, aiohttp.ClientError, ValueError) as error:
-            raise _not_fetched(type(error).__name__) from None
+            raise _fetch_error(type(error).__name__) from None
 
     # The gateway.
 
@@ -239,7 +239,7 @@ class Bot:
             address = last.gateway
         else:
             known_values, address = {}, yarl.URL(await self._address())
-        with _ended():
+        with _convert_end():
             async with asyncio.timeout(OPEN_SECONDS):
                 socket = await DiscordWebSocket.from_client(
                     self._client, gateway=address, initial=True, **known_values
@@ -257,7 +257,7 @@ class Bot:
         socket = self._socket
         if socket is None:
             raise Cut(resumable=False)
-        with _ended():
+        with _convert_end():
             await socket.poll_event()
 
     async def hang_up(self, code: int = FORGET) -> None:
@@ -308,7 +308,7 @@ def _client() -> "discord.Client":
 
 
 @contextmanager
-def _translated() -> Iterator[None]:
+def _translate_errors() -> Iterator[None]:
     """Convert the exceptions of a REST call to a `RestFailure`, without the address, body or token."""
     import aiohttp
     import discord
@@ -336,7 +336,7 @@ def _translated() -> Iterator[None]:
 
 
 @contextmanager
-def _ended() -> Iterator[None]:
+def _convert_end() -> Iterator[None]:
     """Convert the exceptions at the end of a gateway connection to `Cut` and `Refused`."""
     import aiohttp
     from discord.errors import ConnectionClosed
@@ -364,7 +364,7 @@ def _retry_after(header: str | None) -> int | None:
         return None
 
 
-def _not_fetched(why: str) -> ServerUnavailable:
+def _fetch_error(why: str) -> ServerUnavailable:
     return ServerUnavailable(
         f"Discord's file server did not return the file ({why})",
         remedy="ask the sender to send the file again",

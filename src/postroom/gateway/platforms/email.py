@@ -315,8 +315,8 @@ def _without_history(lines: list[str]) -> list[str]:
 
 def _is_heading(lines: list[str]) -> bool:
     """Return whether lines begin like the header that mail programs put above an answered e-mail."""
-    told = [line[:200] for line in lines if line.strip()]
-    return len(told) >= 2 and bool(_HEADING.match(told[0])) and bool(_SECOND_HEADING.match(told[1]))
+    filled = [line[:200] for line in lines if line.strip()]
+    return len(filled) >= 2 and bool(_HEADING.match(filled[0])) and bool(_SECOND_HEADING.match(filled[1]))
 
 
 def _after_attribution(lines: list[str], at: int) -> int:
@@ -439,18 +439,18 @@ def understood(mail: Message, where: Where, me: Ourselves) -> MessageEvent | Non
             thread_id=thread.references[0] if thread.references else message_id,
             account=me.address,
         )
-        parse_date: int | None
+        sent_at: int | None
         try:
-            parse_date = int(parsedate_to_datetime(_line(mail.get("Date", ""))).timestamp() * 1000)
+            sent_at = int(parsedate_to_datetime(_line(mail.get("Date", ""))).timestamp() * 1000)
         except (ValueError, TypeError, IndexError, OverflowError):
-            parse_date = None
+            sent_at = None
         event = MessageEvent(
             text=text,
             source=source,
             message_id=message_id,
             media=media,
             reply_to_message_id=thread.references[-1] if thread.references else None,
-            timestamp=parse_date,
+            timestamp=sent_at,
             forwarded=() if forwarded is None else (forwarded,),
             metadata={
                 "verified": is_verified(mail, address, me.authserv_id),
@@ -851,8 +851,8 @@ def refusal(error: SMTPException) -> SendResult:
         code, answered = next(iter(error.recipients.values()))
         words = answered.decode("ascii", "replace")
     elif isinstance(error, SMTPResponseException):
-        code, said = error.smtp_code, error.smtp_error
-        words = said.decode("ascii", "replace") if isinstance(said, bytes) else said
+        code, reply = error.smtp_code, error.smtp_error
+        words = reply.decode("ascii", "replace") if isinstance(reply, bytes) else reply
     else:
         return SendResult.failed(SendErrorKind.TRANSIENT, "the mail server closed the connection")
     extended = words.split(maxsplit=1)[0] if words[:1] in ("2", "4", "5") else ""

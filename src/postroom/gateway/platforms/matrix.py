@@ -569,9 +569,9 @@ def _bare(event: RoomEvent, room: Room, me: Ourselves, sender: str, message_id: 
         user_name=room.names.get(sender),
         account=me.user_id,
     )
-    known = isinstance(at, int) and not isinstance(at, bool) and 0 <= at < 2**53
+    is_valid = isinstance(at, int) and not isinstance(at, bool) and 0 <= at < 2**53
     return MessageEvent(
-        source=source, message_id=message_id, timestamp=at if known else None, addressed=room.is_direct
+        source=source, message_id=message_id, timestamp=at if is_valid else None, addressed=room.is_direct
     )
 
 
@@ -841,8 +841,8 @@ class Homeserver:
                 limit = most if response.is_success else LARGEST_ANSWER
                 raw = b"".join([piece async for piece in bounded(pieces, limit, length)])
                 header = response.headers.get("Retry-After", "")
-                parse_wait = min(int(header), 3_600) * 1000 if header.isascii() and header.isdigit() else None
-                return Answer(status=response.status_code, wait_ms=parse_wait), raw
+                wait_ms = min(int(header), 3_600) * 1000 if header.isascii() and header.isdigit() else None
+                return Answer(status=response.status_code, wait_ms=wait_ms), raw
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol):
             return Answer(), None
         except (httpx.RequestError, TimeoutError):

@@ -181,8 +181,8 @@ def _link(part: Mapping[str, Any]) -> str:
 
 
 def _image(part: Mapping[str, Any]) -> str:
-    told = (_block(part.get("title")), part.get("alt_text"), part.get("image_url"))
-    return "image: " + ", ".join(str(item) for item in told if item)
+    parts = (_block(part.get("title")), part.get("alt_text"), part.get("image_url"))
+    return "image: " + ", ".join(str(item) for item in parts if item)
 
 
 def _button_text(part: Mapping[str, Any]) -> str:
@@ -215,8 +215,8 @@ def _code(lines: Sequence[str], at: int, fence: re.Match[str], shown: list[str])
     marker, info = fence[1], fence[2]
     closing = re.compile(rf" {{0,3}}{marker[0]}{{{len(marker)},}}[ \t]*\Z")
     end = next((number for number in range(at + 1, len(lines)) if closing.match(lines[number])), len(lines))
-    told = [] if _LANGUAGE.fullmatch(info) else [info]
-    shown += ["```", *(_in_code(line) for line in (*told, *lines[at + 1 : end])), "```"]
+    labels = [] if _LANGUAGE.fullmatch(info) else [info]
+    shown += ["```", *(_in_code(line) for line in (*labels, *lines[at + 1 : end])), "```"]
     return end + 1
 
 
@@ -453,8 +453,8 @@ class Shared(Struct, frozen=True, kw_only=True):
         blocks, _ = blocks_text([*(self.blocks or ()), *inner])
         named = f"[{self.title}]({self.title_link})" if self.title and self.title_link else self.title
         lines = [f"{item.title or ''}: {item.value or ''}" for item in self.fields or ()]
-        told = [self.pretext, named, self.text or blocks, *lines]
-        return from_slack("\n".join(value for value in told if value) or self.fallback or "")
+        texts = [self.pretext, named, self.text or blocks, *lines]
+        return from_slack("\n".join(value for value in texts if value) or self.fallback or "")
 
 
 class Message(Struct, frozen=True, kw_only=True):
@@ -570,9 +570,9 @@ def read(kind: str, payload: Json, bot: Bot, rules: Rules) -> Update | None:
         Malformed: A required field is missing, or has another type.
     """
     try:
-        told = storable_json(payload)
+        body = storable_json(payload)
         if kind == COMMANDS:
-            form = msgspec.convert(told, Slash)
+            form = msgspec.convert(body, Slash)
             text = from_slack(form.text or "").strip()
             source = SessionSource(
                 platform=Platform.SLACK,
@@ -583,21 +583,21 @@ def read(kind: str, payload: Json, bot: Bot, rules: Rules) -> Update | None:
                 user_name=form.user_name or None,
                 account=bot.account,
             )
-            said = f"{form.command} {text}".strip()
+            line = f"{form.command} {text}".strip()
             if form.command == rules.command:
-                said = f"/{text.removeprefix('/')}" if text else "/help"
+                line = f"/{text.removeprefix('/')}" if text else "/help"
             return NewMessage(
                 MessageEvent(
-                    text=said,
+                    text=line,
                     message_type=MessageType.COMMAND,
                     source=source,
                     message_id=f"command:{form.trigger_id}",
                 )
             )
         if kind == INTERACTIVE:
-            is_button = isinstance(told, dict) and told.get("type") == "block_actions"
-            return _press(told, bot) if is_button else None
-        event = told.get("event") if isinstance(told, dict) else None
+            is_button = isinstance(body, dict) and body.get("type") == "block_actions"
+            return _press(body, bot) if is_button else None
+        event = body.get("event") if isinstance(body, dict) else None
         if not isinstance(event, dict):
             raise Malformed("no event")
         if event.get("type") not in ("message", "app_mention") or event.get("subtype") not in _READ:
@@ -1317,7 +1317,7 @@ class SlackAdapter(BasePlatformAdapter):
         connected = False
         try:
             self._api = await asyncio.to_thread(self._options.api, self.config.token or "")
-            answer = await self._called("auth.test", {}, form=True)
+            answer = await self._call("auth.test", {}, form=True)
             refuse(answer, "bot token", secret_remedy("token", "the token under OAuth & Permissions"))
             user, team = answer.word("user_id"), answer.word("team_id")
             if not user or not team:
@@ -1358,7 +1358,7 @@ class SlackAdapter(BasePlatformAdapter):
             heard=self._heard,
             take_unreadable=partial(self._take_unreadable, keep=self.take_until_kept),
             stands=self._stands,
-            failed=self._failed,
+            failed=self._failure,
         )
         dialing = Dialing(tls=network.tls, proxy=network.proxy)
         return SlackSocket(hooks, tasks=self._tasks, timer=self._timer, dialing=dialing)
@@ -1367,7 +1367,7 @@ class SlackAdapter(BasePlatformAdapter):
         from postroom.gateway.platforms.slack_library import is_of_platform
 
         await self._until_ours()
-        answer = await self._called("apps.connections.open", {}, form=True, token=self.config.api_key)
+        answer = await self._call("apps.connections.open", {}, form=True, token=self.config.api_key)
         refuse(answer, "app token", secret_remedy("app_token", "a token with the scope connections:write"))
         address = answer.word("url")
         if not is_of_platform(address, self._options.base_url, any_port=True):
@@ -1378,7 +1378,7 @@ class SlackAdapter(BasePlatformAdapter):
         self.liveness.state = state
         self.liveness.error_code, self.liveness.error = ("unreachable", why) if why else (None, None)
 
-    def _failed(self, code: str, message: str, retryable: bool) -> None:
+    def _failure(self, code: str, message: str, retryable: bool) -> None:
         _LOG.error("slack.failed", code=code, why=message)
         self._fail(code, message, retryable=retryable)
 
@@ -1436,7 +1436,7 @@ class SlackAdapter(BasePlatformAdapter):
         arguments = {"channel": source.chat_id, "ts": root, "latest": event.message_id, "limit": THREAD_PAGE}
         is_whole = False
         for _ in range(MAX_THREAD_PAGES):
-            answer = await self._called("conversations.replies", arguments, form=True)
+            answer = await self._call("conversations.replies", arguments, form=True)
             page, following = answer.body.get("messages"), answer.body.get("response_metadata")
             if answer.refusal is not None or not isinstance(page, list):
                 _LOG.info(
@@ -1479,7 +1479,7 @@ class SlackAdapter(BasePlatformAdapter):
             "text": escape(storable(note)[:NOTE]),
             **in_thread(press.source.thread_id),
         }
-        answer = await self._called("chat.postEphemeral", body)
+        answer = await self._call("chat.postEphemeral", body)
         if answer.refusal is not None:
             _LOG.info("slack.note_not_shown", why=answer.refusal.describe())
 
@@ -1543,7 +1543,7 @@ class SlackAdapter(BasePlatformAdapter):
         async with self._turn(method, None, metadata, gives_way=True) as turn:
             if turn.wait_ms:
                 return SendResult.failed(SendErrorKind.RATE_LIMITED, TOO_OFTEN, retry_after_ms=turn.wait_ms)
-            answer = await self._called(method, {"channel": chat_id, "timestamp": message_id, "name": "eyes"})
+            answer = await self._call(method, {"channel": chat_id, "timestamp": message_id, "name": "eyes"})
             if answer.refusal is not None and answer.refusal.kind is SendErrorKind.RATE_LIMITED:
                 turn.refused(answer.refusal.retry_after_ms)
         code = "" if answer.refusal is None else answer.refusal.code
@@ -1591,7 +1591,7 @@ class SlackAdapter(BasePlatformAdapter):
         """
         name = storable(attachment.name or "file")[:255]
         arguments = {"filename": name, "length": data.size}
-        ticket = await self._called("files.getUploadURLExternal", arguments, form=True)
+        ticket = await self._call("files.getUploadURLExternal", arguments, form=True)
         if ticket.refusal is not None or self._api is None:
             return result_of(ticket, nothing_done=True)
         try:
@@ -1631,14 +1631,14 @@ class SlackAdapter(BasePlatformAdapter):
         async with self._turn(method, chat, metadata) as turn:
             if turn.wait_ms:
                 return Answer(refusal=refused("ratelimited", retry_after_ms=turn.wait_ms))
-            answer = await self._called(method, body)
+            answer = await self._call(method, body)
             if answer.refusal is None:
                 self._said()
             elif answer.refusal.kind is SendErrorKind.RATE_LIMITED:
                 turn.refused(answer.refusal.retry_after_ms)
             return answer
 
-    async def _called(
+    async def _call(
         self, method: str, body: Mapping[str, Any], *, form: bool = False, token: str | None = None
     ) -> Answer:
         """Call the Web API. If Slack refuses a bot token that it had accepted before, stop receiving, too."""
@@ -1647,7 +1647,7 @@ class SlackAdapter(BasePlatformAdapter):
         answer = await self._api.call(method, body, form=form, token=token)
         dead = answer.refusal is not None and answer.refusal.code in TOKEN_REFUSED and token is None
         if dead and self.liveness.is_reachable:
-            self._failed("token_refused", "Slack no longer accepts the bot token", False)
+            self._failure("token_refused", "Slack no longer accepts the bot token", False)
             await self._end_receiving()
         return answer
 

@@ -413,7 +413,7 @@ class SlackSocket:
                 pong = await connection.peer.ping()
             except websockets.ConnectionClosed:
                 return
-            answer = self._tasks.start(self._answered(pong), name="pong")
+            answer = self._tasks.start(self._has_pong(pong), name="pong")
             await self._timer.sleep(HEARTBEAT_MS)
             if not answer.done():
                 _LOG.warning("slack.silent", after_ms=HEARTBEAT_MS)
@@ -421,7 +421,7 @@ class SlackSocket:
                 return
             connection.proven = True
 
-    async def _answered(self, pong: Awaitable[float]) -> None:
+    async def _has_pong(self, pong: Awaitable[float]) -> None:
         try:
             await pong
         except websockets.ConnectionClosed:

@@ -113,10 +113,10 @@ def escaped(text: str) -> str:
 
 
 def _code(text: str) -> str:
-    return f"`{_backslashed(text)}`" if text else ""
+    return f"`{_escape(text)}`" if text else ""
 
 
-def _backslashed(text: str, marks: re.Pattern[str] = _IN_CODE) -> str:
+def _escape(text: str, marks: re.Pattern[str] = _IN_CODE) -> str:
     return marks.sub(r"\\\1", text)
 
 
@@ -147,12 +147,12 @@ class _Writer:
         """Write one block."""
         match node.type:
             case "heading":
-                return self._marked("*", replace(self, bold=True).inline(node), set_already=self.bold)
+                return self._mark("*", replace(self, bold=True).inline(node), set_already=self.bold)
             case "fence" | "code_block":
-                return self._fenced(node.content, node.info)
+                return self._fence(node.content, node.info)
             case "table":
                 first, last = node.map or (0, 0)
-                return self._fenced("\n".join(self.lines[first:last]), "")
+                return self._fence("\n".join(self.lines[first:last]), "")
             case "blockquote":
                 inner = replace(self, quoted=True).blocks(node.children)
                 if self.quoted:
@@ -168,11 +168,11 @@ class _Writer:
             case _:
                 return self.inline(node)
 
-    def _fenced(self, code: str, info: str) -> str:
+    def _fence(self, code: str, info: str) -> str:
         if self.quoted:  # a code block would end the quote
             return "\n".join(_code(line) for line in code.rstrip("\n").split("\n"))
         language = _LANGUAGE.match(info)
-        body = _backslashed(code.rstrip("\n"))
+        body = _escape(code.rstrip("\n"))
         return f"```{language[0] if language else ''}\n{body}\n```"
 
     def _item(self, node: SyntaxTreeNode) -> str:
@@ -186,7 +186,7 @@ class _Writer:
         begins_with_code = bool(parts) and parts[0].startswith("```")
         return mark + ("\n" if begins_with_code else "") + "\n".join(parts)
 
-    def _marked(self, mark: str, inner: str, *, set_already: bool) -> str:
+    def _mark(self, mark: str, inner: str, *, set_already: bool) -> str:
         return inner if set_already or not inner.strip() else f"{mark}{inner}{mark}"
 
     def inline(self, node: SyntaxTreeNode) -> str:
@@ -202,11 +202,11 @@ class _Writer:
             case "code_inline":
                 return _code(node.content)
             case "strong":
-                return self._marked("*", replace(self, bold=True).inline(node), set_already=self.bold)
+                return self._mark("*", replace(self, bold=True).inline(node), set_already=self.bold)
             case "em":
-                return self._marked(_ITALIC, replace(self, italic=True).inline(node), set_already=self.italic)
+                return self._mark(_ITALIC, replace(self, italic=True).inline(node), set_already=self.italic)
             case "s":
-                return self._marked("~", replace(self, struck=True).inline(node), set_already=self.struck)
+                return self._mark("~", replace(self, struck=True).inline(node), set_already=self.struck)
             case "link":
                 return self._link(self.inline(node), str(node.attrs.get("href", "")))
             case "image":
@@ -219,7 +219,7 @@ class _Writer:
             return escaped(address)
         if not address.lower().startswith(_SHOWN_AS_LINK):
             return f"{label} {escaped(f'({address})')}" if address else label
-        return f"[{label}]({_backslashed(address, _IN_ADDRESS)})"
+        return f"[{label}]({_escape(address, _IN_ADDRESS)})"
 
 
 T = TypeVar("T")
@@ -964,7 +964,7 @@ def _checklist(list_: Told) -> Content:
     return MessageType.TEXT, "\n".join((f"Checklist: {list_.title}", *lines)), None
 
 
-def _told(words: Callable[[Told], str]) -> Callable[[Told], Content]:
+def _described_by(words: Callable[[Told], str]) -> Callable[[Told], Content]:
     return lambda part: (MessageType.TEXT, words(part), None)
 
 
@@ -981,18 +981,18 @@ _CONTENT: Final[dict[str, tuple[Any, Callable[[Any], Content]]]] = {
     "location": (Location, _place),
     "contact": (
         Told,
-        _told(
+        _described_by(
             lambda one: one.listed(
                 "Contact", f"{one.first_name} {one.last_name}".strip(), one.phone_number, one.vcard
             )
         ),
     ),
     "poll": (Told, _poll),
-    "dice": (Told, _told(lambda dice: f"Dice {dice.emoji}: {dice.value}")),
+    "dice": (Told, _described_by(lambda dice: f"Dice {dice.emoji}: {dice.value}")),
     "checklist": (Told, _checklist),
-    "game": (Told, _told(lambda game: game.listed("Game"))),
-    "invoice": (Told, _told(lambda invoice: invoice.listed("Invoice"))),
-    "web_app_data": (Told, _told(lambda part: f"Data of a web app: {part.data}")),
+    "game": (Told, _described_by(lambda game: game.listed("Game"))),
+    "invoice": (Told, _described_by(lambda invoice: invoice.listed("Invoice"))),
+    "web_app_data": (Told, _described_by(lambda part: f"Data of a web app: {part.data}")),
 }
 """How each kind of content is read, keyed by the field of a message that holds the content."""
 
@@ -1064,8 +1064,8 @@ class TelegramAdapter(BasePlatformAdapter):
             undo.callback(setattr, self.liveness, "state", AdapterState.STOPPED)
             api = await asyncio.to_thread(_client, self._options, token)
             undo.push_async_callback(api.close)
-            told = _checked(await api.call("getMe", {}))
-            bot_id, name = (told.get("id"), told.get("username")) if isinstance(told, dict) else (None, None)
+            me = _check_result(await api.call("getMe", {}))
+            bot_id, name = (me.get("id"), me.get("username")) if isinstance(me, dict) else (None, None)
             if not isinstance(bot_id, int) or not isinstance(name, str):
                 raise ConfigError(
                     "Telegram's base_url is not the URL of a Bot API",
@@ -1098,14 +1098,14 @@ class TelegramAdapter(BasePlatformAdapter):
 
     async def _make_way(self, api: "TelegramApi") -> None:
         """Make sure that no webhook prevents polling."""
-        told = _checked(await api.call("getWebhookInfo", {}))
-        if isinstance(told, dict) and told.get("url"):
+        webhook = _check_result(await api.call("getWebhookInfo", {}))
+        if isinstance(webhook, dict) and webhook.get("url"):
             if not self._options.delete_webhook:
                 raise ConfigError(
                     "this bot has a webhook in Telegram, so Telegram rejects polls",
                     remedy="set delete_webhook to true to remove the webhook, or webhook_url to use it",
                 )
-            _checked(await api.call("deleteWebhook", {"drop_pending_updates": False}))
+            _check_result(await api.call("deleteWebhook", {"drop_pending_updates": False}))
 
     async def _set_webhook(self, api: "TelegramApi") -> None:
         """Register the webhook's address with Telegram."""
@@ -1122,7 +1122,7 @@ class TelegramAdapter(BasePlatformAdapter):
                 f"Telegram rejected the webhook: {answer.error}",
                 remedy="set webhook_url to an https URL that Telegram can reach",
             )
-        _checked(answer)
+        _check_result(answer)
 
     # Incoming updates.
 
@@ -1132,7 +1132,7 @@ class TelegramAdapter(BasePlatformAdapter):
         if self._offset is not None:
             wanted["offset"] = self._offset
         began, silence_ms = self._clock.now(), self._options.poll_seconds * 1_000
-        updates = await self._asked("getUpdates", wanted, list, more_silence_ms=silence_ms)
+        updates = await self._request("getUpdates", wanted, list, more_silence_ms=silence_ms)
         # If an answer is empty and came at once, or its updates have no number, the next would be the same.
         moved = not updates and self._clock.now() - began >= _MIN_POLL_MS
         for update in updates:
@@ -1143,7 +1143,7 @@ class TelegramAdapter(BasePlatformAdapter):
 
     async def _look(self, _: int) -> int:
         """Check that Telegram still calls this server; return the pause before the next check."""
-        fields = await self._asked("getWebhookInfo", {}, dict)
+        fields = await self._request("getWebhookInfo", {}, dict)
         if fields.get("url") != self._options.webhook_url:
             self._fail(
                 "conflict",
@@ -1152,7 +1152,7 @@ class TelegramAdapter(BasePlatformAdapter):
             )
         return LOOK_EVERY_MS
 
-    async def _asked(
+    async def _request(
         self, method: str, fields: dict[str, Json], kind: type[T], *, more_silence_ms: int = 0
     ) -> T:
         """Return the result of a call that is needed for receiving; the result must have this type.
@@ -1413,8 +1413,8 @@ class TelegramAdapter(BasePlatformAdapter):
         if answer.kind is not None and "message is not modified" not in answer.error.lower():
             return SendResult.failed(answer.kind, answer.error, retry_after_ms=answer.retry_after_ms)
         self._said()
-        told = answer.result.get("message_id") if isinstance(answer.result, dict) else None
-        return SendResult.sent(message_id if told is None else str(told))
+        number = answer.result.get("message_id") if isinstance(answer.result, dict) else None
+        return SendResult.sent(message_id if number is None else str(number))
 
 
 def _client(options: TelegramOptions, token: str) -> "TelegramApi":
@@ -1428,7 +1428,7 @@ def _client(options: TelegramOptions, token: str) -> "TelegramApi":
     return TelegramApi(options.base_url, token, silence_ms=options.timeout_ms, proxy=options.proxy)
 
 
-def _checked(answer: Answer) -> Json:
+def _check_result(answer: Answer) -> Json:
     """Return the result of a call that `connect` makes before the first poll.
 
     Raises:

@@ -792,7 +792,7 @@ class WebAdapter(HttpAdapter):
         entries = [log.find(entry.entry_id) or entry for entry in stored]
         if before is None:
             entries += log.drafts(conversation)
-        shown = await self._rendered(sorted(entries, key=lambda one: one.order))
+        shown = await self._render(sorted(entries, key=lambda one: one.order))
         return json_response({"entries": shown, "more": len(web_entries) > MAX_ENTRIES, "event": number})
 
     async def _rename(self, request: Request) -> Response:
@@ -877,7 +877,7 @@ class WebAdapter(HttpAdapter):
             log.put(entry)
         return True
 
-    async def _rendered(self, entries: Sequence[Entry]) -> list[dict[str, Any]]:
+    async def _render(self, entries: Sequence[Entry]) -> list[dict[str, Any]]:
         """Convert entries to JSON data for the page, with their texts as safe HTML."""
         bodies = await self._markdown.render({place: entry.text for place, entry in enumerate(entries)})
         return [{**entry.shown(), "html": str(bodies[place].html)} for place, entry in enumerate(entries)]
@@ -896,7 +896,7 @@ class WebAdapter(HttpAdapter):
             or not all(isinstance(item, str) for item in ids)
         ):
             raise Refused(400, "malformed", f"`files` must be a list of at most {MAX_FILES} ids")
-        known_shown_files = [await self._known(name, item) for item in ids]
+        known_shown_files = [await self._find_file(name, item) for item in ids]
         if None in known_shown_files:
             raise Refused(400, "unknown_file", "a file is no longer here; choose it again")
         files = tuple(file for file in known_shown_files if file is not None)
@@ -967,7 +967,7 @@ class WebAdapter(HttpAdapter):
         Browsers display only safe image types; others are downloaded.
         """
         name, sha256 = await self._who(request), request.path_params["sha256"]
-        file = await self._known(name, sha256, request.query_params.get("entry"))
+        file = await self._find_file(name, sha256, request.query_params.get("entry"))
         if file is None:
             raise Refused(404, "not_found", "this chat has no such file")
         pieces = self._store().content(sha256)
@@ -987,7 +987,7 @@ class WebAdapter(HttpAdapter):
         media_type = file.media_type if way == "inline" else "application/octet-stream"
         return StreamingResponse(_rejoin_pieces(first, pieces), media_type=media_type, headers=headers)
 
-    async def _known(self, name: str, sha256: str, entry_id: str | None = None) -> ShownFile | None:
+    async def _find_file(self, name: str, sha256: str, entry_id: str | None = None) -> ShownFile | None:
         """Return a file that the person has uploaded, or that the named entry or a recent entry shows."""
         shown_file = self._uploaded[name].get(sha256) or self._logs[name].file(sha256)
         if shown_file is None and entry_id is not None:
@@ -1075,7 +1075,7 @@ class WebAdapter(HttpAdapter):
             watcher,
             request.headers.get("last-event-id") or request.query_params.get("after"),
             may_watch=lambda: self._may_watch(request),
-            render=self._rendered,
+            render=self._render,
             wait=self._timer.sleep,
         )
         return SseResponse(events, left=lambda: log.leave(watcher))
@@ -1139,15 +1139,17 @@ class WebAdapter(HttpAdapter):
         self, chat_id: str, message_id: str, content: str, metadata: Metadata | None = None
     ) -> SendResult:
         """Replace the text of a message, or replace a draft by the complete answer."""
-        told = metadata or {}
+        options = metadata or {}
         fields: dict[str, Any] = {"text": content}
-        if reasoning := _reasoning(told):
+        if reasoning := _reasoning(options):
             fields["reasoning"] = reasoning
-        if told.get("final"):
-            fields |= {"draft": False, "failed": "error" in told}
-            if "dedupe_key" in told:
-                fields |= {"entry_id": _entry_id(told), "replaces": message_id}
-        return await self._change_entry(chat_id, message_id, fields, read=map(str, told.get("answers", ())))
+        if options.get("final"):
+            fields |= {"draft": False, "failed": "error" in options}
+            if "dedupe_key" in options:
+                fields |= {"entry_id": _entry_id(options), "replaces": message_id}
+        return await self._change_entry(
+            chat_id, message_id, fields, read=map(str, options.get("answers", ()))
+        )
 
     async def delete_message(
         self, chat_id: str, message_id: str, metadata: Metadata | None = None

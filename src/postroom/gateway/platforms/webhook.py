@@ -224,7 +224,7 @@ def prompt_of(template: str | None, data: Mapping[str, Json], body: bytes) -> st
     """
     if template is None:
         text = data.get("text")
-        said = text if isinstance(text, str) else body.decode("utf-8", "replace")
+        prompt = text if isinstance(text, str) else body.decode("utf-8", "replace")
     else:
         parts: list[str] = []
         length = last = 0
@@ -234,10 +234,10 @@ def prompt_of(template: str | None, data: Mapping[str, Json], body: bytes) -> st
             if length > MAX_PROMPT_LENGTH:
                 raise Refused(413, "too_large", f"the prompt would exceed {MAX_PROMPT_LENGTH} characters")
             last = match.end()
-        said = "".join((*parts, template[last:]))
-    if not said.strip():
+        prompt = "".join((*parts, template[last:]))
+    if not prompt.strip():
         raise Refused(400, "malformed", "the message has no text")
-    return said
+    return prompt
 
 
 def missing_field(template: str | None, data: Mapping[str, Json]) -> str | None:

@@ -59,30 +59,30 @@ class EventService:
             ServerUnavailable: Too many clients are already listening.
             PostroomError: The log cannot be followed.
         """
-        asked, caller = _asked(request), caller_of(request)
+        query, caller = _read_query(request), caller_of(request)
         if request.method == "HEAD":
-            return _as_json(await self._following.events(_at_once(asked), caller))
+            return _as_json(await self._following.events(_at_once(query), caller))
         if _wants_stream(request):
             self._come()
             try:  # before the stream begins, an error can still set the status
-                first = await self._following.events(_at_once(asked), caller)
+                first = await self._following.events(_at_once(query), caller)
             except BaseException:
                 self._leave()
                 raise
-            return sse.SseResponse(self._events(asked, first, caller), left=self._leave)
-        if asked.after is None or not asked.wait:
-            return _as_json(await self._following.events(asked, caller))
+            return sse.SseResponse(self._events(query, first, caller), left=self._leave)
+        if query.after is None or not query.wait:
+            return _as_json(await self._following.events(query, caller))
         self._come()
         try:
             # The events; stop waiting if the client has disconnected.
             try:
                 async with asyncio.TaskGroup() as group:
-                    watching = group.create_task(_gone(request))
-                    found = await self._following.events(asked, caller)
+                    watching = group.create_task(_client_left(request))
+                    page = await self._following.events(query, caller)
                     watching.cancel()
             except ExceptionGroup as errors:  # of two errors, raise the first
                 raise errors.exceptions[0] from None
-            return _as_json(found)
+            return _as_json(page)
         except ClientDisconnect:
             return Response(status_code=204)  # nobody reads this response
         finally:
@@ -106,8 +106,8 @@ class EventService:
         until = loop.time() + LIFE.total_seconds()
         yield sse.retry(RETRY_MS)
         while True:
-            for one in found["events"]:
-                yield sse.entry(one["kind"], msgspec.json.encode(one).decode(), number=one["seq"])
+            for event in found["events"]:
+                yield sse.entry(event["kind"], msgspec.json.encode(event).decode(), number=event["seq"])
             if not found["events"] or found["events"][-1]["seq"] < found["next"]:
                 yield sse.entry(ALIVE, "{}", number=found["next"])
             if self._following.is_over or loop.time() >= until:
@@ -120,7 +120,7 @@ class EventService:
                 return
 
 
-async def _gone(request: Request) -> None:
+async def _client_left(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
     raise ClientDisconnect
@@ -134,21 +134,21 @@ def _as_json(found: EventsView) -> Response:
     return Response(msgspec.json.encode(found), media_type=JSON)
 
 
-def _asked(request: Request) -> FollowEvents:
-    given: dict[str, Any] = query_arguments(request.scope["query_string"], _LISTS)
-    asked = read_command(FollowEvents, given)
+def _read_query(request: Request) -> FollowEvents:
+    arguments: dict[str, Any] = query_arguments(request.scope["query_string"], _LISTS)
+    query = read_command(FollowEvents, arguments)
     last = request.headers.get(LAST_ID)
     if last is None or not _wants_stream(request):
-        return asked
+        return query
     if not (last.isascii() and last.isdigit() and len(last) <= 16):
         raise InvalidArgument(
             f"the header {LAST_ID} is not the number of an event",
             value=last[:60],
             remedy="send the last `id`",
         )
-    return msgspec.structs.replace(asked, after=int(last))
+    return msgspec.structs.replace(query, after=int(last))
 
 
 def _wants_stream(request: Request) -> bool:
     accepted = request.headers.get("accept", "").split(",")
-    return any(one.partition(";")[0].strip().lower() == STREAM for one in accepted)
+    return any(media_type.partition(";")[0].strip().lower() == STREAM for media_type in accepted)

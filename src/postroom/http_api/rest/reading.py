@@ -31,19 +31,19 @@ def query_arguments(query: bytes, lists: frozenset[str]) -> dict[str, Any]:
         raise InvalidArgument(
             "the query is malformed", remedy=f"send at most {MAX_FIELDS} fields, UTF-8 percent-encoded"
         ) from error
-    found: dict[str, Any] = {name: [] for name, _ in pairs if name in lists}
+    values: dict[str, Any] = {name: [] for name, _ in pairs if name in lists}
     for name, value in pairs:
         if name in lists:
-            found[name].append(value)
-        elif name in found:
+            values[name].append(value)
+        elif name in values:
             raise InvalidArgument(
                 f"{name[:200]} is given more than once",
                 value=name[:200],
                 remedy="give it only once, because it is not a list",
             )
         else:
-            found[name] = value
-    return found
+            values[name] = value
+    return values
 
 
 async def body_arguments(request: Request) -> dict[str, Any]:
@@ -56,25 +56,29 @@ async def body_arguments(request: Request) -> dict[str, Any]:
     kind, _, _ = request.headers.get("content-type", "").partition(";")
     if kind.strip().lower() != JSON:
         raise HTTPException(415, f"the body has no content type {JSON}", headers={"Accept-Post": JSON})
-    body = await request.body()
+    values = _object(await request.body())
+    header = request.headers.get(KEY_HEADER)  # the guard lets at most one through
+    if header is None:
+        return values
+    key = header.strip()
+    if values.get(KEY_FIELD) not in (None, key):
+        raise InvalidArgument(
+            f"the header {KEY_HEADER} and the field {KEY_FIELD} differ", remedy="give the key in one of them"
+        )
+    return {**values, KEY_FIELD: key}
+
+
+def _object(body: bytes) -> dict[str, Any]:
     try:
-        found = msgspec.json.decode(body)
+        value = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise InvalidArgument(
             f"the body is not valid JSON: {reason}"[:300], remedy="send one JSON object in UTF-8"
         ) from error
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise InvalidArgument("the body is not a JSON object", remedy="send the fields as one JSON object")
-    given = request.headers.get(KEY_HEADER)  # the guard lets at most one through
-    if given is None:
-        return found
-    key = given.strip()
-    if found.get(KEY_FIELD) not in (None, key):
-        raise InvalidArgument(
-            f"the header {KEY_HEADER} and the field {KEY_FIELD} differ", remedy="give the key in one of them"
-        )
-    return {**found, KEY_FIELD: key}
+    return value
 
 
 def list_fields(schema: Mapping[str, Any]) -> frozenset[str]:

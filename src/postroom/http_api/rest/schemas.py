@@ -61,9 +61,9 @@ class Schemas:
     def __init__(self, operations: Sequence[Operation]) -> None:
         in_json = [row for row in operations if row.name != WHOLE_ATTACHMENT.name]
         changes = [row.command for row in operations if row.changes]
-        kinds = [*(_answer_of(row) for row in in_json), *changes]
-        found, parts = msgspec.json.schema_components(kinds, ref_template=_AT)
-        self._answers = dict(zip((row.name for row in in_json), found, strict=False))
+        kinds = [*(_result_type(row) for row in in_json), *changes]
+        schemas, parts = msgspec.json.schema_components(kinds, ref_template=_AT)
+        self._answers = dict(zip((row.name for row in in_json), schemas, strict=False))
         for record in vars(work).values():
             if is_dataclass(record) and (part := parts.get(getattr(record, "__name__", ""))):
                 for name in part["properties"]:
@@ -76,12 +76,12 @@ class Schemas:
 
         The response of get_attachment is the bytes of a file.
         """
-        found = dict(self._answers.get(operation.name, {"type": "string", "format": "binary"}))
+        schema = dict(self._answers.get(operation.name, {"type": "string", "format": "binary"}))
         key = operation.answer_key
-        return {"type": "object", "properties": {key: found}, "required": [key]} if key else found
+        return {"type": "object", "properties": {key: schema}, "required": [key]} if key else schema
 
 
-def _answer_of(operation: Operation) -> Any:
+def _result_type(operation: Operation) -> Any:
     """Return the type of an operation's result, without the responses that another server may return."""
     choices = [kind for kind in get_args(operation.answer) if kind is not Response]
     is_passed_on = Response in get_args(operation.answer)
@@ -91,7 +91,7 @@ def _answer_of(operation: Operation) -> Any:
 def _as_text(schema: Any) -> Any:
     """Return the schema of times in the form that responses use: as text."""
     if isinstance(schema, list):
-        return [_as_text(one) for one in schema]
+        return [_as_text(part) for part in schema]
     if not isinstance(schema, dict):
         return schema
     if schema.get("type") == "integer":
@@ -108,13 +108,13 @@ def query_fields(command: type[msgspec.Struct]) -> Iterator[QueryField]:
     """Yield the fields of a reading operation; none may be null, because a query cannot express null."""
     _, parts = msgspec.json.schema_components([command])
     schema = parts[command.__name__]
-    for name, given in schema["properties"].items():
-        kept = [choice for choice in given.get("anyOf", ()) if choice != {"type": "null"}]
-        if len(kept) != 1:
-            without_null = given
+    for name, field in schema["properties"].items():
+        choices = [choice for choice in field.get("anyOf", ()) if choice != {"type": "null"}]
+        if len(choices) != 1:
+            without_null = field
         else:
-            rest = {name: value for name, value in given.items() if name not in ("anyOf", "default")}
-            without_null = {**kept[0], **rest}
+            rest = {name: value for name, value in field.items() if name not in ("anyOf", "default")}
+            without_null = {**choices[0], **rest}
         yield QueryField(name=name, schema=without_null, required=name in schema["required"])
 
 
@@ -259,9 +259,9 @@ ADMINISTRATIVE: Final[tuple[type[errors.PostroomError], ...]] = (
 
 def codes_by_status(kinds: Sequence[type[errors.PostroomError]] = MAIL) -> dict[int, tuple[str, ...]]:
     """Return, for each status, the possible error codes, in order."""
-    found: defaultdict[int, set[str]] = defaultdict(set)
+    by_status: defaultdict[int, set[str]] = defaultdict(set)
     for kind in kinds:
-        found[STATUSES[kind]].add(kind.code)
+        by_status[STATUSES[kind]].add(kind.code)
     for status, codes in DOOR.items():
-        found[status].update(codes)
-    return {status: tuple(sorted(found[status])) for status in sorted(found)}
+        by_status[status].update(codes)
+    return {status: tuple(sorted(by_status[status])) for status in sorted(by_status)}

@@ -82,15 +82,12 @@ def gather(tx: MailReads, project: Project, records: Sequence[str]) -> Batch:
     for reservation_id in dict.fromkeys(wanted["reservation"]):
         if reservation := tx.reservation(reservation_id):
             batch.files[layout.reservation_path(reservation.id)] = layout.reservation_file(reservation)
-    if ids := sorted(set(wanted["message"])):
-        _gather_messages(tx, batch, ids)
-    return batch
-
-
-def _gather_messages(tx: MailReads, batch: Batch, ids: Sequence[int]) -> None:
+    ids = sorted(set(wanted["message"]))
+    if not ids:
+        return batch
     messages, recipients, attachments = tx.messages(ids), tx.recipients(ids), tx.attachments(ids)
     for message in messages.values():
-        content = layout.message_file(message, batch.project, recipients[message.id], attachments[message.id])
+        content = layout.message_file(message, project, recipients[message.id], attachments[message.id])
         if message.recalled_at is not None:
             batch.recalled.append((message, content))
             continue
@@ -103,6 +100,7 @@ def _gather_messages(tx: MailReads, batch: Batch, ids: Sequence[int]) -> None:
                 if (blob := tx.blob(sha256)) is not None and is_content_of(sha256, blob):
                     batch.files[layout.attachment_path(sha256)] = blob
     _gather_threads(tx, batch, [message.thread_id for message in messages.values()])
+    return batch
 
 
 def gather_deletions(tx: MailReads, batch: Batch, deletions: Sequence[Mapping[str, Any]]) -> None:

@@ -530,11 +530,11 @@ class ArchiveRepository:
         Raises:
             InvalidPath: The path is not safe.
         """
-        asked = checked_path(path)
+        safe_path = checked_path(path)
         tip = self.tip()
         if tip is None:
             return None
-        entries = [entry for entry in self._list(tip, [asked]) if entry.path == asked]
+        entries = [entry for entry in self._list(tip, [safe_path]) if entry.path == safe_path]
         return next((content for _, content in self._contents(entries)), None)
 
     def walk(self, prefix: str = "") -> Iterator[tuple[str, bytes]]:

@@ -56,7 +56,7 @@ def ask_person(context: WriteContext, asked: AskPerson) -> AskedView:
         )
     if _is_outside(context, asked, agent):
         return _ask_outside(context, home, agent, _question(context, asked, home, agent, ""))
-    run_id = _run_of(context, asked)
+    run_id = _find_run(context, asked)
     question = _question(context, asked, home, agent, run_id)
     before = context.tx.questions(run_id)
     same = [item for item in before if item.text == question.text]
@@ -94,7 +94,7 @@ def ask_person_again(context: WriteContext, asked: AskPerson, kept: AskedView) -
         run = context.tx.run_begun_by(threads, f"{ASKED}{number}")
         is_open = context.tx.is_pending(threads, f"{ASKED}{number}") if run is None else run.is_open
     else:
-        run_id = _run_of(context, asked)
+        run_id = _find_run(context, asked)
         run, is_open = context.tx.run_of(run_id), True
     for answered in run.answered if run is not None else ():
         if number in (answered.ticket.tool_call_id, answered.ticket.ticket_id):
@@ -107,7 +107,7 @@ def ask_person_again(context: WriteContext, asked: AskPerson, kept: AskedView) -
     return {"question_id": number, "asked": False, "state": "open" if is_open else "closed"}
 
 
-def _run_of(context: WriteContext, asked: AskPerson) -> str:
+def _find_run(context: WriteContext, asked: AskPerson) -> str:
     run_id = asked.run_id or context.caller.run_id
     if run_id is None:
         raise InvalidArgument(
@@ -145,10 +145,10 @@ def _ask_outside(context: WriteContext, home: Project, agent: Agent, question: A
             value=question.text,
             remedy="wait for answers, or answer some: `postroom questions list`",
         )
-    asked = replace(question, id=number)
+    numbered = replace(question, id=number)
     message = Message(
         role=Role.USER,
-        content=(ContentBlock(text=question.text), ContentBlock(type="data", data=to_builtins(asked))),
+        content=(ContentBlock(text=question.text), ContentBlock(type="data", data=to_builtins(numbered))),
         id=f"{ASKED}{number}",
     )
     mode = DeliveryMode(

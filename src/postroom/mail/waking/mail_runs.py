@@ -91,11 +91,11 @@ def begin(
     `before` is the run as an earlier execution stored it. `answered` are the questions whose answers let the
     run continue. A run that has no input is not recorded as active.
     """
-    now = messages_named([one.id or "" for one in messages])
-    given = before.input.trigger_message_ids if before is not None and before.input is not None else ()
-    earlier = [one for one in messages_named(given) if one not in now]
-    agent, assigned = _assigned(tx, whose, run_id, [*earlier, *now])
-    has_work = bool(assigned) or any(not messages_named([one.id or ""]) for one in messages)
+    now = messages_named([message.id or "" for message in messages])
+    message_ids = before.input.trigger_message_ids if before is not None and before.input is not None else ()
+    earlier = [message_id for message_id in messages_named(message_ids) if message_id not in now]
+    agent, assigned = _assign(tx, whose, run_id, [*earlier, *now])
+    has_work = bool(assigned) or any(not messages_named([message.id or ""]) for message in messages)
     if agent is not None and has_work:
         tx.begin_run(run_id, agent.agent.id, tx.now(), answered=answered)
     if not assigned:
@@ -103,7 +103,7 @@ def begin(
     first = assigned[0]
     return RunInput(
         agent=agent,
-        mail=tuple(one.message_id for one in assigned),
+        mail=tuple(message.message_id for message in assigned),
         mail_thread=first.thread_id,
         conversation=f"{first.project_id}/{first.thread_id}",
     )
@@ -112,14 +112,19 @@ def begin(
 def unread(tx: MailReads, whose: AgentName, messages: Sequence[RunMessage]) -> tuple[RunMessage, ...]:
     """Return those messages that their agent has not read and that were not recalled; write nothing."""
     addressed = tx.agent_addressed(*whose)
-    ids = messages_named([one.id or "" for one in messages])
-    found = {} if addressed is None else tx.received(addressed.agent.id, ids)
+    ids = messages_named([message.id or "" for message in messages])
+    deliveries = {} if addressed is None else tx.received(addressed.agent.id, ids)
     return _among(
-        messages, [one for one in found if found[one].read_at is None and found[one].recalled_at is None]
+        messages,
+        [
+            number
+            for number in deliveries
+            if deliveries[number].read_at is None and deliveries[number].recalled_at is None
+        ],
     )
 
 
-def _assigned(
+def _assign(
     tx: MailWrites, whose: AgentName, run_id: str, ids: Sequence[int], *, told: bool = False
 ) -> tuple[AddressedAgent | None, list[Received]]:
     """Assign messages to a run; return its agent and the messages that need the run.
@@ -137,24 +142,28 @@ def _assigned(
     agent = addressed.agent
     is_run = agent.retired_at is None and addressed.runner is not None
     received, assigned = tx.received(agent.id, ids) if ids else {}, list[Received]()
-    for one in filter(None, map(received.get, ids)):
-        is_new = one.run_id != run_id or one.ended_at is not None
-        if one.recalled_at is not None or (is_new and (not is_run or (one.read_at is not None and not told))):
+    for delivery in filter(None, map(received.get, ids)):
+        is_new = delivery.run_id != run_id or delivery.ended_at is not None
+        if delivery.recalled_at is not None or (
+            is_new and (not is_run or (delivery.read_at is not None and not told))
+        ):
             continue
-        assigned.append(one)
+        assigned.append(delivery)
         if is_new:
             tx.put_message_run(
-                MessageRun(message_id=one.message_id, agent_id=agent.id, run_id=run_id, delivered_at=tx.now())
+                MessageRun(
+                    message_id=delivery.message_id, agent_id=agent.id, run_id=run_id, delivered_at=tx.now()
+                )
             )
     return addressed, assigned
 
 
 def _among(messages: Sequence[RunMessage], mail: Sequence[int]) -> tuple[RunMessage, ...]:
     """Return the mail messages with one of these ids, and the messages that are not mail."""
-    return tuple(one for one in messages if set(messages_named([one.id or ""])).issubset(mail))
+    return tuple(message for message in messages if set(messages_named([message.id or ""])).issubset(mail))
 
 
-def _noted(tx: MailWrites, *, begun: RunInput, run_id: str, rules: Rules) -> tuple[RunMessage, ...]:
+def _notes_message(tx: MailWrites, *, begun: RunInput, run_id: str, rules: Rules) -> tuple[RunMessage, ...]:
     """Return the notes for a run that starts or restarts, as a message that precedes its mail."""
     if begun.agent is None:
         return ()
@@ -199,16 +208,28 @@ class MailRunExecutor(ExecutorAround):
         self._rules = rules or Rules()
 
     async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
-        """Execute a run of an agent, and return its result or the questions for which it waits."""
+        """Execute a run of an agent, and return its result or the questions for which it waits.
+
+        Raises:
+            StaleClaim: The run is no longer executed here; nothing was written.
+        """
         whose = self._whose(activation.thread_id)
         if whose is None or ASKING in activation.thread_id:
             return self._asked_outside(activation) if whose else await self._within.run(activation, sink)
-        run_id = activation.run_id or ""
-        before: RunRecord | None = None
-        control = activation.control
-        if not isinstance(control, RunControl) or not isinstance(control.beginning, RunInput):
-            activation, before = await _continued(activation)
-        begun = await self._begun(activation, whose, before)
+        run_id, control = activation.run_id or "", activation.control
+        if isinstance(control, RunControl) and isinstance(control.beginning, RunInput):
+            begun = control.beginning  # the messages were assigned in the change that claimed the run
+        else:
+            activation, before = await _continuation(activation)
+            begin_run = partial(
+                begin,
+                whose=whose,
+                run_id=run_id,
+                messages=activation.messages,
+                before=before,
+                answered=[call_id for call_id, _ in activation.decisions],
+            )
+            begun = await _write_change(self._store, claim_of(activation), begin_run)
         messages = _among(activation.messages, begun.mail)
         if not messages and not begun.mail:
             return AgentRunResult(run_id=run_id)
@@ -219,7 +240,7 @@ class MailRunExecutor(ExecutorAround):
                 if control.pending is not None:
                     live = LiveMail(control.pending, self._store, begun.mail_thread, whose)
                     control = replace(control, pending=live)
-        told = replace(
+        prepared = replace(
             activation, control=control, messages=messages, agent_id=self.agent_of(activation.thread_id)
         )
         follows = list[str]()  # the run's earlier trace position, then those of its messages, in order
@@ -229,35 +250,25 @@ class MailRunExecutor(ExecutorAround):
             follows = [places[name] for name in names if name in places]
         thread_id = activation.thread_id
         with self._tracing.invoking(whose[1], thread_id=thread_id, run_id=run_id, follows=follows) as span:
-            result = await self._executed(told, sink, span, begun)
+            result = await self._executed(prepared, sink, span, begun)
             if result.waiting is None and result.termination.type not in _ENDS_WELL:
                 span.failed(result.termination.type.value)
             return result
-
-    async def _begun(self, activation: RunActivation, whose: AgentName, before: RunRecord | None) -> RunInput:
-        """Return the run's mail, which was assigned when the run was claimed or is assigned now.
-
-        Raises:
-            StaleClaim: The run is no longer executed here; nothing was written.
-        """
-        control, answered = activation.control, [call_id for call_id, _ in activation.decisions]
-        if isinstance(control, RunControl) and isinstance(control.beginning, RunInput):
-            return control.beginning
-        run_id, messages = activation.run_id or "", activation.messages
-        return await _written(
-            self._store,
-            claim_of(activation),
-            lambda tx: begin(tx, whose, run_id, messages, before, answered),
-        )
 
     def _asked_outside(self, activation: RunActivation) -> AgentRunResult:
         """Wait for the answer to the question of the run's message, or end with that answer."""
         run_id = activation.run_id or ""
         for _, decision in activation.decisions:
             return AgentRunResult(run_id=run_id, response=decision_told(decision))
-        blocks = [block for one in activation.messages for block in one.content if block.type == "data"]
-        asked = [from_plain(block.data, AskedQuestion) for block in blocks]
-        return self._waiting(AgentRunResult(run_id=run_id), asked) if asked else AgentRunResult(run_id=run_id)
+        blocks = [
+            block for message in activation.messages for block in message.content if block.type == "data"
+        ]
+        questions = [from_plain(block.data, AskedQuestion) for block in blocks]
+        return (
+            self._waiting(AgentRunResult(run_id=run_id), questions)
+            if questions
+            else AgentRunResult(run_id=run_id)
+        )
 
     async def _executed(
         self, told: RunActivation, sink: EventSink, span: Span, begun: RunInput
@@ -268,39 +279,39 @@ class MailRunExecutor(ExecutorAround):
         """
         run_id = told.run_id or ""
         if begun.agent is not None and begun.agent.has_notes and not told.decisions:
-            noted = partial(_noted, begun=begun, run_id=run_id, rules=self._rules)
+            noted = partial(_notes_message, begun=begun, run_id=run_id, rules=self._rules)
             told = replace(
-                told, messages=(*await _written(self._store, claim_of(told), noted), *told.messages)
+                told, messages=(*await _write_change(self._store, claim_of(told), noted), *told.messages)
             )
         try:
             result = await self._within.run(told, sink)
         except Exception:
-            await self._traced(told, span)
+            await self._store_trace(told, span)
             raise
-        await self._traced(told, span)
-        asked = await self._store.read(lambda tx: tx.questions(run_id))
-        return self._waiting(result, asked) if asked else result
+        await self._store_trace(told, span)
+        questions = await self._store.read(lambda tx: tx.questions(run_id))
+        return self._waiting(result, questions) if questions else result
 
-    async def _traced(self, activation: RunActivation, span: Span) -> None:
+    async def _store_trace(self, activation: RunActivation, span: Span) -> None:
         """Store the run's trace position, for work that it causes later."""
         if (at := span.traceparent) is not None:
             name = run_trace(activation.run_id or "")
-            await _written(self._store, claim_of(activation), lambda tx: tx.put_trace(name, at))
+            await _write_change(self._store, claim_of(activation), lambda tx: tx.put_trace(name, at))
 
     def _waiting(self, result: AgentRunResult, asked: Sequence[AskedQuestion]) -> AgentRunResult:
         now = self._clock.now()
         tickets = tuple(
             RunWaitingTicket(
-                ticket_id=one.id,
-                tool_call_id=one.id,
+                ticket_id=question.id,
+                tool_call_id=question.id,
                 tool_name=ASK,
-                reason=one.text,
+                reason=question.text,
                 updated_at=now,
-                expires_at=None if one.timeout_ms is None else now + one.timeout_ms,
-                on_timeout=one.on_timeout,
-                asked=one.asked,
+                expires_at=None if question.timeout_ms is None else now + question.timeout_ms,
+                on_timeout=question.on_timeout,
+                asked=question.asked,
             )
-            for one in asked
+            for question in asked
         )
         waiting = result.waiting or RunWaitingState(
             reason=WaitingReason.USER_INPUT, message=result.response or None
@@ -318,7 +329,7 @@ class MailRunExecutor(ExecutorAround):
         return ResolvedRunPlan(resolution_id=pinned or "live")
 
 
-async def _written(store: MailStore, claim: Claim | None, change: Callable[[MailWrites], T]) -> T:
+async def _write_change(store: MailStore, claim: Claim | None, change: Callable[[MailWrites], T]) -> T:
     """Make a change of an execution.
 
     Raises:
@@ -377,7 +388,7 @@ class LiveMail:
         await self._within.stage(boundary, messages)
 
 
-async def _continued(activation: RunActivation) -> tuple[RunActivation, RunRecord | None]:
+async def _continuation(activation: RunActivation) -> tuple[RunActivation, RunRecord | None]:
     """Return a run's request with all the input with which it continues, and the run as it was stored.
 
     The input includes people's decisions, as messages. If only budgets held the run back, the input also
@@ -386,16 +397,16 @@ async def _continued(activation: RunActivation) -> tuple[RunActivation, RunRecor
     control, messages = activation.control, activation.messages
     before = control.run if isinstance(control, RunControl) else None
     tickets = before.waiting.tickets if before is not None and before.waiting is not None else ()
-    asked = {one.tool_call_id: one.reason for one in tickets}
-    budgets = {one.tool_call_id for one in tickets if one.tool_name == BUDGET_TOOL}
-    was_kept = bool(budgets) and len(budgets) == len(asked)
+    reasons = {ticket.tool_call_id: ticket.reason for ticket in tickets}
+    budgets = {ticket.tool_call_id for ticket in tickets if ticket.tool_name == BUDGET_TOOL}
+    was_kept = bool(budgets) and len(budgets) == len(reasons)
     if was_kept and before is not None and before.input is not None and isinstance(control, RunControl):
-        given = {one.id for one in messages}
-        ids = [one for one in before.input.trigger_message_ids if one not in given]
+        message_ids = {message.id for message in messages}
+        ids = [message_id for message_id in before.input.trigger_message_ids if message_id not in message_ids]
         records = await control.threads.load_message_records(activation.thread_id, ids)
-        messages = (*(one.message for one in records), *messages)
+        messages = (*(record.message for record in records), *messages)
     decided = (
-        RunMessage.user(answer_told(asked.get(call_id, ""), resume), id=f"{DECISION}{resume.decision_id}")
+        RunMessage.user(answer_told(reasons.get(call_id, ""), resume), id=f"{DECISION}{resume.decision_id}")
         for call_id, resume in activation.decisions
         if call_id not in budgets  # the agent did not ask about the budget
     )
@@ -444,10 +455,14 @@ class RunCompletion:
             return
         project, agent = addressed.project, addressed.agent
         received = tx.received(agent.id, self.message_ids)
-        tx.lock_projects({project.id, *(one.project_id for one in received.values())})
+        tx.lock_projects({project.id, *(delivery.project_id for delivery in received.values())})
         received = tx.received(agent.id, self.message_ids)  # read again under the lock
         context = replace(context, now=tx.now())  # the entries in the project's log must be in order of time
-        concerned = self._asked(context, received) if self.asked else self._handled(context, agent, received)
+        concerned = (
+            self._messages_of_questions(context, received)
+            if self.asked
+            else self._mark_handled(context, agent, received)
+        )
         if not concerned:
             return
         messages = tx.messages(concerned)
@@ -463,34 +478,34 @@ class RunCompletion:
                 why = f"the run failed: {self.failed}" if self.failed else "the run ended without done_task"
                 block_unfinished(context, project, agent, message.id, why[:MAX_REASON_LENGTH])
 
-    def _asked(self, context: WriteContext, received: dict[int, Received]) -> list[int]:
+    def _messages_of_questions(self, context: WriteContext, received: dict[int, Received]) -> list[int]:
         """Return the messages assigned to the run; return none if its questions were already sent."""
         key = (
             self.run_id,
-            ANSWERED + "\n".join(filter(None, (self.dispatch_id, *(one.reason for one in self.asked)))),
+            ANSWERED + "\n".join(filter(None, (self.dispatch_id, *(ticket.reason for ticket in self.asked)))),
         )
         if context.tx.answer(*key) is not None:
             return []
         context.tx.insert_answer(*key, "", b"null", context.now)
-        found = (received[one] for one in self.message_ids if one in received)
-        return [one.message_id for one in found if one.run_id in (None, self.run_id)]
+        deliveries = (received[message_id] for message_id in self.message_ids if message_id in received)
+        return [delivery.message_id for delivery in deliveries if delivery.run_id in (None, self.run_id)]
 
-    def _handled(self, context: WriteContext, agent: Agent, received: dict[int, Received]) -> list[int]:
+    def _mark_handled(self, context: WriteContext, agent: Agent, received: dict[int, Received]) -> list[int]:
         """Mark the messages that this end of the run completes as handled, and return them."""
-        found = list[int]()
-        for one in filter(None, map(received.get, self.message_ids)):
-            if one.run_id == self.run_id and one.delivered_at is not None:
-                if one.ended_at is not None:
+        numbers = list[int]()
+        for delivery in filter(None, map(received.get, self.message_ids)):
+            if delivery.run_id == self.run_id and delivery.delivered_at is not None:
+                if delivery.ended_at is not None:
                     continue
-                delivered_at = one.delivered_at
-            elif self.failed is None or one.read_at is not None:
+                delivered_at = delivery.delivered_at
+            elif self.failed is None or delivery.read_at is not None:
                 continue  # it was read before this run received it, so nothing more is needed
             else:
                 delivered_at = context.now
-            found.append(one.message_id)
+            numbers.append(delivery.message_id)
             context.tx.put_message_run(
                 MessageRun(
-                    message_id=one.message_id,
+                    message_id=delivery.message_id,
                     agent_id=agent.id,
                     run_id=self.run_id,
                     delivered_at=delivered_at,
@@ -499,27 +514,29 @@ class RunCompletion:
                 )
             )
             if self.failed is None:
-                context.tx.mark_read(one.message_id, agent.id, context.now)
-        return found
+                context.tx.mark_read(delivery.message_id, agent.id, context.now)
+        return numbers
 
     def _answer(
         self, context: WriteContext, project: Project, agent: Agent, asked: Message, askers: Sequence[Agent]
     ) -> None:
         tx = context.tx
         homes = {project.id: project}
-        for one in askers:
-            if one.project_id not in homes and (home := tx.project_by_id(one.project_id)) is not None:
+        for asker in askers:
+            if asker.project_id not in homes and (home := tx.project_by_id(asker.project_id)) is not None:
                 homes[home.id] = home
-        found = [
-            Addressee(project=homes[one.project_id], agent=one, kind="to")
-            for one in askers
-            if one.project_id in homes
+        readers = [
+            Addressee(project=homes[asker.project_id], agent=asker, kind="to")
+            for asker in askers
+            if asker.project_id in homes
         ]
-        reach = tx.reach(agent.id, [one.agent.id for one in found])
-        refused = refusals(context, project, agent, found, reach=reach, answered=asked.sender_id)
+        reach = tx.reach(agent.id, [addressee.agent.id for addressee in readers])
+        refused = refusals(context, project, agent, readers, reach=reach, answered=asked.sender_id)
         for why in refused.values():
             _LOG.warning("answer.refused", run_id=self.run_id, code=why.code, reason=why.describe())
-        addressees = [one for one in found if one.agent.id not in refused][: context.rules.max_recipients]
+        addressees = [addressee for addressee in readers if addressee.agent.id not in refused][
+            : context.rules.max_recipients
+        ]
         if not addressees:
             return
         if self.asked:
@@ -564,7 +581,9 @@ def _asker(context: WriteContext, agent: Agent, asked: Message, *, is_answer: bo
 def _nobody_reads(context: WriteContext, asked: Message) -> bool:
     """Return whether all of a thread's newest messages are answers of runs."""
     newest = context.tx.thread_tail(asked.project_id, asked.thread_id, limit=MAX_ANSWERS)
-    return len(newest) == MAX_ANSWERS and all(context.tx.answering_run(one.id) is not None for one in newest)
+    return len(newest) == MAX_ANSWERS and all(
+        context.tx.answering_run(message.id) is not None for message in newest
+    )
 
 
 class MessageEffects(RunEffects):
@@ -586,11 +605,11 @@ class MessageEffects(RunEffects):
         Messages that were read or recalled in the meantime are omitted. Those that the program has received
         already are included even if its model has also read them in the inbox.
         """
-        whose, ids = agent_of(thread_id), messages_named([one.id or "" for one in messages])
+        whose, ids = agent_of(thread_id), messages_named([message.id or "" for message in messages])
         if whose is None or not ids:
             return messages
-        _, assigned = _assigned(tx.mail, whose, run_id, ids, told=told)
-        return _among(messages, [one.message_id for one in assigned])
+        _, assigned = _assign(tx.mail, whose, run_id, ids, told=told)
+        return _among(messages, [message.message_id for message in assigned])
 
     def write(self, tx: Transaction, run: RunRecord, accept: Accept | None) -> None:
         """Mark the messages of a run that has ended as handled and answer them, or send its questions.
@@ -604,12 +623,12 @@ class MessageEffects(RunEffects):
             _tell_asker(self._context_of(tx, accept), tx, run)
         place = in_run(run.run_id)
         if run.status is RunStatus.DONE and (reserved := tx.mail.reserved_in(place, now=tx.now())):
-            tx.mail.lock_projects({one.project_id for one in reserved})
+            tx.mail.lock_projects({entry.project_id for entry in reserved})
             context = replace(self._context_of(tx, None), now=tx.now())
             release_reserved_in(context, place, reason="run ended")
         if run.status is not RunStatus.DONE:
             tickets = run.waiting.tickets if run.waiting else ()
-            asked_at = {one.tool_call_id: one.updated_at for one in tickets}
+            asked_at = {ticket.tool_call_id: ticket.updated_at for ticket in tickets}
             tx.mail.end_run(run.run_id, "waiting", now=tx.now(), asked_at=asked_at)
             return
         reason, end = _reason(run), run.termination
@@ -630,32 +649,32 @@ class MessageEffects(RunEffects):
         addressed = None if whose is None else tx.mail.agent_addressed(*whose)
         if addressed is not None:
             tx.mail.lock_projects([addressed.project.id])
-            questions = [one.tool_call_id for one in run.open_tickets]
+            questions = [ticket.tool_call_id for ticket in run.open_tickets]
             tx.mail.withdraw_questions(run.run_id, addressed.agent.id, questions, now=tx.now())
 
 
 def _tell_asker(context: WriteContext, tx: Transaction, run: RunRecord) -> None:
     """Mail the answer to the agent that asked outside a run, unless it was given in that agent's window."""
-    whose, given = agent_of(run.thread_id), run.answered[-1] if run.answered else None
+    whose, answer = agent_of(run.thread_id), run.answered[-1] if run.answered else None
     addressed = None if whose is None else context.tx.agent_addressed(*whose)
-    if addressed is None or (given is not None and given.decision.decision_id.startswith(f"{IN_WINDOW}/")):
+    if addressed is None or (answer is not None and answer.decision.decision_id.startswith(f"{IN_WINDOW}/")):
         return
     project, agent = addressed.project, addressed.agent
     context.tx.lock_projects([project.id])
     context = replace(context, now=context.tx.now())
-    tickets = [given.ticket] if given is not None else list(run.waiting.tickets if run.waiting else ())
-    texts = [one.reason for one in tickets]
+    tickets = [answer.ticket] if answer is not None else list(run.waiting.tickets if run.waiting else ())
+    texts = [ticket.reason for ticket in tickets]
     if not texts and run.input is not None:  # the run has ended without an answer
         asking = tx.runs.messages.named(run.thread_id, run.input.trigger_message_ids)
-        texts = [one.message.text() for one in asking]
-    asked = one_line(texts[0]) if texts else "your question"
-    said = run.final_output or f"Nobody answered: {_reason(run) or 'the question was withdrawn'}."
+        texts = [record.message.text() for record in asking]
+    question = one_line(texts[0]) if texts else "your question"
+    text = run.final_output or f"Nobody answered: {_reason(run) or 'the question was withdrawn'}."
     new = NewMessage(
         project=project,
         sender=agent,
         addressees=[Addressee(project=project, agent=agent, kind="to")],
-        subject=f"Answer: {asked}"[: context.rules.max_subject_chars],
-        body_md=f"You asked: {asked}\n{said}",
+        subject=f"Answer: {question}"[: context.rules.max_subject_chars],
+        body_md=f"You asked: {question}\n{text}",
         answering_run=run.run_id,
     )
     wake_readers(context, new, *store_message(context, new, context.tx.reach(agent.id, [agent.id])))
@@ -665,8 +684,8 @@ def _completion(run: RunRecord) -> RunCompletion | None:
     """Return the end of a run or its questions, to notify senders; None if nobody has to be notified."""
     whose = agent_of(run.thread_id)
     messages = messages_named(run.input.trigger_message_ids if run.input else ())
-    asked = run.waiting.tickets if run.waiting else ()
-    if whose is None or not messages or not (run.status is RunStatus.DONE or asked):
+    tickets = run.waiting.tickets if run.waiting else ()
+    if whose is None or not messages or not (run.status is RunStatus.DONE or tickets):
         return None
     return RunCompletion(
         run_id=run.run_id,
@@ -675,7 +694,7 @@ def _completion(run: RunRecord) -> RunCompletion | None:
         message_ids=tuple(messages),
         text=(run.waiting.message if run.waiting else run.final_output) or "",
         failed=_reason(run),
-        asked=asked,
+        asked=tickets,
         by_reply=takes_reply(run),
         dispatch_id=run.dispatch_id or "",
     )

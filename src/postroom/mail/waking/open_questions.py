@@ -69,8 +69,8 @@ def given_by_reply(
     by, text = _answerer(tx, message.sender_id), message.body_md.strip()[:MAX_TEXT_LENGTH]
     items = list[tuple[str, ToolCallResume]]()
     for ticket in run.open_tickets:
-        given = Given(value=text, by=by, at=f"{BY_MAIL}/{message.id}")
-        decided = decision_on(ticket.asked, ticket.tool_call_id, ticket.reason, given, now)
+        answer = Given(value=text, by=by, at=f"{BY_MAIL}/{message.id}")
+        decided = decision_on(ticket.asked, ticket.tool_call_id, ticket.reason, answer, now)
         items.append((ticket.tool_call_id, decided))
     return tuple(items)
 

@@ -199,12 +199,16 @@ def asks(name: str, said: str, questions: Sequence[RunWaitingTicket], *, by_repl
     Actions come first, because a text above them could open a block that hides or changes them.
     """
     listed = list[str]()
-    for one in questions:
-        takes = "" if one.asked == YES_OR_NO else f" (takes {one.asked.takes}, from {one.asked.who})"
-        listed.append(f"- {one_line(one.reason)}{one_line(takes)}")
+    for question in questions:
+        takes = (
+            ""
+            if question.asked == YES_OR_NO
+            else f" (takes {question.asked.takes}, from {question.asked.who})"
+        )
+        listed.append(f"- {one_line(question.reason)}{one_line(takes)}")
     how = f"{'by replying to this message, ' if by_reply else 'on the pages '}or with `postroom questions`"
     parts = (
-        *(one.asked.permits for one in questions),
+        *(question.asked.permits for question in questions),
         readable(said).strip(),
         f"{name} has a question:",
         "\n".join(listed),
@@ -218,5 +222,5 @@ def clipped(text: str, most: int) -> str:
     raw = text.encode()
     if len(raw) <= most:
         return text
-    kept = max(most - len(CUT.encode()), 0)
-    return CUT + raw[len(raw) - kept :].decode(errors="ignore")
+    room = max(most - len(CUT.encode()), 0)
+    return CUT + raw[len(raw) - room :].decode(errors="ignore")

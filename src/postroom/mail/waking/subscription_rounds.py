@@ -56,27 +56,29 @@ class SubscriptionRounds:
         Raises:
             StoreError: The store could not be reached.
         """
-        sent, after, known, watched = 0, 0, dict[int, int](), set[int]()
+        sent, after, cursors, watched = 0, 0, dict[int, int](), set[int]()
         sensitive = self._mail.rules.case_sensitive_paths
         while page := await self._mail.store.read(
             lambda tx, after=after: tx.subscriptions(after=after, limit=_PAGE)  # type: ignore[misc]
         ):
             after = page[-1][0].id
-            for one, newest in page:
-                if one.kind == "branch_merged" and one.project_id not in watched:
-                    watched.add(one.project_id)
-                    await self._look_at_branches(one.project_id)
-                seen = max(one.cursor, self._seen.get(one.id, 0))
-                known[one.id] = newest
-                look = partial(_has_news, one=one, seen=seen, newest=newest, sensitive=sensitive)
+            for subscription, newest in page:
+                if subscription.kind == "branch_merged" and subscription.project_id not in watched:
+                    watched.add(subscription.project_id)
+                    await self._look_at_branches(subscription.project_id)
+                seen = max(subscription.cursor, self._seen.get(subscription.id, 0))
+                cursors[subscription.id] = newest
+                look = partial(_has_news, one=subscription, seen=seen, newest=newest, sensitive=sensitive)
                 if newest == seen or not await self._mail.store.read(look):
                     continue
-                known[one.id] = min(seen, newest)
+                cursors[subscription.id] = min(seen, newest)
                 try:
-                    sent += await self._sent(one, newest)
+                    sent += await self._send(subscription, newest)
                 except PostroomError as error:  # a failure must not delay the other subscriptions
-                    _LOG.warning("subscription.put_off", subscription=one.id, reason=error.describe())
-        self._seen = known
+                    _LOG.warning(
+                        "subscription.put_off", subscription=subscription.id, reason=error.describe()
+                    )
+        self._seen = cursors
         self._main = {number: seen for number, seen in self._main.items() if number in watched}
         return sent
 
@@ -105,7 +107,7 @@ class SubscriptionRounds:
         if await self._mail.store.write(change):
             self._main[project_id] = main
 
-    async def _sent(self, one: Subscription, newest: int) -> bool:
+    async def _send(self, one: Subscription, newest: int) -> bool:
         """Send the message about the entries up to `newest`; return False if another server sent it first."""
 
         def change(tx: MailWrites, made: OpenChange) -> bool:
@@ -155,17 +157,17 @@ def _has_news(tx: MailReads, *, one: Subscription, seen: int, newest: int, sensi
 
 def _events_after(tx: MailReads, one: Subscription, after: int, newest: int) -> Sequence[ProjectEvent]:
     """Return at most `MAX_EVENTS_READ` entries of the subscription's kinds, after `after` up to `newest`."""
-    found = tx.project_events(one.project_id, after=after, limit=MAX_EVENTS_READ, kinds=KINDS_OF[one.kind])
-    return [entry for entry in found if entry.seq <= newest]
+    events = tx.project_events(one.project_id, after=after, limit=MAX_EVENTS_READ, kinds=KINDS_OF[one.kind])
+    return [entry for entry in events if entry.seq <= newest]
 
 
 def _logged_main(tx: MailReads, project_id: int) -> tuple[int, MainBranch] | None:
     """Return the newest entry about the main branch, and the branch; None if no subscription has seen one."""
-    cursors = [one.cursor for one in tx.subscriptions_in(project_id, "branch_merged")]
-    after, found = max(0, min(cursors, default=0) - 1), None
+    cursors = [subscription.cursor for subscription in tx.subscriptions_in(project_id, "branch_merged")]
+    after, event = max(0, min(cursors, default=0) - 1), None
     while page := tx.project_events(project_id, after=after, limit=MAX_EVENTS_READ, kinds=["branch.moved"]):
-        found, after = page[-1], page[-1].seq
-    if found is None:
+        event, after = page[-1], page[-1].seq
+    if event is None:
         return None
-    detail = found.happening.detail
-    return found.seq, MainBranch(name=str(detail["into"]), commit=str(detail["commit"]))
+    detail = event.happening.detail
+    return event.seq, MainBranch(name=str(detail["into"]), commit=str(detail["commit"]))

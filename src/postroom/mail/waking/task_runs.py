@@ -42,13 +42,13 @@ class TaskRuns:
         """Give out tasks and notify subscribers: at each hint, every 5 s, and 1 s after a failure."""
         with self._mail.store.changes.listen(TASKS) as hints:
             while True:
-                given, pause = 0, POLL
+                count, pause = 0, POLL
                 try:
-                    given = await self.round() + await self._subscriptions.round()
+                    count = await self.round() + await self._subscriptions.round()
                 except PostroomError as error:
                     pause = AFTER_FAILURE
                     _LOG.warning("tasks.put_off", reason=error.describe())
-                if not given:
+                if not count:
                     await hints.wait(pause)
 
     async def round(self) -> int:
@@ -57,15 +57,15 @@ class TaskRuns:
         Raises:
             StoreError: The store could not be reached; the next round finds the rest.
         """
-        given, after = 0, 0
+        count, after = 0, 0
         while agent_ids := await self._mail.store.read(
             lambda tx, after=after: tx.claiming_agents(after=after, limit=_BATCH)  # type: ignore[misc]
         ):
             after = agent_ids[-1]
             for agent_id in agent_ids:
-                found = await self._mail.store.read(partial(_with_work, agent_id=agent_id))
-                given += found is not None and await self._give(*found)
-        return given
+                work = await self._mail.store.read(partial(_with_work, agent_id=agent_id))
+                count += work is not None and await self._give(*work)
+        return count
 
     async def _give(self, project: Project, agent_id: int) -> bool:
         """Claim the next task for an agent and send it; return False if it gets none now."""
@@ -82,9 +82,9 @@ class TaskRuns:
             held = tx.tasks_held(agent_id)
             if len(held) >= agent.runs_at_once:
                 return False
-            own = [path for one in held for path in one.paths]
+            own = [path for reservation in held for path in reservation.paths]
             task, _ = next_ready(context, project, agent, _assignees(agent_id), own)
-            return task is not None and _sent(context, project, agent, task)
+            return task is not None and _send_task(context, project, agent, task)
 
         return await self._waker.write(change, key=project.slug)
 
@@ -99,14 +99,14 @@ def _with_work(tx: MailReads, *, agent_id: int) -> tuple[Project, int] | None:
     project = None if agent is None else tx.project_by_id(agent.project_id)
     if agent is None or project is None or agent.retired_at is not None:
         return None
-    is_busy = sum(one.lease_ends_at > tx.now() for one in tx.tasks_held(agent_id) if one.lease_ends_at)
+    is_busy = sum(task.lease_ends_at > tx.now() for task in tx.tasks_held(agent_id) if task.lease_ends_at)
     if is_busy >= agent.runs_at_once:
         return None
     is_ready = tx.ready_tasks(project.id, _assignees(agent_id), after=(-1, 0), limit=1)
     return (project, agent_id) if is_ready or tx.leases_ended(project.id, tx.now()) else None
 
 
-def _sent(context: WriteContext, project: Project, agent: Agent, task: Task) -> bool:
+def _send_task(context: WriteContext, project: Project, agent: Agent, task: Task) -> bool:
     """Claim a task for an agent and send it in the author's name; return False if the agent refuses it."""
     tx = context.tx
     author = tx.agents_by_id([task.author_id])[task.author_id]
@@ -114,13 +114,13 @@ def _sent(context: WriteContext, project: Project, agent: Agent, task: Task) -> 
     reader, reach = Addressee(project=project, agent=agent, kind="to"), tx.reach(author.id, [agent.id])
     if refusals(context, home, author, [reader], reach=reach):
         return False
-    told = (task_told(task), claim_told(replace(task, epoch=task.epoch + 1)))
+    words = (task_told(task), claim_told(replace(task, epoch=task.epoch + 1)))
     message = NewMessage(
         project=home,
         sender=author,
         addressees=[reader],
         subject=f"Task {task.id}: {task.title}"[: context.rules.max_subject_chars],
-        body_md="\n\n".join(filter(None, told)),
+        body_md="\n\n".join(filter(None, words)),
         thread_id=task.thread_id,
     )
     stored, woken = store_message(context, message, reach)

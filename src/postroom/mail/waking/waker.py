@@ -99,16 +99,16 @@ class OpenChange:
             ThreadsNeeded: The change must run again with these threads.
             QueueFull: A recipient has reached its limit of waiting messages, and the message is a caller's.
         """
-        agents = [one for one in readers if not is_person(one)]
-        threads = {name for one in agents for name in self.threads_of(one, thread_id, reply_to)}
+        agents = [reader for reader in readers if not is_person(reader)]
+        threads = {name for agent in agents for name in self.threads_of(agent, thread_id, reply_to)}
         needed = frozenset(sorted(threads)[:MAX_AT_ONCE])
         self.expected |= needed
         if not needed <= self.accept.thread_ids:
             raise ThreadsNeeded(needed)
         if not self.refuses_full:
             return
-        woken = [one for one in agents if needed.issuperset(self.threads_of(one, thread_id, reply_to))]
-        if full := [one for one in woken if not self.has_room(one, thread_id, reply_to, sender_id)]:
+        woken = [agent for agent in agents if needed.issuperset(self.threads_of(agent, thread_id, reply_to))]
+        if full := [agent for agent in woken if not self.has_room(agent, thread_id, reply_to, sender_id)]:
             raise _too_much_mail(full)
 
     def threads_of(self, reader: Reader, thread_id: str | None, reply_to: int | None) -> list[str]:
@@ -123,7 +123,7 @@ class OpenChange:
         """
         threads = lanes_of(reader, thread_id)
         is_full = all(map(self.accept.is_full, threads))
-        return not is_full or self._answered(reader, reply_to, sender_id) is not None
+        return not is_full or self._find_waiting_run(reader, reply_to, sender_id) is not None
 
     def wake(
         self, message: Message, home: Project, sender: Agent, readers: Sequence[Reader], *, is_answer: bool
@@ -132,22 +132,22 @@ class OpenChange:
 
         `is_answer` tells whether the message is the answer of a run.
         """
-        for one in readers:
+        for woken_reader in readers:
             origin = Origin(
-                address=address_of(message.sender_name, home.slug, one[0].slug),
+                address=address_of(message.sender_name, home.slug, woken_reader[0].slug),
                 program=sender.program,
                 verified=self.verified,
                 is_answer=is_answer,
             )
-            if is_person(one):
-                self._carry(message, origin, one[1])
-            elif not self.accept.thread_ids.issuperset(lanes_of(one, message.thread_id)):
+            if is_person(woken_reader):
+                self._carry(message, origin, woken_reader[1])
+            elif not self.accept.thread_ids.issuperset(lanes_of(woken_reader, message.thread_id)):
                 self.tx.mail.wake_later()
             elif self.refuses_full or self.has_room(  # else `expect` has refused it
-                one, message.thread_id, message.reply_to, message.sender_id
+                woken_reader, message.thread_id, message.reply_to, message.sender_id
             ):
                 # otherwise a round finds it once others were read; an existing message stays unchanged
-                asking = self._answered(one, message.reply_to, message.sender_id)
+                asking = self._find_waiting_run(woken_reader, message.reply_to, message.sender_id)
                 answers_given: Sequence[tuple[str, ToolCallResume]] = ()
                 if asking is not None:
                     try:
@@ -159,7 +159,7 @@ class OpenChange:
                     if message.thread_id.startswith(TASK_THREAD)
                     else ()
                 )
-                reader, nonce = one[1].name, self.tx.new_id()[:_NONCE]
+                reader, nonce = woken_reader[1].name, self.tx.new_id()[:_NONCE]
                 text = (
                     as_order(orders[0], message, origin, reader=reader, nonce=nonce)
                     if orders
@@ -172,9 +172,11 @@ class OpenChange:
                     resumes=False,
                     target_run_id=None if asking is None else asking.run_id,
                 )
-                self.tx.mail.mark_announced(one[1].id, [message.id], by=BY, now=self.tx.now())
+                self.tx.mail.mark_announced(woken_reader[1].id, [message.id], by=BY, now=self.tx.now())
                 run_message = RunMessage.user(text, id=message_name(message.id))
-                [thread_id] = lanes_of(one, message.thread_id) if asking is None else [asking.thread_id]
+                [thread_id] = (
+                    lanes_of(woken_reader, message.thread_id) if asking is None else [asking.thread_id]
+                )
                 self.accept(thread_id, run_message, mode, answers_given)
 
     def _asking(self, reader: Reader, reply_to: int | None) -> RunRecord | None:
@@ -184,7 +186,7 @@ class OpenChange:
         whose = None if run is None else agent_of(run.thread_id)
         return run if whose == (reader[0].slug, reader[1].name) else None
 
-    def _answered(self, reader: Reader, reply_to: int | None, sender_id: int) -> RunRecord | None:
+    def _find_waiting_run(self, reader: Reader, reply_to: int | None, sender_id: int) -> RunRecord | None:
         """Return the recipient's run that waits for this reply; None if it is already about to resume."""
         run = self._asking(reader, reply_to)
         if run is None or run.thread_id not in self.accept.thread_ids:
@@ -313,9 +315,9 @@ class Waker:
             StoreError: Mail or runs could not be reached; the next round continues with the rest.
         """
         done, after, shown, full = 0, (0, 0), set(self._in_chats), set[int]()
-        while found := await self._store.read(partial(_unwoken, after=after)):
-            after = found[-1]
-            for message_id, agent_id in found:
+        while page := await self._store.read(partial(_unwoken, after=after)):
+            after = page[-1]
+            for message_id, agent_id in page:
                 shown.discard(wake_key(message_id, agent_id))
                 if wake_key(message_id, agent_id) not in self._in_chats and agent_id not in full:
                     done += await self._taken_up(message_id, agent_id, full)
@@ -327,7 +329,7 @@ class Waker:
 
         If the recipient has reached its limit of waiting messages, add it to `full`.
         """
-        look = partial(_left, message_id=message_id, agent_id=agent_id)
+        look = partial(_find_waiting, message_id=message_id, agent_id=agent_id)
         seen = await self._store.read(look)
         if seen is None or (seen.chat is None and is_person(seen.reader)):
             return False
@@ -360,7 +362,7 @@ class Waker:
 
 def _too_much_mail(readers: Sequence[Reader]) -> QueueFull:
     """Return the error for a message to recipients for whom too many messages wait."""
-    names = [one[1].name for one in readers]
+    names = [reader[1].name for reader in readers]
     return QueueFull(
         f"nothing was sent: the queue of messages for {', '.join(names)} is full",
         value=names[0],
@@ -388,7 +390,7 @@ def _unwoken(tx: MailReads, *, after: tuple[int, int]) -> list[tuple[int, int]]:
     return tx.unwoken(after=after, limit=_BATCH)
 
 
-def _left(tx: MailReads, *, message_id: int, agent_id: int) -> _Left | None:
+def _find_waiting(tx: MailReads, *, message_id: int, agent_id: int) -> _Left | None:
     """Return a message that must still wake a recipient; None if that is no longer needed."""
     if (message_id, agent_id) not in tx.unwoken(after=(message_id, agent_id - 1), limit=1):
         return None
@@ -396,7 +398,7 @@ def _left(tx: MailReads, *, message_id: int, agent_id: int) -> _Left | None:
     if message is None:
         return None
     agents = tx.agents_by_id([agent_id, message.sender_id])
-    homes = {one.project_id: tx.project_by_id(one.project_id) for one in agents.values()}
+    homes = {agent.project_id: tx.project_by_id(agent.project_id) for agent in agents.values()}
     agent, sender, home = (
         agents.get(agent_id),
         agents.get(message.sender_id),

@@ -21,8 +21,8 @@ class FileStore:
 
     async def files(self, thread_id: str, message_ids: Collection[str]) -> tuple[ChatFile, ...]:
         """Return the files of these messages or runs of a thread, ordered by message and position."""
-        asked = sorted(set(message_ids))
-        return tuple(await self._store.read(lambda tx: tx.chats.files(thread_id, asked)))
+        ids = sorted(set(message_ids))
+        return tuple(await self._store.read(lambda tx: tx.chats.files(thread_id, ids)))
 
     async def put_bytes(self, spooled: SpooledFile) -> None:
         """Store bytes only once, under their hash and piece by piece; skip pieces that already exist.
@@ -31,10 +31,10 @@ class FileStore:
         """
         whole = max(1, -(-spooled.size // PIECE_BYTES))
         if await self._store.read(lambda tx: tx.chats.count_pieces(spooled.sha256)) == whole:
-            kept = await self._store.write(
+            is_kept = await self._store.write(
                 lambda tx: tx.chats.keep_pieces(spooled.sha256, now=tx.now()), key=spooled.sha256
             )
-            if kept == whole:  # a purge has not removed them in between
+            if is_kept == whole:  # a purge has not removed them in between
                 return
         for position in range(whole):
             piece = await asyncio.to_thread(_read, spooled.path, position)

@@ -138,7 +138,7 @@ class IntakeLog:
             UnknownMessage: The message was never received.
             AlreadyConsumed: The message is no longer open.
         """
-        asked = plain(body)
+        plain_body = plain(body)
 
         def change(tx: Transaction) -> InboundMessage:
             tx.lock(chat_lock(key))
@@ -147,7 +147,7 @@ class IntakeLog:
                 raise UnknownMessage(
                     f"this chat received no message {key.message_id!r}", value=key.message_id
                 )
-            edited = message.edited(asked, now=tx.now() if now is None else now)
+            edited = message.edited(plain_body, now=tx.now() if now is None else now)
             if edited is not message:
                 tx.chats.put_body(edited)
             return edited

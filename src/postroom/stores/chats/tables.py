@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 from dataclasses import asdict
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec import structs
 
@@ -23,7 +23,9 @@ from postroom.contracts.records import replace
 from postroom.contracts.web_chats import WebConversation, WebEntry
 from postroom.stores.chats import rows
 from postroom.stores.codec import encode, kept, record
-from postroom.stores.sql_transaction import SqlTransaction
+
+if TYPE_CHECKING:
+    from postroom.stores.store import Transaction
 
 _NEWEST: Final = 2**63 - 1
 """The largest possible row id."""
@@ -32,8 +34,8 @@ _NEWEST: Final = 2**63 - 1
 class ChatTables:
     """The tables of chats within one transaction."""
 
-    def __init__(self, tx: SqlTransaction) -> None:
-        self._tx = tx
+    def __init__(self, tx: "Transaction") -> None:
+        self._tx = tx.sql
 
     def inbound(self, key: InboundKey) -> InboundMessage | None:
         """Return the inbound message with this key."""

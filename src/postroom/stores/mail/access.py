@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import islice, starmap
 from operator import itemgetter
-from typing import Any, Final, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
 
 import msgspec
 from typing_extensions import override
@@ -88,7 +88,7 @@ from postroom.contracts.waking import (
     Nudges,
     RunnerSource,
 )
-from postroom.stores.changes import TASKS, WAKES
+from postroom.stores.changes import MAIL, TASKS, WAKES
 from postroom.stores.codec import record
 from postroom.stores.events import EventTables
 from postroom.stores.mail import check_values, search_index
@@ -97,6 +97,9 @@ from postroom.stores.outbox import OutboxTables
 from postroom.stores.runs import rows
 from postroom.stores.runs.dispatches import put_place
 from postroom.stores.sql_transaction import Look, Row, SqlTransaction, asked, refuse_stale
+
+if TYPE_CHECKING:
+    from postroom.stores.store import Transaction
 
 
 @dataclass(slots=True, eq=False)
@@ -144,7 +147,7 @@ class EventRecorder:
 
     def lock_concerned(self, message_id: int, agent_id: int) -> None:
         """Lock the projects whose logs will record a delivery, before the row of the delivery is written."""
-        self.lock(self._projects_concerned(message_id, agent_id, None))
+        self.lock(self._find_projects(message_id, agent_id, None))
 
     def project_made(self, project_id: int, now: int) -> None:
         """Record the creation of a project."""
@@ -171,7 +174,7 @@ class EventRecorder:
 
     def of_agent(self, kind: EventKind, agent_id: int, now: int) -> None:
         """Record an event about an agent in the log of its project."""
-        self._record_where_concerned(Happening(kind=kind, at=now, agent_id=agent_id))
+        self._record_in_projects(Happening(kind=kind, at=now, agent_id=agent_id))
 
     def sent(self, message: Message) -> None:
         """Record a message in the log of its project."""
@@ -193,9 +196,9 @@ class EventRecorder:
         """
         self.know_agent(reader)
         self._kinds[message_id, reader.id] = kind
-        happening, told = self._sent.get(message_id, (None, set[int]()))
-        if happening is not None and reader.project_id not in told:
-            told.add(reader.project_id)
+        happening, agent_ids = self._sent.get(message_id, (None, set[int]()))
+        if happening is not None and reader.project_id not in agent_ids:
+            agent_ids.add(reader.project_id)
             self._record([reader.project_id], _hidden(happening, is_hidden=kind == "bcc"))
 
     def recalled(self, message: Message, now: int) -> None:
@@ -224,11 +227,11 @@ class EventRecorder:
         self, project_id: int, message_ids: Sequence[int], elsewhere: Sequence[tuple[int, int]], now: int
     ) -> None:
         """Record a deletion of messages as one entry in each log that contains any of them."""
-        told = {project_id: list(message_ids)}
+        by_project = {project_id: list(message_ids)}
         for message_id, other in elsewhere:
-            if message_id in told[project_id]:
-                told.setdefault(other, []).append(message_id)
-        for concerned, ids in sorted(told.items()):
+            if message_id in by_project[project_id]:
+                by_project.setdefault(other, []).append(message_id)
+        for concerned, ids in sorted(by_project.items()):
             detail: Detail = {"messages": len(ids), "ids": " ".join(map(str, ids))}
             self._record([concerned], Happening(kind="message.deleted", at=now, detail=detail))
 
@@ -252,7 +255,7 @@ class EventRecorder:
             run_id=run_id,
             detail={"by": by} if by else {},
         )
-        self._record_where_concerned(_hidden(happening, is_hidden=reader == "bcc"))
+        self._record_in_projects(_hidden(happening, is_hidden=reader == "bcc"))
 
     def reserved(self, kind: EventKind, reservation: Reservation, now: int) -> None:
         """Record that a reservation was made or renewed."""
@@ -299,14 +302,14 @@ class EventRecorder:
         asks = link.status == "pending"
         who, other = (link.from_id, link.to_id) if asks else (link.to_id, link.from_id)
         happening = Happening(kind=OF_CONTACT[link.status], at=now, agent_id=who, detail={OTHER: other})
-        self._record_where_concerned(happening, other_id=other)
+        self._record_in_projects(happening, other_id=other)
 
     def of_run(
         self, kind: EventKind, run_id: str, agent_id: int, now: int, **detail: str | int | bool
     ) -> None:
         """Record an event about a run of an agent."""
         happening = Happening(kind=kind, at=now, agent_id=agent_id, run_id=run_id, detail=detail)
-        self._record_where_concerned(happening)
+        self._record_in_projects(happening)
 
     def _of_reservation(self, kind: EventKind, reservation: Reservation, now: int, detail: Detail) -> None:
         happening = Happening(
@@ -318,26 +321,24 @@ class EventRecorder:
         )
         self._record([reservation.project_id], happening)
 
-    def _record_where_concerned(self, happening: Happening, *, other_id: int | None = None) -> None:
+    def _record_in_projects(self, happening: Happening, *, other_id: int | None = None) -> None:
         """Write an entry once to each log of the projects of the message, the agent and the other agent."""
-        self._record(self._projects_concerned(happening.message_id, happening.agent_id, other_id), happening)
+        self._record(self._find_projects(happening.message_id, happening.agent_id, other_id), happening)
 
-    def _projects_concerned(
-        self, message_id: int | None, agent_id: int | None, other_id: int | None
-    ) -> list[int]:
-        asked = message_id, agent_id, other_id
-        if asked not in self._concerned:
+    def _find_projects(self, message_id: int | None, agent_id: int | None, other_id: int | None) -> list[int]:
+        key = message_id, agent_id, other_id
+        if key not in self._concerned:
             named = ("message", message_id), ("agent", agent_id), ("agent", other_id)
             homes = set(map(self._homes.get, filter(itemgetter(1), named)))
             if None in homes:
                 values = {"message_id": message_id, "agent_id": agent_id, "other_id": other_id}
                 homes = {row[0] for row in self._tx.all("project_log.projects_concerned", values)}
-            self._concerned[asked] = sorted(filter(None, homes))
-        return self._concerned[asked]
+            self._concerned[key] = sorted(filter(None, homes))
+        return self._concerned[key]
 
     def _record(self, project_ids: Sequence[int], happening: Happening) -> None:
         self.lock(project_ids)
-        told = {
+        values = {
             "agent_id": happening.agent_id,
             "message_id": happening.message_id,
             "reservation_id": happening.reservation_id,
@@ -345,7 +346,7 @@ class EventRecorder:
             "detail": dict(happening.detail),
         }
         for project_id in project_ids:  # `mail.event_log` decides who sees it
-            self._log.note(f"project:{project_id}", happening.kind, told, origin="mail", at=happening.at)
+            self._log.note(f"project:{project_id}", happening.kind, values, origin="mail", at=happening.at)
 
 
 def _hidden(happening: Happening, *, is_hidden: bool) -> Happening:
@@ -380,8 +381,8 @@ class WakingReads:
 
     def runners(self, *, limit: int, after: int = 0) -> list[KeptRunner]:
         """Return runners in order of agent id, starting after the id `after`."""
-        found = self._tx.all("mail.runners", {"after": after, "limit": limit})
-        return [record(KeptRunner, row) for row in found]
+        found_rows = self._tx.all("mail.runners", {"after": after, "limit": limit})
+        return [record(KeptRunner, row) for row in found_rows]
 
     def with_runner(self, agent_ids: Sequence[int]) -> dict[int, int]:
         """Return the agents among these with a runner or a chat address, and the time it was set."""
@@ -394,16 +395,16 @@ class WakingReads:
 
     def waiting_runs(self, thread_ids: Sequence[str]) -> dict[str, RunRecord]:
         """Return the waiting runs of these threads, keyed by thread, except runs that are active again."""
-        found = map(rows.run, self._tx.all("mail.waiting_runs", {"thread_ids": thread_ids}))
-        return {run.thread_id: run for run in found}
+        runs = map(rows.run, self._tx.all("mail.waiting_runs", {"thread_ids": thread_ids}))
+        return {run.thread_id: run for run in runs}
 
     def message_runs(self, message_ids: Sequence[int]) -> dict[int, dict[int, MessageRun]]:
         """Return the state of each message in runs, keyed by recipient; every given message has an entry."""
-        found: dict[int, dict[int, MessageRun]] = {message_id: {} for message_id in message_ids}
+        runs: dict[int, dict[int, MessageRun]] = {message_id: {} for message_id in message_ids}
         for row in self._tx.all("mail.message_runs", {"ids": message_ids}):
-            one = MessageRun(**dict(zip(_COLUMNS, row, strict=True)))
-            found[one.message_id][one.agent_id] = one
-        return found
+            run = MessageRun(**dict(zip(_COLUMNS, row, strict=True)))
+            runs[run.message_id][run.agent_id] = run
+        return runs
 
     def unwoken(self, *, after: tuple[int, int], limit: int) -> list[tuple[int, int]]:
         """Return pairs of a message and a recipient that was not woken yet, in order, after `after`.
@@ -437,12 +438,14 @@ class WakingReads:
 
         If an attempt is cut off or fails, its questions become invalid.
         """
-        if any(one.id == question_id for one in self.questions(run_id)):
+        if any(question.id == question_id for question in self.questions(run_id)):
             return True
         if (run := self.run_of(run_id)) is None:
             return False
         tickets = run.waiting.tickets if run.waiting is not None else ()
-        stands = {one.tool_call_id for one in (*tickets, *(told.ticket for told in run.answered))}
+        stands = {
+            ticket.tool_call_id for ticket in (*tickets, *(answered.ticket for answered in run.answered))
+        }
         return question_id in stands
 
     def run_of(self, run_id: str) -> RunRecord | None:
@@ -482,8 +485,8 @@ class WakingReads:
 
     def answers_among(self, run_id: str, message_ids: Sequence[int]) -> set[int]:
         """Return the messages among these that report the end of a run."""
-        asked = {"run_id": run_id, "message_ids": message_ids}
-        return {row[0] for row in self._tx.all("mail.answers_among", asked)}
+        parameters = {"run_id": run_id, "message_ids": message_ids}
+        return {row[0] for row in self._tx.all("mail.answers_among", parameters)}
 
     def report_of(self, run_id: str, at: int) -> tuple[int, int] | None:
         """Return the id and the time of the first message that reports a run at or after this time."""
@@ -534,10 +537,10 @@ class WakingWrites(WakingReads):
 
     def drop_runner(self, agent_id: int, *, now: int) -> bool:
         """Remove the runner of an agent; return False if it had none."""
-        known = self._tx.changed("mail.drop_runner", {"agent_id": agent_id}) > 0
-        if known:
+        existed = self._tx.changed("mail.drop_runner", {"agent_id": agent_id}) > 0
+        if existed:
             self._events.of_agent("agent.runner_dropped", agent_id, now)
-        return known
+        return existed
 
     def put_chat_address(self, agent_id: int, address: ChatAddress, *, now: int) -> None:
         """Set the only chat address of a person."""
@@ -548,10 +551,10 @@ class WakingWrites(WakingReads):
 
     def drop_chat_address(self, agent_id: int, *, now: int) -> bool:
         """Remove the chat address of a person; return False if there was none."""
-        known = self._tx.changed("mail.drop_chat_address", {"agent_id": agent_id}) > 0
-        if known:
+        existed = self._tx.changed("mail.drop_chat_address", {"agent_id": agent_id}) > 0
+        if existed:
             self._events.of_agent("agent.runner_dropped", agent_id, now)
-        return known
+        return existed
 
     def put_message_run(self, message_run: MessageRun) -> None:
         """Store or replace the state of a message in a run.
@@ -650,13 +653,13 @@ class WakingWrites(WakingReads):
         time at which it was asked. Questions that the run asked since its start without `ask` are recorded,
         too. `usage` is the usage of the whole run; it is given when the run ends.
         """
-        told = {one.id for one in self.questions(run_id)} if asked_at else ()
+        ids = {question.id for question in self.questions(run_id)} if asked_at else ()
         ended_run = self._tx.one("mail.end_run", {"run_id": run_id})
         if ended_run is None:
             return False
         agent_id, began_at, holds_tasks = ended_run
         for question_id, at in (asked_at or {}).items():
-            if at >= began_at and question_id not in told:
+            if at >= began_at and question_id not in ids:
                 self._events.of_run("question.asked", run_id, agent_id, now, question_id=question_id)
         detail: dict[str, int | bool] = {"cancelled": True} if outcome == "cancelled" else {}
         if usage is not None and (tokens := usage.input_tokens + usage.output_tokens):
@@ -746,34 +749,36 @@ class TimelineReads:
     ) -> list[Written]:
         """Return a project's newest messages in order, optionally only those of a thread or an agent."""
         values = {"project_id": project_id, **_span(span), "limit": limit}
-        found = self._written("written", values)
+        messages = self._list_written("written", values)
         # the index by time has found the complete span; otherwise, the indexes below are better
-        if len(found) < limit:
-            found = self._among(found, thread_id, agent_id)
+        if len(messages) < limit:
+            messages = self._among(messages, thread_id, agent_id)
         elif agent_id is not None:
             mine = values | {"agent_id": agent_id}
-            both = (*self._written("written_by", mine), *self._written("written_to", mine))
-            found = [
-                one for one in {one.id: one for one in both}.values() if thread_id in ("", one.thread_id)
+            both = (*self._list_written("written_by", mine), *self._list_written("written_to", mine))
+            messages = [
+                message
+                for message in {message.id: message for message in both}.values()
+                if thread_id in ("", message.thread_id)
             ]
         elif thread_id:
-            found = self._written("written_on_thread", values | {"thread_id": thread_id})
-        return sorted(found, key=lambda one: (one.created_at, one.id))[-limit:]
+            messages = self._list_written("written_on_thread", values | {"thread_id": thread_id})
+        return sorted(messages, key=lambda one: (one.created_at, one.id))[-limit:]
 
     def _among(self, found: Sequence[Written], thread_id: str, agent_id: int | None) -> list[Written]:
         """Filter messages by thread, and by sender or recipient."""
         if agent_id is not None:
             rows = self._tx.all(
-                "timeline.openly_to", {"agent_id": agent_id, "ids": [one.id for one in found]}
+                "timeline.openly_to", {"agent_id": agent_id, "ids": [message.id for message in found]}
             )
             to = {row[0] for row in rows}
-            found = [one for one in found if one.sender_id == agent_id or one.id in to]
-        return [one for one in found if thread_id in ("", one.thread_id)]
+            found = [message for message in found if message.sender_id == agent_id or message.id in to]
+        return [message for message in found if thread_id in ("", message.thread_id)]
 
     def written_into(self, project_id: int, span: Span, *, to: int, limit: int) -> list[Written]:
         """Return the newest messages from one project to agents of another, in order; omit blind copies."""
         values = {"project_id": project_id, **_span(span), "to": to, "limit": limit}
-        return self._written("written_into", values)[::-1]
+        return self._list_written("written_into", values)[::-1]
 
     def written_count(self, project_id: int, span: Span, *, most: int, to: int | None = None) -> int:
         """Return the number of a project's messages, up to `most`.
@@ -808,7 +813,7 @@ class TimelineReads:
     def _attempts(self, statement: str, /, **values: object) -> list[Attempt]:
         return [record(Attempt, row) for row in self._tx.all(f"timeline.{statement}", values)]
 
-    def _written(self, statement: str, values: dict[str, object]) -> list[Written]:
+    def _list_written(self, statement: str, values: dict[str, object]) -> list[Written]:
         return [record(Written, row) for row in self._tx.all(f"timeline.{statement}", values)]
 
 
@@ -876,8 +881,8 @@ class RetentionReads:
 
     def attached_in(self, project_id: int, hashes: Sequence[str]) -> set[str]:
         """Return the contents among these that are attached to any message of a project."""
-        found = self._tx.all("mail.attached_in", {"project_id": project_id, "hashes": hashes})
-        return {sha256 for row in found for sha256 in row if sha256 is not None} & set(hashes)
+        found_rows = self._tx.all("mail.attached_in", {"project_id": project_id, "hashes": hashes})
+        return {sha256 for row in found_rows for sha256 in row if sha256 is not None} & set(hashes)
 
 
 class RetentionWrites(RetentionReads):
@@ -932,11 +937,11 @@ class RetentionWrites(RetentionReads):
         returned.
         """
         values = {"project_id": project_id, "ids": message_ids}
-        found = [row[0] for row in self._tx.all("mail.of_project", values)]
+        numbers = [row[0] for row in self._tx.all("mail.of_project", values)]
         if self._tx.dialect == "sqlite":
             left = self._tx.one("mail.index_left")
-            found = [number for number in found if left is None or number < left[0]]
-        return found
+            numbers = [number for number in numbers if left is None or number < left[0]]
+        return numbers
 
 
 _NEEDED: Final = None
@@ -1011,7 +1016,7 @@ class TaskReads:
 
     def tasks_by_id(self, task_ids: Sequence[int]) -> dict[int, Task]:
         """Return those of these tasks that exist, keyed by id."""
-        return {one.id: one for one in self._tasks("tasks.some", ids=task_ids)} if task_ids else {}
+        return {task.id: task for task in self._tasks("tasks.some", ids=task_ids)} if task_ids else {}
 
     def ready_tasks(
         self, project_id: int, assignees: Iterable[str], *, after: tuple[int, int], limit: int
@@ -1030,8 +1035,8 @@ class TaskReads:
             )
             for assignee in assignees
         ]
-        found = [_task(row) for rows in self._tx.ask(*looks) for row in rows]
-        return sorted(found, key=task_place)[:limit]
+        tasks = [_task(row) for rows in self._tx.ask(*looks) for row in rows]
+        return sorted(tasks, key=task_place)[:limit]
 
     def tasks_in(
         self, project_id: int, state: TaskState, *, after: tuple[int, int], limit: int
@@ -1072,10 +1077,10 @@ class TaskReads:
 
         Every task has an entry.
         """
-        found: dict[int, dict[int, TaskState]] = {task_id: {} for task_id in task_ids}
+        dependencies: dict[int, dict[int, TaskState]] = {task_id: {} for task_id in task_ids}
         for task_id, depends_on, state in self._tx.all("tasks.dependencies", {"ids": task_ids}):
-            found[task_id][depends_on] = state
-        return found
+            dependencies[task_id][depends_on] = state
+        return dependencies
 
     def dependents(self, task_id: int) -> list[Task]:
         """Return the tasks that depend on a task, ordered by id."""
@@ -1169,10 +1174,10 @@ class TaskWrites(TaskReads):
         self._tx.run_many("tasks.insert_dependency", rows)
 
     def _stored_task(self, task_id: int) -> Task:
-        found = self.task(task_id)
-        if found is None:
+        task = self.task(task_id)
+        if task is None:
             raise UnknownTask(f"no record has the id {task_id}", value=task_id)
-        return found
+        return task
 
 
 def task_place(task: Task) -> tuple[int, int]:
@@ -1211,7 +1216,7 @@ class NoteReads:
     def notes_by_id(self, note_ids: Sequence[int]) -> dict[int, Note]:
         """Return those of these notes that exist, keyed by id."""
         rows = self._tx.all("notes.some", {"ids": note_ids}) if note_ids else ()
-        return {one.id: one for one in map(_note, rows)}
+        return {note.id: note for note in map(_note, rows)}
 
     def active_notes(self, project_id: int, *, now: int) -> list[Note]:
         """Return the active notes of a project, newest first."""
@@ -1251,7 +1256,9 @@ class NoteWrites(NoteReads):
 
     def give_notes(self, place: str, note_ids: Sequence[int], *, now: int) -> None:
         """Record that notes were given to a session or run."""
-        self._tx.run_many("notes.give", [{"place": place, "note_id": one, "now": now} for one in note_ids])
+        self._tx.run_many(
+            "notes.give", [{"place": place, "note_id": note_id, "now": now} for note_id in note_ids]
+        )
 
     def forget_given(self, place: str) -> None:
         """Delete the record of notes given to a session, as its client has dropped them from its context."""
@@ -1377,11 +1384,11 @@ class MergingReads:
         Each record is `<kind>:<id>`. The result includes all records of the project, and messages from other
         projects to its agents.
         """
-        found: dict[int, list[str]] = {}
+        records: dict[int, list[str]] = {}
         for kind in ("agent", "message", "reservation"):
             for home, number in self._tx.all(f"merging.archived_{kind}", {"project_id": project_id}):
-                found.setdefault(home, []).append(f"{kind}:{number}")
-        return found
+                records.setdefault(home, []).append(f"{kind}:{number}")
+        return records
 
 
 class MergingWrites(MergingReads):
@@ -1503,22 +1510,14 @@ class ProjectWrites(ProjectReads, Protocol):
 class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, TimelineReads, WakingReads):
     """Reads records by the ids of their projects. A missing record is None, or missing from the list."""
 
-    def __init__(
-        self,
-        tx: SqlTransaction,
-        outbox: OutboxTables,
-        log: EventTables,
-        *,
-        now: Callable[[], int],
-        lock: Callable[..., None],
-        tell: Callable[..., None],
-    ) -> None:
-        self._tx = tx
-        self._now = now
-        self._tell = tell
-        self.outbox = outbox
-        self._log = log
-        self._events = EventRecorder(tx, log, lock)
+    def __init__(self, tx: "Transaction") -> None:
+        tx.tell(MAIL)
+        self._tx = tx.sql
+        self._now = tx.now
+        self._tell: Callable[..., None] = tx.tell
+        self.outbox: OutboxTables = tx.outbox
+        self._log: EventTables = tx.events
+        self._events: EventRecorder = EventRecorder(tx.sql, tx.events, tx.lock)
         self._known: dict[str, Project] = {}
         """Projects that this transaction has read, keyed by the path, alias or slug under which they were
         read.
@@ -1546,7 +1545,7 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
 
     def agent(self, project_id: int, name: str) -> Agent | None:
         """Return the agent with this name, compared case-insensitively."""
-        [rows] = asked(self._tx, [_agent_named(project_id, name)]).values()
+        [rows] = asked(self._tx, [_agent_key(project_id, name)]).values()
         return record(Agent, rows[0]) if rows else None
 
     def agent_addressed(self, project_key: str, name: str) -> AddressedAgent | None:
@@ -1569,13 +1568,13 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         if len(keys) > _FEW:
             return self._all(Agent, "mail.agents_named", project_id=project_id, name_keys=keys)
         # One look-up for each name is cheaper than reading a list.
-        looks = [_agent_named(project_id, key) for key in keys]
-        found = [record(Agent, row) for rows in asked(self._tx, looks).values() for row in rows]
-        return sorted(found, key=lambda agent: agent.id)
+        looks = [_agent_key(project_id, key) for key in keys]
+        agents = [record(Agent, row) for rows in asked(self._tx, looks).values() for row in rows]
+        return sorted(agents, key=lambda agent: agent.id)
 
     def agents_by_id(self, agent_ids: Sequence[int]) -> dict[int, Agent]:
         """Return the agents with these ids; omit unknown ids."""
-        return {one.id: one for one in self._all(Agent, "mail.agents_by_id", ids=agent_ids)}
+        return {agent.id: agent for agent in self._all(Agent, "mail.agents_by_id", ids=agent_ids)}
 
     def agents(self, project_id: int, *, include_retired: bool, limit: int, after: int = 0) -> list[Agent]:
         """Return a project's agents in order of id, starting after the id `after`."""
@@ -1603,8 +1602,8 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
 
         Skip unknown ids.
         """
-        found = self._tx.all("mail.reach", {"sender_id": sender_id, "ids": reader_ids})
-        return {row[0]: record(Reach, row) for row in found}
+        found_rows = self._tx.all("mail.reach", {"sender_id": sender_id, "ids": reader_ids})
+        return {row[0]: record(Reach, row) for row in found_rows}
 
     def message(self, message_id: int) -> Message | None:
         """Return one message."""
@@ -1612,23 +1611,23 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
 
     def messages(self, message_ids: Sequence[int]) -> dict[int, Message]:
         """Return the messages with these ids; omit unknown ids."""
-        return {one.id: one for one in self._messages("mail.messages", ids=message_ids)}
+        return {message.id: message for message in self._messages("mail.messages", ids=message_ids)}
 
     def received(self, agent_id: int, message_ids: Sequence[int]) -> dict[int, Received]:
         """Return the messages among these that an agent received, keyed by message id."""
         look = "mail.received", {"agent_id": agent_id, "ids": tuple(message_ids)}
         [rows] = asked(self._tx, [look]).values()
-        found = [record(Received, row) for row in rows]
-        for one in found:
-            self._events.know_delivery(one.message_id, one.project_id, agent_id, one.kind)
-        return {one.message_id: one for one in found}
+        deliveries = [record(Received, row) for row in rows]
+        for delivery in deliveries:
+            self._events.know_delivery(delivery.message_id, delivery.project_id, agent_id, delivery.kind)
+        return {delivery.message_id: delivery for delivery in deliveries}
 
     def recipients(self, message_ids: Sequence[int]) -> dict[int, list[Recipient]]:
         """Return every recipient of each message, in the order of the addresses."""
-        found: dict[int, list[Recipient]] = {message_id: [] for message_id in message_ids}
-        for one in self._all(Recipient, "mail.recipients", ids=message_ids):
-            found[one.message_id].append(one)
-        return found
+        recipients: dict[int, list[Recipient]] = {message_id: [] for message_id in message_ids}
+        for recipient in self._all(Recipient, "mail.recipients", ids=message_ids):
+            recipients[recipient.message_id].append(recipient)
+        return recipients
 
     def inbox(  # noqa: PLR0913 - what narrows the list
         self,
@@ -1710,7 +1709,7 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         The newest thread comes first. Also return the message id below which to continue, or None at the end.
         """
         window: dict[str, object] = {"project_id": project_id, "before": before}
-        found = self._all(
+        threads = self._all(
             ThreadHead,
             "mail.threads_wanted",
             **window,
@@ -1724,10 +1723,10 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
             importance=wanted.importance,
             limit=limit + 1,
         )
-        if len(found) > limit:
-            return found[:limit], found[limit - 1].last_id
+        if len(threads) > limit:
+            return threads[:limit], threads[limit - 1].last_id
         row = self._tx.one("mail.threads_looked_at", {**window, "among": among - 1})
-        return found, int(row[0]) if row else None
+        return threads, int(row[0]) if row else None
 
     def project_messages(self, project_id: int, *, limit: int, after: int = 0) -> list[Message]:
         """Return a project's messages in order of id, starting after the id `after`."""
@@ -1770,10 +1769,10 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
 
     def attachments(self, message_ids: Sequence[int]) -> dict[int, list[Attachment]]:
         """Return the attachments of each message, in order."""
-        found: dict[int, list[Attachment]] = {message_id: [] for message_id in message_ids}
+        attachments: dict[int, list[Attachment]] = {message_id: [] for message_id in message_ids}
         for row in self._tx.all("mail.attachments", {"ids": message_ids}):
-            found[row[0]].append(record(Attachment, row[1:]))
-        return found
+            attachments[row[0]].append(record(Attachment, row[1:]))
+        return attachments
 
     def blob(self, sha256: str) -> bytes | None:
         """Return stored bytes by their SHA-256."""
@@ -1789,8 +1788,8 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
 
         Broadcasts, recalled messages, and messages that an open run is processing are omitted.
         """
-        found = self._tx.all("mail.directed_unread", {"agent_id": agent_id, "limit": limit})
-        return [(int(message_id), int(seq)) for message_id, seq in found]
+        found_rows = self._tx.all("mail.directed_unread", {"agent_id": agent_id, "limit": limit})
+        return [(int(message_id), int(seq)) for message_id, seq in found_rows]
 
     def client_session(self, client: str, session_id: str) -> ClientSession | None:
         """Return the stored session of this client."""
@@ -1848,8 +1847,8 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         `near` works as in `live_reservations`; if it is empty, all patterns are returned.
         """
         values = _near(project_id, now, near) | {"but": but, "exclusive_only": exclusive_only}
-        found = self._tx.all("mail.live_patterns_near" if near else "mail.live_patterns", values)
-        return [(row[0], row[1]) for row in found]
+        found_rows = self._tx.all("mail.live_patterns_near" if near else "mail.live_patterns", values)
+        return [(row[0], row[1]) for row in found_rows]
 
     def reservations_by_id(self, reservation_ids: Sequence[int]) -> list[Reservation]:
         """Return the reservations with these ids, keyed by id, whether active or not; omit unknown ids."""
@@ -1893,8 +1892,8 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
     ) -> list[ProjectEvent]:
         """Return log entries after a sequence number, oldest first; `kinds` restricts the result."""
         scope = EventScope.project(project_id).key
-        found = self._log.of_scope(scope, after=after, limit=limit, kinds=kinds)
-        return [_entry(project_id, seq, event) for seq, event in found]
+        events = self._log.of_scope(scope, after=after, limit=limit, kinds=kinds)
+        return [_entry(project_id, seq, event) for seq, event in events]
 
     def log_bounds(self, project_id: int) -> LogBounds:
         """Return the range of a project's log."""
@@ -1924,8 +1923,8 @@ class MailReads(RecordReads, MergingReads, ProjectReads):
 
     @override
     def project(self, key: str) -> Project | None:
-        if key not in self._known and (found := self._one(Project, "mail.project_named", key=key)):
-            self._known[key] = found
+        if key not in self._known and (project := self._one(Project, "mail.project_named", key=key)):
+            self._known[key] = project
         return self._known.get(key)
 
     @override
@@ -1947,8 +1946,8 @@ class MailReads(RecordReads, MergingReads, ProjectReads):
 
     @override
     def counts(self, *, unread: bool = True) -> dict[str, int]:
-        [found] = self._tx.all("mail.counts")
-        counted = dict(zip(_COUNTED, found, strict=True))
+        [counts] = self._tx.all("mail.counts")
+        counted = dict(zip(_COUNTED, counts, strict=True))
         return counted | {"unread": self._tx.all("mail.count_unread")[0][0]} if unread else counted
 
 
@@ -1976,7 +1975,7 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
         if self._tx.dialect == "postgres":
             looks = [
                 ("mail.projects_there", {"ids": named}),
-                *starmap(_agent_named, islice(expected, 1 + _FEW)),
+                *starmap(_agent_key, islice(expected, 1 + _FEW)),
             ]
             there = {row[0] for row in asked(self._tx, looks)["mail.projects_there", named]}
             if not {*named} - {0} <= there:
@@ -2217,7 +2216,9 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
 
     def put_file_view(self, view: FileView) -> None:
         """Store a session's view of a file; this replaces the earlier view."""
-        self._tx.run("mail.put_file_view", {one.name: getattr(view, one.name) for one in fields(FileView)})
+        self._tx.run(
+            "mail.put_file_view", {field.name: getattr(view, field.name) for field in fields(FileView)}
+        )
 
     def note_file_change(self, file: str, blob: str, *, viewer_id: int, now: int, since: int) -> None:
         """Record that this session wrote a new version of a file.
@@ -2251,7 +2252,7 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
             "ttl": ttl,
         }
         [[reservation_id]] = self._tx.all("mail.insert_reservation", values)
-        made = self._stored(reservation_id)
+        made = self._load_stored(reservation_id)
         self._events.reserved("reservation.made", made, now)
         return made
 
@@ -2272,7 +2273,7 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
             "reason": reason,
         }
         self._tx.run("mail.extend_reservation", values)
-        extended = self._stored(reservation_id)
+        extended = self._load_stored(reservation_id)
         self._events.reserved("reservation.renewed", extended, now)
         return extended
 
@@ -2280,7 +2281,7 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
         """End an active reservation."""
         values = {"id": reservation_id, "now": now, "by": by, "reason": reason}
         is_new = self._tx.changed("mail.release_reservation", values) > 0
-        released = self._stored(reservation_id)
+        released = self._load_stored(reservation_id)
         if is_new:
             self._events.released(released, now, by)
         return released
@@ -2288,16 +2289,16 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
     def expire_reservations(self, project_id: int, now: int) -> list[Reservation]:
         """End and return reservations that have expired, oldest first. Each call ends a limited number."""
         over = self._all(Reservation, "mail.expired_reservations", project_id=project_id, now=now)
-        self._tx.run_many("mail.expire_reservation", [{"id": one.id} for one in over])
-        for one in over:
-            self._events.expired(one, now)
+        self._tx.run_many("mail.expire_reservation", [{"id": reservation.id} for reservation in over])
+        for expired in over:
+            self._events.expired(expired, now)
         return over
 
-    def _stored(self, reservation_id: int) -> Reservation:
-        found = self.reservation(reservation_id)
-        if found is None:
+    def _load_stored(self, reservation_id: int) -> Reservation:
+        reservation = self.reservation(reservation_id)
+        if reservation is None:
             raise _unknown(UnknownReservation, reservation_id)
-        return found
+        return reservation
 
     def put_token(self, token: KeptToken) -> None:
         """Store a token, or replace the token that has its id.
@@ -2412,7 +2413,7 @@ class MailWrites(RecordWrites, MailReads, MergingWrites, ProjectWrites):
                 remedy="use the release of postroom that wrote the archive, or a newer one",
             )
         for table in TABLES:
-            self._tx.run_many(f"mail.restore_{table}", [whole(table, one) for one in rows.get(table, ())])
+            self._tx.run_many(f"mail.restore_{table}", [whole(table, row) for row in rows.get(table, ())])
         search_index.fill(self._tx)
         for slug, newest in (logs or {}).items():
             if made := self.project(slug):
@@ -2425,7 +2426,7 @@ class MailWrites(RecordWrites, MailReads, MergingWrites, ProjectWrites):
         self._tx.run("merging.number_log", {"scope": scope})
 
 
-def _agent_named(project_id: int, name: str) -> Look:
+def _agent_key(project_id: int, name: str) -> Look:
     return "mail.agent_named", {"project_id": project_id, "name_key": name.casefold()}
 
 
@@ -2455,19 +2456,19 @@ def _near(project_id: int, now: int, near: str | None) -> dict[str, object]:
 
 
 def _token(row: Row) -> KeptToken:
-    found = dict(zip(_OF_TOKENS, row, strict=True))
-    return KeptToken(**{**found, "scopes": frozenset(found["scopes"].split(" "))})
+    values = dict(zip(_OF_TOKENS, row, strict=True))
+    return KeptToken(**{**values, "scopes": frozenset(values["scopes"].split(" "))})
 
 
 def _entry(project_id: int, seq: int, event: CanonicalEvent) -> ProjectEvent:
-    told = event.payload
+    payload = event.payload
     happening = Happening(
         kind=cast("EventKind", event.event_kind),
         at=event.created_at,
-        agent_id=told["agent_id"],
-        message_id=told["message_id"],
-        reservation_id=told["reservation_id"],
-        run_id=told["run_id"],
-        detail=told["detail"],
+        agent_id=payload["agent_id"],
+        message_id=payload["message_id"],
+        reservation_id=payload["reservation_id"],
+        run_id=payload["run_id"],
+        detail=payload["detail"],
     )
     return ProjectEvent(project_id=project_id, seq=seq, happening=happening)

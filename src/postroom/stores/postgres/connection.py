@@ -403,7 +403,7 @@ class Connection:
     def send(self, text: str, values: Sequence[object] = ()) -> Answer:
         """Send a statement given as text; its result is available after `wait`."""
         self._send_writes()
-        return self._sent(text, list(map(encoded, values)), Answer())
+        return self._send_text(text, list(map(encoded, values)), Answer())
 
     def look(self, statement: Statement, bound: Bound, *, is_lock: bool = False) -> Answer:
         """Queue a named query with encoded values; its rows are available after `wait`.
@@ -437,11 +437,11 @@ class Connection:
     def send_named(self, statement: Statement, bound: Bound) -> Answer:
         """Send a named statement with encoded values; its result is available after `wait`."""
         self._send_writes()
-        return self._send_named(statement, bound, Answer(statement.name))
+        return self._send_prepared(statement, bound, Answer(statement.name))
 
-    def _send_named(self, statement: Statement, bound: Bound, answer: Answer) -> Answer:
+    def _send_prepared(self, statement: Statement, bound: Bound, answer: Answer) -> Answer:
         if self._address.direct_dsn:
-            return self._sent(statement.text, bound, answer)
+            return self._send_text(statement.text, bound, answer)
         name = self._prepared.get(statement.name)
         self._note(statement.text)
         try:
@@ -468,10 +468,10 @@ class Connection:
             for_all = together(statement, types) if types else None
             if for_all is not None:
                 answers = _Together(for_all.name, [answer for _, answer in requested_items])
-                self._send_named(for_all, columns([bound for bound, _ in requested_items]), answers)
+                self._send_prepared(for_all, columns([bound for bound, _ in requested_items]), answers)
                 continue
             for bound, answer in requested_items:
-                self._send_named(statement, bound, answer)
+                self._send_prepared(statement, bound, answer)
 
     def _send_writes(self) -> None:
         writes, self._writes = self._writes, []
@@ -479,10 +479,10 @@ class Connection:
             types = self._types.get(statement.name) if len(several) > 1 else None
             for_all = written_together(statement, types) if types else None
             if for_all is not None:
-                self._send_named(for_all, columns(several), Answer(for_all.name))
+                self._send_prepared(for_all, columns(several), Answer(for_all.name))
                 continue
             for bound in several:
-                self._send_named(statement, bound, Answer(statement.name))
+                self._send_prepared(statement, bound, Answer(statement.name))
 
     def wait(self) -> None:
         """Execute the statements sent so far, and read their answers.
@@ -576,7 +576,7 @@ class Connection:
             raise sessionless() from error
         self._within = usual
 
-    def _sent(self, text: str, bound: Bound, answer: Answer) -> Answer:
+    def _send_text(self, text: str, bound: Bound, answer: Answer) -> Answer:
         self._note(text)
         self._call(lambda: self._pg.send_query_params(text.encode(), bound or None))
         self._expected.append(answer)

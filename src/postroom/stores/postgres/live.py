@@ -97,7 +97,7 @@ class PostgresLiveChannels:
             late = self._timers.start(self._timer.sleep(self._accept_within_ms), name="give up")
             late.add_done_callback(lambda _: settled.come())
             try:
-                while not late.done() and await self._is_unsettled(delivery_id):
+                while not late.done() and await self._is_open(delivery_id):
                     await settled.wait(LOOK_AFTER)
             finally:
                 late.cancel()
@@ -144,7 +144,7 @@ class PostgresLiveChannels:
     async def _read(self, statement: str, *values: object) -> list[Row]:
         return await self._engine.read(lambda sql: _rows(sql, statement, values))
 
-    async def _is_unsettled(self, delivery_id: str) -> bool:
+    async def _is_open(self, delivery_id: str) -> bool:
         rows = await self._read("receipts", delivery_id)
         return any(row[0] in ("sent", "taken") for row in rows)
 

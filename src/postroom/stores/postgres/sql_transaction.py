@@ -144,7 +144,7 @@ class PostgresTransaction(SqlTransaction):
             self._asked = list(takewhile(lambda one: one[0][0] in LOOKS_OF_ONE_THREAD, self._asked))
         self.may_defer = may_defer
         self.connection.has_written = False
-        if not self._are_held():
+        if not self._have_locks():
             self.failure = LockHeld()
         self.refuse_failed()
 
@@ -223,13 +223,13 @@ class PostgresTransaction(SqlTransaction):
             raise Deferred
         try:
             self.connection.wait()
-            if not self._are_held():
+            if not self._have_locks():
                 raise LockHeld
         except _FAILURES as error:
             self.failure = error
             raise
 
-    def _are_held(self) -> bool:
+    def _have_locks(self) -> bool:
         """Return whether all requested locks are held, after the server has answered."""
         locks, self._locks, self._is_trying = self._locks, [], False
         return not any(row[0] == 0 for answer in locks for row in answer.rows)

@@ -337,7 +337,7 @@ class _Work:
 
 def _copy_error(error: PostroomError | Contended) -> StoreError | PostroomError:
     if isinstance(error, Contended):
-        told = StoreUnavailable(f"too many PostgreSQL transactions change the same rows: {error}")
-        told.__cause__ = error
-        return told
+        failure = StoreUnavailable(f"too many PostgreSQL transactions change the same rows: {error}")
+        failure.__cause__ = error
+        return failure
     return error

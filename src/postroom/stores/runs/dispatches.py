@@ -62,8 +62,8 @@ class Dispatches(Tables):
 
     def begun_with(self, prefix: str, limit: int) -> dict[str, str]:
         """Return the run ids of the dispatches whose ids have this prefix, keyed by dispatch id."""
-        asked = {"low": prefix, "beyond": beyond(prefix), "limit": limit}
-        return {row[0]: row[1] for row in self._sql.all("dispatches.begun_with", asked)}
+        parameters = {"low": prefix, "beyond": beyond(prefix), "limit": limit}
+        return {row[0]: row[1] for row in self._sql.all("dispatches.begun_with", parameters)}
 
     def thread_of(self, dispatch_id: str) -> str | None:
         """Return the thread of a dispatch, so that it can be locked; a dispatch never changes its thread."""
@@ -77,8 +77,8 @@ class Dispatches(Tables):
 
     def claimed_by(self, consumer: str, *, besides: Sequence[str]) -> tuple[RunDispatch, ...]:
         """Return a consumer's claimed dispatches, except those with the claim tokens `besides`."""
-        found = self._sql.all("dispatches.claimed_by", {"consumer": consumer, "besides": besides})
-        return tuple(map(rows.dispatch, found))
+        found_rows = self._sql.all("dispatches.claimed_by", {"consumer": consumer, "besides": besides})
+        return tuple(map(rows.dispatch, found_rows))
 
     def epoch(self, thread_id: str) -> int:
         """Return the thread's epoch."""
@@ -119,8 +119,8 @@ class Dispatches(Tables):
 
         Threads with a claimed dispatch are omitted.
         """
-        found = self._asked(due_look(thread_id, self._now()) for thread_id in thread_ids)
-        due = [row for rows_of_thread in found.values() for row in rows_of_thread]
+        answers = self._asked(due_look(thread_id, self._now()) for thread_id in thread_ids)
+        due = [row for rows_of_thread in answers.values() for row in rows_of_thread]
         for *_, run_id, body in due:
             self._sql.known["threads.run", run_id] = [] if body is None else [(run_id, body)]
         return [rows.dispatch(row) for row in due]
@@ -133,16 +133,16 @@ class Dispatches(Tables):
     def claim_dispatch(self, dispatch_id: str, asks: ClaimRequest) -> RunDispatch | None:
         """Claim this dispatch, due or not; see `DispatchStore.claim_dispatch`."""
         now, row = self._now(), self._row(dispatch_id)
-        found = rows.dispatch(row) if row else None
-        if row is None or found is None or found.status is not _QUEUED:
+        dispatch = rows.dispatch(row) if row else None
+        if row is None or dispatch is None or dispatch.status is not _QUEUED:
             return None
-        if found.dispatch_epoch < row[-1]:
-            self.put(found.superseded(reason=STALE_EPOCH, now=now))
+        if dispatch.dispatch_epoch < row[-1]:
+            self.put(dispatch.superseded(reason=STALE_EPOCH, now=now))
             return None
-        claimed, *_, held_by = self._queue(found.thread_id)
-        if claimed is not None or held_by not in (None, found.run_id):
+        claimed, *_, held_by = self._queue(dispatch.thread_id)
+        if claimed is not None or held_by not in (None, dispatch.run_id):
             return None
-        return self._taken(found, asks, now)
+        return self._taken(dispatch, asks, now)
 
     def _taken(self, row: RunDispatch, asks: ClaimRequest, now: int) -> RunDispatch:
         return self.put(
@@ -160,8 +160,8 @@ class Dispatches(Tables):
         row = self._row(claim.dispatch_id)
         if row is None:
             raise UnknownDispatch(f"no dispatch {claim.dispatch_id!r}", value=claim.dispatch_id)
-        found = self.proved(claim, rows.dispatch(row), row[-1])
-        return found if isinstance(found, StaleClaim) else self.put(move(found, self._now()))
+        dispatch = self.proved(claim, rows.dispatch(row), row[-1])
+        return dispatch if isinstance(dispatch, StaleClaim) else self.put(move(dispatch, self._now()))
 
     def proved(self, claim: Claim, found: RunDispatch, epoch: int) -> RunDispatch | StaleClaim:
         """Return the dispatch if the claim still owns it.
@@ -169,7 +169,7 @@ class Dispatches(Tables):
         Supersede it if its epoch is older than the thread's.
         """
         if found.status is not _CLAIMED or found.claim_token != claim.token:
-            return _not_owned(found)
+            return _ownership_error(found)
         if found.dispatch_epoch < epoch:
             self.put(found.superseded(reason=STALE_EPOCH, now=self._now()))
             return StaleClaim(f"dispatch {found.dispatch_id!r} was interrupted", value=found.dispatch_id)
@@ -202,16 +202,16 @@ class Dispatches(Tables):
 
     def cancel(self, dispatch_id: str) -> RunDispatch | None:
         """Cancel a queued dispatch; return None if it is not queued."""
-        found = self.load(dispatch_id)
-        if found is None or found.status is not _QUEUED:
+        dispatch = self.load(dispatch_id)
+        if dispatch is None or dispatch.status is not _QUEUED:
             return None
-        return self.put(found.cancelled(now=self._now()))
+        return self.put(dispatch.cancelled(now=self._now()))
 
     def hurry(self, dispatch_id: str, *, not_before: int) -> None:
         """Make a queued dispatch due at `not_before`, or at once if that time has passed."""
-        found = self.load(dispatch_id)
-        if found is not None and found.status is _QUEUED and found.available_at:
-            self.put(found.hurried(not_before=not_before, now=self._now()))
+        dispatch = self.load(dispatch_id)
+        if dispatch is not None and dispatch.status is _QUEUED and dispatch.available_at:
+            self.put(dispatch.hurried(not_before=not_before, now=self._now()))
 
     def interrupt(self, thread_id: str) -> Interrupt:
         """Increment the thread's epoch and supersede its queued dispatches; see `DispatchStore.interrupt`."""
@@ -234,29 +234,29 @@ class Dispatches(Tables):
 
         Return None if it is no longer Claimed.
         """
-        found = self.load(claim.dispatch_id)
-        if found is None or found.status is not _CLAIMED:
+        dispatch = self.load(claim.dispatch_id)
+        if dispatch is None or dispatch.status is not _CLAIMED:
             return None
-        if found.claim_token != claim.token:
-            return _not_owned(found)
-        return self.put(found.superseded(reason=reason, now=self._now()))
+        if dispatch.claim_token != claim.token:
+            return _ownership_error(dispatch)
+        return self.put(dispatch.superseded(reason=reason, now=self._now()))
 
     def overdue(self, limit: int) -> list[RunDispatch]:
         """Return claimed dispatches whose lease has expired, longest overdue first."""
-        found = self._sql.all("dispatches.overdue", {"now": self._now(), "limit": limit})
-        return [rows.dispatch(row) for row in found]
+        found_rows = self._sql.all("dispatches.overdue", {"now": self._now(), "limit": limit})
+        return [rows.dispatch(row) for row in found_rows]
 
     def late(self, limit: int) -> list[RunDispatch]:
         """Return queued dispatches of runs that were never started and whose deadline has passed."""
-        found = self._sql.all("dispatches.late", {"now": self._now(), "limit": limit})
-        return [rows.dispatch(row) for row in found]
+        found_rows = self._sql.all("dispatches.late", {"now": self._now(), "limit": limit})
+        return [rows.dispatch(row) for row in found_rows]
 
     def end_late(self, dispatch_id: str) -> RunDispatch | None:
         """Make a dispatch a dead letter if it is queued and missed its deadline; otherwise return None."""
-        found, now = self.load(dispatch_id), self._now()
-        if found is None or found.status is not _QUEUED or not found.has_missed_deadline(now):
+        dispatch, now = self.load(dispatch_id), self._now()
+        if dispatch is None or dispatch.status is not _QUEUED or not dispatch.has_missed_deadline(now):
             return None
-        return self.put(found.too_late(now=now))
+        return self.put(dispatch.too_late(now=now))
 
     def reclaim(self, dispatch_id: str, *, counts: bool = True) -> RunDispatch | None:
         """Take back an overdue dispatch; return None if it is not overdue, or ends due to an old epoch.
@@ -265,13 +265,13 @@ class Dispatches(Tables):
         as a failed attempt.
         """
         now, row = self._now(), self._row(dispatch_id)
-        found = rows.dispatch(row) if row else None
-        if row is None or found is None or found.lease_until is None or found.lease_until >= now:
+        dispatch = rows.dispatch(row) if row else None
+        if row is None or dispatch is None or dispatch.lease_until is None or dispatch.lease_until >= now:
             return None
-        if found.dispatch_epoch < row[-1]:
-            self.put(found.superseded(reason=STALE_EPOCH, now=now))
+        if dispatch.dispatch_epoch < row[-1]:
+            self.put(dispatch.superseded(reason=STALE_EPOCH, now=now))
             return None
-        return self.put(found.lease_ended(now=now) if counts else found.released(now=now))
+        return self.put(dispatch.lease_ended(now=now) if counts else dispatch.released(now=now))
 
     def insert(self, row: RunDispatch) -> RunDispatch:
         """Store a new dispatch, and return it."""
@@ -294,10 +294,10 @@ class Dispatches(Tables):
         self, thread_id: str, statuses: Collection[RunDispatchStatus], *, limit: int, offset: int
     ) -> tuple[RunDispatch, ...]:
         """Return a thread's dispatches, ordered by priority, then by age, then by id."""
-        asked = {"thread_id": thread_id, "limit": limit, "offset": max(offset, 0)}
+        parameters = {"thread_id": thread_id, "limit": limit, "offset": max(offset, 0)}
         if set(statuses) == {_QUEUED}:
-            return self._all("queued_of_thread", asked)
-        return self._all("of_thread", {**asked, "statuses": sorted(statuses)})
+            return self._all("queued_of_thread", parameters)
+        return self._all("of_thread", {**parameters, "statuses": sorted(statuses)})
 
     def by_status(
         self,
@@ -309,9 +309,9 @@ class Dispatches(Tables):
     ) -> tuple[RunDispatch, ...]:
         """Return dispatches of threads with this id prefix, ordered by their last change, then by id."""
         at, dispatch_id = after or _EARLIEST
-        asked = {"status": status.value, "at": at, "id": dispatch_id, "limit": limit}
-        asked |= {"low": thread_prefix, "beyond": beyond(thread_prefix)}
-        return self._all("ended_by_change" if status.is_terminal else "open_by_change", asked)
+        parameters = {"status": status.value, "at": at, "id": dispatch_id, "limit": limit}
+        parameters |= {"low": thread_prefix, "beyond": beyond(thread_prefix)}
+        return self._all("ended_by_change" if status.is_terminal else "open_by_change", parameters)
 
     def unreconciled(self, limit: int) -> tuple[RunDispatch, ...]:
         """Return ended dispatches whose runs were not updated yet, oldest first."""
@@ -334,10 +334,10 @@ class Dispatches(Tables):
         `tenant` restricts the result to one tenant ('' means no tenant), `full_keys` excludes keys, and
         `places` restricts the result to threads that may run at one of these places.
         """
-        found: dict[str, DueThread] = {}
+        threads: dict[str, DueThread] = {}
         for row in self._due(limit, tenant, full_keys, places):
-            found.setdefault(row[3], DueThread(*row[3:6]))
-        return tuple(found.values())[:limit]
+            threads.setdefault(row[3], DueThread(*row[3:6]))
+        return tuple(threads.values())[:limit]
 
     def _due(self, limit: int, tenant: str | None, full_keys: Sequence[str], places: Places) -> Sequence[Row]:
         """Return due rows in order, for at least `limit` threads if that many threads are due.
@@ -348,9 +348,9 @@ class Dispatches(Tables):
         each thread is examined once instead.
         """
         within = {"is_anywhere": places is None, "places": sorted(places or ())}
-        asked = {"now": self._now(), "full_keys": full_keys, "tenant": tenant, **within}
+        parameters = {"now": self._now(), "full_keys": full_keys, "tenant": tenant, **within}
         window = 1 if tenant is not None else max(limit, 1)
-        first = self._sql.all("dispatches.due_first", {**asked, "few": _FEW, "window": window})
+        first = self._sql.all("dispatches.due_first", {**parameters, "few": _FEW, "window": window})
         if not first:
             return ()
         part = [row[:-1] for row in first if row[-1]]
@@ -359,29 +359,29 @@ class Dispatches(Tables):
         statement = "due_threads"
         if tenant is not None:
             statement = "due_threads_of_tenant" if tenant else "due_threads_of_nobody"
-        found: list[Row] = []
+        found_rows: list[Row] = []
         behind: Sequence[Any] = (-1, *_EARLIEST)
         for number in range(_WINDOWS):
             if number or tenant is not None:
                 window = max(2 * limit, _LATER_WINDOW)
                 after = dict(zip(("priority", "created_at", "dispatch_id"), behind, strict=True))
-                part = self._sql.all(f"dispatches.{statement}", {**asked, **after, "window": window})
-            found += [row for row in part if row[-1]]
-            if len(part) < window or len({row[3] for row in found}) >= limit:
-                return found
+                part = self._sql.all(f"dispatches.{statement}", {**parameters, **after, "window": window})
+            found_rows += [row for row in part if row[-1]]
+            if len(part) < window or len({row[3] for row in found_rows}) >= limit:
+                return found_rows
             behind = part[-1][:3]
-        return sorted(self._sql.all("dispatches.due_by_thread", asked), key=_turn)
+        return sorted(self._sql.all("dispatches.due_by_thread", parameters), key=_turn)
 
     def begun_by_limit(self) -> tuple[tuple[str, str, int], ...]:
         """Count runs that execute or will be retried within 10 s, by tenant and key, with repeated pairs."""
         look = ("dispatches.begun_by_limit", {"soon": self._now() + _SOON_MS})
-        [found] = self._asked([look]).values()
-        return tuple((row[0], row[1], row[2]) for row in found)
+        [found_rows] = self._asked([look]).values()
+        return tuple((row[0], row[1], row[2]) for row in found_rows)
 
     def begun_of_agent(self, agent_id: str) -> int:
         """Count the runs of an agent that execute or will be retried within 10 s."""
-        found = self._sql.all("dispatches.begun_runs", {"soon": self._now() + _SOON_MS})
-        return sum(rows.run(row).agent_id == agent_id for row in found)
+        found_rows = self._sql.all("dispatches.begun_runs", {"soon": self._now() + _SOON_MS})
+        return sum(rows.run(row).agent_id == agent_id for row in found_rows)
 
     def claimed_by_limit(self) -> tuple[tuple[str, str, int], ...]:
         """Return the number of claims per tenant and key; the caller must hold the lock of the limits."""
@@ -472,8 +472,8 @@ class Dispatches(Tables):
 
     def queued_threads(self, limit: int, after: str) -> tuple[str, ...]:
         """Return threads that have queued dispatches, ordered by id."""
-        found = self._sql.all("dispatches.queued_threads", {"after": after, "limit": limit})
-        return tuple(row[0] for row in found)
+        found_rows = self._sql.all("dispatches.queued_threads", {"after": after, "limit": limit})
+        return tuple(row[0] for row in found_rows)
 
     def count_queued(self, thread_id: str, at_most: int) -> int:
         """Count a thread's queued dispatches, up to `at_most`."""
@@ -483,8 +483,8 @@ class Dispatches(Tables):
 
     def count_dead(self, thread_prefix: str, at_most: int) -> int:
         """Count the dead letters of threads with this id prefix, up to `at_most`."""
-        asked = {"low": thread_prefix, "beyond": beyond(thread_prefix), "at_most": at_most}
-        return _number(self._sql.one("dispatches.count_dead", asked))
+        parameters = {"low": thread_prefix, "beyond": beyond(thread_prefix), "at_most": at_most}
+        return _number(self._sql.one("dispatches.count_dead", parameters))
 
     def count_by_status(self) -> dict[RunDispatchStatus, int]:
         """Count dispatches by status; counts of successfully ended dispatches stop at `MAX_COUNTED`.
@@ -497,18 +497,18 @@ class Dispatches(Tables):
 
     def hasten(self, dispatch_id: str) -> RunDispatch | None:
         """Make a delayed dispatch due at once; return None if it is not queued or not delayed."""
-        found = self.load(dispatch_id)
-        if found is None or found.status is not _QUEUED or found.available_at <= self._now():
+        dispatch = self.load(dispatch_id)
+        if dispatch is None or dispatch.status is not _QUEUED or dispatch.available_at <= self._now():
             return None
-        return self.put(replace(found, available_at=0, updated_at=self._now()))
+        return self.put(replace(dispatch, available_at=0, updated_at=self._now()))
 
     def discard(self, dispatch_id: str) -> RunDispatch | None:
         """Remove a dead letter; return None if the dispatch is not a dead letter."""
-        found = self.load(dispatch_id)
-        if found is None or found.status is not RunDispatchStatus.DEAD_LETTER:
+        dispatch = self.load(dispatch_id)
+        if dispatch is None or dispatch.status is not RunDispatchStatus.DEAD_LETTER:
             return None
         self._sql.run("dispatches.discard", {"dispatch_id": dispatch_id})
-        return found
+        return dispatch
 
     def put_command(self, dispatch: RunDispatch, command: LiveRunCommand) -> None:
         """Store a command to an active run (a cancel or one decision) and notify its owner.
@@ -527,8 +527,10 @@ class Dispatches(Tables):
 
     def commands(self, dispatch_ids: Sequence[str]) -> tuple[tuple[str, LiveRunCommand], ...]:
         """Return the commands for these dispatches, in order of arrival, each with its dispatch id."""
-        found = self._sql.all("dispatches.commands", {"dispatch_ids": tuple(dispatch_ids)})
-        return tuple((row[0], decode(LiveRunCommand, row[1], where=f"command {row[0]}")) for row in found)
+        found_rows = self._sql.all("dispatches.commands", {"dispatch_ids": tuple(dispatch_ids)})
+        return tuple(
+            (row[0], decode(LiveRunCommand, row[1], where=f"command {row[0]}")) for row in found_rows
+        )
 
     def drop_commands(self, dispatch_id: str) -> None:
         """Delete all commands stored for a dispatch that is no longer active."""
@@ -540,16 +542,16 @@ class Dispatches(Tables):
             bound = older_than
             if status is RunDispatchStatus.DEAD_LETTER and dead_letters_older_than is not None:
                 bound = dead_letters_older_than
-            asked = {"status": status.value, "older_than": bound, "limit": PURGED_AT_ONCE}
-            if gone := self._sql.changed("dispatches.purge", asked):
+            parameters = {"status": status.value, "older_than": bound, "limit": PURGED_AT_ONCE}
+            if gone := self._sql.changed("dispatches.purge", parameters):
                 return gone
         self._sql.run("dispatches.forget_gone")
         self._sql.run("dispatches.forget_commands")
         return 0
 
     def _row(self, dispatch_id: str) -> Row | None:
-        found = self._asked([("dispatches.dispatch", {"dispatch_id": dispatch_id})])
-        return next(iter(found["dispatches.dispatch", dispatch_id]), None)
+        found_rows = self._asked([("dispatches.dispatch", {"dispatch_id": dispatch_id})])
+        return next(iter(found_rows["dispatches.dispatch", dispatch_id]), None)
 
     def _queue(self, thread_id: str) -> Row:
         look = queue_look(thread_id)
@@ -630,17 +632,17 @@ def refuse_taken(dispatch: RunDispatch, against: Sequence[Row]) -> None:
     Raises:
         DuplicateRecord, DedupeKeyInUse, RunNotOpen: As for `DispatchStore.enqueue`.
     """
-    for rule, found in against:
+    for rule, conflicting in against:
         if rule == 0:
-            raise DuplicateRecord(f"dispatch {found!r} exists already", value=found)
+            raise DuplicateRecord(f"dispatch {conflicting!r} exists already", value=conflicting)
         kind: type[PostroomError] = DedupeKeyInUse if rule == 1 else RunNotOpen
         does = (
             f"has the dedupe key {dispatch.dedupe_key!r}"
             if rule == 1
             else f"delivers run {dispatch.run_id!r}"
         )
-        text = f"dispatch {found!r} is open and {does}"
-        raise kind(text, value=dispatch.dispatch_id, details={"dispatch_id": found})
+        text = f"dispatch {conflicting!r} is open and {does}"
+        raise kind(text, value=dispatch.dispatch_id, details={"dispatch_id": conflicting})
 
 
 def _number(row: Row | None) -> int:
@@ -655,5 +657,5 @@ def put_place(sql: SqlTransaction, thread_id: str, place: str) -> None:
         sql.run("dispatches.drop_place", {"thread_id": thread_id})
 
 
-def _not_owned(row: RunDispatch) -> StaleClaim:
+def _ownership_error(row: RunDispatch) -> StaleClaim:
     return StaleClaim(f"this claim does not own dispatch {row.dispatch_id!r}", value=row.dispatch_id)

@@ -10,7 +10,7 @@ raises an error.
 
 from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
-from typing import Final, Literal, Protocol, Self, TypeVar
+from typing import Final, Literal, TypeVar
 
 from typing_extensions import override
 
@@ -72,7 +72,7 @@ class _Port:
 
 class _RunPort(_Port):
     async def _look(self, look: Callable[[RunTables], T], *, now: int | None = None) -> T:
-        return await self._store.read(lambda tx: look(_at(tx.runs, now)))
+        return await self._store.read(lambda tx: look(_at(tx, now).runs))
 
     async def _change(
         self,
@@ -85,17 +85,17 @@ class _RunPort(_Port):
 
         def locked(tx: Transaction) -> T | StaleClaim:
             tx.lock(thread_lock(thread_id))
-            return change(_at(tx.runs, now))
+            return change(_at(tx, now).runs)
 
         return await self._store.write(locked, key=thread_id)
 
-    async def _change_of(
+    async def _change_dispatch(
         self, dispatch_id: str, change: Callable[[RunTables], T | StaleClaim], *, now: int | None = None
     ) -> T:
         """Execute a change of a dispatch while holding the lock of its thread, which never changes."""
         thread_id = await self._look(lambda runs: runs.dispatches.thread_of(dispatch_id))
         if thread_id is None:  # the dispatch was removed, or never existed
-            return await self._store.write(lambda tx: change(_at(tx.runs, now)))
+            return await self._store.write(lambda tx: change(_at(tx, now).runs))
         return await self._change(thread_id, change, now=now)
 
 
@@ -133,7 +133,7 @@ class DispatchStore(_RunPort):
         if another dispatch of the thread is claimed.
         """
         asks = ClaimRequest(consumer=consumer, lease_ms=lease_ms)
-        return await self._change_of(
+        return await self._change_dispatch(
             dispatch_id, lambda runs: runs.dispatches.claim_dispatch(dispatch_id, asks), now=now
         )
 
@@ -146,7 +146,7 @@ class DispatchStore(_RunPort):
             StaleClaim: The claim was lost. A row whose epoch is older than the thread's becomes Superseded.
             UnknownDispatch: No dispatch has this id.
         """
-        return await self._moved(claim, lambda row, at: row.record_dispatch_start(instance_id, now=at), now)
+        return await self._move(claim, lambda row, at: row.record_dispatch_start(instance_id, now=at), now)
 
     async def record_run_result(
         self, claim: Claim, result: RunDispatchResult, *, now: int | None = None
@@ -157,7 +157,7 @@ class DispatchStore(_RunPort):
             InvalidRecord: The result belongs to another run. StaleClaim, UnknownDispatch: As for
                 `record_dispatch_start`.
         """
-        return await self._moved(claim, lambda row, at: row.record_run_result(result, now=at), now)
+        return await self._move(claim, lambda row, at: row.record_run_result(result, now=at), now)
 
     async def ack(self, claim: Claim, *, now: int | None = None) -> RunDispatch:
         """Record that the queue has finished with the dispatch.
@@ -165,7 +165,7 @@ class DispatchStore(_RunPort):
         Raises:
             StaleClaim, UnknownDispatch: As for `record_dispatch_start`.
         """
-        return await self._moved(claim, lambda row, at: row.acked(now=at), now)
+        return await self._move(claim, lambda row, at: row.acked(now=at), now)
 
     async def nack(
         self, claim: Claim, *, error: str, delay_ms: int = 0, now: int | None = None
@@ -177,7 +177,7 @@ class DispatchStore(_RunPort):
         Raises:
             StaleClaim, UnknownDispatch: As for `record_dispatch_start`.
         """
-        return await self._moved(
+        return await self._move(
             claim, lambda row, at: row.nacked(error=error, delay_ms=delay_ms, now=at), now
         )
 
@@ -187,7 +187,7 @@ class DispatchStore(_RunPort):
         Raises:
             StaleClaim, UnknownDispatch: As for `record_dispatch_start`.
         """
-        return await self._moved(claim, lambda row, at: row.released(now=at), now)
+        return await self._move(claim, lambda row, at: row.released(now=at), now)
 
     async def dead_letter(self, claim: Claim, *, error: str, now: int | None = None) -> RunDispatch:
         """Make the dispatch a dead letter.
@@ -195,7 +195,7 @@ class DispatchStore(_RunPort):
         Raises:
             StaleClaim, UnknownDispatch: As for `record_dispatch_start`.
         """
-        return await self._moved(claim, lambda row, at: row.dead_lettered(error=error, now=at), now)
+        return await self._move(claim, lambda row, at: row.dead_lettered(error=error, now=at), now)
 
     async def extend_lease(self, claim: Claim, *, extension_ms: int, now: int | None = None) -> bool:
         """Extend the claim to `now + extension_ms`; return False if the claim was lost.
@@ -203,21 +203,23 @@ class DispatchStore(_RunPort):
         A dispatch of an older epoch becomes Superseded.
         """
         try:
-            await self._moved(claim, lambda row, at: row.extend_lease(extension_ms=extension_ms, now=at), now)
+            await self._move(claim, lambda row, at: row.extend_lease(extension_ms=extension_ms, now=at), now)
         except (StaleClaim, UnknownDispatch):
             return False
         return True
 
-    async def _moved(
+    async def _move(
         self, claim: Claim, move: Callable[[RunDispatch, int], RunDispatch], now: int | None
     ) -> RunDispatch:
-        return await self._change_of(
+        return await self._change_dispatch(
             claim.dispatch_id, lambda runs: runs.dispatches.move_owned(claim, move), now=now
         )
 
     async def cancel(self, dispatch_id: str, *, now: int | None = None) -> RunDispatch | None:
         """Cancel a queued dispatch; return None if it is not queued."""
-        return await self._change_of(dispatch_id, lambda runs: runs.dispatches.cancel(dispatch_id), now=now)
+        return await self._change_dispatch(
+            dispatch_id, lambda runs: runs.dispatches.cancel(dispatch_id), now=now
+        )
 
     async def interrupt(self, thread_id: str, *, now: int | None = None) -> Interrupt:
         """Increment the thread's epoch and supersede its queued dispatches.
@@ -238,7 +240,7 @@ class DispatchStore(_RunPort):
         Raises:
             StaleClaim: Another owner has claimed the dispatch.
         """
-        return await self._change_of(
+        return await self._change_dispatch(
             claim.dispatch_id,
             lambda runs: runs.dispatches.supersede_claimed(claim, reason),
             now=now,
@@ -257,10 +259,10 @@ class DispatchStore(_RunPort):
         taken: list[RunDispatch] = []
         while (left := limit - len(taken)) > 0:
             overdue = await self._look(lambda runs: runs.dispatches.overdue(left), now=now)
-            for one in overdue:
+            for dispatch in overdue:
                 back = await self._change(
-                    one.thread_id,
-                    lambda runs: runs.dispatches.reclaim(one.dispatch_id),  # noqa: B023 - awaited at once
+                    dispatch.thread_id,
+                    lambda runs: runs.dispatches.reclaim(dispatch.dispatch_id),  # noqa: B023 - awaited at once
                     now=now,
                 )
                 taken += [back] if back else []
@@ -320,7 +322,7 @@ class DispatchStore(_RunPort):
     async def due_thread_ids(self, *, limit: int = 100, now: int | None = None) -> tuple[str, ...]:
         """Return the threads that have a due dispatch but no claimed one, most urgent first."""
         due = await self._look(lambda runs: runs.dispatches.due_threads(page(limit)), now=now)
-        return tuple(one.thread_id for one in due)
+        return tuple(dispatch.thread_id for dispatch in due)
 
     async def next_due_at(self, places: Places = None) -> int | None:
         """Return when a dispatch of a thread without a claimed one is next due; 0 if one is due now.
@@ -343,11 +345,11 @@ class DispatchStore(_RunPort):
 
     async def hasten(self, dispatch_id: str) -> RunDispatch | None:
         """Make a delayed dispatch due at once; return None if it is not queued or not delayed."""
-        return await self._change_of(dispatch_id, lambda runs: runs.dispatches.hasten(dispatch_id))
+        return await self._change_dispatch(dispatch_id, lambda runs: runs.dispatches.hasten(dispatch_id))
 
     async def discard(self, dispatch_id: str) -> RunDispatch | None:
         """Remove a dead letter; return None if the dispatch is not a dead letter."""
-        return await self._change_of(dispatch_id, lambda runs: runs.dispatches.discard(dispatch_id))
+        return await self._change_dispatch(dispatch_id, lambda runs: runs.dispatches.discard(dispatch_id))
 
     async def purge_terminal(self, *, older_than: int, dead_letters_older_than: int | None = None) -> int:
         """Remove ended dispatches that were last changed before `older_than`; return how many.
@@ -372,8 +374,8 @@ def _recent(
     turns = runs.threads.turns(thread_id, 0 if summary is None else summary.since)
     gone = hidden.union(*(turn.takes_back for turn in turns))
     if summary is not None and (gone or hidden_ids):
-        asked = hidden_ids.union(*(turn.asked for turn in runs.threads.turns_named(sorted(gone))))
-        broken = runs.messages.first_summary_of(thread_id, sorted(gone), sorted(asked))
+        excluded = hidden_ids.union(*(turn.asked for turn in runs.threads.turns_named(sorted(gone))))
+        broken = runs.messages.first_summary_of(thread_id, sorted(gone), sorted(excluded))
         if broken is not None:
             summary = runs.messages.summary(thread_id, broken)
             turns = runs.threads.turns(thread_id, 0 if summary is None else summary.since)
@@ -381,9 +383,9 @@ def _recent(
     messages = runs.messages.unsummarized(thread_id, after)
     if newest is not None:
         own = {id for turn in turns if turn.run_id == run_id for id in turn.asked}
-        known = {message.id for message in messages}
-        missing = sorted({id for turn in turns for id in turn.asked if id not in known})
-        again = runs.messages.passed_over(thread_id, missing, sorted(own - known)) if missing else ()
+        ids = {message.id for message in messages}
+        missing = sorted({id for turn in turns for id in turn.asked if id not in ids})
+        again = runs.messages.passed_over(thread_id, missing, sorted(own - ids)) if missing else ()
         messages = (*again, *messages)
     seen = conversation_of(run_id, messages, turns)
     return Conversation(messages=seen.messages, summary=summary, hidden=seen.hidden, turns=seen.turns)
@@ -420,7 +422,7 @@ class ThreadStore(_RunPort):
 
         def saved(tx: Transaction) -> None:
             named = (thread.id, thread.parent_thread_id)
-            tx.lock(FAMILIES, *(thread_lock(one) for one in named if one is not None))
+            tx.lock(FAMILIES, *(thread_lock(thread_id) for thread_id in named if thread_id is not None))
             tx.runs.threads.save(thread)
 
         await self._store.write(saved, key=thread.id)
@@ -474,8 +476,8 @@ class ThreadStore(_RunPort):
         """Return all committed messages in order; None if the thread is unknown."""
 
         def look(runs: RunTables) -> tuple[Message, ...] | None:
-            found = runs.messages.all(thread_id)
-            return found if found or runs.threads.load(thread_id) else None
+            messages = runs.messages.all(thread_id)
+            return messages if messages or runs.threads.load(thread_id) else None
 
         return await self._look(look)
 
@@ -672,7 +674,7 @@ class OutboxStore(_Port):
 
         def stored(tx: Transaction) -> OutboxMessage:
             tx.lock(*draft.locks)
-            [effect] = _at(tx.outbox, now).enqueue((draft,))
+            [effect] = _at(tx, now).outbox.enqueue((draft,))
             return effect
 
         return await self._store.write(stored, key=line_lock(draft.kind, draft.target))
@@ -692,7 +694,7 @@ class OutboxStore(_Port):
 
         def claimed(tx: Transaction) -> tuple[OutboxMessage, ...]:
             tx.lock(line)
-            return _at(tx.outbox, now).claim(kind, target, lease_ms=lease_ms, limit=limit)
+            return _at(tx, now).outbox.claim(kind, target, lease_ms=lease_ms, limit=limit)
 
         return await self._store.write(claimed, key=line)
 
@@ -718,7 +720,7 @@ class OutboxStore(_Port):
         record of this stays unchanged.
         """
         became = await self._store.write(
-            lambda tx: _at(tx.outbox, now).nack(
+            lambda tx: _at(tx, now).outbox.nack(
                 [outbox_id],
                 [token],
                 error=error,
@@ -749,7 +751,7 @@ class OutboxStore(_Port):
         Return None if there is no such dead letter. If several callers revive it at the same time, only one
         gets it.
         """
-        return await self._store.write(lambda tx: _at(tx.outbox, now).revive(outbox_id))
+        return await self._store.write(lambda tx: _at(tx, now).outbox.revive(outbox_id))
 
     async def discard(self, outbox_id: str) -> bool:
         """Mark a dead letter as delivered without performing it; its key still counts as used.
@@ -779,7 +781,7 @@ class StoreCoordinator(_Port, CommitCoordinator):
     async def commit(self, commit: ThreadCommit, *, now: int | None = None) -> Committed:
         def committed(tx: Transaction) -> Committed | StaleClaim:
             tx.lock(*commit.locks)
-            return _at(tx.runs, now).commit(commit)
+            return _at(tx, now).runs.commit(commit)
 
         return await self._store.write(committed, key=commit.thread_id)
 
@@ -805,13 +807,8 @@ def page(limit: int) -> int:
     return max(0, min(limit, MAX_PAGE))
 
 
-class _AtAnInstant(Protocol):
-    def at(self, now: int) -> Self: ...
-
-
-P = TypeVar("P", bound=_AtAnInstant)
-
-
-def _at(tables: P, now: int | None) -> P:
-    """Return the tables at the given time or, by default, at the time of their transaction."""
-    return tables if now is None else tables.at(now)
+def _at(tx: Transaction, now: int | None) -> Transaction:
+    """Return the transaction after its locks were taken, with the given time instead of its own."""
+    if now is not None:
+        tx.sql.instant = now
+    return tx

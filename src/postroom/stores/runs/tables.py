@@ -6,13 +6,15 @@ its queries at once, then decides, then writes.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from postroom.contracts.dispatch import Claim, RunDispatch, RunDispatchStatus
+from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import (
     ActiveRunConflict,
     DuplicateRecord,
     ForeignThread,
     IllegalTransition,
+    InvalidRecord,
     QueueFull,
     StaleClaim,
     UnknownThread,
@@ -23,14 +25,17 @@ from postroom.contracts.records import replace
 from postroom.contracts.run_stores import Beginning, Committed, Delivery, ThreadCommit, ThreadState
 from postroom.contracts.runs import LEGAL_MOVES, RunRecord, Thread
 from postroom.stores.codec import encode, is_answer, with_answer
-from postroom.stores.events import EventTables, WrittenEvent, appending, event_looks
-from postroom.stores.outbox import OutboxTables, effect_looks
+from postroom.stores.events import WrittenEvent, appending, event_looks
+from postroom.stores.outbox import effect_looks
 from postroom.stores.runs import rows
 from postroom.stores.runs.dispatches import Dispatches, refuse_taken, state_look
 from postroom.stores.runs.messages import Messages, refuse_changed
 from postroom.stores.runs.threads import Threads, no_parent, own_ancestor
 from postroom.stores.runs.together import Together
-from postroom.stores.sql_transaction import Found, Look, SqlTransaction, Tables, asked
+from postroom.stores.sql_transaction import Found, Look, Tables, asked
+
+if TYPE_CHECKING:
+    from postroom.stores.store import Transaction
 
 
 class RunTables(Tables):
@@ -40,19 +45,12 @@ class RunTables(Tables):
     threads: Threads
     messages: Messages
 
-    def __init__(
-        self,
-        sql: SqlTransaction,
-        now: Callable[[], int],
-        tell: Callable[..., None],
-        new_id: Callable[[], str],
-        outbox: Callable[[], OutboxTables] | None = None,
-    ) -> None:
-        super().__init__(sql, now, tell, new_id)
-        self._outbox = outbox or (lambda: OutboxTables(sql, now, tell, new_id))
-        self.dispatches = Dispatches(sql, now, tell, new_id)
-        self.threads = Threads(sql, now, tell, new_id)
-        self.messages = Messages(sql, now, tell, new_id)
+    def __init__(self, tx: "Transaction") -> None:
+        super().__init__(tx)
+        self._tx = tx
+        self.dispatches = Dispatches(tx)
+        self.threads = Threads(tx)
+        self.messages = Messages(tx)
 
     def together(
         self,
@@ -65,8 +63,7 @@ class RunTables(Tables):
 
         Queued dispatches of a thread are counted up to `at_most`.
         """
-        together = Together(self._sql, self._now, self._tell, self._new_id)
-        return together.look(messages, run_ids, dispatch_ids, at_most)
+        return Together(self._tx).look(messages, run_ids, dispatch_ids, at_most)
 
     def state(self, look: Look, *others: Look) -> ThreadState:
         """Return the result of `state_look`.
@@ -97,11 +94,10 @@ class RunTables(Tables):
         Raises:
             PostroomError: As for `CommitCoordinator.commit`; the change must be rolled back.
         """
-        step.refuse_unclaimed_move()
         now, delivery = self._now(), step.delivery
         message_ids = refuse_broken_delta(step.messages) if step.messages and not step.are_new else ()
         answer = with_answer(step.run or step.ended_before)
-        drafts = self._drafts(step, answer) if step.events or step.outbox else None
+        drafts = _Drafts(self._tx, step, answer) if step.events or step.outbox else None
         looks = [] if drafts is None else drafts.looks
         looks = looks if step.joins is None and not step.consumes else further_looks(step, looks)
         if state is None:
@@ -109,18 +105,49 @@ class RunTables(Tables):
         found_rows = asked(self._sql, looks) if looks else {}
         moved: RunDispatch | None = None
         if step.claim is not None:
-            owned = self._move_dispatch(step, step.claim, state, now)
+            if state.owned is None:
+                lost = f"the claim was lost: no dispatch {step.claim.dispatch_id!r}"
+                return StaleClaim(lost, value=step.claim.dispatch_id)
+            is_foreign = state.owned.thread_id != step.thread_id
+            owned = self.dispatches.proved(step.claim, state.owned, 0 if is_foreign else state.epoch)
             if isinstance(owned, StaleClaim):
                 return owned
-            moved = owned
+            if is_foreign:
+                raise ForeignThread(f"the claim belongs to thread {owned.thread_id!r}", value=step.thread_id)
+            if step.begins is not None:
+                owned = moved = owned.record_dispatch_start(step.begins, now=now)
+            if step.ends is not None:
+                moved = owned.record_run_result(step.ends, now=now).acked(now=now)
         before = thread_before(step, state, found_rows, now)
         if delivery is not None:
             moved = delivered(step, delivery, state, now, self._new_id)
         if drafts is not None:
             drafts.decide(found_rows, now)
-        # All decisions are made. From here on, everything is written.
         next_dispatch, next_run = following or (None, None)
-        after = self._write_thread(step, state, before, next_run, answer)
+        after = before.with_messages(len(step.messages), now=now)
+        for run in filter(None, (step.run, next_run)):
+            after = after.after(run)
+        # All decisions are made. From here on, everything is written.
+        if state.thread is None:
+            self._sql.run("threads.put_thread", rows.thread_values(after))
+        elif after is not before:
+            self._sql.run("threads.move_thread", rows.thread_values(after))
+        if step.run is not None:
+            is_known = state.run is not None
+            self._sql.run("threads.put_run" if is_known else "threads.add_run", rows.run_values(step.run))
+        if next_run is not None:
+            self._sql.run("threads.put_run", rows.run_values(next_run))
+        if step.messages:
+            values = rows.message_values(after.id, step.messages, before.message_count + 1, now, step.run)
+            self._sql.run_many("threads.append_message", values)
+        if step.answer is not None and answer is not None and is_answer(step.answer, answer):
+            self.messages.refer(after.id, step.answer, answer)
+        if step.consumes:
+            self.messages.take(after.id, step.consumes)
+        if step.summary is not None:
+            self.messages.put_summary(after.id, step.summary)
+        if step.thread_state is not None:
+            self.threads.put_state(after.id, encode(step.thread_state))
         if step.spends and (drafts is None or not drafts.were_stored):
             self.threads.spend(step.spends)
         queued, waiting = (0, 0) if step.ends is None else (state.queued, state.waiting)
@@ -162,82 +189,14 @@ class RunTables(Tables):
         self.messages.put_waiting(thread_id, messages, mode, at_most)
         self.threads.made(thread_id)
 
-    def _drafts(self, step: ThreadCommit, answer: RunRecord | None) -> "_Drafts":
-        events = EventTables(self._sql, self._now, self._tell, self._new_id)
-        return _Drafts(events, self._outbox(), step, answer, self._new_id)
-
-    def _move_dispatch(
-        self, step: ThreadCommit, claim: Claim, state: ThreadState, now: int
-    ) -> RunDispatch | StaleClaim | None:
-        """Return the claim's dispatch as the step changes it; None if the step does not change it.
-
-        If the claim does not own the dispatch, return the reason.
-        """
-        dispatch = state.owned
-        if dispatch is None:
-            lost = f"the claim was lost: no dispatch {claim.dispatch_id!r}"
-            return StaleClaim(lost, value=claim.dispatch_id)
-        is_foreign = dispatch.thread_id != step.thread_id
-        owned = self.dispatches.proved(claim, dispatch, 0 if is_foreign else state.epoch)
-        if isinstance(owned, StaleClaim):
-            return owned
-        if is_foreign:
-            raise ForeignThread(f"the claim belongs to thread {owned.thread_id!r}", value=step.thread_id)
-        if step.begins is not None:
-            owned = owned.record_dispatch_start(step.begins, now=now)
-        if step.ends is not None:
-            return owned.record_run_result(step.ends, now=now).acked(now=now)
-        return None if step.begins is None else owned
-
-    def _write_thread(
-        self,
-        step: ThreadCommit,
-        state: ThreadState,
-        before: Thread,
-        next_run: RunRecord | None,
-        answer: RunRecord | None,
-    ) -> Thread:
-        """Write the thread, its messages and runs, and the rows that depend on them; return the thread."""
-        now = self._now()
-        after = before.with_messages(len(step.messages), now=now)
-        runs = tuple(filter(None, (step.run, next_run)))
-        for run in runs:
-            after = after.after(run)
-        if state.thread is None:
-            self._sql.run("threads.put_thread", rows.thread_values(after))
-        elif after is not before:
-            self._sql.run("threads.move_thread", rows.thread_values(after))
-        for run in runs:
-            is_known = run is next_run or state.run is not None
-            self._sql.run("threads.put_run" if is_known else "threads.add_run", rows.run_values(run))
-        if step.messages:
-            values = rows.message_values(after.id, step.messages, before.message_count + 1, now, step.run)
-            self._sql.run_many("threads.append_message", values)
-        if step.answer is not None and answer is not None and is_answer(step.answer, answer):
-            self.messages.refer(after.id, step.answer, answer)
-        if step.consumes:
-            self.messages.take(after.id, step.consumes)
-        if step.summary is not None:
-            self.messages.put_summary(after.id, step.summary)
-        if step.thread_state is not None:
-            self.threads.put_state(after.id, encode(step.thread_state))
-        return after
-
 
 class _Drafts:
     """The events and effects of a commit."""
 
-    def __init__(
-        self,
-        events: EventTables,
-        outbox: OutboxTables,
-        step: ThreadCommit,
-        answer: RunRecord | None,
-        new_id: Callable[[], str],
-    ) -> None:
-        self._tables = events, outbox
-        self._events = tuple(WrittenEvent.of(draft, new_id, answer) for draft in step.events)
-        self._effects = outbox.written(step.outbox)
+    def __init__(self, tx: "Transaction", step: ThreadCommit, answer: RunRecord | None) -> None:
+        self._tables = tx.events, tx.outbox
+        self._events = tuple(WrittenEvent.of(draft, tx.new_id, answer) for draft in step.events)
+        self._effects = tx.outbox.written(step.outbox)
         self.looks = event_looks(self._events) + effect_looks(self._effects)
         """The queries on whose results the decision about these events and effects depends."""
 
@@ -300,20 +259,30 @@ def thread_before(step: ThreadCommit, state: ThreadState, found: Found, now: int
     """Return the stored or a new thread, or raise if a rule forbids the commit.
 
     Raises:
-        VersionConflict, InvalidRecord, DuplicateRecord, UnknownThread: As for `CommitCoordinator.commit`.
+        PostroomError: As for `CommitCoordinator.commit`.
     """
-    thread_id, parent, known_thread, count = (
-        step.thread_id,
-        step.parent_thread_id,
-        state.thread,
-        state.message_count,
-    )
+    thread_id, parent, known_thread, run = step.thread_id, step.parent_thread_id, state.thread, step.run
+    count, stored_run, delivery = state.message_count, state.run, step.delivery
+    if step.begins is not None or step.ends is not None:
+        if step.claim is not None and delivery is not None:
+            raise InvalidRecord("a commit that starts or ends an execution cannot deliver another one")
+        begins_its = delivery is not None and delivery.claim is not None
+        if step.claim is None and (step.ends is not None or not begins_its):
+            raise InvalidRecord("a commit that starts or ends an execution must name its claim")
     if known_thread is None and step.claim is not None:  # a commit without a claim creates the thread
         raise UnknownThread(f"thread {thread_id!r} no longer exists", value=thread_id)
     if found:
         refuse_others_first(step, found)
-    if step.run is not None:
-        refuse_unwritable_run(step, step.run, state.run)
+    if run is not None:
+        if run.thread_id != thread_id:
+            raise ForeignThread(f"run {run.run_id!r} belongs to thread {run.thread_id!r}", value=run.run_id)
+        if step.replaces is not None and stored_run != step.replaces:
+            raise VersionConflict(f"run {run.run_id!r} has changed", value=run.run_id)
+        if stored_run is not None and stored_run.thread_id != thread_id:
+            raise IllegalTransition("a run cannot change its thread", value=run.run_id)
+        if stored_run is not None and run.status not in LEGAL_MOVES[stored_run.status]:
+            text = f"a run that is {stored_run.status} cannot become {run.status}"
+            raise IllegalTransition(text, value=run.run_id)
     if step.expected_message_count not in (None, count):
         raise VersionConflict(
             f"thread {thread_id!r} has {count} messages, not {step.expected_message_count}",
@@ -347,24 +316,6 @@ def refuse_others_first(step: ThreadCommit, found: Found) -> None:
     if step.consumes:
         ids = tuple([pending_version.pending_id for pending_version in step.consumes])
         refuse_changed(found["threads.pending_versions", thread_id, ids], step.consumes)
-
-
-def refuse_unwritable_run(step: ThreadCommit, run: RunRecord, before: RunRecord | None) -> None:
-    """Raise if the run of a commit must not replace the stored run.
-
-    Raises:
-        ForeignThread: The run belongs to another thread.
-        IllegalTransition: The run would change its thread, or make a change of state that is not allowed.
-        VersionConflict: The run has changed since it was read.
-    """
-    if run.thread_id != step.thread_id:
-        raise ForeignThread(f"run {run.run_id!r} belongs to thread {run.thread_id!r}", value=run.run_id)
-    if step.replaces is not None and before != step.replaces:
-        raise VersionConflict(f"run {run.run_id!r} has changed", value=run.run_id)
-    if before is not None and before.thread_id != run.thread_id:
-        raise IllegalTransition("a run cannot change its thread", value=run.run_id)
-    if before is not None and run.status not in LEGAL_MOVES[before.status]:
-        raise IllegalTransition(f"a run that is {before.status} cannot become {run.status}", value=run.run_id)
 
 
 def delivered(

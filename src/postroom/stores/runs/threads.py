@@ -87,8 +87,8 @@ class Threads(Tables):
             InvalidRecord: The thread has children, and `children` is "reject".
         """
         parameters = {"thread_id": thread_id}
-        known, below = self._sql.ask(("threads.thread", parameters), ("threads.below", parameters))
-        if not known:
+        threads, below = self._sql.ask(("threads.thread", parameters), ("threads.below", parameters))
+        if not threads:
             return False
         if below and children == "reject":
             raise InvalidRecord(f"thread {thread_id!r} has child threads", value=thread_id)
@@ -104,15 +104,15 @@ class Threads(Tables):
 
     def list(self, query: ThreadQuery, limit: int) -> tuple[Thread, ...]:
         """Return threads in order of id."""
-        asked = _bounds(query.id_prefix, query.after, limit)
+        bounds = _bounds(query.id_prefix, query.after, limit)
         statement = "threads"
         if query.parent_thread_id is not None:
             statement = "threads_of_parent" if query.parent_thread_id else "threads_without_parent"
-            asked.update(parent_thread_id=query.parent_thread_id, resource_id=query.resource_id)
+            bounds.update(parent_thread_id=query.parent_thread_id, resource_id=query.resource_id)
         elif query.resource_id is not None:
             statement = "threads_of_resource"
-            asked["resource_id"] = query.resource_id
-        return tuple(map(rows.thread, self._sql.all(f"threads.{statement}", asked)))
+            bounds["resource_id"] = query.resource_id
+        return tuple(map(rows.thread, self._sql.all(f"threads.{statement}", bounds)))
 
     def create_run(self, run: RunRecord) -> None:
         """Store a new run and update the pointers of its thread; if the thread is missing, create it.
@@ -120,12 +120,12 @@ class Threads(Tables):
         Raises:
             DuplicateRecord: A run with this id exists.
         """
-        there, known = self._sql.ask(
+        there, threads = self._sql.ask(
             ("threads.run", {"run_id": run.run_id}), ("threads.thread", {"thread_id": run.thread_id})
         )
         if there:
             raise DuplicateRecord(f"run {run.run_id!r} exists already", value=run.run_id)
-        thread = rows.thread(known[0]) if known else new_thread(run.thread_id, self._now())
+        thread = rows.thread(threads[0]) if threads else new_thread(run.thread_id, self._now())
         self.put(thread.after(run))
         self._sql.run("threads.add_run", rows.run_values(run))
 
@@ -167,18 +167,18 @@ class Threads(Tables):
     def list_runs(self, query: RunQuery, limit: int) -> tuple[RunRecord, ...]:
         """Return runs in order of id."""
         statuses = set(query.statuses) or set(RunStatus)
-        asked = _bounds(query.id_prefix, query.after, limit)
-        asked["statuses"] = sorted(statuses)
+        parameters = _bounds(query.id_prefix, query.after, limit)
+        parameters["statuses"] = sorted(statuses)
         of_thread = ""
         if query.thread_id is not None:
-            of_thread, asked["thread_id"] = "_of_thread", query.thread_id
+            of_thread, parameters["thread_id"] = "_of_thread", query.thread_id
         elif query.thread_prefix:
             of_thread = "_below"
-            asked |= {"thread_low": query.thread_prefix, "thread_beyond": beyond(query.thread_prefix)}
+            parameters |= {"thread_low": query.thread_prefix, "thread_beyond": beyond(query.thread_prefix)}
         open_ones = "" if RunStatus.DONE in statuses else "open_"
         if statuses == {RunStatus.WAITING} and not of_thread:
             open_ones = "waiting_"
-        return tuple(map(rows.run, self._sql.all(f"threads.{open_ones}runs{of_thread}", asked)))
+        return tuple(map(rows.run, self._sql.all(f"threads.{open_ones}runs{of_thread}", parameters)))
 
     def asked_since(self, at: int, run_id: str, limit: int) -> tuple[RunRecord, ...]:
         """Return the runs that wait and were last changed after a position, in this order."""

@@ -97,9 +97,11 @@ class Together(Tables):
         line.state = replace(line.state, thread=after, queued=line.state.queued + 1)
         line.moved = after
         self._taken.update((run.run_id, dispatch.dispatch_id))
-        said = rows.message_values(thread_id, messages, before.message_count + 1, now, run)
+        row_values = rows.message_values(thread_id, messages, before.message_count + 1, now, run)
         for values, more in zip(
-            self._kept.values(), (said, [rows.run_values(run)], [rows.dispatch_values(stored)]), strict=True
+            self._kept.values(),
+            (row_values, [rows.run_values(run)], [rows.dispatch_values(stored)]),
+            strict=True,
         ):
             values += more
         self.runs[run.run_id] = thread_id

@@ -58,7 +58,7 @@ class Apart:
                 process.kill()
 
     async def _run_to_end(self, work: str, database: Path) -> Any:
-        self._refuse_closed()
+        self._check_open()
         await asyncio.to_thread(self._refuse_changed)
         process = await _start_process(work, str(database))
         assert process.stdin is not None and process.stdout is not None  # noqa: S101, PT018 - were asked for
@@ -67,18 +67,18 @@ class Apart:
             if self._is_closed:
                 self.close()
             data = b""
-            async for told in process.stdout:
-                data = _read_line(told)
+            async for line in process.stdout:
+                data = _read_line(line)
         finally:
             process.stdin.close()
             code = await process.wait()
             self._running.discard(process)
         if data and not code:
             return _raise_error(data)
-        self._refuse_closed()
+        self._check_open()
         raise StoreUnavailable(f"the process that works on {database} ended with exit code {code}; try again")
 
-    def _refuse_closed(self) -> None:
+    def _check_open(self) -> None:
         if self._is_closed:
             raise StoreClosed("the database is closed")
 

@@ -341,23 +341,19 @@ class SqliteTransaction(SqlTransaction):
 
     @override
     def one(self, statement: str, values: Values = _NONE) -> Row | None:
-        row: Row | None = self._run(statement, values).fetchone()
+        row: Row | None = self.run(statement, values).fetchone()
         return row
 
     @override
     def all(self, statement: str, values: Values = _NONE) -> list[Row]:
-        return self._run(statement, values).fetchall()
+        return self.run(statement, values).fetchall()
 
     @override
     def ask(self, *looks: tuple[str, Values]) -> list[list[Row]]:
         rows = list[list[Row]]()
         for statement, values in looks:
-            rows.append(self._run(statement, values).fetchall())
+            rows.append(self.run(statement, values).fetchall())
         return rows
-
-    @override
-    def run(self, statement: str, values: Values = _NONE) -> None:
-        self._run(statement, values)
 
     @override
     def run_many(self, statement: str, rows: Iterable[Values]) -> None:
@@ -367,9 +363,10 @@ class SqliteTransaction(SqlTransaction):
 
     @override
     def changed(self, statement: str, values: Values = _NONE) -> int:
-        return self._run(statement, values).rowcount
+        return self.run(statement, values).rowcount
 
-    def _run(self, statement: str, values: Values) -> sqlite3.Cursor:
+    @override
+    def run(self, statement: str, values: Values = _NONE) -> sqlite3.Cursor:
         value = self._statements[statement]
         if self.known and not value.text.startswith("SELECT"):
             self.known.clear()

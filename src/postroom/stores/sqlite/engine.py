@@ -380,7 +380,7 @@ class Writer:
             answer(group)
             return
         if self._commit(group) < len(group):
-            self._repeat_refused(group)
+            self._repeat_changes(group)
         answer(group)
         self._do_chores()
 
@@ -396,14 +396,30 @@ class Writer:
     def _commit(self, group: list[_Change]) -> int:
         """Run a group in one transaction and commit it.
 
-        Return how many of its changes raised no exception.
+        Undo only the writes of those changes that raise. Return how many raised no exception.
+
+        If a change raises before its first write, there is nothing to roll back, and the other changes
+        continue. A savepoint costs a copy of each page that is written after it. Savepoints are therefore
+        used only after a change has raised following a write: the whole group is then rolled back and runs
+        again with savepoints.
         """
-        count = 0
+        count, must_undo = 0, False
         try:
             if self._files is not None:
                 self._files.refuse_changed()
             self._connection.execute("BEGIN IMMEDIATE")
-            count = self._run_all(group)
+            for change in group:
+                written = self._connection.total_changes
+                self._run(change)
+                count += change.error is None
+                has_written = self._connection.total_changes != written
+                must_undo = isinstance(change.error, StoreError) or (change.error is not None and has_written)
+                if must_undo:
+                    break
+            if must_undo and len(group) > 1 and self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+                self._connection.execute("BEGIN IMMEDIATE")
+                count = self._run_each(group)
             if not self._connection.in_transaction:
                 # A full disk makes SQLite roll back the whole transaction: the changes before the failed one
                 # are lost too, and their callers must get the error.
@@ -429,7 +445,7 @@ class Writer:
             self._undo()
         return count
 
-    def _repeat_refused(self, group: list[_Change]) -> None:
+    def _repeat_changes(self, group: list[_Change]) -> None:
         """Checkpoint the log and repeat the changes that found no space, because they can then reuse the log.
 
         Therefore deletions work on a full disk, and new messages can then use the freed pages.
@@ -460,43 +476,20 @@ class Writer:
             change.error = store_error(error)
             change.error.__cause__ = error
 
-    def _run_all(self, group: list[_Change]) -> int:
-        """Run changes in order, and undo only the writes of those that raise; return how many did not.
-
-        If a change raises before its first write, there is nothing to roll back, and the other changes
-        continue. A savepoint costs a copy of each page that is written after it. Savepoints are therefore
-        used only after a change has raised following a write: the whole group is then rolled back and runs
-        again with savepoints.
-        """
-        count = 0
-        for change in group:
-            written = self._connection.total_changes
-            self._run(change)
-            count += change.error is None
-            has_written = self._connection.total_changes != written
-            if isinstance(change.error, StoreError) or (change.error is not None and has_written):
-                break
-        else:
-            return count
-        if len(group) == 1 or not self._connection.in_transaction:
-            return count
-        self._connection.execute("ROLLBACK")
+    def _run_each(self, group: list[_Change]) -> int:
+        """Run each change again, within a savepoint; return how many raised no exception."""
+        connection = self._connection
         for change in group:
             change.value = change.error = None
-        self._connection.execute("BEGIN IMMEDIATE")
-        self._run_each(group)
-        return sum(change.error is None for change in group)
-
-    def _run_each(self, group: list[_Change]) -> None:
-        connection = self._connection
         for change in group:
             connection.execute("SAVEPOINT change")
             self._run(change)
             if not connection.in_transaction:
-                return
+                break
             if change.error is not None:
                 connection.execute("ROLLBACK TO change")
             connection.execute("RELEASE change")
+        return sum(change.error is None for change in group)
 
     def _undo(self) -> None:
         # If this failed, the next group could not begin and would report it to its callers.

@@ -44,7 +44,7 @@ def indexes_that_lack_rows(connection: sqlite3.Connection) -> list[str]:
             lacks[match[1]] += 1
         elif fault != "ok" and not _WRONG.fullmatch(fault):
             return []
-    if all(_is_explained(connection, name, number) for name, number in lacks.items()):
+    if all(_has_all_rows(connection, name, number) for name, number in lacks.items()):
         return sorted(lacks)
     return []
 
@@ -62,7 +62,7 @@ def write_again(connection: sqlite3.Connection, names: Sequence[str]) -> None:
         raise StoreCorrupt(f"after the rebuild, the indexes are still damaged: {fault}")
 
 
-def _is_explained(connection: sqlite3.Connection, name: str, lacking: int) -> bool:
+def _has_all_rows(connection: sqlite3.Connection, name: str, lacking: int) -> bool:
     """Return whether an index has exactly the rows of its table, except for the missing ones."""
     row = connection.execute(
         "SELECT tbl_name, sql FROM sqlite_schema WHERE type = 'index' AND name = ?", (name,)

@@ -159,13 +159,14 @@ function render(shown) {
 
 const isAtEnd = (within) => scroll.scrollHeight - scroll.scrollTop - scroll.clientHeight < within;
 const toEnd = () => (scroll.scrollTop = scroll.scrollHeight);
-let keepsEnd = true; // whether the newest message stays in sight when the box below it grows: until the person scrolls up
+let keepsEnd = true; // whether the newest message stays in sight when it, or the box below it, grows: until the person scrolls up
 let lastTop = 0;
 const showNewest = () => (part("newest").hidden = isAtEnd(80));
-new ResizeObserver(() => {
+const sized = new ResizeObserver(() => {
   if (keepsEnd) toEnd();
   showNewest();
-}).observe(scroll);
+});
+for (const one of [scroll, log]) sized.observe(one);
 
 function place(shown) {
   let next = null;
@@ -269,7 +270,6 @@ function fileLink(file, entry) {
     const picture = element("img");
     picture.src = made.href;
     picture.alt = file.name;
-    picture.addEventListener("load", () => isAtEnd(400) && toEnd());
     made.target = "_blank";
     made.rel = "noopener";
     made.append(picture);
