@@ -203,6 +203,19 @@ def test_frequent_statements_need_no_settings_of_the_planner_on_tables_with_many
         assert scanning(filled) <= READS_ALL | SCANS_IF_FREE
 
 
+def test_no_statement_starts_more_processes_on_tables_with_many_rows(filled: Session) -> None:
+    wanted = ("parallel_setup_cost", "parallel_tuple_cost", "min_parallel_index_scan_size")
+    with filled.transaction(force_rollback=True):
+        for name in wanted:  # as if the tables were so large that the planner wants to
+            filled.execute(f"SET LOCAL {name} = 0")
+        plans = {
+            name: filled.execute(f"EXPLAIN (GENERIC_PLAN, FORMAT JSON) {statement.text}").fetchall()
+            for name, statement in statements("postgres").items()
+            if statement.text.startswith("SELECT") and not name.startswith("outline.")
+        }
+    assert [name for name, plan in plans.items() if "Gather" in str(plan)] == []
+
+
 def test_who_asks_together_finds_what_each_finds_alone(filled: Session) -> None:
     seen = 0
     for statement in statements("postgres").values():

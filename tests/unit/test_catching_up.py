@@ -224,3 +224,18 @@ async def test_the_sentences_are_limited_and_quote_in_one_line_what_agents_wrote
     assert (len(added), added[0]) == (11, "15 earlier ones are not listed.")
     assert added[1].startswith('Ada added task 16 "15 ')
     assert all(len(one) < 260 and one.count('"') == 2 for one in added[1:])
+
+
+async def test_each_listed_task_has_its_title_whatever_happened_after_it_was_added(room: Room) -> None:
+    await room.open()
+    for number in range(120):
+        await room.call("add_task", agent_name="Ada", title=f"Light pier {number}")
+    for number in range(110):
+        await room.call("claim_task", agent_name="Ben", task_id=number + 1)
+    found = await caught_up(room, after=0)
+    added = [one["text"] for one in found["sentences"] if one["about"] == "added"]
+    assert added == [
+        "110 earlier ones are not listed.",
+        *(f'Ada added task {number + 1} "Light pier {number}".' for number in range(110, 120)),
+    ]
+    assert 'Ben claimed task 110 "Light pier 109".' in [one["text"] for one in found["sentences"]]

@@ -409,6 +409,45 @@ async def test_a_read_of_the_new_version_ends_the_news_of_it(make: Make) -> None
     assert await team.tell("Ben", "prompt") == ""
 
 
+async def test_a_script_on_an_unread_change_does_not_hide_who_made_the_change(make: Make) -> None:
+    team = await make()
+    for agent in ("Ada", "Ben"):
+        await team.read(agent)
+    await team.write("Ada", "one\ntwo\nADA\n")
+    told = await team.run("Ben", "./format", lambda: team.put("a.py", "ONE\ntwo\nADA\n"))
+    assert '"a.py" was changed by "Ada"' in told
+    assert "It has changed since then, too; no hook reported by whom." in told
+    assert "+ADA" in told
+
+
+async def test_a_script_that_deletes_an_unread_change_is_not_taken_for_its_author(make: Make) -> None:
+    team = await make()
+    for agent in ("Ada", "Ben"):
+        await team.read(agent)
+    await team.write("Ada", "ada\n")
+    told = await team.run("Ben", "./clean", (team.folder / "a.py").unlink)
+    assert '"a.py" was deleted after you last read it; no hook reported by whom' in told
+
+
+@pytest.mark.parametrize("command", ["git apply", "patch -p1", "cd . && git apply --index -"])
+@pytest.mark.parametrize("mode", ["warn", "block"])
+async def test_a_patch_in_a_shell_command_is_a_write_of_its_files(
+    make: Make, command: str, mode: Any
+) -> None:
+    patch = f"{command} <<'EOF'\n--- a/a.py\n+++ b/a.py\n@@ -1 +1 @@\n-one\n+ONE\nEOF"
+    team = await make(rules=Rules(stale_edit_mode=mode))
+    for agent in ("Ada", "Ben"):
+        await team.read(agent)
+    await team.write("Ada", "one\ntwo\nADA\n")
+    found = await team.run("Ben", patch, lambda: team.put("a.py", "ONE\ntwo\nADA\n"))
+    assert found.startswith("held: ") == (mode == "block")
+    assert '"a.py" was changed by "Ada"' in found
+    assert "+ADA" in found
+    assert "no hook reported" not in found
+    if mode == "warn":
+        assert '"a.py" was changed by "Ben"' in await team.tell("Ada", "prompt")
+
+
 async def test_a_change_that_no_hook_reported_is_told_as_such(make: Make) -> None:
     team = await make()
     await team.read("Ben")
@@ -872,6 +911,8 @@ def test_copies_and_lists_of_sessions_have_a_limit(tmp_path: Path, monkeypatch: 
         ("git commit -m 'fix a'", {}),
         ("rm a; pytest a b --c=c", {"a": "shell", "b": "named", "c": "named"}),
         ("rm a\\ b", {"a b": "shell"}),
+        ("cd d && git apply <<'EOF'\n--- a/a b\t2026\n+++ b/a b\t2026\n@@ -1 +1 @@\nEOF", {"d/a b": "shell"}),
+        ("patch -p0 <<'EOF'\n--- /dev/null\n+++ b\n--- no file\nEOF", {"b": "shell"}),
         ("'unclosed", {}),
     ],
 )

@@ -421,6 +421,11 @@ def _used_by_shell(command: str) -> Iterator[tuple[str, str]]:
         if not is_piped:
             yield from ((place, _reading_mode(lines)) for place in reads)
             reads, lines = [], _ALL
+    for line in command.splitlines():
+        if line.startswith(("--- ", "+++ ")):  # a patch for `git apply` or `patch`
+            path = line[4:].partition("\t")[0].strip()
+            path = path[2:] if path.startswith(("a/", "b/")) else path
+            yield os.path.join(folder, path), "shell"  # noqa: PTH118 - no pathlib here
 
 
 def _shown_lines(name: str, rest: Sequence[str]) -> int:

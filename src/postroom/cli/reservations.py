@@ -73,6 +73,8 @@ def reserve(  # noqa: PLR0913 - the options of the command
     show.answer(
         answer, as_json=as_json, text=lambda: _join(_print_list(answer, "granted"), _conflicts(answer))
     )
+    for pattern in () if as_json else answer.get("unmatched") or ():
+        print(f"No file matches: {show.line(str(pattern))}", file=sys.stderr)
 
 
 @app.command()

@@ -19,12 +19,12 @@ which messages are deleted.
 import hashlib
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, Literal, NamedTuple, get_args
 
 from postroom.contracts.choices import ContactPolicy, ContactStatus, Importance, RecipientKind, ThreadsSeen
-from postroom.contracts.records import Record
+from postroom.contracts.records import Record, field
 
 URGENT: tuple[Importance, ...] = ("high", "urgent")
 
@@ -483,8 +483,7 @@ OTHER: Final = "other_id"
 Detail = Mapping[str, str | int | bool]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Happening:
+class Happening(Record, frozen=True, kw_only=True):
     """An event that has no number in the log yet."""
 
     kind: EventKind
@@ -497,8 +496,7 @@ class Happening:
     detail: Detail = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProjectEvent:
+class ProjectEvent(Record, frozen=True, kw_only=True):
     """An entry of a project's log."""
 
     project_id: int

@@ -226,22 +226,30 @@ class _Sentences:
     def __init__(self, context: ReadContext, names: Mapping[int | None, str]) -> None:
         self._context, self._names = context, names
         self._found: dict[Subject, list[tuple[int, CaughtSentence]]] = {subject: [] for subject in SUBJECTS}
+        self._left_out: dict[Subject, list[int]] = {subject: [] for subject in SUBJECTS}
+        """The times of entries that are too old to be listed, and for which no sentence is written."""
 
     def add(self, about: Subject, at: int, text: str, **ids: object) -> None:
         """Add a sentence with the ids of the things that it is about."""
         sentence: CaughtSentence = {"about": about, "text": text, "at": iso(at), **ids}  # type: ignore[typeddict-item]
         self._found[about].append((at, sentence))
 
+    def newest(self, about: Subject, entries: Iterable[Happening]) -> list[Happening]:
+        """Return the entries that may be listed, oldest first; the others are only counted."""
+        ordered = sorted(entries, key=lambda event: event.at)
+        self._left_out[about] += [event.at for event in ordered[:-LISTED]]
+        return ordered[-LISTED:]
+
     def listed(self) -> list[CaughtSentence]:
         """Return the newest sentences of each kind, and how many more there are."""
         rows = list[CaughtSentence]()
-        for about, entries in self._found.items():
-            entries.sort(key=lambda one: one[0])
-            more = len(entries) - LISTED
-            if more > 0:
-                text = f"{more} earlier {'one is' if more == 1 else 'ones are'} not listed."
-                rows.append({"about": about, "text": text, "at": iso(entries[more - 1][0])})
-            rows += [sentence for _, sentence in entries[-LISTED:]]
+        for about, found in self._found.items():
+            found.sort(key=lambda pair: pair[0])
+            more = [*self._left_out[about], *(at for at, _ in found[:-LISTED])]
+            if more:
+                text = f"{len(more)} earlier {'one is' if len(more) == 1 else 'ones are'} not listed."
+                rows.append({"about": about, "text": text, "at": iso(max(more))})
+            rows += [sentence for _, sentence in found[-LISTED:]]
         return rows
 
     def add_questions(self, questions: Mapping[tuple[str | None, str | int | bool], Happening]) -> None:
@@ -250,38 +258,34 @@ class _Sentences:
         An agent reads only the texts of its own questions.
         """
         reader = reader_of(self._context)
-        keys = [key for key, event in _newest(questions) if event.kind == "question.asked"][:LISTED]
-        answered = [key for key, event in _newest(questions) if event.kind == "question.answered"][:LISTED]
-        run_ids = {str(run_id) for run_id, _ in (*keys, *answered)}
-        known_runs = list(filter(None, map(self._context.tx.run_of, run_ids)))
+        found = questions.values()
+        asked = self.newest("asked", [event for event in found if event.kind == "question.asked"])
+        answered = self.newest("decided", [event for event in found if event.kind == "question.answered"])
+        run_ids = {str(event.run_id) for event in (*asked, *answered)}
+        known = list(filter(None, map(self._context.tx.run_of, run_ids)))
         texts = {
-            (run.run_id, ticket.ticket_id): ticket.reason for run in known_runs for ticket in run.open_tickets
+            (run.run_id, ticket.ticket_id): ticket.reason for run in known for ticket in run.open_tickets
         }
-        answers = {
-            (run.run_id, answered.ticket.ticket_id): answered
-            for run in known_runs
-            for answered in run.answered
-        }
-        for (run_id, number), entry in questions.items():
-            ids = {"run_id": str(run_id), "question_id": str(number)}
-            who = self._who(entry)
-            if entry.kind == "question.answered":
-                answer = answers.get((str(run_id), str(number)))
+        answers = {(run.run_id, answer.ticket.ticket_id): answer for run in known for answer in run.answered}
+        for event in (*asked, *answered):
+            run_id, number, who = str(event.run_id), str(event.detail["question_id"]), self._who(event)
+            is_open_to = reader is None or reader.id == event.agent_id
+            if event.kind == "question.answered":
+                given = answers.get((run_id, number))
                 by, what = "A person", ""
-                if answer is not None and (reader is None or reader.id == entry.agent_id):
-                    decision = answer.decision
+                if given is not None and is_open_to:
+                    decision = given.decision
                     word = {True: "yes", False: "no"}.get(decision.approved)  # type: ignore[arg-type]
                     words = _quote(decision.reason) if decision.reason else ""
                     by = one_line(decision.by) or by
-                    what = (
-                        f", {_quote(answer.ticket.question)}, with {': '.join(filter(None, (word, words)))}"
-                    )
-                self.add("decided", entry.at, f"{by} answered question {number} of {who}{what}.", **ids)
-            elif entry.kind == "question.asked":
-                is_open_to = reader is None or reader.id == entry.agent_id
-                text = texts.get((str(run_id), str(number)), "") if is_open_to else ""
-                suffix = f": {_quote(text)}" if text else ""
-                self.add("asked", entry.at, f"{who} asks a person (question {number}){suffix}.", **ids)
+                    what = f", {_quote(given.ticket.question)}, with {': '.join(filter(None, (word, words)))}"
+                about: Subject = "decided"
+                sentence = f"{by} answered question {number} of {who}{what}."
+            else:
+                text = texts.get((run_id, number), "") if is_open_to else ""
+                said = f": {_quote(text)}" if text else ""
+                about, sentence = "asked", f"{who} asks a person (question {number}){said}."
+            self.add(about, event.at, sentence, run_id=run_id, question_id=number)
 
     def add_work(self, told: Sequence[Happening], runs: Mapping[str | None, Happening]) -> None:
         """Add the tasks, the notes, and the runs."""
@@ -292,43 +296,43 @@ class _Sentences:
     def _add_tasks(self, told: Sequence[Happening]) -> None:
         """Add a sentence for each task that was added, and one for its newest state."""
         added = {event.detail["task_id"]: event for event in told if event.kind == "task.added"}
-        newest = {event.detail["task_id"]: event for event in told if event.kind in _OF_TASK}
-        rows = [*added.items(), *newest.items()]
-        rows.sort(key=lambda item: item[1].at)
-        tasks = self._context.tx.tasks_by_id([int(number) for number, _ in rows[-len(SUBJECTS) * LISTED :]])
-        for number, entry in rows:
-            task = tasks.get(int(number))
+        states = {event.detail["task_id"]: event for event in told if event.kind in _OF_TASK}
+        by_subject: dict[Subject, list[Happening]] = {}
+        for event in (*added.values(), *states.values()):
+            by_subject.setdefault(_OF_TASK.get(event.kind, _ADDED)[0], []).append(event)
+        rows = [(about, event) for about, found in by_subject.items() for event in self.newest(about, found)]
+        tasks = self._context.tx.tasks_by_id([int(event.detail["task_id"]) for _, event in rows])
+        for about, event in rows:
+            number = int(event.detail["task_id"])
+            task, done = tasks.get(number), _OF_TASK.get(event.kind, _ADDED)[1]
             title = f" {_quote(task.title)}" if task else ""
-            about, done = _OF_TASK.get(entry.kind, ("added", "{who} added {task}."))
-            facts = _facts(task, entry) if task else "."
-            text = done.format(who=self._who(entry), task=f"task {number}{title}")
-            self.add(about, entry.at, text.removesuffix(".") + facts, task_id=int(number))
+            facts = _facts(task, event) if task else "."
+            text = done.format(who=self._who(event), task=f"task {number}{title}")
+            self.add(about, event.at, text.removesuffix(".") + facts, task_id=number)
 
     def _add_notes(self, told: Sequence[Happening]) -> None:
         """Add the notes with their texts."""
-        added = [event for event in told if event.kind == "note.added"]
-        notes = self._context.tx.notes_by_id([int(event.detail["note_id"]) for event in added[-LISTED:]])
-        for entry in added:
-            note = notes.get(int(entry.detail["note_id"]))
-            detail = f" {_quote(note.subject)}: {_quote(note.text)}" if note else ""
+        added = self.newest("decided", [event for event in told if event.kind == "note.added"])
+        notes = self._context.tx.notes_by_id([int(event.detail["note_id"]) for event in added])
+        for event in added:
+            note = notes.get(int(event.detail["note_id"]))
+            said = f" {_quote(note.subject)}: {_quote(note.text)}" if note else ""
             old = f", in place of note {', '.join(map(str, note.replaces))}" if note and note.replaces else ""
-            text = f"{self._who(entry)} added note {entry.detail['note_id']}{detail}{old}."
-            self.add("decided", entry.at, text, note_id=int(entry.detail["note_id"]))
-        for entry in told:
-            if entry.kind in ("contact.granted", "contact.blocked"):
-                verb = "allowed" if entry.kind == "contact.granted" else "forbade"
-                other = self._context.tx.agents_by_id([int(entry.detail[OTHER])]).get(
-                    int(entry.detail[OTHER])
-                )
-                whom = other.name if other else "an agent"
-                self.add("decided", entry.at, f"{self._who(entry)} {verb} {whom} to write to it.")
+            text = f"{self._who(event)} added note {event.detail['note_id']}{said}{old}."
+            self.add("decided", event.at, text, note_id=int(event.detail["note_id"]))
+        contacts = [event for event in told if event.kind in ("contact.granted", "contact.blocked")]
+        for event in self.newest("decided", contacts):
+            verb = "allowed" if event.kind == "contact.granted" else "forbade"
+            other = self._context.tx.agents_by_id([int(event.detail[OTHER])]).get(int(event.detail[OTHER]))
+            whom = other.name if other else "an agent"
+            self.add("decided", event.at, f"{self._who(event)} {verb} {whom} to write to it.")
 
     def _add_runs(self, runs: Mapping[str | None, Happening], told: Sequence[Happening]) -> None:
         """Add the failed runs with their reasons, and the number of each agent's runs that succeeded."""
         failures = {event.run_id: event for event in told if event.kind == "delivery.failed"}
-        failed = [event for _, event in _newest(runs) if event.kind == "run.failed"]
-        deliveries = [failures[event.run_id] for event in failed[:LISTED] if event.run_id in failures]
-        messages = [delivery.message_id for delivery in deliveries if delivery.message_id is not None]
+        failed = self.newest("failed", [event for event in runs.values() if event.kind == "run.failed"])
+        known = [failures[event.run_id] for event in failed if event.run_id in failures]
+        messages = [event.message_id for event in known if event.message_id is not None]
         states = self._context.tx.message_runs(messages)
         for entry in failed:
             if entry.detail.get("cancelled"):
@@ -350,7 +354,7 @@ class _Sentences:
             if entry.kind == "run.ended":
                 well.setdefault(entry.agent_id, []).append(entry)
         for ended in well.values():
-            last = max(ended, key=lambda one: one.at)
+            last = max(ended, key=lambda event: event.at)
             number = "1 run" if len(ended) == 1 else f"{len(ended)} runs"
             text = f"{self._who(last)} ended {number} well."
             self.add("done", last.at, text, run_id=str(last.run_id))
@@ -360,18 +364,18 @@ class _Sentences:
         files = {
             (event.agent_id, event.detail["path"]): event for event in told if event.kind == "file.changed"
         }
-        for (_, path), entry in files.items():
-            self.add("changed", entry.at, f"{self._who(entry)} changed {_quote(str(path))}.")
-        for entry in reserved:
-            text = f"{self._who(entry)} reserved {_quote(str(entry.detail['path']))} and still holds it."
-            self.add("changed", entry.at, text)
-        for entry in told:
-            if entry.kind == "branch.merged":
-                branch, into = _quote(str(entry.detail["branch"])), _quote(str(entry.detail["into"]))
-                self.add("changed", entry.at, f"Branch {branch} was merged into {into}.")
-            elif entry.kind in ("agent.registered", "agent.retired"):
-                text = f"{self._who(entry)} was {entry.kind.removeprefix('agent.')} as an agent."
-                self.add("changed", entry.at, text)
+        for event in self.newest("changed", files.values()):
+            self.add("changed", event.at, f"{self._who(event)} changed {_quote(str(event.detail['path']))}.")
+        for event in self.newest("changed", reserved):
+            text = f"{self._who(event)} reserved {_quote(str(event.detail['path']))} and still holds it."
+            self.add("changed", event.at, text)
+        for event in self.newest("changed", [event for event in told if event.kind == "branch.merged"]):
+            branch, into = _quote(str(event.detail["branch"])), _quote(str(event.detail["into"]))
+            self.add("changed", event.at, f"Branch {branch} was merged into {into}.")
+        agents = [event for event in told if event.kind in ("agent.registered", "agent.retired")]
+        for event in self.newest("changed", agents):
+            text = f"{self._who(event)} was {event.kind.removeprefix('agent.')} as an agent."
+            self.add("changed", event.at, text)
 
     def add_threads(self, threads: Sequence[CaughtThread], sent: Sequence[Happening]) -> None:
         """Add the threads with new messages."""
@@ -391,8 +395,9 @@ class _Sentences:
 
     def add_spent(self, told: Sequence[Happening]) -> Spent:
         """Add the reported usage of runs, and return it."""
+        ended = [event.detail for event in told if event.kind in ("run.ended", "run.failed")]
         tokens, cost_micros = (
-            sum(int(event.detail.get(detail, 0)) for event in told) for detail in ("tokens", "cost_micros")
+            sum(int(event.get(detail, 0)) for event in ended) for detail in ("tokens", "cost_micros")
         )
         if tokens or cost_micros:
             cost = f"{cost_micros / 1e6:.2f} USD"
@@ -403,6 +408,7 @@ class _Sentences:
         return self._names.get(one.agent_id) or "Somebody"
 
 
+_ADDED: Final[tuple[Subject, str]] = ("added", "{who} added {task}.")
 _OF_TASK: Final[Mapping[str, tuple[Subject, str]]] = {
     "task.claimed": ("changed", "{who} claimed {task}."),
     "task.released": ("changed", "{who} gave back {task}."),

@@ -152,6 +152,8 @@ class ReservationAnswer(TypedDict):
     granted: list[GrantedView]
     conflicts: list[Conflict]
     enforced_by: list[str]
+    unmatched: NotRequired[list[str]]
+    """The reserved patterns that match no file: they are of new files, or misspelled."""
 
 
 class CheckAnswer(TypedDict):

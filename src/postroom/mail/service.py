@@ -38,6 +38,7 @@ from postroom.mail.commands import (
     RecallMessage,
     RegisterAgent,
     ReplyMessage,
+    ReservePaths,
     RotateAgentToken,
     SendMessage,
     StartSession,
@@ -63,6 +64,7 @@ from postroom.mail.projects import (
 )
 from postroom.mail.repositories import Repositories
 from postroom.mail.sending import named_readers
+from postroom.mail.unmatched import unmatched
 from postroom.mail.waking.asking import ask_person_again
 from postroom.mail.waking.prompts import agent_thread
 from postroom.stores.changes import MAIL, ChangeNotifier
@@ -451,7 +453,15 @@ class Mail:
         else:
             readers = named_readers(command)
             answer = await waker.write(change, key=key, readers=readers)
-        return answer
+        return await self._with_unmatched(command, answer) if isinstance(command, ReservePaths) else answer
+
+    async def _with_unmatched(self, command: ReservePaths, answer: Any) -> Any:
+        """Add the reserved patterns that match no file in the project's folder, if it is on this machine."""
+        root = await self.store.read(lambda tx: find_project(tx, command.project_key).human_key)
+        patterns = [one["path"] for one in answer["granted"]]
+        sensitive = self.rules.case_sensitive_paths
+        found = await asyncio.to_thread(unmatched, root, patterns, case_sensitive=sensitive)
+        return {**answer, "unmatched": found} if found else answer
 
     def _answer_before(self, tx: MailReads, place: _AnswerKey, command: Command, caller: Caller) -> Any:
         """Return the stored result of an earlier call; refuse callers that may not act as its agent.

@@ -117,6 +117,11 @@ def note_files(
         after = _after(report, mine or FileView(file=report.file, viewer_id=viewer_id), others, context.now)
         if after is None:
             continue
+        is_by_nobody = after.notice == 1 and after.changed_by is None and report.blob not in (GONE, HUGE)
+        if is_by_nobody and mine is not None and mine.notice == 1 and mine.changed_by is not None:
+            # An agent changed the file, and then something that no hook reported changed it once more.
+            after = replace(after, changed_by=mine.changed_by, changed_at=mine.changed_at)
+            sentences.append(notices.CHANGED_AGAIN)
         rows[viewer_id] = after
         if not after.notice and report.how in ("read", "found"):
             pending.pop(report.file, None)  # the session has read this version

@@ -128,6 +128,9 @@ def change(name: str, view: FileView, author: Agent | None, now: int) -> str:
     return f"{_quote(name)} was {done} by {who} {age}{end}."
 
 
+CHANGED_AGAIN: Final = "It has changed since then, too; no hook reported by whom."
+
+
 def unsure_read(name: str) -> str:
     """Return the sentence about a file that changed at about the time at which it was read."""
     return f"{_quote(name)} may have changed while you read it."

@@ -9,7 +9,7 @@ This module makes no decisions about mail. `EventRecorder` writes the changes in
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from itertools import islice, starmap
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
@@ -23,6 +23,7 @@ from postroom.contracts.dispatch import Claim
 from postroom.contracts.errors import (
     InputError,
     StateError,
+    StoreCorrupt,
     StoreError,
     UnknownAgent,
     UnknownMessage,
@@ -30,7 +31,7 @@ from postroom.contracts.errors import (
     UnknownReservation,
     UnknownTask,
 )
-from postroom.contracts.events import CanonicalEvent, EventScope
+from postroom.contracts.events import EventScope
 from postroom.contracts.files import BYTES_LOCK
 from postroom.contracts.mail import (
     HIDDEN,
@@ -74,6 +75,7 @@ from postroom.contracts.mail import (
 from postroom.contracts.notes import MAX_ACTIVE, Note
 from postroom.contracts.people import ChatAddress
 from postroom.contracts.questions import Asked
+from postroom.contracts.records import replace
 from postroom.contracts.runs import OnTimeout, RunRecord, Usage
 from postroom.contracts.subscriptions import Subscription, Watched
 from postroom.contracts.tasks import PRIORITIES, Task, TaskState
@@ -89,7 +91,7 @@ from postroom.contracts.waking import (
     RunnerSource,
 )
 from postroom.stores.changes import MAIL, TASKS, WAKES
-from postroom.stores.codec import record
+from postroom.stores.codec import decode_json, record, unreadable
 from postroom.stores.events import EventTables
 from postroom.stores.mail import check_values, search_index
 from postroom.stores.mail.check_values import message_of
@@ -1892,8 +1894,8 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
     ) -> list[ProjectEvent]:
         """Return log entries after a sequence number, oldest first; `kinds` restricts the result."""
         scope = EventScope.project(project_id).key
-        events = self._log.of_scope(scope, after=after, limit=limit, kinds=kinds)
-        return [_entry(project_id, seq, event) for seq, event in events]
+        values = {"scope": scope, "after": after, "limit": limit, "kinds": kinds, "any_kind": not kinds}
+        return [_entry(project_id, *row) for row in self._tx.all("project_log.entries", values)]
 
     def log_bounds(self, project_id: int) -> LogBounds:
         """Return the range of a project's log."""
@@ -2460,15 +2462,23 @@ def _token(row: Row) -> KeptToken:
     return KeptToken(**{**values, "scopes": frozenset(values["scopes"].split(" "))})
 
 
-def _entry(project_id: int, seq: int, event: CanonicalEvent) -> ProjectEvent:
-    payload = event.payload
+def _entry(project_id: int, seq: int, kind: str, at: int, payload: str, event_id: str) -> ProjectEvent:
+    """Map a row of `project_log.entries`.
+
+    Raises:
+        StoreCorrupt: The row cannot be read.
+    """
+    try:
+        fields = decode_json(payload, where="payload")
+    except StoreCorrupt as error:
+        raise unreadable("event", event_id, error) from error
     happening = Happening(
-        kind=cast("EventKind", event.event_kind),
-        at=event.created_at,
-        agent_id=payload["agent_id"],
-        message_id=payload["message_id"],
-        reservation_id=payload["reservation_id"],
-        run_id=payload["run_id"],
-        detail=payload["detail"],
+        kind=cast("EventKind", kind),
+        at=at,
+        agent_id=fields["agent_id"],
+        message_id=fields["message_id"],
+        reservation_id=fields["reservation_id"],
+        run_id=fields["run_id"],
+        detail=fields["detail"],
     )
     return ProjectEvent(project_id=project_id, seq=seq, happening=happening)

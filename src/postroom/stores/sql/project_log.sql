@@ -1,5 +1,13 @@
 -- Whose logs tell of what, and who may read of it.
 
+-- entries
+SELECT s.seq, event_kind, created_at, payload, events.event_id
+  FROM event_scopes s {cross} events ON events.event_id = s.event_id
+ WHERE s.scope = :scope AND s.seq > :after
+   AND (CAST(:any_kind AS bigint) = 1 OR event_kind IN {texts :kinds})
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'event' AND id = events.event_id)
+ ORDER BY s.seq LIMIT :limit;
+
 -- projects_concerned
 SELECT project_id FROM messages WHERE id = CAST(:message_id AS bigint)
  UNION
