@@ -9,6 +9,7 @@ import os
 import platform
 import sys
 from importlib import import_module
+from pathlib import Path
 
 from benchmarks.figures import TINY
 
@@ -18,6 +19,7 @@ ALL = (
     "layers",
     "http",
     "pages",
+    "inbox",
     "timeline",
     "sending",
     "servers",
@@ -53,6 +55,8 @@ def main() -> None:
     if unknown:
         raise SystemExit(f"no benchmark is named {', '.join(sorted(unknown))}; there are: {', '.join(ALL)}")
     print(f"Python {platform.python_version()} on {platform.system()}")
+    # The PostgreSQL server and the channel of the tests; also for the processes that a benchmark starts.
+    sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
     for name in chosen:
         run = import_module(f"benchmarks.{name}").main
         if inspect.iscoroutinefunction(run):

@@ -1,7 +1,6 @@
 """What a backlog costs: commits a run while slots work it off, and opening a mailbox that has one."""
 
 import asyncio
-import sys
 import tempfile
 import time
 from datetime import timedelta
@@ -65,7 +64,6 @@ async def _filled(url: str) -> None:
 
 async def main() -> None:
     """Measure both."""
-    sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
     from postgres_server import running_postgres
 
     table = Table(f"A backlog of {RUNS} runs")

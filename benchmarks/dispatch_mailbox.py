@@ -5,7 +5,6 @@ Latency is from the call of `submit_background` to the begin of the execution.
 
 import asyncio
 import resource
-import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator
@@ -174,7 +173,6 @@ async def main() -> None:
 
 async def on_postgres() -> None:
     """Print the table of the mailbox on PostgreSQL."""
-    sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
     from postgres_server import running_postgres
     from postroom.stores.postgres import PostgresStore
 

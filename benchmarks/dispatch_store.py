@@ -179,7 +179,6 @@ async def whether_it_stays_flat(table: Table, few: Stores, many: Stores) -> None
 
 async def on_postgres(number: int) -> None:
     """Print the table of two schemas of one PostgreSQL, of which one holds many runs that have ended."""
-    sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
     from postgres_server import running_postgres
     from postroom.stores.postgres import PostgresStore
 

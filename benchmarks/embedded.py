@@ -1,12 +1,10 @@
 """What runs as a library cost: a step, a stream resumed behind very many events, a long conversation."""
 
 import asyncio
-import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 from benchmarks.figures import Table, median, ms, p95, size, timed
@@ -136,7 +134,6 @@ async def on_sqlite() -> AsyncIterator[Callable[..., Any]]:
 @asynccontextmanager
 async def on_postgres() -> AsyncIterator[Callable[..., Any]]:
     """Give what opens a mailbox on PostgreSQL, in a new schema each time."""
-    sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
     from postgres_server import running_postgres
 
     with running_postgres() as dsn:

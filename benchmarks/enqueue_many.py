@@ -1,13 +1,11 @@
 """What `enqueue_many` costs beside the bare writer, who writes the same rows in commits of the same size."""
 
 import asyncio
-import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -154,7 +152,6 @@ async def main() -> None:
     async with on_sqlite() as mailbox:
         for threads in (ITEMS, THREADS):
             await measured(table, mailbox, "SQLite", threads)
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))  # the server that tests start
     from postgres_server import running_postgres
 
     with running_postgres() as dsn:

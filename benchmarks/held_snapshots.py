@@ -112,7 +112,6 @@ def dumping(program: Path, dsn: str) -> Iterator[list[float]]:
 
 @asynccontextmanager
 async def _loaded() -> AsyncIterator[tuple[Load, str, Path]]:
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))  # the server that tests start
     from postgres_server import PostgresServer
     from postroom.contracts.clock import SystemClock
     from postroom.mail.service import Mail

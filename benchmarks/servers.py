@@ -24,7 +24,6 @@ _READY = "ready\n"
 
 def main() -> None:
     """Print the table."""
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))  # the server that tests start
     from postgres_server import running_postgres
 
     table = Table("Mail of many servers on one PostgreSQL")

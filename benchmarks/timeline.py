@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import socket
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -36,7 +35,6 @@ PLOT: Final = "(box => [box.x + 300, box.y + 60])(document.querySelector('.tl-pl
 
 def main() -> None:
     """Print the table."""
-    sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
     from e2e.browser import Browser, program
 
     with tempfile.TemporaryDirectory(prefix="postroom-bench-") as folder, _pages(Path(folder)) as address:

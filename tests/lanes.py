@@ -40,7 +40,14 @@ IN_CI = {
         "test_a_webhook_is_taken_and_its_answer_fetched_at_any_server",
         "test_each_server_answers_in_the_openai_protocol",
     ),
-    "e2e/test_benchmarks.py": ("test_an_unknown_benchmark_is_refused_by_name",),
+    # Those that write rows or call parts below the public methods, which a change of the product can break.
+    "e2e/test_benchmarks.py": (
+        "test_an_unknown_benchmark_is_refused_by_name",
+        *(
+            f"test_a_benchmark_runs_to_its_end_and_prints_figures[{name}]"
+            for name in ("chat_files", "dispatch_store", "inbox", "pages", "starting", "waking")
+        ),
+    ),
     "e2e/test_databases_taken_away.py": (
         "test_what_was_accepted_is_saved_and_nothing_more_is_accepted",
         "test_on_postgresql_a_database_that_is_dropped_is_told_as_gone",

@@ -120,8 +120,14 @@ class StillRoom:
             )
         ]
 
-    def all_open(self, tx: object) -> Sequence[OpenQuestion]:
+    def listed(self, tx: object, after: str) -> Sequence[OpenQuestion]:
         return self.open_questions(tx, "orchard")
+
+    def snoozed(self, tx: object, limit: int) -> Sequence[OpenQuestion]:
+        return []
+
+    def count_due(self, tx: object) -> int:
+        return len(self.open_questions(tx, "orchard"))
 
     def count_in_chats(self, tx: object) -> int:
         return 1
@@ -208,7 +214,7 @@ class StillRoom:
     def counts(self, tx: object, slug: str) -> WorkCounts:
         return WorkCounts(open_runs=3, questions=3, given_up=1)
 
-    def for_people(self, tx: object, slugs: Sequence[str]) -> dict[str, int]:
+    def for_people(self, tx: object, slugs: Sequence[str], most: int) -> dict[str, int]:
         return dict.fromkeys(slugs[:1], 4)
 
     def floor(self, tx: object, slug: str, health: object = ()) -> Floor:

@@ -128,9 +128,9 @@ async def test_the_inbox_continues_after_the_twentieth_question(room) -> None:
         await mailbox.submit_background(RunActivation.new(f"agent:shop/Ash{number}", [work]))
     await mailbox.settled()
     await channel.say("/inbox")
-    await until(lambda: any("1 more: /inbox after " in one for one in channel.texts()))
-    [more] = [one for one in channel.texts() if "1 more: /inbox after " in one]
-    await channel.say(more.rpartition("1 more: ")[2])
+    await until(lambda: any("More: /inbox after " in one for one in channel.texts()))
+    [more] = [one for one in channel.texts() if "More: /inbox after " in one]
+    await channel.say(more.rpartition("More: ")[2])
     await until(lambda: channel.texts()[-1].count("Which?\n/answer ") == 1)
     await channel.say("/inbox after abcdef")
     await until(lambda: channel.texts()[-1].startswith("Question abcdef is not open."))

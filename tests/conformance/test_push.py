@@ -84,6 +84,8 @@ async def test_the_runs_that_wait_are_found_by_the_time_of_their_last_change(
         assert await found(0, "", 2) == ["c", "a"]
         assert await found(7, "a") == ["b"]
         assert await found(7, "b") == []
+        last = await stores.store.read(lambda tx: tx.runs.threads.asked_last(2))
+        assert [one.run_id for one in last] == ["b", "a"]
 
 
 async def test_a_notice_is_open_until_it_is_closed_and_goes_with_its_subscription(

@@ -1,5 +1,6 @@
 """Questions of every kind: each surface takes the same answers, from the same people, and refuses the same others."""
 
+import base64
 import json
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -14,7 +15,7 @@ from postroom.contracts.errors import InvalidArgument, NotPermitted, StaleDecisi
 from postroom.contracts.questions import asked_for
 from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import RunStatus
-from postroom.gateway.questions import Questions, inbox_text
+from postroom.gateway.questions import Questions, listed_question
 from postroom.gateway.replies import Question, card_of, closed_card, question_of
 from postroom.gateway.session import Platform, SessionSource
 from postroom.mail.context import Caller, token_hash
@@ -22,7 +23,7 @@ from postroom.mcp_server.windows import elicitation
 from postroom.services.questions import QuestionTimeouts
 from postroom.testing import ManualClock
 from waking_room import PROJECT
-from work_room import SLUG, TOKEN, WorkRoom, hidden, post
+from work_room import SLUG, TOKEN, WorkRoom, hidden, number, post
 
 POSTROOM = Caller(postroom=True, operator=True)
 QUESTIONS = f"/p/{SLUG}/questions"
@@ -306,6 +307,50 @@ async def test_a_text_answer_keeps_its_lines_and_none_looks_like_a_line_of_the_m
     )
 
 
+async def test_a_file_is_the_answer_if_it_is_attached_to_a_reply_and_no_other_surface_gives_one(room):
+    run, question = await asked(room, file=True)
+    [asks] = [one for one in await room.messages() if question.text in one.body_md]
+    for surface in (on_page, over_http, in_chat, by_mail):
+        why = await surface(room, run, question, "report.txt", "ana")
+        assert "the answer has no file; it takes a file, attached to a reply to the message that asks" in why
+        assert (await waiting(room))[1] == question
+    forged = {"message": asks.id, "files": ["report.txt"]}
+    operator = room.browser(logged_in=False, Authorization=f"Bearer {TOKEN}")
+    body = {"number": question.number, "answer": forged, "by": "ana"}
+    assert (await operator.post("/admin/questions", json=body)).status_code == 400
+    [listed] = await room.questions.questions()
+    assert (listed["takes"], listed["reply_to"]) == ("file", asks.id)
+    for address in (QUESTIONS, "/", f"/p/{SLUG}", f"/p/{SLUG}/runs/{run.run_id}"):
+        page = (await room.browser().get(address)).text
+        assert f'href="/p/{SLUG}/write?reply={asks.id}">Reply with a file</a>' in page, address
+    reply = {
+        "project_key": "postroom-people",
+        "sender_name": "ben",
+        "message_id": asks.id,
+        "body_md": "Here:",
+    }
+    file = {"name": "report `x`.txt", "content_base64": base64.b64encode(b"all well").decode()}
+    sent = await room.mail.call("reply_message", {**reply, "attachments": [file]}, caller=POSTROOM)
+    await room.turn()
+    after = await room.stores.threads.load_run(run.run_id)
+    [given] = after.answered
+    assert (after.status, given.decision.by) == (RunStatus.DONE, "ben")
+    assert given.decision.result == {"message": number(sent), "files": [file["name"]]}
+    told = f"They answered: attached to message {number(sent)}: `report 'x'.txt`: Here: Read a file with get_attachment."
+    assert [told in one for one in room.agents.told].count(True) == 1
+    wanted = {"project_key": PROJECT, "agent_name": "Ash", "message_id": number(sent)}
+    found = await room.mail.call("get_attachment", {**wanted, "name": file["name"]})
+    assert "all well" in json.dumps(found)
+
+
+async def test_a_question_that_no_mail_can_ask_takes_no_file(room):
+    asks = {"project_key": PROJECT, "agent_name": "Ada", "question": "Which?", "file": True}
+    with pytest.raises(InvalidArgument, match="nobody can reply with a file") as refused:
+        await room.mail.call("ask_person", asks)
+    assert refused.value.remedy == "ask for a text, such as the path of the file"
+    assert await room.questions.questions() == []
+
+
 async def test_a_yes_holds_for_exactly_the_action_that_was_shown(room):
     run, question = await asked(room, action="DROP TABLE payments_old")
     page = (await room.browser().get(QUESTIONS)).text
@@ -337,8 +382,8 @@ async def test_actions_with_different_digests_look_different_on_every_surface(ro
     browser = room.browser()
     pages = [(await browser.get(address)).text for address in (QUESTIONS, f"/p/{SLUG}", "/")]
     [mail] = [one.body_md for one in await room.messages() if question.text in one.body_md]
-    [opened] = await room.look(room.questions.all_open)
-    chat = [card_of(question).text, closed_card(question, "Approved."), inbox_text([("", question)], "")]
+    [opened] = await room.look(lambda tx: list(room.questions.listed(tx)))
+    chat = [card_of(question).text, closed_card(question, "Approved."), listed_question(question)]
     for text in (*pages, *chat, mail, elicitation(opened)["message"]):
         assert shown in text
         assert action == shown or action not in text
@@ -401,6 +446,9 @@ async def test_a_changed_action_is_another_question_and_the_number_of_the_former
         {"choices": ["a\nb", "c"]},
         {"choices": ["x" * 61, "y"]},
         {"choices": ["a", "b"], "text": True},
+        {"file": True, "text": True},
+        {"file": True, "action": "DROP TABLE a"},
+        {"file": True, "on_timeout": "default", "timeout_seconds": 9, "default": "a.txt"},
         {"form": {"type": "object", "properties": {}}},
         {"form": {"type": "object", "properties": {"a": {"type": "object"}}}},
         {"form": {"type": "object", "properties": {"a": {"type": "string", "pattern": "(a+)+$"}}}},

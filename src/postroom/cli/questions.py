@@ -77,6 +77,10 @@ def _takes(one: dict[str, Any]) -> str:
             taken = "TEXT"
         case "form":
             taken = " ".join(f"{name}=..." for name in one["form"]["properties"])
+        case "file":
+            taken = "a file, attached to a reply" + (
+                f" to message {one['reply_to']}" if one["reply_to"] else ""
+            )
         case _:
             taken = "yes | no | TEXT" if one["in_words"] else "yes | no"
     if one["action"]:

@@ -49,6 +49,8 @@ class QuestionKind(StrEnum):
     CHOICE = "choice"
     TEXT = "text"
     FORM = "form"
+    FILE = "file"
+    """Files, attached to a reply to the message that asks the question."""
 
 
 class FormField(Record, frozen=True, kw_only=True, omit_defaults=True):
@@ -102,6 +104,8 @@ class Asked(Record, frozen=True, kw_only=True, omit_defaults=True):
                 return "a text"
             case QuestionKind.FORM:
                 return f"the fields {', '.join(field.described for field in self.fields)}"
+            case QuestionKind.FILE:
+                return "a file, attached to a reply to the message that asks"
         return "yes, no, or an answer in words" if self.in_words else "yes or no"
 
     @property
@@ -152,6 +156,10 @@ class Given(Record, frozen=True, kw_only=True):
     """The interface on which the answer was given; the id of the decision begins with it."""
     why: str = ""
     """The comment that was given with the answer."""
+    message: int = 0
+    """The message that answers; 0 on all other surfaces than mail."""
+    files: tuple[str, ...] = ()
+    """The names of the files that are attached to this message."""
 
 
 def decision_on(asked: Asked, number: str, question: str, given: Given, now: int) -> ToolCallResume:
@@ -173,7 +181,7 @@ def decision_on(asked: Asked, number: str, question: str, given: Given, now: int
             remedy="ask one of those who may answer; nothing was changed",
         )
     try:
-        result, words = _read(asked, given.value)
+        result, words = _read_files(given) if asked.kind is QuestionKind.FILE else _read(asked, given.value)
         _refuse_long("a comment", given.why)
     except _Misfit as error:
         raise InvalidArgument(
@@ -238,6 +246,17 @@ def _read(asked: Asked, given: Json) -> tuple[dict[str, Json], str]:
             return _read_text(given)
     values = _values(asked.fields, given)
     return {"values": values}, json.dumps(values, ensure_ascii=False)
+
+
+def _read_files(given: Given) -> tuple[dict[str, Json], str]:
+    """Return the files of a reply, as data and in words."""
+    if not given.files:
+        raise _Misfit("the answer has no file")
+    files = ", ".join(f"`{one_line(name).replace('`', chr(39))}`" for name in given.files)
+    said = f": {one_line(given.value)}" if isinstance(given.value, str) and given.value else ""
+    _refuse_long("an answer", said)
+    words = f"attached to message {given.message}: {files}{said}"
+    return {"message": given.message, "files": list(given.files)}, words
 
 
 def _read_text(given: Json) -> tuple[dict[str, Json], str]:
@@ -366,6 +385,7 @@ def asked_for(
     *,
     choices: Sequence[str] = (),
     wants_text: bool = False,
+    wants_file: bool = False,
     form: Mapping[str, Any] | None = None,
     action: str = "",
     default: Json = None,
@@ -375,15 +395,22 @@ def asked_for(
     Raises:
         InvalidArgument: The arguments describe no valid kind of question.
     """
-    if (len(choices) > 0) + wants_text + (form is not None) > 1:
+    kinds = (len(choices) > 0) + wants_text + wants_file + (form is not None)
+    if kinds > 1:
         raise InvalidArgument(
-            "a question takes only one kind of answer", remedy="give choices, a form, or neither"
+            "a question takes only one kind of answer", remedy="give only one of choices, text, file and form"
         )
-    if action and (choices or wants_text or form is not None):
+    if action and kinds:
         raise InvalidArgument(
             "an action is permitted by a yes, so its question takes yes or no",
             value=action[:_MAX_SHOWN_LENGTH],
-            remedy="leave out choices, text and form, or describe the action in the question",
+            remedy="leave out choices, text, file and form, or describe the action in the question",
+        )
+    if wants_file and default is not None:
+        raise InvalidArgument(
+            "a question that takes a file has no default",
+            value=_abbreviate(default),
+            remedy="leave out default, or use on_timeout 'cancel'",
         )
     kind, fields = QuestionKind.YES_NO, tuple[FormField, ...]()
     if choices:
@@ -393,6 +420,8 @@ def asked_for(
         kind, fields = QuestionKind.FORM, form_fields(form)
     elif wants_text:
         kind = QuestionKind.TEXT
+    elif wants_file:
+        kind = QuestionKind.FILE
     wanted = Asked(kind=kind, choices=tuple(choices), fields=fields, action=action)
     if default is None:
         return wanted

@@ -50,6 +50,8 @@ class OpenQuestion:
     """The time until which an answer is accepted; None for no limit."""
     snoozed_until: int | None = None
     """The time until which somebody has put the question off; None if nobody has."""
+    reply_to: int | None = None
+    """The message that asks a question which takes a file; None for other questions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -312,14 +312,9 @@ class Rounds:
         if is_open and self._core.config.gone is not None:
             await self._recovery.take_over_from_gone()
         # Threads that wait for a slot are due as well, and must not hide other due threads.
-        limit = min(slots.free + len(slots.waiting), _MAX_DUE)
-        consumer, tokens = self._core.consumer_id, tuple(self._dispatcher.leases.jobs)
-
-        def look(tx: Transaction) -> tuple[Sequence[RunDispatch], tuple[list[DueThread], int | None]]:
-            claimed = tx.runs.dispatches.claimed_by(consumer, besides=tokens)
-            return claimed, self._due(tx, limit) if is_open else ([], None)
-
-        unexecuted, (due, self._due_at) = await self._core.store.read(look)
+        limit = min(slots.free + len(slots.waiting), _MAX_DUE) if is_open else 0
+        look = partial(self._look, limit=limit, tokens=tuple(self._dispatcher.leases.jobs))
+        unexecuted, due, self._due_at = await self._core.store.read(look)
         await self._dispatcher.release_unexecuted(unexecuted)
         if not is_open:
             return 0
@@ -329,7 +324,7 @@ class Rounds:
             if not held:
                 due = [item for item in due if item.thread_id not in crowded]
                 break
-            due, self._due_at = await self._core.store.read(partial(self._due, limit=limit))
+            _, due, self._due_at = await self._core.store.read(look)
         for item in due:
             self._dispatcher.workers.get_or_create(item.thread_id).expect(item.tenant)
         started = await self._dispatcher.try_all([item.thread_id for item in due]) if due else 0
@@ -385,12 +380,18 @@ class Rounds:
             except InvalidSubmission as error:  # its deadline has passed, and the sweep ends it
                 _LOG.info("budget.not_resumed", run_id=run.run_id, reason=error.describe())
 
-    def _due(self, tx: Transaction, limit: int) -> tuple[list[DueThread], int | None]:
-        """Return the due threads that may start, in the order in which they get slots.
+    def _look(
+        self, tx: Transaction, limit: int, tokens: Sequence[str]
+    ) -> tuple[Sequence[RunDispatch], list[DueThread], int | None]:
+        """Return the claims of this process besides these tokens, and the due threads that may start.
 
-        If there are none, also return when the next delayed run is due.
+        The threads are in the order in which they get slots; `limit` is 0 if none may start now. If there are
+        none, also return when the next delayed run is due.
         """
         slots, queue, room = self._dispatcher.slots, tx.runs.dispatches, None
+        claimed = queue.claimed_by(self._core.consumer_id, besides=tokens)
+        if not limit:
+            return claimed, [], None
         full_keys: Sequence[str] = ()
         if limits := self._core.config.limits:
             room = room_in(tx, limits, self._dispatcher.closed_scopes())
@@ -398,7 +399,7 @@ class Rounds:
         places = None if self._core.config.places is None else self._core.places
         due_threads = queue.due_threads(limit, full_keys=full_keys, places=places)
         if not due_threads:
-            return [], queue.later_due_at(places)
+            return claimed, [], queue.later_due_at(places)
         if len(due_threads) >= limit and (tenants := queue.due_tenants(_MAX_DUE)):
             # There are more due threads than were read, and those may belong to other tenants.
             each = max(limit // (len(tenants) + 1), 1)
@@ -413,7 +414,7 @@ class Rounds:
             shares.append((slots.used_by(item.tenant) + used[item.tenant], place, item))
             used[item.tenant] += 1
         due = [item for *_, item in sorted(shares) if room is None or room.take(item.tenant, item.limit_key)]
-        return due, None if due else queue.later_due_at(places)
+        return claimed, due, None if due else queue.later_due_at(places)
 
     async def until_due(self) -> None:
         """Wait until work may start: a slot is free, a notification has arrived, or delayed work is due.

@@ -132,8 +132,10 @@ class ExecutorsByThread(SeveralExecutors):
         return None if executor is None else executor.agent_of(thread_id)
 
     def _route(self, thread_id: str) -> RunDispatchExecutor | None:
-        routes = self._routes.items()
-        return next((executor for prefix, executor in routes if thread_id.startswith(prefix)), None)
+        for prefix, executor in self._routes.items():
+            if thread_id.startswith(prefix):
+                return executor
+        return None
 
 
 class JoinedEffects(RunEffects):
@@ -148,8 +150,10 @@ class JoinedEffects(RunEffects):
 
     def begin(self, tx: Transaction, run: RunRecord, messages: Sequence[Message]) -> object | None:
         """Call the parts until one has rows for the start of the run; return its result."""
-        begun = (part.begin(tx, run, messages) for part in self._parts)
-        return next((item for item in begun if item is not None), None)
+        for part in self._parts:
+            if (begun := part.begin(tx, run, messages)) is not None:
+                return begun
+        return None
 
     def receive(
         self, tx: Transaction, thread_id: str, run_id: str, messages: tuple[Message, ...], *, told: bool
@@ -176,7 +180,10 @@ class JoinedEffects(RunEffects):
 
     def of(self, tx: Transaction, run: RunRecord) -> Sequence[OutboxDraft]:
         """Return the combined effects of a run that is done or waits."""
-        return tuple(draft for part in self._parts for draft in part.of(tx, run))
+        drafts = list[OutboxDraft]()
+        for part in self._parts:
+            drafts += part.of(tx, run)
+        return drafts
 
     def stored(self, run: RunRecord) -> None:
         """Notify each part that the effects of a run are stored."""

@@ -46,7 +46,7 @@ from postroom.gateway.events import Button, Card, MessageEvent, is_button_value
 from postroom.gateway.handover import Handover
 from postroom.gateway.notices import Notices
 from postroom.gateway.people import People
-from postroom.gateway.questions import Questions, inbox_text
+from postroom.gateway.questions import Questions
 from postroom.gateway.reminders import CHAT, Reminders, in_words, next_time, read_every, read_once
 from postroom.gateway.replies import closed_card, thread_name
 from postroom.gateway.session import ANSWER_ONLY, SessionSource
@@ -377,7 +377,7 @@ class Commands:
     async def _inbox(self, call: CommandCall) -> str:
         if not self._sees_all(call.source):
             return "/inbox shows the questions of all projects: only owners can use it, in a direct message."
-        return inbox_text(await self._questions.everywhere(), call.words)
+        return await self._questions.inbox(call.words)
 
     def _sees_all(self, source: SessionSource) -> bool:
         """Return whether the sender may see the questions of all projects in this chat."""

@@ -1,6 +1,6 @@
 """Finds the questions that waiting runs ask people, and accepts the first answer to each question."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
 from postroom.contracts.activation import RunActivation
@@ -9,7 +9,7 @@ from postroom.contracts.errors import InvalidArgument, NotPermitted, StateError
 from postroom.contracts.questions import Given, QuestionKind, person
 from postroom.contracts.quoting import exact, in_code_fence, one_line
 from postroom.contracts.run_stores import RunQuery
-from postroom.contracts.runs import RunRecord, RunStatus
+from postroom.contracts.runs import RunStatus
 from postroom.contracts.tools import ToolCallResume
 from postroom.contracts.waking import QUESTION_NUMBER
 from postroom.dispatch.mailbox import Mailbox
@@ -49,17 +49,39 @@ class Questions:
         runs = await self._threads.list_runs(RunQuery(thread_id=thread_id, statuses=(RunStatus.WAITING,)))
         return [question_of(run, ticket) for run in runs for ticket in run.open_tickets]
 
-    async def everywhere(self) -> list[tuple[str, Question]]:
-        """Return the open questions of all agents, each with its thread.
+    async def everywhere(self) -> AsyncIterator[tuple[str, Question]]:
+        """Yield the open questions of all agents, each with its thread, those of the oldest run first.
 
-        Those of the oldest run come first.
+        Runs are read as needed.
         """
-        runs, after = list[RunRecord](), ""
-        while page := await self._threads.list_runs(RunQuery(statuses=(RunStatus.WAITING,), after=after)):
-            after = page[-1].run_id
-            runs += page
-        runs.sort(key=lambda run: run.updated_at)
-        return [(run.thread_id, question_of(run, ticket)) for run in runs for ticket in run.open_tickets]
+        place = (0, "")
+        while runs := await self._threads.asked_since(*place):
+            place = (runs[-1].updated_at, runs[-1].run_id)
+            for run in runs:
+                for ticket in run.open_tickets:
+                    yield run.thread_id, question_of(run, ticket)
+
+    async def inbox(self, words: str) -> str:
+        """Format the open questions of all agents for a chat, each with the command that answers it.
+
+        `words` are the number of the only question to show, whole, or `after` and the number after which the
+        list continues.
+        """
+        named, _, after = words.strip().lower().partition(" ")
+        number = after.strip() if named == "after" else named
+        found, lines, last = not number, list[str](), ""
+        async for _, one in self.everywhere():
+            if found and len(lines) == _MAX_LISTED:
+                return "\n\n".join([*lines, f"More: /inbox after {last}"])
+            if found:
+                lines.append(listed_question(one))
+                last = one.number
+            elif one.number == number and named != "after":
+                return listed_question(one, is_whole=True)
+            found = found or one.number == number
+        if not found:
+            return f"Question {one_line(number)[:_SHOWN]} is not open. /inbox lists the open questions."
+        return "\n\n".join(lines) or ("No more open questions." if number else "No open questions.")
 
     async def decide(
         self,
@@ -95,7 +117,7 @@ class Questions:
         )
         matching = [pair for pair in open_questions if pair[1].number == number]
         if everywhere and number and not matching:
-            matching = [pair for pair in await self.everywhere() if pair[1].number == number]
+            matching = [one async for one in self.everywhere() if one[1].number == number]
         if not matching:
             others = [question for _, question in open_questions]
             return await self._answered_before(thread_ids, number, others, answer, approved=approved)
@@ -179,34 +201,7 @@ def answer_note(question: Question, decision: ToolCallResume, where: str = "") -
     return f"{text}{f' by {one_line(by)}' if by else ''}{f' {where}' if where else ''}."
 
 
-def inbox_text(found: Sequence[tuple[str, Question]], words: str) -> str:
-    """Format open questions for a chat, each with its action and the command that answers it.
-
-    `words` are the number of the only question to show, whole, or `after` and the number after which the list
-    continues.
-    """
-    open_questions = [question for _, question in found]
-    named, _, after = words.strip().lower().partition(" ")
-    numbers = [question.number for question in open_questions]
-    number = after.strip() if named == "after" else named
-    if number and number not in numbers:
-        return f"Question {one_line(number)[:_SHOWN]} is not open. /inbox lists the open questions."
-    if number and named != "after":
-        return "\n\n".join(
-            _question_line(question, is_whole=True)
-            for question in open_questions
-            if question.number == number
-        )
-    open_questions = open_questions[numbers.index(number) + 1 :] if number else open_questions
-    lines = [_question_line(question) for question in open_questions[:_MAX_LISTED]]
-    if len(open_questions) > _MAX_LISTED:
-        lines.append(
-            f"{len(open_questions) - _MAX_LISTED} more: /inbox after {open_questions[_MAX_LISTED - 1].number}"
-        )
-    return "\n\n".join(lines) or ("No more open questions." if number else "No open questions.")
-
-
-def _question_line(one: Question, *, is_whole: bool = False) -> str:
+def listed_question(one: Question, *, is_whole: bool = False) -> str:
     """Return a question as text; unless `is_whole`, a long action and a long text are cut."""
     wanted, text, permits = one.asked, one.text, one.asked.permits
     if not is_whole and len(text) > _SHOWN:

@@ -297,6 +297,8 @@ def how_to_answer(question: Question) -> str:
             return f"/answer {number} {' | '.join(wanted.choices)}"
         case QuestionKind.TEXT:
             return f"/answer {number} <text>"
+        case QuestionKind.FILE:
+            return f"on its page, with a file: question {number} takes no command"
     fields = "; ".join(f"{field.name} = <{field.described}>" for field in wanted.fields)
     return f"/answer {number} {fields}"
 

@@ -406,7 +406,7 @@ class SummarizeThread(Command, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class AskPerson(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Ask a person: yes or no, or choices, text or form.
+    """Ask a person: yes or no, or choices, text, form or file.
 
     Use it before a step that only a person may decide. In a run that the server has started, then end your
     turn: the run resumes with the answer. Otherwise the answer comes here or by mail.
@@ -436,6 +436,7 @@ class AskPerson(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = "wait"
     choices: Annotated[list[str], Meta(description="the person picks one")] = []
     text: Annotated[bool, Meta(description="the person writes a text")] = False
+    file: Annotated[bool, Meta(description="the person replies with an attached file")] = False
     form: Annotated[dict[str, Any], Meta(description="flat JSON schema, as in MCP elicitation")] | None = None
     to: Annotated[
         list[str], Meta(max_length=10, description="human:NAME, operator or starter; default: anyone")

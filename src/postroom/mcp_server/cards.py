@@ -25,6 +25,8 @@ from postroom.services.questions import MAX_NAME_LENGTH, QuestionService
 EXTENSION: Final = "io.modelcontextprotocol/ui"
 MIME_TYPE: Final = "text/html;profile=mcp-app"
 CARD_URI: Final = "ui://postroom/questions"
+MAX_LISTED: Final = 50
+"""Maximum number of questions in a card."""
 LIST: Final = "list_questions"
 ANSWER: Final = "answer_question"
 CARD_TOOLS: Final = (LIST, ANSWER)
@@ -95,10 +97,11 @@ async def call_card_tool(
 
 
 async def _list_questions(questions: QuestionService, client: str) -> ToolAnswer:
-    open_questions = list(await questions.questions())
-    shown = [(question["run_id"], question["number"]) for question in open_questions]
+    found = list(await questions.questions(limit=MAX_LISTED + 1))
+    has_more, found = len(found) > MAX_LISTED, found[:MAX_LISTED]
+    shown = [(one["run_id"], one["number"]) for one in found]
     await questions.note_shown(shown, f"in a card of {client or 'the client'}")
-    listed = {"questions": open_questions}
+    listed = {"questions": found, "has_more": has_more}
     return ToolAnswer(as_json(listed), listed)
 
 

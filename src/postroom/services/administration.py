@@ -286,6 +286,8 @@ class WaitingQuestion(TypedDict):
     """The digest of that action."""
     expires_at: str | None
     snoozed_until: str | None
+    reply_to: int | None
+    """The message that asks; a reply to it with a file answers a question that takes a file."""
 
 
 class QuestionsView(TypedDict):

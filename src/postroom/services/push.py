@@ -158,10 +158,8 @@ class PushNotifier:
 
         def look(tx: Transaction) -> tuple[bool, list[Notice]]:
             own = tx.push.subscription(subscription_id)
-            questions = [
-                question for question in self._questions.all_open(tx) if question.snoozed_until is None
-            ]
-            names = [_question_item(question.run_id, question.number) for question in questions[-MAX_SHOWN:]]
+            asked = self._questions.newest(tx, MAX_SHOWN)
+            names = [_question_item(one.run_id, one.number) for one in asked]
             latest = self._dead(tx, tx.now() - _KEPT_MS)
             names += [subscription.name for subscription in list(latest)[-MAX_SHOWN:]]
             notices = [self._notice(tx, item, name, token, "") for item in names]

@@ -7,14 +7,15 @@ deadline is stored with the question in the waiting run, so a server that was do
 
 import asyncio
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Final
 
 from postroom.contracts.chat import CHAT_THREAD
 from postroom.contracts.clock import Clock, Timer, iso
 from postroom.contracts.errors import InvalidArgument, PostroomError, StaleDecision
 from postroom.contracts.messages import Json
-from postroom.contracts.questions import Answerer, Given, decision_on, person, schema_of
+from postroom.contracts.questions import Answerer, Given, QuestionKind, decision_on, person, schema_of
 from postroom.contracts.quoting import exact, quoted
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import RunQuery
@@ -70,6 +71,10 @@ _OPENS_LOOKS: Final = 30
 _OPENS_LOOK_S: Final = 0.05
 _EACH: Final = 50
 """Maximum number of runs of each thread that are searched for answered questions."""
+MAX_COUNTED: Final = 500
+"""Maximum number of open questions that are counted, and of snoozed ones that are left out of a count."""
+_BATCH: Final = 50
+"""How many runs are read at a time for a list of questions."""
 _ALL: Final = (project_threads(""), CHAT_THREAD)
 """The prefixes of the names of all threads whose runs ask people."""
 
@@ -93,36 +98,72 @@ class QuestionService:
         Raises:
             InvalidArgument: `after` is not a place in this list.
         """
-        rows = questions_after(await self._store.read(self.all_open), after)
+        found = await self._store.read(lambda tx: list(islice(self.listed(tx, after), limit)))
         return [
             {
-                "number": question.number,
-                "question": question.text,
-                "agent": question.agent,
-                "project": question.project,
-                "chat": question.chat,
-                "who": question.who,
-                "thread_id": question.thread_id,
-                "run_id": question.run_id,
-                "waiting_since": iso(question.asked_at),
-                "takes": question.asked.kind,
-                "in_words": question.asked.in_words,
-                "choices": list(question.asked.choices),
-                "form": schema_of(question.asked) if question.asked.fields else None,
-                "to": list(question.asked.to),
-                "not_by": list(question.asked.not_by),
-                "action": question.asked.action,
-                "action_shown": exact(question.asked.action),
-                "digest": question.asked.digest,
-                "expires_at": maybe_iso(question.expires_at),
-                "snoozed_until": maybe_iso(question.snoozed_until),
+                "number": one.number,
+                "question": one.text,
+                "agent": one.agent,
+                "project": one.project,
+                "chat": one.chat,
+                "who": one.who,
+                "thread_id": one.thread_id,
+                "run_id": one.run_id,
+                "waiting_since": iso(one.asked_at),
+                "takes": one.asked.kind,
+                "in_words": one.asked.in_words,
+                "choices": list(one.asked.choices),
+                "form": schema_of(one.asked) if one.asked.fields else None,
+                "to": list(one.asked.to),
+                "not_by": list(one.asked.not_by),
+                "action": one.asked.action,
+                "action_shown": exact(one.asked.action),
+                "digest": one.asked.digest,
+                "expires_at": maybe_iso(one.expires_at),
+                "snoozed_until": maybe_iso(one.snoozed_until),
+                "reply_to": one.reply_to,
             }
-            for question in rows[:limit]
+            for one in found
         ]
 
-    def all_open(self, tx: Transaction) -> Sequence[OpenQuestion]:
-        """Return the open questions of all agents, including those of chats, oldest first."""
-        return self._as_open(tx, "")
+    def listed(self, tx: Transaction, after: str = "") -> Iterator[OpenQuestion]:
+        """Yield the open questions of all agents, including those of chats, the longest waiting run first.
+
+        Runs are read as needed. With `after`, the list continues after this place, whether or not the
+        question there is still open.
+
+        Raises:
+            InvalidArgument: `after` is not a place in this list.
+        """
+        at, run_id, number = _place(after)
+        run = tx.runs.threads.load_run(run_id) if number else None
+        if run is not None and run.updated_at == at:
+            asked = asked_in([run])
+            places = [one.number for _, one in asked]
+            yield from self._as_open(tx, asked[places.index(number) + 1 :] if number in places else asked)
+        while runs := tx.runs.threads.asked_since(at, run_id, _BATCH):
+            yield from self._as_open(tx, asked_in(runs))
+            at, run_id = runs[-1].updated_at, runs[-1].run_id
+
+    def newest(self, tx: Transaction, limit: int) -> Sequence[OpenQuestion]:
+        """Return the questions of the last runs to ask that nobody has snoozed, oldest first."""
+        found = self._as_open(tx, asked_in(tx.runs.threads.asked_last(limit)))
+        return [one for one in found if one.snoozed_until is None][-limit:]
+
+    def snoozed(self, tx: Transaction, limit: int) -> Sequence[OpenQuestion]:
+        """Return the snoozed questions that are still open, those that return first first."""
+        found = list[OpenQuestion]()
+        for run_id, call_id, until in tx.mail.all_snoozed(tx.now(), MAX_COUNTED):
+            run = tx.runs.threads.load_run(run_id)
+            asked = [] if run is None else asked_in([run])
+            found += [open_question(run, one, tx, until) for run, one in asked if one.call_id == call_id]
+            if len(found) == limit:
+                break
+        return found
+
+    def count_due(self, tx: Transaction) -> int:
+        """Count the open questions of all agents that nobody has put off, up to `MAX_COUNTED + 1`."""
+        return count_due(tx, [""], MAX_COUNTED)[0]
 
     async def answer(
         self, number: str, given: Json, *, why: str = "", by: str = "", at: str = COMMAND_LINE
@@ -317,16 +358,13 @@ class QuestionService:
 
     def open_questions(self, tx: Transaction, slug: str) -> Sequence[OpenQuestion]:
         """Return the open questions of a project's agents, oldest first; "" stands for those of chats."""
-        return self._as_open(tx, _thread_prefix(slug))
+        return self._as_open(tx, _open(tx, _thread_prefix(slug)))
 
-    def _as_open(self, tx: Transaction, prefix: str) -> list[OpenQuestion]:
-        questions = _open(tx, prefix)
-        snoozed = (
-            tx.mail.snoozed([run.run_id for run, _ in questions], self._clock.now()) if questions else {}
-        )
+    def _as_open(self, tx: Transaction, asked: Sequence[tuple[RunRecord, Question]]) -> list[OpenQuestion]:
+        snoozed = tx.mail.snoozed([run.run_id for run, _ in asked], self._clock.now()) if asked else {}
         return [
             open_question(run, question, tx, snoozed.get((run.run_id, question.call_id)))
-            for run, question in questions
+            for run, question in asked
         ]
 
     def count_in_chats(self, tx: Transaction) -> int:
@@ -363,12 +401,9 @@ class QuestionService:
         Raises:
             StaleDecision: The question is not open.
         """
-        questions = await self._store.read(lambda tx: _open(tx, _thread_prefix(slug)))
-        meant = [
-            (run, question)
-            for run, question in questions
-            if (run.run_id, question.number) == (run_id, number)
-        ]
+        run = await self._runs.stores.threads.load_run(run_id)
+        mine = [] if run is None or whose(run.thread_id)[0] != slug else asked_in([run])
+        meant = [one for one in mine if one[1].number == number]
         if not meant:
             raise await self._stale(slug, run_id, number)
         return meant[0]
@@ -444,6 +479,16 @@ class QuestionService:
         )
 
 
+def count_due(tx: Transaction, prefixes: Sequence[str], most: int) -> list[int]:
+    """Count, for each prefix of threads, the open questions that nobody has put off, up to `most + 1`."""
+    put_off = {one[:2] for one in tx.mail.all_snoozed(tx.now(), MAX_COUNTED)}
+    counted = [
+        sum((run.run_id, ticket.tool_call_id) not in put_off for run in runs for ticket in run.open_tickets)
+        for runs in tx.runs.threads.asking_below(prefixes, most + 1 + len(put_off))
+    ]
+    return [min(one, most + 1) for one in counted]
+
+
 def _thread_prefix(slug: str) -> str:
     """Return the prefix of the names of a project's threads; "" means the threads of chats."""
     return project_threads(slug) if slug else CHAT_THREAD
@@ -465,30 +510,22 @@ def place_in_list(asked_at: int, run_id: str, number: str) -> str:
     return f"{asked_at}/{run_id}/{number}"
 
 
-def questions_after(found: Sequence[OpenQuestion], place: str) -> Sequence[OpenQuestion]:
-    """Return the questions after a place in the list, whether or not the question there is still open.
+def _place(after: str) -> tuple[int, str, str]:
+    """Return the time, the run and the number of a place in the list; of the start if it is empty.
 
     Raises:
         InvalidArgument: The text is not a place in this list.
     """
-    if not place:
-        return found
-    match = _PLACE.fullmatch(place)
-    if match is None:
+    if not after:
+        return 0, "", ""
+    given = _PLACE.fullmatch(after)
+    if given is None:
         raise InvalidArgument(
             "after must be a place in the list of questions",
-            value=place[:80],
+            value=after[:80],
             remedy="give `next` of the last answer, or leave it out to begin at the start",
         )
-    key, number = (int(match[1]), match[2]), match[3]
-    mine = [question.number for question in found if (question.asked_at, question.run_id) == key]
-    passed = mine[: mine.index(number) + 1] if number in mine else []
-    return [
-        question
-        for question in found
-        if (question.asked_at, question.run_id) >= key
-        and not ((question.asked_at, question.run_id) == key and question.number in passed)
-    ]
+    return int(given[1]), given[2], given[3]
 
 
 def is_of_same(thread_id: str, run: RunRecord) -> bool:
@@ -510,6 +547,7 @@ def open_question(
     """Return an open question in the form that pages and commands show."""
     agent, project, chat = owner_of(run.thread_id)
     chat, who = place_of(tx, run) if chat else ("", "")
+    asks = tx.mail.report_of(run.run_id, run.updated_at) if question.asked.kind is QuestionKind.FILE else None
     return OpenQuestion(
         number=question.number,
         text=question.text,
@@ -526,6 +564,7 @@ def open_question(
             None,
         ),
         snoozed_until=snoozed_until,
+        reply_to=None if asks is None else asks[0],
     )
 
 

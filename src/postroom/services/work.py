@@ -1,6 +1,5 @@
 """The view of runs for people, who can list, cancel and retry them on the pages and the command line."""
 
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -12,7 +11,7 @@ from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import IllegalTransition, UnknownDispatch, UnknownRun
 from postroom.contracts.events import EventScope
 from postroom.contracts.run_stores import MAX_PAGE, RunCursor, RunQuery, ThreadQuery
-from postroom.contracts.runs import RunRecord, RunStatus
+from postroom.contracts.runs import RunRecord
 from postroom.contracts.tasks import TaskDecision
 from postroom.contracts.work import (
     SHOWN_STATES,
@@ -45,7 +44,7 @@ from postroom.services.administration import DeadLetterView, DecidedTaskView, Op
 from postroom.services.cut_ids import whole_id
 from postroom.services.floor import MAX_DEAD, dispatch_of, floor_of, state_of, waiting_messages, work_of
 from postroom.services.last_lines import last_lines, newest_events, output_in
-from postroom.services.questions import place_of
+from postroom.services.questions import MAX_COUNTED, count_due, place_of
 from postroom.services.run_story import Story, story_of
 from postroom.services.runs import (
     RunService,
@@ -253,15 +252,15 @@ class WorkService:
         prefix = project_threads(slug)
         return WorkCounts(
             open_runs=tx.runs.threads.count_open(prefix),
-            questions=_count_due(tx, prefix)[slug],
+            questions=count_due(tx, [prefix], MAX_COUNTED)[0],
             given_up=tx.runs.dispatches.count_dead(prefix, MAX_DEAD),
         )
 
-    def for_people(self, tx: Transaction, slugs: Sequence[str]) -> dict[str, int]:
-        """Return, for each project, how many questions and failed runs need a person."""
-        due = _count_due(tx, project_threads(""))
-        dead = {slug: tx.runs.dispatches.count_dead(project_threads(slug), MAX_DEAD) for slug in slugs}
-        return {slug: due[slug] + dead[slug] for slug in slugs}
+    def for_people(self, tx: Transaction, slugs: Sequence[str], most: int) -> dict[str, int]:
+        """Return, for each project, how many questions, up to `most + 1`, and failed runs need a person."""
+        due = count_due(tx, [project_threads(slug) for slug in slugs], most)
+        dead = [tx.runs.dispatches.count_dead(project_threads(slug), MAX_DEAD) for slug in slugs]
+        return {slug: asked + failed for slug, asked, failed in zip(slugs, due, dead, strict=True)}
 
     async def health(self) -> Sequence[HealthFact]:
         """Return the state of the server; empty without a `health` function."""
@@ -434,18 +433,6 @@ class WorkService:
             )
         await self._runs.mailbox.hasten(work.dispatch_id)
         return await self.named(work.run_id)
-
-
-def _count_due(tx: Transaction, prefix: str) -> Counter[str]:
-    """Count, for each project, the open questions that nobody has put off."""
-    runs = list(open_runs(tx, prefix, (RunStatus.WAITING,)))
-    put_off = tx.mail.snoozed([run.run_id for run in runs], tx.now()) if runs else {}
-    return Counter(
-        whose(run.thread_id)[0]
-        for run in runs
-        for ticket in run.open_tickets
-        if (run.run_id, ticket.tool_call_id) not in put_off
-    )
 
 
 def _dead(tx: Transaction, prefix: str) -> list[RunDispatch]:

@@ -205,15 +205,12 @@ class OutboxTables(Tables):
 
     def call_next(self, performed: Sequence[OutboxMessage]) -> None:
         """Notify the performers if another effect with the same order key as one of these is waiting."""
-        lines = sorted(
-            {
-                (outbox_message.kind, outbox_message.target, outbox_message.order_key)
-                for outbox_message in performed
-                if outbox_message.order_key
-            }
-        )
-        named = [dict(zip(_LINE, line, strict=True)) for line in lines]
-        if any(self._sql.ask(*(("outbox.next_in_line", item) for item in named))):
+        looks = dict[tuple[str, ...], Look]()
+        for row in performed:
+            if row.order_key:
+                line = row.kind, row.target, row.order_key
+                looks[line] = "outbox.next_in_line", dict(zip(_LINE, line, strict=True))
+        if looks and any(self._sql.ask(*looks.values())):
             self._tell(OUTBOX)
 
     def nack(  # noqa: PLR0913 - the outcome, by name

@@ -6,6 +6,7 @@ Two cookies in the browser store which rows are hidden until when, and when the 
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
@@ -22,7 +23,7 @@ from postroom.mail.reservations import conflicts, together
 from postroom.mail.tasks import tasks_page
 from postroom.mail.waking.prompts import messages_named
 from postroom.services.floor import HOUR, LEASES
-from postroom.services.questions import place_in_list, questions_after
+from postroom.services.questions import MAX_COUNTED, place_in_list
 from postroom.stores.store import Transaction
 from postroom.web.forms import read_form
 from postroom.web.frame import MAX_REVIEWS
@@ -112,7 +113,7 @@ async def projects(site: Site, request: Request) -> Response:
             for row in page.rows
         }
         if services is not None:
-            for slug, waiting in services.runs.for_people(tx, list(needs)).items():
+            for slug, waiting in services.runs.for_people(tx, list(needs), COUNTED).items():
                 needs[slug] += waiting
         counted = {
             tally.project_id: tally
@@ -122,10 +123,8 @@ async def projects(site: Site, request: Request) -> Response:
         inbox = dict[str, Any]()
         if services is not None:
             inbox = _inbox(services, tx, page.rows, overlaps, later, me)
-            questions = questions_after(inbox["asked"], asked_after)
-            last = questions[QUESTIONS - 1] if len(questions) > QUESTIONS else None
-            next_place = last and place_in_list(last.asked_at, last.run_id, last.number)
-            inbox |= {"asked": questions[:QUESTIONS], "asked_after": asked_after, "asked_next": next_place}
+            inbox |= _asked(services, tx, asked_after)
+            inbox["to_settle"] += inbox["asked_in_all"]
         return Shown(
             {
                 "rows": sorted(rows, key=lambda row: row[1].last_at or 0, reverse=True),
@@ -146,6 +145,7 @@ async def projects(site: Site, request: Request) -> Response:
         questions=shown.values.get("asked", ()),
         after=after,
         counted=COUNTED,
+        counted_questions=MAX_COUNTED,
         at_once=AT_ONCE,
         longest_why=MAX_TEXT_LENGTH,
         done=choice(request, "done", _DONE),
@@ -173,8 +173,6 @@ def _inbox(
         hidden["rows"] += sum(name in later.hidden for name, _ in keyed)
         return [(name, row) for name, row in keyed if name not in later.hidden]
 
-    every_open = services.questions.all_open(tx)
-    questions = [question for question in every_open if question.snoozed_until is None]
     failed = due(services.runs.failed(tx), lambda one: f"d-{one.run_ids[0][-KEPT_ID:]}")
     reviews = due(
         [(project, task) for project in shown for task in tasks_page(mail, project, "review", limit=REVIEWS)],
@@ -190,16 +188,27 @@ def _inbox(
     return {
         "unread": unread,
         "mine": [] if person is None or not unread else mail.inbox(person.id, limit=MAIL, unread_only=True),
-        "snoozed": [question for question in every_open if question.snoozed_until is not None],
         "reviews": reviews,
         "clashes": clashes,
-        "to_settle": len(questions) + len(failed) + len(reviews) + unread + len(clashes),
-        "asked": questions,
-        "asked_in_all": len(questions),
+        "to_settle": len(failed) + len(reviews) + unread + len(clashes),
         "failed": failed[:GROUPS],
         "failed_in_all": len(failed),
         "hidden_rows": hidden["rows"],
         **_since(services, tx, shown, later),
+    }
+
+
+def _asked(services: PageServices, tx: Transaction, after: str) -> dict[str, Any]:
+    """Return the open questions from a place in the list of all, their number, and the snoozed ones."""
+    due = (one for one in services.questions.listed(tx, after) if one.snoozed_until is None)
+    asked = list(islice(due, QUESTIONS + 1))
+    last = asked[QUESTIONS - 1] if len(asked) > QUESTIONS else None
+    return {
+        "asked": asked[:QUESTIONS],
+        "asked_after": after,
+        "asked_next": last and place_in_list(last.asked_at, last.run_id, last.number),
+        "asked_in_all": services.questions.count_due(tx),
+        "snoozed": services.questions.snoozed(tx, QUESTIONS),
     }
 
 

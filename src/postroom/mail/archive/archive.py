@@ -236,18 +236,6 @@ def write_mark(folder: Path, mark: StoreMark) -> None:
         draft.unlink(missing_ok=True)
 
 
-def raise_mark(folder: Path, slug: str, newest: int) -> None:
-    """Record in the mark file that the archive contains this log entry; no effect if there is no mark file.
-
-    Raises:
-        ConfigError: The file is not a valid mark file.
-        OSError: The file cannot be written.
-    """
-    mark = read_mark(folder)
-    if mark is not None and mark.logs.get(slug, 0) < newest:
-        write_mark(folder, replace(mark, logs={**mark.logs, slug: newest}))
-
-
 def repositories(folder: Path) -> list[str]:
     """Return the slugs of an archive's repositories; empty if the folder does not exist."""
     return sorted(path.stem for path in folder.glob("*.git"))
@@ -398,12 +386,15 @@ class Archive:
                 await asyncio.to_thread(self._commit, batch)
 
     def _commit(self, batch: Batch) -> None:
-        repository = self.repository(batch.project.slug)
+        slug, newest = batch.project.slug, batch.newest_entry
+        repository = self.repository(slug)
         for message, content in batch.recalled:
             batch.files[_place(repository, message)] = content
         try:
             with self._marking:  # written before the commit, so that the mark is never behind the archive
-                raise_mark(self.root, batch.project.slug, batch.newest_entry)
+                mark = read_mark(self.root)
+                if mark is not None and mark.logs.get(slug, 0) < newest:
+                    write_mark(self.root, replace(mark, logs={**mark.logs, slug: newest}))
         except OSError as error:
             raise ArchiveUnavailable(
                 f"the archive's mark cannot be written: {error}", value=str(self.root)

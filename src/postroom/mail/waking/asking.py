@@ -179,6 +179,7 @@ def _question(
     kind = asked_for(
         choices=asked.choices,
         wants_text=asked.text,
+        wants_file=asked.file,
         form=asked.form,
         action=asked.action,
         default=asked.default or None,
@@ -192,6 +193,12 @@ def _question(
             "only a question that takes yes or no can be answered with no",
             value=asked.on_timeout,
             remedy="use on_timeout 'cancel', or 'default' with a default",
+        )
+    if kind.kind is QuestionKind.FILE and not _starters(context, run_id):
+        raise InvalidArgument(
+            "no mail started this run, so no message asks its question and nobody can reply with a file",
+            value=asked.question[:80],
+            remedy="ask for a text, such as the path of the file",
         )
     to = tuple(_address(context, value, home, run_id) for value in asked.to)
     not_by = tuple(_address(context, value, home, run_id) for value in asked.not_by)
@@ -211,6 +218,12 @@ def _question(
     )
 
 
+def _starters(context: WriteContext, run_id: str) -> list[int]:
+    """Return the numbers of the messages that started a run; empty outside a run."""
+    run = context.tx.run_of(run_id) if run_id else None
+    return messages_named(run.input.trigger_message_ids if run and run.input else ())
+
+
 def _address(context: WriteContext, written: str, home: Project, run_id: str) -> str:
     """Return the full address of a person or agent that the call permits or forbids to answer.
 
@@ -222,8 +235,7 @@ def _address(context: WriteContext, written: str, home: Project, run_id: str) ->
         return written
     if written != STARTER:
         return full_address(*find_address(context, home, written))
-    run = context.tx.run_of(run_id)
-    numbers = messages_named(run.input.trigger_message_ids if run and run.input else ())
+    numbers = _starters(context, run_id)
     messages = context.tx.messages(numbers[:1])
     if not messages:
         raise InvalidArgument(

@@ -60,17 +60,19 @@ def given_by_reply(
     """Return, in stored form, the answers that a reply gives to all open questions of a run.
 
     Each reply is read as on every other surface: other words than yes or no answer no yes-or-no question.
-    Only the first 2,000 characters of a reply become the answer.
+    Only the first 2,000 characters of a reply become the answer. The files of a reply answer a question that
+    takes a file.
 
     Raises:
         NotPermitted: The sender may not answer one of the questions.
         InvalidArgument: The answer is not valid for one of the questions.
     """
     by, text = _answerer(tx, message.sender_id), message.body_md.strip()[:MAX_TEXT_LENGTH]
+    files = tuple(one.name for one in tx.attachments([message.id])[message.id])
     items = list[tuple[str, ToolCallResume]]()
     for ticket in run.open_tickets:
-        answer = Given(value=text, by=by, at=f"{BY_MAIL}/{message.id}")
-        decided = decision_on(ticket.asked, ticket.tool_call_id, ticket.reason, answer, now)
+        given = Given(value=text, by=by, at=f"{BY_MAIL}/{message.id}", message=message.id, files=files)
+        decided = decision_on(ticket.asked, ticket.tool_call_id, ticket.reason, given, now)
         items.append((ticket.tool_call_id, decided))
     return tuple(items)
 

@@ -181,7 +181,9 @@ def decision_told(decision: ToolCallResume) -> str:
         lines = decision.reason.splitlines() if is_text else [decision.reason]
         # Later lines are indented, so that no line of the answer looks like a line of this message.
         answer = "\n    ".join(map(one_line, lines))
-        return f"They answered: {answer}\nContinue with this answer."
+        has_files = isinstance(decision.result, dict) and "files" in decision.result
+        how = " Read a file with get_attachment." if has_files else ""
+        return f"They answered: {answer}{how}\nContinue with this answer."
     word = {True: "yes", False: "no"}.get(decision.approved, "something else")  # type: ignore[arg-type]
     why = f" They said: {one_line(decision.reason)}" if decision.reason else ""
     digest = decision.result.get("digest") if isinstance(decision.result, dict) else None

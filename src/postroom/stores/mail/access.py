@@ -147,10 +147,6 @@ class EventRecorder:
             self._locked |= missing
             self._lock(*map("project:{}".format, sorted(missing)))
 
-    def lock_concerned(self, message_id: int, agent_id: int) -> None:
-        """Lock the projects whose logs will record a delivery, before the row of the delivery is written."""
-        self.lock(self._find_projects(message_id, agent_id, None))
-
     def project_made(self, project_id: int, now: int) -> None:
         """Record the creation of a project."""
         self._record([project_id], Happening(kind="project.made", at=now))
@@ -325,9 +321,12 @@ class EventRecorder:
 
     def _record_in_projects(self, happening: Happening, *, other_id: int | None = None) -> None:
         """Write an entry once to each log of the projects of the message, the agent and the other agent."""
-        self._record(self._find_projects(happening.message_id, happening.agent_id, other_id), happening)
+        self._record(self.find_projects(happening.message_id, happening.agent_id, other_id), happening)
 
-    def _find_projects(self, message_id: int | None, agent_id: int | None, other_id: int | None) -> list[int]:
+    def find_projects(
+        self, message_id: int | None, agent_id: int | None, other_id: int | None = None
+    ) -> list[int]:
+        """Return the projects of a message and of agents, whose logs record what concerns them."""
         key = message_id, agent_id, other_id
         if key not in self._concerned:
             named = ("message", message_id), ("agent", agent_id), ("agent", other_id)
@@ -479,6 +478,13 @@ class WakingReads:
         """Return the times until which questions of these runs are put off, keyed by run id and call id."""
         rows_found = self._tx.all("mail.snoozed", {"run_ids": run_ids, "now": now})
         return {(run_id, question_id): until for run_id, question_id, until in rows_found}
+
+    def all_snoozed(self, now: int, limit: int) -> list[tuple[str, str, int]]:
+        """Return the questions that are put off, as run id, call id and time, those that return first first.
+
+        Their runs may have ended.
+        """
+        return [tuple(row) for row in self._tx.all("mail.snoozed_until", {"now": now, "limit": limit})]
 
     def answering_run(self, message_id: int) -> str | None:
         """Return the run whose result a message reports; None if the message does not report a run."""
@@ -2191,7 +2197,8 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
         # The messages are marked one by one, because with a list of ids SQLite would scan the whole inbox.
         new = 0
         for message_id in message_ids:
-            self._events.lock_concerned(message_id, agent_id)
+            # locked before the row of the delivery is written
+            self._events.lock(self._events.find_projects(message_id, agent_id))
             values = {"message_id": message_id, "agent_id": agent_id, "now": now, "by": by}
             if row := self._tx.one("mail.mark_announced", values):
                 self._events.delivery("delivery.announced", message_id, agent_id, row[0], now, by=by)

@@ -472,6 +472,10 @@ class ThreadStore(_RunPort):
         """Return runs in order of id; ended runs do not slow down a query for open statuses."""
         return await self._look(lambda runs: runs.threads.list_runs(query, page(query.limit)))
 
+    async def asked_since(self, at: int, run_id: str) -> tuple[RunRecord, ...]:
+        """Return up to 50 runs that wait and were last changed after a position, in this order."""
+        return await self._look(lambda runs: runs.threads.asked_since(at, run_id, 50))
+
     async def load_messages(self, thread_id: str) -> tuple[Message, ...] | None:
         """Return all committed messages in order; None if the thread is unknown."""
 

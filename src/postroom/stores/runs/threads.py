@@ -180,6 +180,16 @@ class Threads(Tables):
             open_ones = "waiting_"
         return tuple(map(rows.run, self._sql.all(f"threads.{open_ones}runs{of_thread}", parameters)))
 
+    def asking_below(self, thread_prefixes: Sequence[str], limit: int) -> tuple[tuple[RunRecord, ...], ...]:
+        """Return the runs with questions below each thread prefix, up to `limit` for each, unordered."""
+        bounds = [{"low": one, "beyond": beyond(one), "limit": limit} for one in thread_prefixes]
+        found = self._sql.ask(*(("threads.asking_below", each) for each in bounds)) if bounds else []
+        return tuple(tuple(map(rows.run, result)) for result in found)
+
+    def asked_last(self, limit: int) -> tuple[RunRecord, ...]:
+        """Return the waiting runs that were changed last, the last of them first."""
+        return tuple(map(rows.run, self._sql.all("threads.asked_last", {"limit": limit})))
+
     def asked_since(self, at: int, run_id: str, limit: int) -> tuple[RunRecord, ...]:
         """Return the runs that wait and were last changed after a position, in this order."""
         parameters = {"updated_at": at, "run_id": run_id, "limit": limit}

@@ -899,6 +899,9 @@ DELETE FROM questions WHERE run_id = :run_id AND question_id = :question_id;
 -- snoozed
 SELECT run_id, question_id, until FROM snoozed_questions WHERE run_id IN {texts :run_ids} AND until > :now;
 
+-- snoozed_until
+SELECT run_id, question_id, until FROM snoozed_questions {index snoozed_until} WHERE until > :now ORDER BY until LIMIT :limit;
+
 -- drop_snoozed
 DELETE FROM snoozed_questions {index snoozed_until} WHERE until <= :now;
 

@@ -220,6 +220,18 @@ SELECT run_id, body FROM runs {index runs_waiting}
    AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'run' AND id = run_id)
  ORDER BY run_id LIMIT :limit;
 
+-- asking_below
+SELECT run_id, body FROM runs {index runs_holding}
+ WHERE status <> 'done' AND holds_others = 1 AND thread_id >= :low AND thread_id < :beyond
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'run' AND id = run_id)
+ LIMIT :limit;
+
+-- asked_last
+SELECT run_id, body FROM runs {index runs_asked}
+ WHERE status = 'waiting'
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'run' AND id = run_id)
+ ORDER BY updated_at DESC, run_id DESC LIMIT :limit;
+
 -- asked_since
 SELECT run_id, body FROM runs {index runs_asked}
  WHERE status = 'waiting' AND (updated_at, run_id) > (:updated_at, :run_id)
