@@ -510,13 +510,12 @@ async def test_background_work_is_done_beside_the_conversation(room) -> None:
     await settled(agent.began(2))
     agent.free.set()
     await all_answered(room, gateway, 2)
-    assert {one.thread_id for one in agent.activations} == {one.thread_id for one in agent.activations}
     assert len({one.thread_id for one in agent.activations}) == 2
     assert {"re: one", "re: two"} <= set(channel.texts())
 
 
-def asking(agent: Agent) -> None:
-    """Make the agent ask before it answers."""
+def asking(agent: Agent, says: str = "") -> None:
+    """Make the agent ask before it answers, and say something before it asks."""
 
     async def act(activation, sink):
         if activation.decisions:
@@ -527,10 +526,32 @@ def asking(agent: Agent) -> None:
         )
         waiting = RunWaitingState(reason=WaitingReason.TOOL_PERMISSION, tickets=(ticket,))
         return AgentRunResult(
-            run_id=activation.run_id, termination=TerminationReason.suspended(), waiting=waiting
+            run_id=activation.run_id,
+            response=says,
+            termination=TerminationReason.suspended(),
+            waiting=waiting,
         )
 
     agent.act = act
+
+
+async def test_what_is_said_before_a_question_answers_the_message_once_and_its_card_does_not(room) -> None:
+    agent = Agent()
+    asking(agent, says="There are two.")
+    gateway, channel = await room.open(agent)
+    asked = await channel.say("delete a")
+    await settled(lambda: any(one.card for one in channel.said), room.hurry(gateway))
+    [said, card] = channel.said
+    assert (said.text, said.reply_to) == ("There are two.", asked.message_id)
+    assert said.metadata["answers"] == [asked.message_id]
+    assert (card.reply_to, card.metadata.get("answers"), card.metadata["read"]) == (
+        None,
+        None,
+        [asked.message_id],
+    )
+    await channel.say("/stop")
+    await settled(lambda: len(channel.said) == 3, room.hurry(gateway))
+    assert channel.texts()[-1] == wording.STOPPED
 
 
 WITH_BO = replace(CONFIG, routes=(Route(agent="Bo@harbour", mention=("bo",)),))

@@ -133,7 +133,7 @@ def test_a_question_goes_encrypted_to_the_push_service_and_is_answered_in_the_no
     shows(browser, asking(slug))
     assert len(questions(server)) == 1, "silence is no answer"
     click(browser, home, "yes")
-    shows(browser, ["You answered yes", "", ""])
+    shows(browser, ["You answered yes", "Open this notification to take it back within 8 seconds.", ""])
     assert questions(server) == []
     becomes(browser, "document.querySelector('#asked').nextElementSibling.textContent", "No open questions.")
     browser.open(f"{server.url}/p/{slug}/questions")
@@ -212,7 +212,7 @@ def test_a_hidden_page_shows_a_question_once_over_all_tabs_if_no_push_service_is
     shows(browser, asking(slug))
     assert browser.see("localStorage.posted") == "1"
     click(browser, home, "no")
-    shows(browser, ["You answered no", "", ""])
+    shows(browser, ["You answered no", "Open this notification to take it back within 8 seconds.", ""])
     assert questions(server) == []
     assert service.taken() == []
 

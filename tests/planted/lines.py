@@ -10,10 +10,10 @@ from planted.protocol import Plant, plant
 LINES: tuple[Plant, ...] = (
     plant("app/connection.py: pass", "app/connection.py", "        super().on_url(url)\n", "        pass\n"),
     plant(
-        "app/clients/readiness.py: pass",
+        "app/clients/readiness.py: if known_paths and _program(client, target) and not any(...):",
         "app/clients/readiness.py",
-        "        _refuse_missing(client, target)\n",
-        "        pass\n",
+        "        if known_paths and not _program(client, target) and not any(path.exists() for path in known_paths):\n",
+        "        if known_paths and _program(client, target) and not any(path.exists() for path in known_paths):\n",
     ),
     plant(
         'app/agent_supervisor.py: name, _, slug = (activation.agent_id and "").partition("@")',
@@ -42,7 +42,7 @@ LINES: tuple[Plant, ...] = (
     plant(
         "cli/demo/command.py: pass",
         "cli/demo/command.py",
-        '                yield f"{YOU} to {who}: {said}", ""\n',
+        '                yield f"{YOU} to {who}: {text}", ""\n',
         "                pass\n",
     ),
     plant(
@@ -130,10 +130,10 @@ LINES: tuple[Plant, ...] = (
         "            if not isinstance(value, kinds) or (isinstance(value, bool) or bool not in kinds):\n",
     ),
     plant(
-        "embedded/running.py: if until is None or timeout is not None:",
+        "embedded/running.py: if until is None or limit is not None:",
         "embedded/running.py",
-        "        if until is None and timeout is not None:\n",
-        "        if until is None or timeout is not None:\n",
+        "        if until is None and limit is not None:\n",
+        "        if until is None or limit is not None:\n",
     ),
     plant(
         "embedded/effects.py: watch.run = run if run.status is not RunStatus.DONE else None",
@@ -190,10 +190,10 @@ LINES: tuple[Plant, ...] = (
         "    return capabilities.streams and capabilities.edits\n",
     ),
     plant(
-        "gateway/delivery.py: address = ReplyAddress(place, reply.answers or (() if not asks else read), read, files)",
+        "gateway/delivery.py: pass",
         "gateway/delivery.py",
-        "            address = ReplyAddress(place, reply.answers or (() if asks else read), read, files)\n",
-        "            address = ReplyAddress(place, reply.answers or (() if not asks else read), read, files)\n",
+        "            outgoing.address = replace(address, answers=address.read)\n",
+        "            pass\n",
     ),
     plant(
         'gateway/platforms/telegram.py: return inner if set_already or inner.strip() else f"{mark}{inner}{mark}"',
@@ -240,7 +240,7 @@ LINES: tuple[Plant, ...] = (
     plant(
         "mail/archive/archive.py: pass",
         "mail/archive/archive.py",
-        "        repository.write({layout.PROJECT_FILE: told}, removed=removed, subject=subject, now=self._clock.now())\n",
+        "        repository.write({layout.PROJECT_FILE: data}, removed=removed, subject=subject, now=self._clock.now())\n",
         "        pass\n",
     ),
     plant(
@@ -298,22 +298,22 @@ LINES: tuple[Plant, ...] = (
         "            if known.is_paused:\n",
     ),
     plant(
-        "services/hooks.py: if actor is None or not judged:",
+        "services/hooks.py: if actor is None or not judged and not found.notes:",
         "services/hooks.py",
-        "    if actor is None and not judged:\n",
-        "    if actor is None or not judged:\n",
+        "    if actor is None and not judged and not found.notes:\n",
+        "    if actor is None or not judged and not found.notes:\n",
     ),
     plant(
-        "services/schedules.py: pass",
+        "services/schedules.py: return any(recipient.read_at is not None for recipient in ...)",
         "services/schedules.py",
-        "            tx.lock(firing.lock)\n",
-        "            pass\n",
+        "        return any(recipient.read_at is None for",
+        "        return any(recipient.read_at is not None for",
     ),
     plant(
-        "stores/outline.py: {one[0]: one[3] for one in logs},",
+        "stores/outline.py: {log[0]: log[1] for log in logs},",
         "stores/outline.py",
-        "        {one[0]: one[2] for one in logs},\n",
-        "        {one[0]: one[3] for one in logs},\n",
+        "        {log[0]: log[2] for log in logs},\n",
+        "        {log[0]: log[1] for log in logs},\n",
     ),
     plant(
         "stores/sqlite/engine.py: pass",
@@ -352,10 +352,10 @@ LINES: tuple[Plant, ...] = (
         "        pass\n",
     ),
     plant(
-        "web/run.py: if named == work.run_id:  # it was cut, or is its dispatch's",
+        "web/run.py: if named == work.run_id:",
         "web/run.py",
-        "    if named != work.run_id:  # it was cut, or is its dispatch's\n",
-        "    if named == work.run_id:  # it was cut, or is its dispatch's\n",
+        "    if named != work.run_id:  # the id in the address was cut, or is that of the run's dispatch\n",
+        "    if named == work.run_id:  # the id in the address was cut, or is that of the run's dispatch\n",
     ),
     plant(
         'web/reservations.py: if any(mark not in segment for mark in "*?["):',

@@ -1,4 +1,7 @@
-"""python -m planted.measuring [--worlds 2000] [NAME...]: say after how many worlds each planted fault is found."""
+"""python -m planted.measuring [--worlds 2000] [--count] [NAME...]: say after how many worlds each planted fault is found.
+
+With `--count`, say in how many of the worlds it is found: the first of them is a matter of luck.
+"""
 
 import argparse
 import json
@@ -14,8 +17,12 @@ from planted.protocol import PLANTS, Plant
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def found_after(plant: Plant | None, copy: Path, worlds: int, first: int = 0) -> tuple[int, str]:
+def found_after(
+    plant: Plant | None, copy: Path, worlds: int, first: int = 0, *, counts: bool = False
+) -> tuple[int, str]:
     """Plant a fault in the copy; return how many worlds it took to find it, and the finding; "" for none.
+
+    With `counts`, run all of these worlds and return in how many of them the fault was found.
 
     Raises:
         RuntimeError: The worlds could not be run.
@@ -37,12 +44,14 @@ def found_after(plant: Plant | None, copy: Path, worlds: int, first: int = 0) ->
         "--no-stories",
         "--seeds",
         f"{first}-{first + worlds - 1}",
+        *(["--all"] if counts else []),
     ]
     done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
     if not done.stdout:
         raise RuntimeError(done.stderr.strip()[-2_000:])
     told = json.loads(done.stdout)
-    return told["worlds"], told["failed"][0]["found"][0] if told["failed"] else ""
+    failed = told["failed"]
+    return len(failed) if counts else told["worlds"], failed[0]["found"][0] if failed else ""
 
 
 def main() -> int:
@@ -50,21 +59,24 @@ def main() -> int:
     asked = argparse.ArgumentParser(prog="planted.measuring", description=__doc__)
     asked.add_argument("--worlds", type=int, default=2_000)
     asked.add_argument("--first", type=int, default=0, help="the first seed")
+    asked.add_argument("--count", action="store_true", help="count the worlds that find a fault")
     asked.add_argument("names", nargs="*", help="parts of names; without them all faults")
     given = asked.parse_args()
-    missed = 0
+    missed, of_all = 0, f" of {given.worlds}" if given.count else ""
     for plant in PLANTS:
         if given.names and not any(name in plant.name for name in given.names):
             continue
         with tempfile.TemporaryDirectory() as folder:
             try:
-                worlds, finding = found_after(plant, Path(folder) / "src", given.worlds, given.first)
+                worlds, finding = found_after(
+                    plant, Path(folder) / "src", given.worlds, given.first, counts=given.count
+                )
             except LookupError as error:
                 worlds, finding = 0, ""
                 print(error)
         missed += not finding
         print(
-            f"{plant.name}: {f'{worlds} worlds: {finding[:150]}' if finding else f'NOT FOUND in {worlds}'}",
+            f"{plant.name}: {f'{worlds}{of_all} worlds: {finding[:150]}' if finding else f'NOT FOUND in {worlds}'}",
             flush=True,
         )
     return int(bool(missed))

@@ -347,13 +347,13 @@ def test_names_and_ids_are_whole_on_a_narrow_screen() -> None:
 @pytest.mark.usefixtures("screen")
 def test_a_moment_on_a_screen_is_in_local_time(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [(1, "2026-11-22T02:38:08.123Z"), (2, "2026-11-22T02:38:08+00:00")]
-    monkeypatch.setenv("TZ", "America/New_York")
-    time.tzset()
     try:
-        drawn = show.table(("ID", "AT"), rows, none="").splitlines()[1:]
+        with monkeypatch.context() as there:
+            there.setenv("TZ", "America/New_York")
+            time.tzset()
+            drawn = show.table(("ID", "AT"), rows, none="").splitlines()[1:]
     finally:
-        monkeypatch.delenv("TZ")
-        time.tzset()
+        time.tzset()  # as the environment was before, with a zone or without
     assert [row.split() for row in drawn] == [[number, "2026-11-21", "21:38"] for number in "12"]
 
 

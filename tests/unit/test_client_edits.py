@@ -87,11 +87,15 @@ def test_what_is_no_json_is_refused_with_its_line() -> None:
             json_edit.put(text, SERVER, "claude")
 
 
+OURS = json.dumps({"ours": HOOK.value})
+"""Our hook, but in an object."""
+
+
 def test_something_else_where_servers_or_hooks_should_stand_is_refused() -> None:
     for text, edit, where in [
         *((text, SERVER, "the document") for text in ("[]", '"x"')),
         *((f'{{"mcpServers": {held}}}', SERVER, "mcpServers") for held in ("null", "[]")),
-        *((f'{{"hooks": {{"Stop": {held}}}}}', HOOK, r"hooks\.Stop") for held in ("{}", "null", '"x"')),
+        *((f'{{"hooks": {{"Stop": {held}}}}}', HOOK, r"hooks\.Stop") for held in ("{}", "null", '"x"', OURS)),
     ]:
         with pytest.raises(NotJson, match=where):
             json_edit.put(text, edit, "claude")

@@ -129,7 +129,8 @@ async def test_a_yes_in_a_notification_answers_its_question_and_the_other_browse
     assert told.json() == {
         "tag": of_lena["tag"],
         "title": "You answered yes",
-        "url": of_lena["url"],
+        "body": "Open this notification to take it back within 8 seconds.",
+        "url": f"{of_lena['url']}?answered={question['number']}",
         "is_closed": True,
     }
     assert await room.questions.questions() == []

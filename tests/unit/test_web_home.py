@@ -268,8 +268,8 @@ async def test_a_row_is_hidden_in_one_browser_until_its_time_and_not_counted_the
     keys = re.findall(r'name="later" value="([a-z]-[^"]+\.4)"', page)
     assert len(keys) == 1, "a question is not hidden but snoozed, for everybody"
     token = ("form_token", hidden(page, "form_token"))
-    hid = await post(browser, "/", token, ("later", keys[0]))
-    assert place(hid) == "/?done=later"
+    hid = await post(browser, "/", token, ("later", keys[0]), ("asked_after", "5/r/4f2a1c"))
+    assert place(hid) == "/?done=later&asked_after=5%2Fr%2F4f2a1c"
     page = (await browser.get(hid.headers["location"])).text
     assert ("the key is not known" in page, "Hidden in this browser." in page) == (False, True)
     assert "<title>(1) postroom<" in page

@@ -322,6 +322,43 @@ async def test_an_answer_can_be_taken_back_for_eight_seconds_and_then_another_is
     await room.close()
 
 
+FORM = {
+    "type": "object",
+    "properties": {"amount": {"type": "number"}, "again": {"type": "boolean"}},
+    "required": ["amount"],
+}
+
+
+@pytest.mark.parametrize(
+    ("asks", "given", "shown"),
+    [
+        ({"text": True}, {"answer": "As\nbefore <b>"}, ">As\nbefore &lt;b&gt;</textarea>"),
+        ({"choices": ["EUR", "USD"]}, {"answer": "USD", "why": "as (ever)"}, 'value="as (ever)"'),
+        ({}, {"answer": "no", "why": "the backup first"}, 'value="the backup first"'),
+        ({}, {"answer": "", "why": "EUR, please"}, 'value="EUR, please"'),
+        ({"form": FORM}, {"names": ("amount", "again"), "v0": "5.5", "v1": "no"}, 'value="5.5"'),
+    ],
+    ids=["text", "choice", "no", "words", "form"],
+)
+async def test_an_answer_that_is_taken_back_brings_its_words_back(stores, clock, asks, given, shown):
+    room = WorkRoom(*stores, clock, take_back_ms=TAKE_BACK_MS)
+    await room.people("Ada", "Ash", runners=("Ash",))
+    room.agents.asks = asks
+    browser, fields = await asked(room)
+    pairs = [
+        (name, one) for name, value in given.items() for one in ([value] if isinstance(value, str) else value)
+    ]
+    await post(browser, QUESTIONS, *fields, ("by", "Ana"), *pairs)
+    await room.turn()
+    assert await room.look(room.questions.open_questions, SLUG) == []
+    back = await post(browser, QUESTIONS, *fields, ("do", "take_back"))
+    assert (back.status_code, "<h1>Taken back</h1>" in back.text, shown in back.text) == (200, True, True)
+    assert 'name="by" value="Ana"' in back.text
+    assert ('<option value="no" selected>' in back.text) is ("form" in asks)
+    assert len(await room.look(room.questions.open_questions, SLUG)) == 1
+    await room.close()
+
+
 @each_row("second_at", ["pages", "command line"])
 async def test_an_answer_to_one_question_leaves_the_answer_to_another_its_eight_seconds(clock, second_at):
     store = SqliteStore.in_memory(clock)

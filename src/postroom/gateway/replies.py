@@ -381,6 +381,11 @@ class ChatEffects(RunEffects):
                     questions=questions,
                 )
         else:  # the reply contains its destination, so that delivery need not look it up
+            reason = run.termination
+            if run.final_output and reason is not None and reason.type is TerminationKind.CANCELLED:
+                stored = tx.runs.threads.load_run(run.run_id)
+                if stored is not None and stored.waiting is not None:  # it said this before its question
+                    run = replace(run, final_output=None)
             reply = answer_of(run)
             read, files = tx.chats.answered(reply.inbound_ids[:MAX_INBOUND], run.thread_id, run.run_id)
             reply = replace(

@@ -39,7 +39,7 @@ from postroom.log import get_logger
 from postroom.relay import NotPerformed, Outcome, Performed
 from postroom.services.floor import dispatch_of
 from postroom.services.login_codes import Sessions
-from postroom.services.questions import MAX_NAME_LENGTH, QuestionService, open_question
+from postroom.services.questions import MAX_NAME_LENGTH, TAKE_BACK_MS, QuestionService, open_question
 from postroom.services.runs import RunService, owner_of
 from postroom.services.shown import NOTIFICATION, SurfaceRecords
 from postroom.stores.changes import MAIL
@@ -260,6 +260,8 @@ class PushNotifier:
         """
         item = _question_item(run_id, number)
         tag, url = _tag(item), _page_address(project, run_id)
+        # First, so that no round tells the browser that answers that its question was answered.
+        await self._store.write(lambda tx: tx.push.close_notice(where, item))
         try:
             await self._questions.decide(
                 project, run_id, number, Given(value=answer, by=person(by), at=NOTIFICATION)
@@ -271,8 +273,11 @@ class PushNotifier:
             return Notice(
                 tag=tag, title="Not answered", body=_describe_end(given_answer), url=url, is_closed=True
             )
-        await self._store.write(lambda tx: tx.push.close_notice(where, item))
-        return Notice(tag=tag, title=f"You answered {answer}", url=url, is_closed=True)
+        body = ""
+        if project:
+            url += f"?answered={number}"
+            body = f"Open this notification to take it back within {TAKE_BACK_MS // 1_000} seconds."
+        return Notice(tag=tag, title=f"You answered {answer}", body=body, url=url, is_closed=True)
 
     async def serve(self) -> None:
         """Call `round` repeatedly until cancelled: at once after a change, otherwise once a second.

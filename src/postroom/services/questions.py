@@ -41,7 +41,7 @@ from postroom.mail.identity import find_agent
 from postroom.mail.projects import find_project
 from postroom.mail.views import maybe_iso
 from postroom.mail.waking.open_questions import IN_WINDOW
-from postroom.mail.waking.prompts import ASKING_LANES, asking_thread
+from postroom.mail.waking.prompts import ASKED, ASKING_LANES, asking_thread
 from postroom.services.administration import (
     AnsweredQuestion,
     QuestionRecord,
@@ -50,7 +50,7 @@ from postroom.services.administration import (
 )
 from postroom.services.cut_ids import whole_id
 from postroom.services.runs import RunService, newest_runs, open_runs, owner_of, project_threads, whose
-from postroom.services.shown import COMMAND_LINE, PAGES, SurfaceRecords, answered_where, surfaces_of
+from postroom.services.shown import CAN_TAKE_BACK, COMMAND_LINE, SurfaceRecords, answered_where, surfaces_of
 from postroom.stores.store import Transaction
 
 _LOG = get_logger(__name__)
@@ -67,7 +67,7 @@ _SHOWN: Final = 80
 MAX_NAME_LENGTH: Final = 64
 """Maximum characters of the name of a person who answers."""
 _OPENS_LOOKS: Final = 30
-"""How many times an unknown number is looked for, because its question may have been asked a moment ago."""
+"""How many times a number is looked for while the run that asks its question is starting."""
 _OPENS_LOOK_S: Final = 0.05
 _EACH: Final = 50
 """Maximum number of runs of each thread that are searched for answered questions."""
@@ -323,8 +323,8 @@ class QuestionService:
         number = number.strip().lower()
         remedy = "list the questions: `postroom questions list`"
         for _ in range(_OPENS_LOOKS):
-            questions, runs = await self._store.read(
-                lambda tx: (_open(tx, ""), newest_runs(tx, *_ALL, each=_EACH))
+            questions, runs, is_starting = await self._store.read(
+                lambda tx: (_open(tx, ""), newest_runs(tx, *_ALL, each=_EACH), _is_starting(tx, number))
             )
             numbers = [question.number for _, question in questions]
             answers = {
@@ -333,7 +333,7 @@ class QuestionService:
                 for answered in run.answered
             }
             meant = whole_id(number, [*numbers, *answers], what="questions", remedy=remedy)
-            if meant is not None or not QUESTION_NUMBER.fullmatch(number):
+            if meant is not None or not is_starting:
                 break
             await asyncio.sleep(_OPENS_LOOK_S)  # `ask_person` has returned, and the run that asks is starting
         if meant not in numbers:
@@ -412,7 +412,9 @@ class QuestionService:
         decision = question.decision(given, self._clock.now())
         # A granted budget lets other runs start at once, and a chat shows an answer at once, so these
         # answers cannot be withdrawn.
-        is_final = given.at != PAGES or is_chat(run.thread_id) or answers_budget([question.call_id])
+        is_final = (
+            given.at not in CAN_TAKE_BACK or is_chat(run.thread_id) or answers_budget([question.call_id])
+        )
         delay_ms = 0 if is_final else self._take_back_ms
         if not await answer_run(self._runs.mailbox, run.thread_id, question, decision, delay_ms=delay_ms):
             raise await self._stale(whose(run.thread_id)[0], run.run_id, question.number)
@@ -435,8 +437,8 @@ class QuestionService:
 
         return await self._store.read(look)
 
-    async def take_back(self, slug: str, run_id: str, number: str) -> None:
-        """Withdraw an answer that was given on the pages, so that the question is open again.
+    async def take_back(self, slug: str, run_id: str, number: str) -> AnsweredTicket:
+        """Withdraw and return an answer that a page or a notification gave: the question is open again.
 
         Raises:
             StaleDecision: The agent has the answer already, or the question has no such answer.
@@ -445,11 +447,12 @@ class QuestionService:
         answers = () if run is None or whose(run.thread_id)[0] != slug else run.answered
         for answered in answers:
             decision_id = answered.decision.decision_id
-            is_meant = number_of(run_id, answered.ticket) == number and decision_id.startswith(f"{PAGES}/")
+            is_here = decision_id.partition("/")[0] in CAN_TAKE_BACK
+            is_meant = is_here and number_of(run_id, answered.ticket) == number
             if is_meant and run is not None:
                 mailbox = self._runs.mailbox
                 if await mailbox.take_back_decision(run.thread_id, run_id, decision_id):
-                    return
+                    return answered
         raise StaleDecision(
             f"the answer to question {number} cannot be withdrawn: the agent has already received it",
             value=number,
@@ -472,7 +475,7 @@ class QuestionService:
             answered_at=decision.updated_at,
             project=project,
             agent=agent,
-            can_take_back=where == PAGES
+            can_take_back=where in CAN_TAKE_BACK
             and is_fresh
             and run.status is RunStatus.WAITING
             and not is_chat(run.thread_id),
@@ -496,6 +499,15 @@ def _thread_prefix(slug: str) -> str:
 
 def _open(tx: Transaction, prefix: str) -> list[tuple[RunRecord, Question]]:
     return asked_in(open_runs(tx, prefix, (RunStatus.WAITING,)))
+
+
+def _is_starting(tx: Transaction, number: str) -> bool:
+    """Return whether the run of a client's question with this number has not begun to wait yet."""
+    if not QUESTION_NUMBER.fullmatch(number):
+        return False
+    statuses = (RunStatus.CREATED, RunStatus.RUNNING)
+    starting = islice(open_runs(tx, project_threads(""), statuses), MAX_COUNTED)
+    return any(run.input and f"{ASKED}{number}" in run.input.trigger_message_ids for run in starting)
 
 
 def asked_in(runs: Iterable[RunRecord]) -> list[tuple[RunRecord, Question]]:

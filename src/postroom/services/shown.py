@@ -37,6 +37,8 @@ _SURFACES: Final = {
     IN_WINDOW: "in the window of the client",
 }
 """The surfaces on which people answer, keyed by the prefix of the decision's id."""
+CAN_TAKE_BACK: Final = (PAGES, NOTIFICATION)
+"""The surfaces whose answers can be withdrawn for some seconds before the agent gets them."""
 _WRITER: Final = "questions"
 _REMEMBERED: Final = 10_000
 """How many places a process remembers, so that it does not look for their events again."""

@@ -9,7 +9,7 @@ import asyncio
 import re
 from collections.abc import Sequence
 from typing import Annotated, Final, TypeVar, get_origin
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, urlencode
 
 import msgspec
 from starlette.requests import Request
@@ -34,6 +34,18 @@ MAX_FIELDS: Final = 1_000
 Number = Annotated[int, msgspec.Meta(ge=0, lt=10**18)]
 """The type of a record's number in a form."""
 F = TypeVar("F", bound=msgspec.Struct)
+
+
+class PlacedForm(msgspec.Struct):
+    """A form that may stand on the first page, at a place in its list of questions."""
+
+    asked_after: str = ""
+    """The question after which the page begins; empty for the first."""
+
+    def home(self, **told: str) -> str:
+        """Return the address of the first page, at the place in its list where the form was."""
+        values = told | ({"asked_after": self.asked_after} if self.asked_after else {})
+        return f"/?{urlencode(values)}" if values else "/"
 
 
 async def read_form(

@@ -25,7 +25,7 @@ from postroom.mail.waking.prompts import messages_named
 from postroom.services.floor import HOUR, LEASES
 from postroom.services.questions import MAX_COUNTED, place_in_list
 from postroom.stores.store import Transaction
-from postroom.web.forms import read_form
+from postroom.web.forms import PlacedForm, read_form
 from postroom.web.frame import MAX_REVIEWS
 from postroom.web.reading import cut
 from postroom.web.serving import NAME_KEPT, choice, number, remembered_name, see
@@ -288,7 +288,7 @@ def _remember(request: Request, answer: Response, name: str, text: str) -> None:
     )
 
 
-class HomeForm(msgspec.Struct):
+class HomeForm(PlacedForm):
     """A person's decision about rows on the first page."""
 
     do: str = ""
@@ -307,29 +307,11 @@ async def home(site: WorkingSite, request: Request) -> Response:
     form, skipped = await read_form(request, site.services.visitors, HomeForm), 0
     runs, now = site.services.runs, site.clock.now()
     if form.do == "seen":
-        answer = site.done(request, "/?done=seen")
+        answer = site.done(request, form.home(done="seen"))
         _remember(request, answer, SEEN_COOKIE, f"{now}.{now}")
         return answer
     if form.later:
-        # Hide a row in this browser for some hours, or show all hidden rows again (`all.0`).
-        asked = form.later
-        hidden, match = dict(_later(request, now).hidden), _HIDDEN.fullmatch(asked)
-        if asked == "all.0":
-            hidden.clear()
-        elif match is None or not 0 < int(match[2]) <= LOOKED_BACK // HOUR:
-            raise InvalidArgument(
-                "a row can be hidden for between 1 and 168 hours",
-                value=asked[:40],
-                remedy="reload the page and press a button",
-            )
-        else:
-            hidden[match[1]] = now + int(match[2]) * HOUR
-        entries = sorted(hidden.items(), key=lambda one: one[1])[-MAX_HIDDEN:]
-        answer = site.done(request, "/?done=later") if hidden else see("/")
-        _remember(
-            request, answer, LATER_COOKIE, "_".join(f"{key}.{until // 1_000}" for key, until in entries)
-        )
-        return answer
+        return _hidden(site, request, form, now)
     if form.do not in ("replay", "discard") or not 0 < len(form.run) <= AT_ONCE:
         raise InvalidArgument(
             f"between 1 and {AT_ONCE} dead letters can be replayed or discarded at once",
@@ -341,4 +323,27 @@ async def home(site: WorkingSite, request: Request) -> Response:
             await (runs.replay(run_id) if form.do == "replay" else runs.discard(run_id))
         except (IllegalTransition, UnknownRun):
             skipped += 1
-    return site.done(request, f"/?done={form.do}" + (f"&skipped={skipped}" if skipped else ""))
+    return site.done(request, form.home(done=form.do, **({"skipped": str(skipped)} if skipped else {})))
+
+
+def _hidden(site: WorkingSite, request: Request, form: HomeForm, now: int) -> Response:
+    """Hide a row in this browser for some hours, or show all hidden rows again (`all.0`).
+
+    Raises:
+        InvalidArgument: The text is not a row's key and a number of hours.
+    """
+    hidden, match = dict(_later(request, now).hidden), _HIDDEN.fullmatch(form.later)
+    if form.later == "all.0":
+        hidden.clear()
+    elif match is None or not 0 < int(match[2]) <= LOOKED_BACK // HOUR:
+        raise InvalidArgument(
+            "a row can be hidden for between 1 and 168 hours",
+            value=form.later[:40],
+            remedy="reload the page and press a button",
+        )
+    else:
+        hidden[match[1]] = now + int(match[2]) * HOUR
+    entries = sorted(hidden.items(), key=lambda one: one[1])[-MAX_HIDDEN:]
+    answer = site.done(request, form.home(done="later")) if hidden else see(form.home())
+    _remember(request, answer, LATER_COOKIE, "_".join(f"{key}.{until // 1_000}" for key, until in entries))
+    return answer

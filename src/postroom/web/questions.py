@@ -1,7 +1,7 @@
 """The page of questions: open questions of a project's agents, and their recent answers."""
 
+from http import HTTPStatus
 from typing import Any, Final
-from urllib.parse import urlencode
 
 import msgspec
 from starlette.requests import Request
@@ -10,13 +10,14 @@ from starlette.responses import Response
 from postroom.contracts.errors import InvalidArgument, NotPermitted, PostroomError, StaleDecision, TooLarge
 from postroom.contracts.mail import Project
 from postroom.contracts.messages import Json
-from postroom.contracts.questions import MAX_FIELDS, MAX_TEXT_LENGTH, Given, person
+from postroom.contracts.questions import MAX_FIELDS, MAX_TEXT_LENGTH, Given, QuestionKind, person
+from postroom.contracts.runs import AnsweredTicket
 from postroom.services.questions import MAX_NAME_LENGTH, is_of_same
 from postroom.services.shown import PAGES
 from postroom.services.statuses import status_of
 from postroom.stores.store import Transaction
 from postroom.web import links
-from postroom.web.forms import read_form
+from postroom.web.forms import PlacedForm, read_form
 from postroom.web.serving import remember_name, see
 from postroom.web.site import Shown, WorkingSite
 
@@ -26,7 +27,7 @@ _FOR: Final = {"1h": _HOUR, "4h": 4 * _HOUR, "1d": 24 * _HOUR, "1w": 168 * _HOUR
 """How long a question can be snoozed, in milliseconds."""
 
 
-class AnswerForm(msgspec.Struct):
+class AnswerForm(PlacedForm):
     """A person's answer to a run's question, or the withdrawal of an answer."""
 
     do: str = ""
@@ -36,7 +37,7 @@ class AnswerForm(msgspec.Struct):
     run: str = ""
     number: str = ""
     until: str = ""
-    names: list[str] = []
+    names: list[str] = msgspec.field(default_factory=list)
     """The names of the fields of a question that asks for a form."""
     v0: str = ""
     v1: str = ""
@@ -50,13 +51,6 @@ class AnswerForm(msgspec.Struct):
     v9: str = ""
     """The values of these fields, in the same order."""
     back: str = ""
-    asked_after: str = ""
-    """The place in the list of questions of the first page at which the form was."""
-
-    def home(self, **told: str) -> str:
-        """Return the address of the first page, at the place in its list where the form was."""
-        values = told | ({"asked_after": self.asked_after} if self.asked_after else {})
-        return f"/?{urlencode(values)}" if values else "/"
 
 
 async def questions(site: WorkingSite, request: Request) -> Response:
@@ -89,7 +83,9 @@ async def _answer(site: WorkingSite, request: Request) -> Response:
             return site.done(request, form.home(done="snoozed"))
         return see(_back(slug, form))
     if form.do == "take_back":
-        await asking.take_back(slug, run_id, number)
+        typed = _typed_again(form, await asking.take_back(slug, run_id, number))
+        if typed is not None:  # the words would be lost on another page
+            return await refused(site, request, slug, typed, None)
         return site.done(request, _back(slug, form, done="taken_back"))
     try:
         await decide(site, slug, form)
@@ -106,6 +102,28 @@ async def _answer(site: WorkingSite, request: Request) -> Response:
     return answer
 
 
+def _typed_again(form: AnswerForm, given: AnsweredTicket) -> AnswerForm | None:
+    """Return the form of an answer that was withdrawn, with its words; None if it had none."""
+    asked, decision = given.ticket.asked, given.decision
+    result = decision.result if isinstance(decision.result, dict) else {}
+    text, values, words = result.get("text"), result.get("values"), decision.reason or ""
+    typed = msgspec.structs.replace(form, do="answer", by=decision.by)
+    if isinstance(values, dict):
+        for place, field in enumerate(asked.fields):
+            value = values.get(field.name, "")
+            shown = ("yes" if value else "no") if isinstance(value, bool) else str(value)
+            setattr(typed, f"v{place}", shown)
+        return typed
+    if asked.kind is QuestionKind.TEXT:
+        typed.answer = str(text)
+        return typed
+    choice = result.get("choice")
+    if isinstance(choice, str):  # a comment stands in parentheses behind it
+        words = words[len(choice) :].strip().removeprefix("(").removesuffix(")")
+    typed.why = text if isinstance(text, str) else words
+    return typed if typed.why else None
+
+
 def _back(slug: str, form: AnswerForm, **told: str) -> str:
     """Return the address of the page on which a person filled in a form."""
     places = {
@@ -117,9 +135,11 @@ def _back(slug: str, form: AnswerForm, **told: str) -> str:
 
 
 async def refused(
-    site: WorkingSite, request: Request, slug: str, form: AnswerForm, refusal: PostroomError
+    site: WorkingSite, request: Request, slug: str, form: AnswerForm, refusal: PostroomError | None
 ) -> Response:
     """Show why an answer was refused, with the question as it was filled in, or with what is open instead.
+
+    Without a refusal, the person has withdrawn the answer.
 
     A project's slug "" stands for chats.
     """
@@ -148,7 +168,7 @@ async def refused(
     values = {"slug": slug, "typed": form, "refusal": refusal, "longest_why": MAX_TEXT_LENGTH}
     values |= {"home": form.home(), "asked_after": form.asked_after}
     mine, others = shown.values["mine"], shown.values["others"]
-    questions, status = [mine] if mine else others, status_of(refusal)
+    questions, status = [mine] if mine else others, HTTPStatus.OK if refusal is None else status_of(refusal)
     return await site.draw(request, "refused_answer", shown, status, questions=questions, **values)
 
 
