@@ -507,6 +507,34 @@ async def test_a_server_that_is_away_holds_nothing_and_gets_the_reports_when_it_
     assert '"b.py" was changed by "Ada" 0 s ago, after you last read it.' in held
 
 
+@pytest.mark.parametrize("is_check_lost", [False, True])
+async def test_a_read_that_is_reported_late_does_not_hide_a_later_change(
+    make: Make, is_check_lost: bool
+) -> None:
+    team = await make()
+    away = {"POSTROOM_URL": "http://127.0.0.1:9"}
+    await team.read("Ada")
+    await team.read("Ben", **away)
+    await team.write("Ada", "one\ntwo\nADA\n")
+    given = {"command": "sort b.py > a.py"}
+    await team.tell("Ben", "edit", "Bash", given, **(away if is_check_lost else {}))
+    team.put("a.py", "ben\n")
+    told = await team.tell("Ben", "tool", "Bash", given)
+    assert '"a.py" was changed by "Ada" 0 s ago, after you last read it.' in told
+    assert "+ADA" in told
+    assert await team.tell("Ben", "prompt") == ""
+
+
+async def test_a_late_report_of_a_read_of_the_newest_version_tells_nothing(make: Make) -> None:
+    team = await make()
+    away = {"POSTROOM_URL": "http://127.0.0.1:9"}
+    await team.read("Ada")
+    await team.write("Ada", "ada\n")
+    await team.read("Ben", **away)
+    assert await team.run("Ben", "true") == ""
+    assert "held" not in await team.write("Ben", "ben\n")
+
+
 async def test_files_that_cannot_be_compared_get_a_warning_and_no_guess(make: Make) -> None:
     team = await make()
     for name, before, after in (

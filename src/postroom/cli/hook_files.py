@@ -251,11 +251,13 @@ class Look:
             rows = [row.split(" ", 2) for row in _rows(f"{self._list}.late")] if self._list else []
         except OSError:
             return []
-        return [
-            [path, blob, how]
-            for blob, how, path in rows
-            if how == "read" or (self._version(path) or ("",))[0] == blob
-        ]
+        unsent = []
+        for blob, how, path in rows:
+            if (self._version(path) or ("",))[0] == blob:
+                unsent.append([path, blob, how])
+            elif how == "read":
+                unsent.append([path, blob, "late"])
+        return unsent
 
     def conclude(self, answer: object) -> str:
         """Return the changed lines that the server's answer asks for.
@@ -263,24 +265,19 @@ class Look:
         If the server did not accept the reports, keep them for the session's next hook.
         """
         if not isinstance(answer, dict) or "outcome" not in answer:
-            # Keep the reports of a tool's use for the session's next hook, because the server did not
-            # answer.
-            rows = [f"{blob} {how} {path}\n" for path, blob, how in self.reports[-MAX_USED:] if how in _USED]
-            if self._list and self._is_used and rows:
-                self._put(f"{self._list}.late", "".join(rows).encode("utf-8", "surrogateescape"))
+            self._defer()
             return ""
         self.save()
-        # The changed lines of files that the server's answer lists: path, known and new version.
-        changed = answer.get("changed")
-        texts = []
-        for path, was, now in changed if isinstance(changed, list) else ():
-            old, new = self._load_copy(was), self._load_copy(now)
-            if old is not None and new is not None:
-                name = os.path.relpath(path, self._cwd) if path.startswith(self._cwd + os.sep) else path
-                texts.append(f"Changed lines of {_plain(name)} (data):\n{_difference(old, new)}")
-            elif len(was) == len(now) == 40:
-                texts.append("The changed lines are not shown: the file is binary, large or was not kept.")
-        return "".join(f"\n{text}" for text in dict.fromkeys(texts))
+        return self._lines(answer.get("changed"))
+
+    def _defer(self) -> None:
+        """Keep the reports of a tool's use for the session's next hook, because the server did not answer."""
+        last = [
+            (path, blob, "read" if how == "late" else how) for path, blob, how in self.reports[-MAX_USED:]
+        ]
+        rows = [f"{blob} {how} {path}\n" for path, blob, how in last if how in _USED]
+        if self._list and self._is_used and rows:
+            self._put(f"{self._list}.late", "".join(rows).encode("utf-8", "surrogateescape"))
 
     def save(self) -> None:
         """Store the session's list, after the server has accepted the reports."""
@@ -295,6 +292,18 @@ class Look:
             self._put(self._list, _as_rows([*versions.items()][-MAX_LISTED:]))
         if self._seen and not self._known:
             _prune(self._path("sessions"), MAX_SESSIONS, MAX_COPIED)
+
+    def _lines(self, changed: object) -> str:
+        """Return the changed lines of files that the server's answer lists: path, known and new version."""
+        texts = []
+        for path, was, now in changed if isinstance(changed, list) else ():
+            old, new = self._load_copy(was), self._load_copy(now)
+            if old is not None and new is not None:
+                name = os.path.relpath(path, self._cwd) if path.startswith(self._cwd + os.sep) else path
+                texts.append(f"Changed lines of {_plain(name)} (data):\n{_difference(old, new)}")
+            elif len(was) == len(now) == 40:
+                texts.append("The changed lines are not shown: the file is binary, large or was not kept.")
+        return "".join(f"\n{text}" for text in dict.fromkeys(texts))
 
     def _load_copy(self, blob: str) -> bytes | None:
         """Return the copy of a version; None if there is no copy or it was damaged."""

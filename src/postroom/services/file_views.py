@@ -31,10 +31,11 @@ SHOWN: Final = 3
 """Maximum number of files named in one notice."""
 _WRITES: Final = ("whole", "part", "shell")
 
-How = Literal["read", "glance", "unsure", "whole", "part", "shell", "named", "found"]
+How = Literal["read", "late", "glance", "unsure", "whole", "part", "shell", "named", "found"]
 """How a tool uses a file.
 
-`glance` is a read of a part. `unsure` is a read of a file that changed at about the same time. `named` is a
+`late` is a read that an earlier hook could not report, of a version that the file no longer has. `glance` is
+a read of a part. `unsure` is a read of a file that changed at about the same time. `named` is a
 file that occurs in a shell command which may write it. `found` is a file that was read before and has changed
 since.
 """
@@ -123,9 +124,9 @@ def note_files(
             after = replace(after, changed_by=mine.changed_by, changed_at=mine.changed_at)
             sentences.append(notices.CHANGED_AGAIN)
         rows[viewer_id] = after
-        if not after.notice and report.how in ("read", "found"):
+        if not after.notice and report.how in ("read", "late", "found"):
             pending.pop(report.file, None)  # the session has read this version
-        if after.notice == 1 and (report.how == "found" or report.file not in pending):
+        if after.notice == 1 and (report.how in ("late", "found") or report.file not in pending):
             pending[report.file] = after
         if report.how == "unsure" and after.seen_blob == UNKNOWN:
             sentences.append(notices.unsure_read(report.shown))
@@ -233,6 +234,14 @@ def _after(report: FileReport, mine: FileView, others: Sequence[FileView], now: 
             seen = f"{UNKNOWN}{blob}" if report.how != "whole" and mine.is_part and mine.known_blob else blob
             return replace(mine, seen_blob=seen, written_blob=blob, written_at=now, notice=0, used_at=now)
         return replace(mine, written_blob=blob, written_at=now, used_at=now)
+    if report.how == "late":
+        seen_view = replace(mine, seen_blob=blob, used_at=now)
+        if mine.notice and mine.changed_blob != blob:
+            return seen_view
+        newest = max(others, key=lambda view: view.written_at, default=None)
+        if newest is None or newest.written_blob == blob or newest.written_at < mine.used_at:
+            return replace(seen_view, notice=0)
+        return _changed_view(seen_view, newest.written_blob, others, now)
     is_known = blob in (mine.known_blob, mine.written_blob)
     is_first_part = report.how == "glance" and (not mine.seen_blob or mine.is_part)
     if report.how == "read" or is_first_part or (report.how == "unsure" and (is_known or not others)):
