@@ -24,7 +24,7 @@ class SystemTimer:
     """A timer that uses the real time of this process."""
 
     async def sleep(self, milliseconds: int) -> None:
-        """Wait for this time."""
+        """Wait for this number of milliseconds."""
         await asyncio.sleep(max(milliseconds, 0) / 1000)
 
 

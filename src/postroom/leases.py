@@ -89,7 +89,7 @@ class Leases:
         return name in self._held and self._store.clock.now() < self._held[name][1]
 
     async def servers(self, place: str = "") -> list[Lease]:
-        """Return the running servers; if `place` is given, only those that serve it.
+        """Return the running servers; with `place`, only those that serve it.
 
         Raises:
             StoreError: The leases cannot be read.
@@ -97,7 +97,7 @@ class Leases:
         return await self._store.read(lambda tx: servers(tx.leases.listed(), tx.now(), place))
 
     def places(self) -> list[str]:
-        """Return the places of this server: those in its description, and those for which it holds leases."""
+        """Return the places of this server: those in its description, and those whose leases it holds."""
         return [*named_places(self._about), *(name for name in self._held if self.holds(name))]
 
     def guarded(self, name: str, change: Callable[[Transaction], T]) -> Callable[[Transaction], T]:

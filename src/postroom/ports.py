@@ -71,7 +71,7 @@ class RunEffects:
     def withdraw(self, tx: Transaction, run: RunRecord) -> None:
         """Record that a run's questions can no longer be answered, in the same change that ends its wait.
 
-        It is called after `write`, with the run in the state in which it waited.
+        It is called after `write`, with the run as it was while it waited.
         """
 
     def of(self, tx: Transaction, run: RunRecord) -> Sequence[OutboxDraft]:

@@ -177,7 +177,7 @@ def test_the_buttons_of_an_answer_have_whole_words_on_a_phone(
             " return [one.textContent.trim(), one.offsetTop, text.getClientRects().length]; }))"
         )
         (yes, yes_top, *_), (no, no_top, *_), (words, words_top, *_) = buttons = json.loads(str(found))
-        assert [yes, no, words] == ["Approve", "Deny", "Send the words as the answer"]
+        assert [yes, no, words] == ["Approve", "Deny", "Send the text as the answer"]
         assert yes_top == no_top < words_top, place
         assert [lines for *_, lines in buttons] == [1, 1, 1], place
 

@@ -1,4 +1,4 @@
-"""The record of a question says where it was shown, when it was asked, and who answered it where with what."""
+"""The record of a question says where it was shown, when it was asked, who answered it and where, and the answer."""
 
 from collections.abc import AsyncIterator
 from datetime import timedelta

@@ -112,7 +112,7 @@ class AdminService:
         }
 
     async def cluster(self) -> ClusterView:
-        """Return the servers that share the database, and which of them does each exclusive task."""
+        """Return the servers that share the database, and the server that performs each exclusive task."""
         application = self._application
         leases, now = await application.store.store.read(lambda tx: (tx.leases.listed(), tx.now()))
         return {

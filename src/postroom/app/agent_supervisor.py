@@ -1,4 +1,4 @@
-"""Runs the agents that this server starts itself: mail wakes them, and their answers are mailed.
+"""Runs the agents that this server starts itself: mail starts their runs, and their answers are mailed.
 
 At the start, the mailbox resumes earlier runs, and then mail wakes agents again. At the stop, no more agents
 are woken. Active runs are stopped and go back to the queue, and this does not count as an attempt.
@@ -74,7 +74,7 @@ class ExecutorsByRunner(SeveralExecutors):
     """Executes each run with the executor that fits its agent's runner."""
 
     def __init__(self, runners: Runners, by_kind: Mapping[RunnerKind, RunDispatchExecutor]) -> None:
-        """Keep the arguments; `by_kind` has an executor for each kind of runner."""
+        """Keep the arguments; `by_kind` has an executor for each runner kind."""
         self._runners = runners
         self._by_kind = by_kind
 
@@ -133,12 +133,12 @@ class ExecutorRegistry:
         server: str = "",
         alone_at: Sequence[str] = (),
     ) -> None:
-        """Create an executor for each kind of runner, without starting them.
+        """Create an executor for each runner kind, without starting them.
 
         `address` is this server's listening address. `tokens` issues the tokens with which runs access the
-        server; each token identifies the server `server`. `in_chats` returns the project's slug and the name
-        of the agent that answers on a chat's thread. If no other server uses the database, `alone_at` lists
-        the places (names and labels) of this server.
+        server; each token contains the server's tag `server`. `in_chats` returns the project's slug and the
+        name of the agent that answers on a chat's thread. If no other server uses the database, `alone_at`
+        lists the places (names and labels) of this server.
         """
         self._settings, self._address = settings, address
         self._alone_at = alone_at
@@ -277,7 +277,7 @@ class ExecutorRegistry:
 
     @asynccontextmanager
     async def _grant_access(self, activation: RunActivation) -> AsyncIterator[RunAccess | None]:
-        """Give a run access to this server by a token, which becomes invalid when the run's program ends."""
+        """Grant a run access to this server with a token that becomes invalid when the run's program ends."""
         name, _, slug = (activation.agent_id or "").partition("@")
         control = activation.control
         addressed = control.agent if isinstance(control, RunControl) and self._address else None
@@ -437,7 +437,7 @@ def mail_runs(
 
 
 def _introduction(runner: AnyRunner) -> dict[str, str]:
-    """Return the program and the model with which an agent in the configuration file is registered."""
+    """Return the program and the model to register for an agent in the configuration file."""
     match runner:
         case Runner():
             return {"program": runner.recipe.value, "model": "unknown"}

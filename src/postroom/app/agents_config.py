@@ -34,7 +34,7 @@ class DeclaredAgent:
     runner: AnyRunner
 
     def refused(self, error: PostroomError) -> ConfigError:
-        """Return the error that this server cannot run the agent; it names the file and the table."""
+        """Return an error that says that this server cannot run the agent, with the file and the table."""
         return _wrong(self.file, self.name, error.message, error.remedy)
 
 

@@ -114,7 +114,7 @@ class ArchiveCheck:
     async def _find_lasting_differences(
         self, project: Project, known: _Known, written: set[int]
     ) -> _Difference:
-        """Return the differences that are not caused by changes between the reads.
+        """Return the differences, except those caused by changes between the reads.
 
         If a message was added after the first read of the database, the second read contains it. If it was
         deleted after the first read, the second read does not contain it. A message that was added and

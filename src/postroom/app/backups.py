@@ -308,7 +308,7 @@ def _list_matching(folder: Path, pattern: str) -> list[Path]:
 
 
 def folder_of(settings: Settings) -> Path:
-    """Return the folder of backups."""
+    """Return the backups folder."""
     return settings.data_dir / "backups"
 
 
@@ -351,7 +351,7 @@ def _newest(found: Sequence[Backup], now: int) -> Backup | None:
 
 
 def stamp(instant: int) -> str:
-    """Return a time in the format used in names of backups."""
+    """Return a time in the format used in backup names."""
     return iso(instant).replace(":", "").replace(".", "")
 
 

@@ -41,7 +41,7 @@ class ChatAdministration:
         return self.found
 
     async def pair(self, platform: str, code: str, role: str) -> PairedPerson:
-        """Give access to the person who received this code."""
+        """Grant access to the person who received this code."""
         return await self.gateway.pair(platform, code, role)
 
     async def people(self) -> ChatPeopleView:

@@ -69,7 +69,7 @@ def told_of_messages(damaged: Sequence[int]) -> CheckResult:
 
 
 def span(milliseconds: int) -> str:
-    """Return a duration in the largest unit of which it contains at least two."""
+    """Return a duration in the largest unit that fits into it at least twice."""
     seconds = max(milliseconds, 0) // 1000
     for size, unit in ((86_400, "days"), (3_600, "hours"), (60, "minutes")):
         if seconds >= 2 * size:

@@ -583,8 +583,8 @@ def _choose_database(found: dict[str, _Found]) -> None:
     """Choose between a database file and a database URL; the source with the higher precedence wins.
 
     Raises:
-        ConfigError: Both come from the same source. Or the URL is empty, as from an empty variable, and no
-            file comes from the same or a later source.
+        ConfigError: Both come from the same source. The URL is empty, for example from an empty variable, and
+            no file comes from the same or a later source.
     """
     file, url = found.get("database"), found.get("database_url")
     if url is None:

@@ -53,7 +53,7 @@ class _Refused(Exception):
 
 @cache
 def room() -> int:
-    """Raise the system's limit of open files if possible; return the maximum number of connections.
+    """Raise the system's open-file limit if possible; return the maximum number of connections.
 
     Beyond the system's limit, nothing can be opened. Asyncio would then log each failed accept with a
     traceback, tens of thousands per second.

@@ -282,7 +282,7 @@ class Doctor:
         return CheckResult(part="runner", about=name, state="ok", detail=result)
 
     async def _push(self) -> list[CheckResult]:
-        """Check that the push services of the browsers that people are notified in accept notifications."""
+        """Check that the push services of all subscribed browsers accept notifications."""
         subscriptions = await self._application.store.store.read(lambda tx: tx.push.subscriptions())
         permitted = self._application.settings.push_services
         barred = [

@@ -30,7 +30,8 @@ def take_secret(
     Without `read`, the names are checked and removed, but no value is read.
 
     Raises:
-        ConfigError: The table contains the secret itself, both names are given, or the value is unavailable.
+        ConfigError: The table contains the secret itself, it contains both names, or the value is
+            unavailable.
     """
     by_env, by_file = f"{name}_env", f"{name}_file"
     if name in told:

@@ -95,7 +95,7 @@ class GatewayService(UndeliveredService):
         self._chats.mailbox.metrics.show_depths(await self._chats.runs.stores.dispatches.count_by_status())
 
     async def pair(self, platform: str, code: str, role: str) -> PairedPerson:
-        """Give access to the person who received this code.
+        """Grant access to the person who received this code.
 
         Raises:
             InvalidArgument: The code is unknown, or there is no such platform or role.

@@ -266,7 +266,7 @@ class ChatService:
     async def missing(self) -> list[Missing]:
         """Return, for each agent or person that cannot answer, the reason.
 
-        People who write to a missing agent are told that nobody will answer; everyone else is served.
+        People who write to a missing agent get a notice that nobody will answer; everyone else is served.
         """
         looked_at = [await self._find_fault(named) for named in answering(self._told).values()]
         return [item for item in looked_at if item is not None]
@@ -307,7 +307,7 @@ class ChatService:
             self.state = "stopped"
 
     async def hurry(self) -> None:
-        """Let a running stop no longer wait for runs and answers, which continue at the next start."""
+        """Make a `stop` in progress no longer wait for runs and answers; they continue at the next start."""
         await self.gateway.hurry()
 
     def _take_tokens(self, store_id: str) -> None:

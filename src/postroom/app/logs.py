@@ -132,16 +132,20 @@ class Repeats(logging.Filter):
         if times >= 0 and now - since < TOLD_AGAIN.total_seconds():
             self._told[key] = since, times + 1
             return False
-        # Forget failures that are too old, or all failures if that is not enough.
-        if not (len(self._told) < _MAX_REPEATS):
-            recent = {
-                key: entry for key, entry in self._told.items() if now - entry[0] < TOLD_AGAIN.total_seconds()
-            }
-            self._told = recent if len(recent) < _MAX_REPEATS else {}
+        self._make_room(now)
         self._told[key] = now, 0
         if times > 0:
             record.msg = LogLine(line.event, {**line.facts, "times": times + 1})
         return True
+
+    def _make_room(self, now: float) -> None:
+        """Forget old failures, or all failures if that does not make enough room."""
+        if len(self._told) < _MAX_REPEATS:
+            return
+        recent = {
+            key: entry for key, entry in self._told.items() if now - entry[0] < TOLD_AGAIN.total_seconds()
+        }
+        self._told = recent if len(recent) < _MAX_REPEATS else {}
 
 
 class _Form(logging.Formatter):
@@ -170,12 +174,15 @@ class _Form(logging.Formatter):
         trace = redact(self.formatException(record.exc_info)) if record.exc_info and is_raised else ""
         if self._as_json:
             return json.dumps({**shown, "exception": trace} if trace else shown)
+        return self._on_a_console(shown, trace)
+
+    def _on_a_console(self, shown: dict[str, object], trace: str) -> str:
         moment, level, event, logger = (str(shown.pop(name)) for name in _FIRST)
-        pairs = [f"{name}={shown_fact(value)}" for name, value in shown.items()]
+        facts = [f"{name}={shown_fact(value)}" for name, value in shown.items()]
         label = f"{level:<8}"
         if self._has_colors and level in _COLORS:
             label = f"\x1b[{_COLORS[level]}m{label}\x1b[0m"
-        line = " ".join([moment, f"[{label}]", f"{event:<30}", f"[{logger}]", *pairs])
+        line = " ".join([moment, f"[{label}]", f"{event:<30}", f"[{logger}]", *facts])
         # Each line of a traceback is indented, so that the text of an exception cannot look like a log line.
         return "\n  ".join([line, *map(_escape, trace.splitlines())])
 

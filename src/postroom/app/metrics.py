@@ -1,4 +1,4 @@
-"""Prometheus metrics: their names and sources. Labels have few values, and never the names of agents."""
+"""Prometheus metrics: their names and sources. Labels have few values, and never contain agent names."""
 
 import math
 from collections.abc import Mapping
@@ -94,7 +94,7 @@ class Metrics:
     def observe_call(self, tool: str, outcome: str, seconds: float) -> None:
         """Count one tool call.
 
-        `tool` is a name from the table of operations and `outcome` is a code, so that the labels have few
+        `tool` is a name from the operations table and `outcome` is a code, so that the labels have few
         values.
         """
         self._calls.labels(tool, outcome).inc()

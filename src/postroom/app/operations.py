@@ -1,6 +1,6 @@
-"""The table of all operations: those of mail, then those of administration with their commands.
+"""The operations table: the mail operations, then the administration operations with their commands.
 
-A row of administration names the function of a service. The function takes the fields of the command as
+An administration row names a service function. The function takes the fields of the command as
 parameters; tests/meta/test_operations.py compares both. Routes, permissions, reference pages and the
 commands of `postroom` are made from the rows, so an operation is declared here and nowhere else.
 """
@@ -55,7 +55,7 @@ _Span = Annotated[float, Meta(ge=0, le=_MAX_SECONDS)]
 
 
 def _text(description: str, **option: str) -> Meta:
-    """Return the meaning of a field of text, and its form on the command line."""
+    """Return a text field's meaning, and its form on the command line."""
     return Meta(description=description, extra={"option": Option(**option)})
 
 
@@ -179,7 +179,7 @@ class CreateToken(Command, frozen=True):
 
 
 class RevokeToken(Command, frozen=True):
-    """Revoke every token of this name now, also one in its overlap. Without a token, nothing happens."""
+    """Revoke every token with this name now, also in an overlap period. Without a token, nothing happens."""
 
     name: _TokenName
 
@@ -245,7 +245,7 @@ class RepairInstallation(Command, frozen=True):
 
 
 class WriteBackup(Command, frozen=True):
-    """Write a verified backup of the database. Without a target it goes to the folder of backups."""
+    """Write a verified backup of the database. Without a target, it goes to the backups folder."""
 
     target: Annotated[str, Meta(description="an absolute path on the server's machine")] | None = None
 
@@ -586,7 +586,7 @@ _RUNS: Final = _of(
 
 
 class ListOpenTasks(Query, frozen=True):
-    """List the open tasks of a project, or of all: claimed ones first, at most 50 of a project."""
+    """List the open tasks of a project, or of all projects: claimed ones first, at most 50 per project."""
 
     project: _OneProject | None = None
 
@@ -628,7 +628,7 @@ class ListQuestions(Query, frozen=True):
 
 
 class ShowQuestion(Query, frozen=True):
-    """Show the record of a question: who asked it, where it was shown, and who answered it where.
+    """Show the record of a question: who asked it, where it was shown, and who answered it and where.
 
     Questions of each agent's newest 50 runs are found.
     """

@@ -72,7 +72,7 @@ def another_archive(archive: Archive, project: Project, now: int) -> Repair:
 
 
 async def performed(repairs: Sequence[Repair], *, dry_run: bool) -> list[RepairView]:
-    """Perform the given repairs one after another; a failure is reported and does not stop the others."""
+    """Perform these repairs one after another; a failure is reported and does not stop the others."""
     return [await _perform_repair(repair, dry_run=dry_run) for repair in repairs]
 
 

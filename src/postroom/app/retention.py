@@ -229,7 +229,7 @@ class Retention:
         return gone
 
     async def preview(self) -> list[Preview]:
-        """Count the messages that `messages` would delete, and why the others stay; change nothing.
+        """Count the messages that `messages` would delete and, by reason, those that stay; change nothing.
 
         Raises:
             UnknownProject: As for `messages`.
@@ -355,7 +355,7 @@ def _trim(tx: MailWrites, *, project_id: int, keep: int) -> int:
 
 
 def _forget(tx: Transaction, *, threads: Sequence[str], kept: int) -> int:
-    """Delete those of the threads that are still idle, with their attempts, events and trace positions."""
+    """Delete these threads if they are still idle, with their attempts, events and trace positions."""
     tx.lock(*map(thread_lock, threads))
     idle = tx.runs.threads.idle(tx.now() - kept, limit=len(threads), among=threads)
     runs = tx.runs.threads.runs_of(idle)

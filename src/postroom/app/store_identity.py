@@ -76,7 +76,7 @@ class Kept:
             ConfigError: A mark cannot be read.
             ArchiveUnavailable: There is no mark, and a repository cannot be read.
             StoreCorrupt: There is no mark, and the record of a project in its repository cannot be read.
-            StoreError: The folder of backups cannot be read.
+            StoreError: The backups folder cannot be read.
         """
         slugs = repositories(settings.storage_root) if settings.archive_enabled else []
         beside, elsewhere = read_mark(settings.data_dir), ""

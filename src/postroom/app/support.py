@@ -44,31 +44,9 @@ _CODES: Final = tuple(kind.code for kind in all_errors())
 
 def common_documents(settings: Settings) -> dict[str, str]:
     """Return the documents that need no server: versions, settings and the log. Blocks."""
-    release, is_safe = sqlite_release()
-    versions = {
-        "postroom": __version__,
-        "python": platform.python_version(),
-        "system": f"{platform.system()} {platform.release()}",
-        "machine": platform.machine(),
-        "sqlite": release,
-        "sqlite_is_safe": is_safe,
-        "libraries": {name: metadata.version(name) for name in _LIBRARIES},
-    }
-    # Each setting with the kind of its origin, but without the path of a file.
     return {
-        "versions.json": as_json(versions),
-        "settings.json": as_json(
-            [
-                {
-                    "name": line.name,
-                    "value": line.value
-                    if line.name in _WORDS or isinstance(getattr(settings, line.name), bool | int | timedelta)
-                    else "(hidden)",
-                    "from": "file" if line.origin.startswith("file ") else line.origin,
-                }
-                for line in explain(settings)
-            ]
-        ),
+        "versions.json": as_json(_versions()),
+        "settings.json": as_json(_settings(settings)),
         "log.txt": _log(settings.data_dir / "server.log"),
     }
 
@@ -93,13 +71,42 @@ def told_findings(findings: Iterable[CheckResult]) -> list[dict[str, object]]:
 
 
 def told_runners(kept: Sequence[str]) -> list[dict[str, object]]:
-    """Return the kinds of runners, without the names of agents and the text passed to programs."""
+    """Return the kinds of runners, without agent names and the text passed to programs."""
     return [_runner(value) for value in kept]
 
 
 def as_json(found: object) -> str:
     """Return plain data as a document that people can read."""
     return json.dumps(found, indent=1) + "\n"
+
+
+def _versions() -> dict[str, object]:
+    release, is_safe = sqlite_release()
+    return {
+        "postroom": __version__,
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.release()}",
+        "machine": platform.machine(),
+        "sqlite": release,
+        "sqlite_is_safe": is_safe,
+        "libraries": {name: metadata.version(name) for name in _LIBRARIES},
+    }
+
+
+def _settings(settings: Settings) -> list[dict[str, str]]:
+    """Return each setting and the kind of source that it comes from, without file paths."""
+    return [
+        {
+            "name": line.name,
+            "value": line.value if _is_plain(settings, line.name) else "(hidden)",
+            "from": "file" if line.origin.startswith("file ") else line.origin,
+        }
+        for line in explain(settings)
+    ]
+
+
+def _is_plain(settings: Settings, name: str) -> bool:
+    return name in _WORDS or isinstance(getattr(settings, name), bool | int | timedelta)
 
 
 def _runner(kept: str) -> dict[str, object]:
@@ -122,25 +129,30 @@ def _facts(runner: AnyRunner) -> dict[str, object]:
         case HttpRunner():
             return {"allow_plain": runner.allow_plain}
         case Runner():
-            # The name of a runner's program, if it cannot be text that a person wrote.
-            name = PurePath(runner.argv[0]).name if runner.argv else runner.recipe.value
-            program = name if re.fullmatch(r"[A-Za-z0-9._+-]{1,40}", name) else "(hidden)"
-            return {
-                "recipe": runner.recipe.value,
-                "program": program,
-                "words": len(runner.argv),
-                "prompt": runner.prompt.value,
-                "env": sorted(runner.env),
-                "pass_env": sorted(runner.pass_env),
-                "idle_timeout_s": None
-                if runner.idle_timeout is None
-                else runner.idle_timeout.total_seconds(),
-                "max_output_bytes": runner.max_output_bytes,
-                "resume": runner.resume,
-                "session_per": runner.session_per.value,
-                "is_placed": bool(runner.runs_on),
-                "runs_at_once": runner.runs_at_once,
-            }
+            return _facts_of_program(runner)
+
+
+def _facts_of_program(runner: Runner) -> dict[str, object]:
+    return {
+        "recipe": runner.recipe.value,
+        "program": _program(runner),
+        "words": len(runner.argv),
+        "prompt": runner.prompt.value,
+        "env": sorted(runner.env),
+        "pass_env": sorted(runner.pass_env),
+        "idle_timeout_s": None if runner.idle_timeout is None else runner.idle_timeout.total_seconds(),
+        "max_output_bytes": runner.max_output_bytes,
+        "resume": runner.resume,
+        "session_per": runner.session_per.value,
+        "is_placed": bool(runner.runs_on),
+        "runs_at_once": runner.runs_at_once,
+    }
+
+
+def _program(runner: Runner) -> str:
+    """Return the name of a runner's program, if it cannot be text that a person wrote."""
+    name = PurePath(runner.argv[0]).name if runner.argv else runner.recipe.value
+    return name if re.fullmatch(r"[A-Za-z0-9._+-]{1,40}", name) else "(hidden)"
 
 
 def _id(value: object) -> str:
@@ -167,23 +179,27 @@ def _log(file: Path) -> str:
 
 def _redact_line(line: str) -> str | None:
     if line.startswith("{"):
-        try:
-            event: Json = json.loads(line)
-        except ValueError:
-            return None
-        if not isinstance(event, Mapping) or not _fits(_EVENT, event.get("event")):
-            return None
-        if not str(event.get("logger")).startswith("postroom."):  # a library's event may contain any text
-            return None
-        level = event.get("level") if event.get("level") in _LEVELS else "?"
-        instant = event.get("timestamp") if _fits(_INSTANT, event.get("timestamp")) else "?"
-        known_code = [f"code={event['code']}"] if event.get("code") in _CODES else []
-        return " ".join([str(instant), str(level), str(event["event"]), *known_code])
+        return _told_json(line)
     match = _CONSOLE.match(line)
     if match is None:
         return None
     code = next((code for code in _CODE.findall(line) if code in _CODES), None)
     return " ".join([match[1], match[2], match[3], *([f"code={code}"] if code else [])])
+
+
+def _told_json(line: str) -> str | None:
+    try:
+        event: Json = json.loads(line)
+    except ValueError:
+        return None
+    if not isinstance(event, Mapping) or not _fits(_EVENT, event.get("event")):
+        return None
+    if not str(event.get("logger")).startswith("postroom."):  # a library's event may contain any text
+        return None
+    level = event.get("level") if event.get("level") in _LEVELS else "?"
+    instant = event.get("timestamp") if _fits(_INSTANT, event.get("timestamp")) else "?"
+    code = [f"code={event['code']}"] if event.get("code") in _CODES else []
+    return " ".join([str(instant), str(level), str(event["event"]), *code])
 
 
 def _fits(form: re.Pattern[str], value: object) -> bool:

@@ -3,7 +3,7 @@
 All tables share one reader, which decides which values are invalid, and which error message is shown.
 
 A struct declares the names of its table with their types, limits and defaults, and the tables within it.
-`postroom.toml_files` documents further options of a field.
+`postroom.toml_files` documents additional options of a field.
 """
 
 import re

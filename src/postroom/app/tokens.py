@@ -97,7 +97,7 @@ def new_agent_token() -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewToken:
-    """A new named token, as it is given to its holder. Only the field `token` is secret."""
+    """A new named token, in the form that its holder receives. Only the field `token` is secret."""
 
     id: str
     token: str = field(repr=False)
@@ -105,7 +105,7 @@ class NewToken:
 
 
 def new_named_token() -> NewToken:
-    """Return a new token: a public id, by which it can be found, and 256 random bits."""
+    """Return a new token: a public id, which identifies it, and 256 random bits."""
     token_id = "".join(secrets.choice(_ID_LETTERS) for _ in range(_ID_LENGTH))
     token = f"{TOKEN_PREFIX}{token_id}_{secrets.token_urlsafe(32)}"
     return NewToken(id=token_id, token=token, hash=_digest(token).hex())

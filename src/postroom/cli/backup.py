@@ -47,7 +47,7 @@ def create(
 ) -> None:
     """Write a verified backup of the database, with or without a running server.
 
-    Without TARGET the backup goes to the folder of backups.
+    Without TARGET, the backup goes to the backups folder.
     """
     if target is not None and len(target.parts) == 1 and not target.suffix:  # most likely a misspelt command
         raise InvalidPath(
@@ -82,7 +82,7 @@ def list_(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the backups in the folder of backups, oldest first. Exit code 1 if a backup is damaged."""
+    """List the backups in the backups folder, oldest first. Exit code 1 if a backup is damaged."""
     from postroom.app.backups import examined_backups
 
     with show.progress(as_json=as_json):

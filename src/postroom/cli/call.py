@@ -1,4 +1,4 @@
-"""Commands that call one operation; they are generated from the table of operations.
+"""Commands that call one operation; they are generated from the operations table.
 
 A command module defines only how the answer is shown to people.
 """

@@ -20,8 +20,8 @@ def message_text(argument: str | None, file: str | None, attached: Sequence[Path
     """Return the text of a message from an argument, from a file or, with `-`, from standard input.
 
     Raises:
-        InvalidArgument: No text or two texts are given, the text is not UTF-8, or it is empty and nothing is
-            attached.
+        InvalidArgument: The message has no text or two texts, the text is not UTF-8, or it is empty and
+            nothing is attached.
         InvalidPath: The file cannot be read.
         TooLarge: The text exceeds `LARGEST_BODY`.
     """

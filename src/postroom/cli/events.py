@@ -97,7 +97,7 @@ def _beginning(server: Server, asked: Mapping[str, object]) -> int:
 
 
 def _follow_events(asked: Mapping[str, object], after: int | None) -> Iterator[Mapping[str, Any]]:
-    """Yield the events after the number `after`, or from now on; each once.
+    """Yield each event after the number `after`, or each new event, exactly once.
 
     Raises:
         PostroomError: The log cannot be followed, and a retry will not help.

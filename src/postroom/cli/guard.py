@@ -50,7 +50,7 @@ def check(
         list[str] | None, typer.Argument(metavar="WORD", help="The arguments from Git.")
     ] = None,
 ) -> None:
-    """Run the check of a hook. Exit code 1 if others hold a file; standard error gives the reason."""
+    """Run the check of a hook. Exit code 1 if others hold a file; standard error explains why."""
     raise typer.Exit(guard_check.run_check(hook, arguments or []))
 
 

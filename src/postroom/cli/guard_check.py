@@ -36,7 +36,7 @@ _NAMES = ("-z", "--name-only", "--no-renames", "--no-relative")
 def run_check(hook: str, arguments: Sequence[str], *, sent: str | None = None) -> int:
     """Return 0 if Git may continue; otherwise print the reason on standard error and return 1.
 
-    `sent` is the input that Git gives to the hook; without it, standard input is read.
+    `sent` is the hook's input from Git; if it is None, standard input is read.
     """
     if hook not in HOOKS:
         print(f"postroom: unknown check {hook!r}; use {' or '.join(HOOKS)}", file=sys.stderr)

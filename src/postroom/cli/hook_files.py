@@ -173,7 +173,8 @@ class Look:
     def _find_replaced_version(self, path: str, blob: str) -> str:
         """Return the version that the tool wrote if the file now has another one; "" if it has none.
 
-        Other ends of lines, and spaces there, do not make another version: the client may have changed them.
+        Different line endings and trailing spaces do not count as another version: the client may have
+        changed them.
         """
         if not self._content or len(self._content) > LARGEST_FILE or blob == "huge":
             return ""
@@ -345,7 +346,7 @@ _MANY_PATHS = ("files", "paths", "include")
 
 
 def _named_in(given: Values) -> Iterator[tuple[str, Values]]:
-    """Yield each named file, with the arguments that say which lines of it are asked for."""
+    """Yield each named file, with the arguments that select its lines."""
     for key in (*PATH_KEYS, "absolute_path"):
         yield text_of(given.get(key)), given
     for key in _MANY_PATHS:
@@ -356,7 +357,7 @@ def _named_in(given: Values) -> Iterator[tuple[str, Values]]:
 
 
 def _asked_lines(given: Values) -> int:
-    """Return the number of lines from the first line on that a read asks for; 0 if it begins further on."""
+    """Return how many lines from the first one a read requests; 0 if it starts after the first line."""
     span = given.get("view_range")
     first, last = span if isinstance(span, list) and len(span) == 2 else (None, None)
     starts = (first, *map(given.get, ("offset", "start_line", "startLine")))
@@ -373,7 +374,7 @@ def _number(value: object) -> int | None:
 
 
 def _reading_mode(lines: int) -> str:
-    """Return how a file is used whose first or last lines, up to this number, are shown."""
+    """Return how a command uses a file if it shows at most this many first or last lines."""
     return "read" if lines >= _ALL else f"lines {lines}"
 
 

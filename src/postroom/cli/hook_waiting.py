@@ -158,11 +158,11 @@ def _wait_for_answer(environment: Mapping[str, str], client: str, event: str, bo
 
 
 def _gone_within(seconds: float, parent: int) -> bool:
-    """Return whether the client has exited, or exits within this time.
+    """Return whether the client has exited, or exits within this duration.
 
     The client is the parent process, or the reader of the output.
 
-    If the system cannot tell whether the client is alive, the client counts as exited, so that no process
+    If the system does not report whether the client is alive, the client counts as exited, so that no process
     waits forever.
     """
     import select
@@ -186,7 +186,7 @@ def _codex_around() -> Process | None:
 
 
 def _ended_within(seconds: float, codex: Process, until: float) -> bool:
-    """Wait for this time; return whether the client has exited or the time limit for waiting is over."""
+    """Wait this long; return whether the client has exited or the time limit for waiting has passed."""
     import psutil
 
     time.sleep(seconds)  # noqa: TID251 - a client that is gone tells nobody: it is looked for, now and then

@@ -1,4 +1,4 @@
-"""`postroom notes`: facts about a project that agents are given when they work on its files or tasks."""
+"""`postroom notes`: facts about a project, which agents receive when they work on its files or tasks."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -38,7 +38,7 @@ def _split_agent(ctx: typer.Context, given: str | None) -> str | None:
 
 
 def _project_of_agent(ctx: typer.Context, given: str) -> str:
-    """Return the project of an agent that is given as `name@project`, unless `--project` names another."""
+    """Return the project from an agent written as `name@project`, unless `--project` names another."""
     return str(ctx.meta.get(_PROJECT_OF_AGENT, given)) if given == HERE else given
 
 
@@ -80,7 +80,7 @@ def agent_of_folder() -> str:
 
 
 def _required_agent(ctx: typer.Context, given: str | None) -> str | None:
-    """Return the agent's name like `_split_agent`; if none is given, the default agent of the folder."""
+    """Return the agent's name like `_split_agent`; without a name, return the folder's default agent."""
     name = _split_agent(ctx, given or agent_of_folder())
     if not name and not ctx.resilient_parsing:
         ctx.fail(

@@ -170,15 +170,17 @@ def set_runner(  # noqa: PLR0913 - the options of the command
     runner = {field: value for field, value in fields.items() if value not in (None, [])}
     answer = call("set_runner", data_dir=data_dir, project=project_key(project), agent=name, runner=runner)
     text = "a new runner" if answer.get("replaced") else "a runner: messages start it"
-    # A note about older messages that now start the runner; older servers do not report them.
-    waking = answer.get("waking")
-    if not waking:
-        woken = ""
-    elif waking == 1:
-        woken = "; its 1 unread message starts it now"
-    else:
-        woken = f"; its {show.line(waking)} unread messages start it now"
+    woken = _woken(answer.get("waking"))
     show.answer(answer, as_json=as_json, text=lambda: f"{show.line(name)} now has {text}{woken}.")
+
+
+def _woken(waking: object) -> str:
+    """Return a note about unread messages for which runs start now; older servers do not report them."""
+    if not waking:
+        return ""
+    if waking == 1:
+        return "; its 1 unread message starts it now"
+    return f"; its {show.line(waking)} unread messages start it now"
 
 
 def what_runs(runner: Mapping[str, Any]) -> str:

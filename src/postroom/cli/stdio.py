@@ -65,12 +65,12 @@ class PendingRequest:
 class Proxy:
     """Forwards lines to the server that `locate` finds for each line, and passes its lines to `write`.
 
-    If no server accepts a connection, `start` starts one. The request is then sent once more, because no part
-    of it has reached a server. After a failed start, the proxy waits 1 s, then 2 s, up to 60 s, until it
-    tries to start a server again. Meanwhile it answers requests with an error.
+    If no server accepts a connection, `start` starts one. The request is then sent again, because no part of
+    it has reached a server. After a failed start, the proxy waits 1 s, then 2 s, up to 60 s, until it tries
+    to start a server again. Meanwhile it answers requests with an error.
 
-    If a server dies before it responds, requests that change nothing or have an idempotency key are sent once
-    more, to the next server. For other calls, the client gets the error that the outcome is unknown.
+    If a server dies before it responds, requests that change nothing or have an idempotency key are sent
+    again, to the next server. For other calls, the client gets the error that the outcome is unknown.
     """
 
     def __init__(

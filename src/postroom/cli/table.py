@@ -1,4 +1,4 @@
-"""The table of operations, in the form that commands read.
+"""The operations table, in the form that commands read.
 
 `make docs` generates `operations.json` from `postroom.app.operations`, which commands must not import.
 """

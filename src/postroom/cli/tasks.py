@@ -72,7 +72,7 @@ def _(found: dict[str, Any]) -> str:
 
 
 def _note(task: Mapping[str, Any]) -> str:
-    """Return what a task waits for, why it is blocked, or when its claim expires."""
+    """Return the dependencies of a waiting task, why it is blocked, or when its claim expires."""
     if task["depends_on"]:
         return f"after {', '.join(map(str, task['depends_on']))}"
     return str(f"until {task['lease_ends_ts']}" if task["lease_ends_ts"] else task["reason"])

@@ -1,4 +1,4 @@
-"""The request to start a run, and its stored part, from which the run can be started again.
+"""The request to start a run, and the stored part of it that is enough to start the run again.
 
 `RunActivation` is the request in memory; `RunActivationSnapshot` is stored with the run. The snapshot holds
 the ids of messages without their bodies, because the bodies are in the thread.

@@ -60,7 +60,7 @@ INBOUND_MOVES: dict[InboundStatus, frozenset[InboundStatus]] = {
 
 
 class InboundKey(Record, frozen=True, kw_only=True):
-    """The permanent identifier that a platform gives to a message."""
+    """The permanent identifier that a platform assigns to a message."""
 
     platform: str
     account: str
@@ -73,7 +73,7 @@ class InboundMessage(Record, frozen=True, kw_only=True):
     """A chat message; `inbound_id` increases, with gaps, in the order in which the chat's messages arrived.
 
     The id, the status and the times are those of the stored message; before the message is stored, they have
-    these defaults. `body` has everything that is needed to answer the message: text, sender, media and time.
+    these defaults. `body` contains the data needed to answer the message: text, sender, media and time.
     """
 
     inbound_id: int = 0

@@ -64,7 +64,7 @@ class ClockWatch:
         self._ahead: int | None = None
 
     def set_back_ms(self, now: int) -> int | None:
-        """Return the milliseconds by which the clock was set back since `remember`; 0 if it was not.
+        """Return how many milliseconds the clock was set back since `remember`; 0 if it was not set back.
 
         Return None before the first `remember`.
         """
@@ -217,8 +217,7 @@ def duration_of(value: object) -> timedelta:
 def parse_duration(text: str) -> timedelta | None:
     """Return the duration that a text expresses, in English units or as ISO 8601; None for any other text.
 
-    Months (30 days) and years (365 days) are accepted only in ISO 8601. A unit that is given twice is
-    refused.
+    Months (30 days) and years (365 days) are accepted only in ISO 8601. A unit that appears twice is refused.
     """
     text = text.strip()
     if match := _ISO.fullmatch(text.upper()):

@@ -352,9 +352,9 @@ class RunDispatch(Record, frozen=True, kw_only=True):
         max_attempts: int | None = None,
         code: str | None = None,
     ) -> "RunDispatch":
-        """Return the dispatch queued again, due after `delay_ms`, or as a dead letter if no attempt is left.
+        """Return the dispatch requeued, due after `delay_ms`, or as a dead letter if no attempts are left.
 
-        `max_attempts` replaces the limit from now on. `code` is the error code that a dead letter stores.
+        `max_attempts` replaces the dispatch's limit. `code` is the error code that a dead letter stores.
         """
         self._require(RunDispatchStatus.CLAIMED, "nack")
         attempts, most = self.attempt_count + 1, max_attempts or self.max_attempts
@@ -367,7 +367,7 @@ class RunDispatch(Record, frozen=True, kw_only=True):
         return self._requeue(available_at=available_at, attempts=attempts, most=most, error=error, now=now)
 
     def released(self, *, now: int, delay_ms: int = 0) -> "RunDispatch":
-        """Return the dispatch queued again, due after `delay_ms`. No attempt or interruption is counted."""
+        """Return the dispatch requeued, due after `delay_ms`. No attempt or interruption is counted."""
         self._require(RunDispatchStatus.CLAIMED, "release")
         available_at = now + delay_ms if delay_ms else 0
         return self._requeue(

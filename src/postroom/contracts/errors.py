@@ -563,7 +563,7 @@ class ResultTooEarly(StateError):
 
 
 class RunUnsuccessful(StateError):
-    """The awaited run failed or was cancelled. The text gives the reason."""
+    """The awaited run failed or was cancelled. The text states the reason."""
 
     code = "run_unsuccessful"
     default_remedy = "correct the reason that the message gives, then enqueue the work again"

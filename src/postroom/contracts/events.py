@@ -57,7 +57,7 @@ class EventVisibility(StrEnum):
 
 
 class RuntimeEventDurability(StrEnum):
-    """The events of an executor that are stored: none, all except observations, or all."""
+    """The executor events to store: none, all except observations, or all."""
 
     DISABLED = "disabled"
     COMPACTED = "compacted"
@@ -168,7 +168,7 @@ class CanonicalEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventPage:
-    """Events of one scope in order; `cursor` is the number from which to continue."""
+    """Events of one scope in order; pass `cursor` to continue after them."""
 
     events: tuple[CanonicalEvent, ...]
     cursor: int

@@ -25,7 +25,7 @@ MAX_LEFT = 20
 class ChatFile(Record, frozen=True, kw_only=True):
     """A file of a thread, at a position in a message or in a run's output (under the run's id).
 
-    If `sha256` is empty, the file could not be fetched, and `missing` gives the reason. If both are set, the
+    If `sha256` is empty, the file could not be fetched, and `missing` states the reason. If both are set, the
     file is stored but a model cannot read it.
     """
 
@@ -76,7 +76,7 @@ class RunFiles(Protocol):
     async def of(self, message: Message) -> tuple[ChatFile, ...]:
         """Return the files of a message in the run's thread; fetch and store those that are missing.
 
-        The field `missing` gives the reason if a file cannot be fetched, and its sender is notified.
+        If a file cannot be fetched, its field `missing` states the reason, and its sender is notified.
 
         Raises:
             ServerUnavailable: A file cannot be fetched now; the run must be retried.

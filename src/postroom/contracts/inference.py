@@ -55,16 +55,16 @@ class CallerRequest(Record, frozen=True, kw_only=True):
 MISPLACED_RESULT = "the result belongs to no tool call"
 """The error text for a tool result that postroom refuses; the caller may see it."""
 CALLER_TOOLS = "caller_tools"
-"""The reason for which a run ends when its caller must execute tools; the detail has the calls as JSON."""
+"""The termination code of a run whose caller must execute tools; the detail has the calls as JSON."""
 
 
 def with_context(messages: Iterable[Message]) -> tuple[Message, ...]:
-    """Return a conversation with the context that callers reported inserted before their messages."""
+    """Return the messages, each preceded by the context that its caller sent with it."""
     return tuple(item for message in messages for item in (*CallerRequest.of(message).context, message))
 
 
 class StopReason(StrEnum):
-    """The reason for which a model stopped."""
+    """The reason why a model stopped."""
 
     END_TURN = "end_turn"
     MAX_TOKENS = "max_tokens"

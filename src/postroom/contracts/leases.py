@@ -48,7 +48,7 @@ def nobody_is_gone(_about: Mapping[str, Json]) -> bool:
 
 
 def servers(leases: Iterable[Lease], now: int, place: str = "") -> list[Lease]:
-    """Return the leases of running servers; if `place` is given, only of servers at that place.
+    """Return the leases of running servers; with `place`, only of servers at that place.
 
     A server is at each place that it lists in `places`, and at each place whose lease it holds.
     """

@@ -76,7 +76,7 @@ class Limit:
     period: Duration | None = None
 
     def __post_init__(self) -> None:
-        """Raise if the limit is empty; convert a scope that is given by name."""
+        """Raise if the limit is empty; convert the name of a scope to the scope."""
         object.__setattr__(self, "per", chosen(LimitScope, self.per, "`per` of a limit"))
         for name in ("at_once", "starts"):
             if (number := getattr(self, name)) is not None:
@@ -193,7 +193,7 @@ class Budget:
     cost_micros: int | None = None
 
     def __post_init__(self) -> None:
-        """Raise if the budget has no limits; convert a scope and a window that are given by name."""
+        """Raise if the budget has no limits; convert the names of a scope and a window."""
         object.__setattr__(self, "per", chosen(BudgetScope, self.per, "`per` of a budget"))
         if self.window is not None:
             object.__setattr__(self, "window", chosen(BudgetWindow, self.window, "`window` of a budget"))
@@ -266,7 +266,7 @@ def _window(window: BudgetWindow, zone: str, minute: int) -> tuple[str, int]:
 
 
 def same_limits(budgets: tuple[Budget, ...]) -> Iterator[str]:
-    """Yield each measure for which two of these budgets limit the same runs in the same period."""
+    """Yield each measure that two of these budgets limit for the same runs in the same period."""
     seen = set[tuple[str, ...]]()
     for budget in budgets:
         for name in budget.limits:

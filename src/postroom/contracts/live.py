@@ -1,6 +1,6 @@
 """Live control: commands to a run on any server, each with a receipt that says whether it was accepted.
 
-A command that is not acknowledged counts as undelivered, and the sender then stores it. Therefore a command
+An unacknowledged command counts as undelivered, and the sender then stores it. Therefore a command
 may arrive twice but is never lost.
 """
 
@@ -120,5 +120,5 @@ class LiveChannels(Protocol):
         ...
 
     async def open(self, target: LiveRunTarget) -> LiveSubscription:
-        """Listen for commands to this target from now on."""
+        """Start listening for commands to this target."""
         ...

@@ -192,7 +192,7 @@ class Granularity(StrEnum):
 
 
 class DeliveryMode(Record, frozen=True, kw_only=True):
-    """The rules for when a pending message is read, and by which run.
+    """The rules that decide when a pending message is read, and which run reads it.
 
     A barrier holds back all later messages until it is read. A message with a `target_run_id` is read by that
     run or, if `fallback_to_new_run` is set, by a new run. Messages of different groups are not read together.
@@ -259,9 +259,9 @@ def select_pending(
 ) -> tuple[PendingMessage, ...]:
     """Return the messages that a run reads at this boundary, in order.
 
-    A barrier that is not read at this boundary stops the selection. An active run skips messages that are
-    meant for a new run. A message of another group, or one that must be read alone, ends the batch. If
-    `group` is given, messages of other groups are skipped.
+    A barrier stops the selection unless it is read at this boundary. An active run skips messages that are
+    meant for a new run. A message of another group, or one that must be read alone, ends the batch. With
+    `group`, messages of other groups are skipped.
     """
     taken: list[PendingMessage] = []
     for entry in waiting:

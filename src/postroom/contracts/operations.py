@@ -32,7 +32,7 @@ class Who(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """The way in which a command-line option sets one field. An empty text stands for the field's default.
+    """The way in which a command-line option sets one field. An empty text means the field's default.
 
     It is stored in the row of the operation, or in the `extra` of the field's type.
     """

@@ -154,7 +154,7 @@ def sentence(text: str, *names: str) -> str:
     """Return an error message with a capital first letter, unless it starts with one of `names`.
 
     Pages show the message as a sentence, whereas the command line and JSON show it after a colon. A first
-    word that is not all lower-case, such as a file name, is not changed.
+    word with any capital letter, such as a file name, stays unchanged.
     """
     first = _FIRST_WORD.match(text)
     if first is None or first[0] in names:

@@ -45,7 +45,7 @@ class PinnedRegistryManifest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistrySet:
-    """The objects from which runs are assembled, keyed by kind and id."""
+    """The objects that runs are assembled from, keyed by kind and id."""
 
     agents: dict[str, Json] = field(default_factory=dict)
     models: dict[str, Json] = field(default_factory=dict)

@@ -133,7 +133,7 @@ class ClaimRequest(Record, frozen=True, kw_only=True):
 class Delivery(Record, frozen=True, kw_only=True):
     """The part of a commit that concerns the queue: a new dispatch, which is claimed at once if requested.
 
-    If `claim` is given, the caller owns the dispatch, due or not, as after `DispatchStore.claim_dispatch`. In
+    With `claim`, the caller owns the dispatch, due or not, as after `DispatchStore.claim_dispatch`. In
     this case, the commit is refused if another dispatch of the thread is claimed, or if a run of the thread
     waits for an answer. `queue_cap` is the maximum number of queued dispatches on the thread, this one
     included.
@@ -150,8 +150,8 @@ class ThreadCommit(Record, frozen=True, kw_only=True):
     `messages` are appended if the thread has exactly `expected_message_count` messages (None skips this
     check), and the messages in `consumes` are no longer pending; both are compared with the store. `claim`
     proves that the writer still owns the run's dispatch; as long as it does, no other writer changes the run.
-    `joins` names a dispatch that must still be queued, because its run receives more messages. If `replaces`
-    is given, it is the run as it was read, and the run must not have changed since.
+    `joins` names a dispatch that must still be queued, because its run receives more messages. `replaces`, if
+    set, is the run as it was read, and the run must not have changed since.
     """
 
     thread_id: str

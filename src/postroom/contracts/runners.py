@@ -81,7 +81,7 @@ def one_of(kind: type[T], value: object, name: str) -> T:
 
 
 def words(value: object, name: str) -> tuple[str, ...]:
-    """Check that a value is a list of texts that can be arguments of a program, and return the texts."""
+    """Check that a value is a list of texts that can be program arguments, and return the texts."""
     if not isinstance(value, tuple | list) or not all(isinstance(item, str) for item in value):
         raise refused(name, value, "this must be a list of texts")
     if not all(can_be_given(item) for item in value):

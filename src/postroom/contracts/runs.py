@@ -49,7 +49,7 @@ A run goes from `created` to `waiting` if a budget stops it before its first ste
 
 
 class TerminationKind(StrEnum):
-    """The kinds of reasons for which a run ends or is suspended."""
+    """The kinds of reasons why a run ends or is suspended."""
 
     NATURAL_END = "natural_end"
     BEHAVIOR_REQUESTED = "behavior_requested"
@@ -226,7 +226,7 @@ class Usage(Record, frozen=True, kw_only=True, omit_defaults=True):
         )
 
     def beyond(self, other: "Usage") -> "Usage":
-        """Return the difference by which each amount exceeds that of `other`; 0 if it does not exceed it."""
+        """Return how far each amount exceeds that of `other`; 0 if it does not exceed it."""
         return Usage(
             input_tokens=max(self.input_tokens - other.input_tokens, 0),
             output_tokens=max(self.output_tokens - other.output_tokens, 0),

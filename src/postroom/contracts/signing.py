@@ -1,4 +1,4 @@
-"""Signatures by which postroom and other servers prove that they know a shared secret.
+"""Signatures with which postroom and other servers prove that they know a shared secret.
 
 `X-Postroom-Signature: v1=<hex>` is the HMAC-SHA256 of `<timestamp>.<content>`, and `X-Postroom-Timestamp` is
 that time in seconds since the epoch. The content is the request body exactly as it was sent.

@@ -75,7 +75,7 @@ QUESTION_NUMBER: Final = re.compile(r"[0-9a-f]{6}")
 
 
 def question_number(*told: object) -> str:
-    """Return the six-character number of a question; `told` makes it different from others."""
+    """Return the six-character number of a question; `told` distinguishes it from other questions."""
     return sha256("\0".join(map(str, told)).encode()).hexdigest()[:6]
 
 
@@ -145,7 +145,7 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSession:
-    """A session of a client program, and the agent as which it acts."""
+    """A session of a client program, and the agent that it acts as."""
 
     client: str
     session_id: str
@@ -169,10 +169,10 @@ _SESSION_BITS: Final = 31
 
 
 def viewer(agent_id: int, session: str) -> int:
-    """Return the number that stands for one session of an agent in the views of files.
+    """Return the number that identifies one session of an agent in the stored file views.
 
-    Sessions are told apart by 31 bits of a hash. `session` is the client and the session's id. Events without
-    a session's id share one view for each agent.
+    Sessions are distinguished by 31 bits of a hash. `session` is the client and the session's id. Events
+    without a session's id share one view for each agent.
     """
     number = int.from_bytes(sha256(session.encode()).digest()[:4]) >> 1 if session else 0
     return agent_id << _SESSION_BITS | number

@@ -30,7 +30,7 @@ INSTANTS: Final = ("_at", "until")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenQuestion:
-    """A question to whose answer a run waits, with the agent that asks."""
+    """An open question, with the agent that asks it; its run waits for the answer."""
 
     number: str
     text: str
@@ -56,7 +56,7 @@ class OpenQuestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenAnswer:
-    """An answered question, with its answer, and who answered where and when.
+    """An answered question, with its answer, who gave it, where, and when.
 
     If `approved` is None, the answer is neither yes nor no.
     """

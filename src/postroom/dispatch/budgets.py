@@ -9,8 +9,8 @@ Held runs stay queued. The row of a held run stores the earliest time of its nex
 no work before that time.
 
 The time, tokens and money that a run uses are known only when it ends. So the number of runs that execute at
-the same time is limited to those that the rest of the budget can pay for, if each costs as much as the most
-expensive recent run. While no cost is known yet, at most 4 runs execute.
+the same time is limited to those that the rest of the budget can pay for, assuming that each costs as much as
+the most expensive recent run. While no cost is known yet, at most 4 runs execute.
 
 Limits that span all workers of one database are counted in the same transaction, under the same lock. Without
 limits, these checks cost nothing. With limits, every claim is a separate transaction: a submission only
@@ -47,7 +47,7 @@ from postroom.stores.store import SqlStore, Transaction
 
 @dataclass(slots=True, kw_only=True)
 class Room:
-    """The number of further runs that each limit allows at one moment."""
+    """The number of additional runs that each limit allows at one moment."""
 
     limits: tuple[Limit, ...]
     used: Counter[str] = field(default_factory=Counter[str])
@@ -66,7 +66,7 @@ class Room:
         return True
 
     def full_keys(self) -> list[str]:
-        """Return the limit keys under which no further run may begin."""
+        """Return the limit keys under which no more runs may start."""
         prefix = f"{LimitScope.KEY}:"
         fields = {scope for scope in (*self.used, *self.closed) if scope.startswith(prefix)}
         return sorted(key for scope in fields if not self.has("", key := scope.removeprefix(prefix)))
@@ -78,7 +78,7 @@ class Room:
 
 
 def room_in(tx: Transaction, limits: tuple[Limit, ...], closed: frozenset[str] = frozenset()) -> Room:
-    """Return the number of further runs that the limits allow."""
+    """Return the number of additional runs that the limits allow."""
     room = Room(limits=limits, closed=closed)
     if any(limit.at_once is not None for limit in limits):
         for tenant, key, count in tx.runs.dispatches.claimed_by_limit():
@@ -499,7 +499,7 @@ def _costs(used: Usage, wall_ms: int) -> dict[str, int]:
 
 
 def _approved_scopes(run: RunRecord) -> set[str | None]:
-    """Return the scopes for which a person has approved the run's question."""
+    """Return the scopes whose question from this run a person has approved."""
     yes = {answered.ticket.ticket_id for answered in run.answered if answered.decision.approved}
     tickets = run.waiting.tickets if run.waiting is not None else ()
     return {_budget_scope(ticket) for ticket in tickets if ticket.ticket_id in yes}

@@ -228,7 +228,7 @@ def retry_delay_ms(config: MailboxConfig, attempt: int, random: Random, *, retry
 
 
 class LeaseEnd(StrEnum):
-    """The reason for which an execution is stopped from outside."""
+    """The reason why an execution is stopped from outside."""
 
     LOST = "lost"
     GIVEN_UP = "given_up"
@@ -534,7 +534,7 @@ def claimed_next(tx: Transaction, thread_id: str, asks: ClaimAsk) -> Claimed | H
 
 
 def _next(tx: Transaction, thread_id: str, asks: ClaimAsk, due: RunDispatch | None) -> Claimed | None:
-    """Return the claim of a due dispatch, ready to be stored; None if no dispatch is due here."""
+    """Return a claim on a due dispatch, ready to be stored; None if no dispatch is due here."""
     if due is None or (asks.places is not None and asks.is_elsewhere(tx, thread_id)):
         return None
     claimed = due.claim(token=tx.new_id(), consumer=asks.consumer, lease_ms=asks.lease_ms, now=tx.now())
@@ -774,7 +774,7 @@ class Completion:
     async def try_later(
         self, job: Job, outcome: MailboxRunOutcome, failed: CanonicalEventDraft | None = None
     ) -> bool:
-        """Queue the dispatch again with a delay; return False if this was the last attempt."""
+        """Requeue the dispatch with a delay; return False if this was the last attempt."""
         core, dispatch = self._core, job.dispatch
         delay, most = next_try(
             core.config,
@@ -832,7 +832,7 @@ class Completion:
         await self._move_dispatch("dead_letter", dispatch, given_up, outcome=outcome, failed=cause)
 
     async def put_back(self, claimed: RunDispatch, error: Exception) -> bool:
-        """Queue a dispatch again if it failed before its execution; return False after the last attempt.
+        """Requeue a dispatch that failed before its execution; return False after the last attempt.
 
         This counts as a failed attempt.
         """
@@ -869,7 +869,7 @@ class Completion:
         return row.status is RunDispatchStatus.QUEUED
 
     async def stop(self, claimed: RunDispatch) -> None:
-        """Queue a dispatch again whose execution ends because this server stops; count an interruption.
+        """Requeue a dispatch whose execution ends because this server stops; count an interruption.
 
         Raises:
             StaleClaim: This process no longer owns the dispatch; nothing was written.
@@ -877,7 +877,7 @@ class Completion:
         await self._move_dispatch("release", claimed, lambda row, now: row.stopped(now=now), is_failed=False)
 
     async def cut_off(self, claimed: RunDispatch) -> bool:
-        """Queue a dispatch again whose execution was stopped because its claim was uncertain.
+        """Requeue a dispatch whose execution was stopped because its claim was uncertain.
 
         This counts as an interruption.
 
@@ -892,7 +892,7 @@ class Completion:
         return row.status is RunDispatchStatus.QUEUED
 
     async def taken_back(self, row: RunDispatch) -> RunDispatch:
-        """Queue a dispatch again that an ended process had claimed; count an interruption.
+        """Requeue a dispatch that an ended process had claimed; count an interruption.
 
         Raises:
             StaleClaim: The dispatch was superseded; this is now stored.
@@ -931,7 +931,7 @@ class Completion:
         return None if row is None else self.ended_in(tx, row)
 
     async def end_late(self) -> None:
-        """End the runs that were not started by their deadline: those queued, and those that ask to start."""
+        """End the runs that missed their deadline: queued runs, and runs that ask whether they may start."""
         core = self._core
 
         def end(tx: Transaction, late: Sequence[RunDispatch]) -> EndedRuns:
@@ -969,7 +969,7 @@ class Completion:
     def ended_in(
         self, tx: Transaction, dispatch: RunDispatch, accept: Accept | None = None
     ) -> tuple[RunDispatch, RunRecord | None]:
-        """End the run of a dispatch in the change that ends the dispatch unacknowledged, under its lock.
+        """End a run in the change that ends its dispatch unacknowledged, under the thread's lock.
 
         A run that already has another dispatch continues with that dispatch. Return the stored dispatch and
         the ended run, and call `told` after the commit.
@@ -1174,7 +1174,7 @@ def commands_in(tx: Transaction, dispatch: RunDispatch) -> list[LiveRunCommand]:
 
 
 def heeded(tx: Transaction, row: RunDispatch) -> RunDispatch:
-    """Apply the stored commands of an active run when its dispatch is queued again, under its thread's lock.
+    """Apply an active run's stored commands when its dispatch is requeued, under its thread's lock.
 
     A run that was asked to end is withdrawn. A run that has not read its decisions yet gets them when it
     starts again.

@@ -146,7 +146,7 @@ class MailboxConfig:
 
     @property
     def outage_ms(self) -> int:
-        """The time, in milliseconds, for which runs are retried during an outage."""
+        """How long runs are retried during an outage, in milliseconds."""
         if self.outage is not None:
             return milliseconds(self.outage)
         return milliseconds(_OUTAGE) if self.default_max_attempts == DEFAULT_MAX_ATTEMPTS else 0
@@ -213,7 +213,7 @@ def _kinds() -> dict[str, tuple[type[Any], ...]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartupRecoveryConfig:
-    """The number of times that recovery is tried before `start_lifecycle_ready` fails."""
+    """How many times recovery is tried before `start_lifecycle_ready` fails."""
 
     max_attempts: int = 1
     retry_delay: timedelta = timedelta(milliseconds=250)

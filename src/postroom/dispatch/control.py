@@ -373,7 +373,7 @@ def fresh_decisions(
     *,
     now: int,
 ) -> list[tuple[str, ToolCallResume]]:
-    """Return those decisions that are not stored for an active run yet; omit repeated decisions.
+    """Return the decisions that are not yet stored for an active run; omit repeated decisions.
 
     Raises:
         StaleDecision: A question already has another answer, has timed out, or is not one of those that a

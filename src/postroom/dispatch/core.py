@@ -41,7 +41,7 @@ class Pinning:
         registry: VersionedRegistryStore | None = None,
         scope: str = "",
     ) -> None:
-        """Pin runs to publications of this registry, if one is given.
+        """Pin runs to publications of this registry; None if there is no registry.
 
         Raises:
             InvalidRecord: The scope is not a valid name.
@@ -69,7 +69,7 @@ class Pinning:
         return plan.resolution_id
 
     async def materialize(self, resolution_id: str) -> RegistrySet | None:
-        """Return the registry of a pin; None means the live registry, as no versioned registry is attached.
+        """Return the registry of a pin; None if no versioned registry is attached, so the live one applies.
 
         Raises:
             InternalError: The pin is not a number, its publication is gone, or there is no live registry.
@@ -158,7 +158,7 @@ class Core:
         return None if self.config.places is None else self.config.places()
 
     def gives_up(self) -> bool:
-        """Return whether a step of a run must not be repeated although the store is unavailable."""
+        """Return whether to stop repeating a run's step while the store is unavailable."""
         return self.is_leaving
 
     async def retried(self, step: Callable[[], Awaitable[T]]) -> T:

@@ -106,7 +106,7 @@ class ServerEvents:
             await self.publish(self.of_dispatch(kind, dispatch, **payload))
 
     async def waiting_cancelled(self, run: RunRecord) -> None:
-        """Publish that a run was cancelled while it waited for a person, when it had no open dispatch."""
+        """Publish the cancellation of a run that waited for a person and had no open dispatch."""
         if self.is_on:
             key = f"RunCancelled/{run.run_id}/waiting"
             await self.publish(
@@ -116,7 +116,7 @@ class ServerEvents:
     async def messages_committed(
         self, thread_id: str, run_id: str, messages: Sequence[Message], *, first_seq: int
     ) -> None:
-        """Publish committed messages, unless their commit has done so; failures are repaired later."""
+        """Publish committed messages, unless their commit already did; failures are repaired later."""
         if not self.is_on or self.in_commits or not messages:
             return
         task = CheckpointRepairTask(

@@ -32,7 +32,7 @@ def replayed_as(dispatch_id: str) -> str:
 
 
 class WhyNot(StrEnum):
-    """The reasons for which a dispatch may not be executing."""
+    """The reasons why a dispatch may not be executing."""
 
     RUNNING = "running"
     ENDED = "ended"

@@ -368,7 +368,7 @@ class Mailbox:
         await self._rounds.sweep()
 
     async def unexecuted_claims(self) -> tuple[RunDispatch, ...]:
-        """Return the dispatches that are claimed in the name of this mailbox and are not executed by it.
+        """Return the dispatches that this mailbox has claimed but is not executing.
 
         A claim that is just being written or executed may be among them for a moment.
 

@@ -1,4 +1,4 @@
-"""The mailbox's metrics in the text format of Prometheus. Label values come from short fixed lists."""
+"""The mailbox's metrics in the Prometheus text format. Label values come from short fixed lists."""
 
 import time
 from bisect import bisect_left

@@ -337,8 +337,8 @@ class Rounds:
     async def _hold_back(self, due: Sequence[DueThread]) -> tuple[int, frozenset[str]]:
         """Hold the threads that budgets prevent from starting, many per change; return how many were held.
 
-        Thousands of threads may wait for a used-up budget. Without this method, each of them would need a
-        change of its own to find that out. Also return the threads that wait until other runs of their budget
+        Thousands of threads may wait for a used-up budget. Otherwise, each of them would need a separate
+        change to find out that it is held. Also return the threads that wait until other runs of their budget
         have ended.
         """
         held, budgets, starting, crowded = 0, self._core.budgets, Counter[str](), set[str]()
@@ -519,7 +519,7 @@ def _open_among(tx: Transaction, thread_ids: Sequence[str]) -> frozenset[str]:
 
 
 def _next_turn(tx: Transaction) -> int | None:
-    """Return the time at which the next budget window ends for which a run is held or asks."""
+    """Return when the first budget window ends that holds a run or makes it ask; None if there is none."""
     requested_untils = [spending.until for spending in tx.runs.threads.asked() if spending.until is not None]
     held = tx.runs.dispatches.held_until()
     return min((*requested_untils, *(() if held is None else (held,))), default=None)

@@ -211,7 +211,7 @@ class RunCoordinator:
         return self.inner.storage_identity
 
     def owned(self, commit: ThreadCommit) -> ThreadCommit:
-        """Return the commit with the proof of the claim, the staged events and ids for its messages added."""
+        """Add the proof of the claim, the staged events and message ids to a commit; return the result."""
         return replace(
             commit,
             claim=commit.claim or self.claim,
@@ -262,8 +262,8 @@ ALL_KEPT: Final = 64 * KEPT
 class EventStream:
     """Events for one reader: `async for event in stream`, until the run ends.
 
-    If the reader is slower than the run, the oldest events are dropped and counted, but never the last event
-    of the run.
+    If the reader is slower than the run, the oldest events are dropped and counted. The last event of the run
+    is always kept.
     """
 
     def __init__(self, capacity: int = 256) -> None:
@@ -312,7 +312,7 @@ class ReconnectableEventSink:
     """Whether the execution has reported its end."""
 
     def reconnect(self, stream: EventStream) -> None:
-        """Pass events on to this reader from now on; the former reader's stream ends."""
+        """From now on, pass events on to this reader; the former reader's stream ends."""
         self.close()
         self.stream = stream
 
@@ -476,7 +476,7 @@ class _Gathered:
 
 
 def _step(event: AgentEvent) -> tuple[str, dict[str, Json]] | None:
-    """Return a tool call, the end of one, or a model call in its stored form; None for any other event."""
+    """Return the stored form of a tool call, its end, or a model call; None for any other event."""
     if isinstance(event, ToolCallReady):
         return CALL, {"id": event.id, "name": event.name, "arguments": _detail(event.arguments)}
     if isinstance(event, ToolCallDone):

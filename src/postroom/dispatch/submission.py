@@ -374,7 +374,7 @@ class Prepared(Record, frozen=True, kw_only=True):
 
 
 def reusable_waiting_run(state: ThreadState) -> RunRecord | None:
-    """Return the run that waits for input: the thread's open or its latest run; None if neither waits."""
+    """Return the thread's open run, or else its latest run, if it waits for input; otherwise None."""
     thread_id = state.thread.id if state.thread else None
     for run in (state.open_run, state.latest_run):
         if run is not None and run.status is RunStatus.WAITING and thread_id in (None, run.thread_id):
@@ -383,7 +383,7 @@ def reusable_waiting_run(state: ThreadState) -> RunRecord | None:
 
 
 def goes_on(run: RunRecord, request: RunActivation) -> bool:
-    """Return whether a request resumes a waiting run; one that answers none of its questions must wait."""
+    """Return whether a request resumes a waiting run; a request that answers none of its questions waits."""
     is_for_it = request.run_id is not None or bool(request.decisions)
     return is_for_it or not run.open_tickets or not request.messages
 
@@ -559,7 +559,7 @@ def build_dispatch(
 
 
 def _continuing(activation: RunActivation, run_id: str, mode: RunMode) -> RunActivation:
-    """Return the request as one that resumes a run; a run that woke itself keeps its mode."""
+    """Convert the request to one that resumes a run; a run that woke itself keeps its mode."""
     activation = activation.continuing(run_id)
     return activation.traced(run_mode=mode) if mode is RunMode.INTERNAL_WAKE else activation
 
@@ -713,8 +713,7 @@ class Submissions:
         Only the mode `foreground`, the default, is ever replaced.
 
         Raises:
-            InvalidSubmission: The request is invalid, and the text gives the reason; nothing was read or
-                written.
+            InvalidSubmission: The request is invalid for the reason in the text; nothing was read or written.
         """
         if (trace := request.trace).run_mode is RunMode.FOREGROUND:
             if request.decisions or request.continue_run_id:
@@ -749,7 +748,7 @@ class Submissions:
         """Accept work; the strategy decides what happens if the thread is busy.
 
         `first` runs before it in the same transaction, unless an active run takes the messages. A request
-        that contains only decisions is stored for the active run, in whichever process that executes. The run
+        that contains only decisions is stored for the active run, whichever process executes it. The run
         receives the decisions there, or when it next waits or restarts.
 
         Raises:
@@ -786,7 +785,7 @@ class Submissions:
         For each request, return its thread, its run, and whether this call created the run.
 
         Raises:
-            InvalidSubmission: A request is invalid; the text gives its position. Nothing was written.
+            InvalidSubmission: A request is invalid; the text states its position. Nothing was written.
             QueueFull, DedupeKeyInUse, DuplicateRecord: A request was refused; earlier commits remain.
         """
         checked = list[RunActivation]()
@@ -1346,7 +1345,7 @@ class Submissions:
     def resumed_in(
         self, tx: Transaction, run: RunRecord, decisions: Sequence[tuple[str, ToolCallResume]]
     ) -> Callable[[], Awaitable[None]]:
-        """Queue a waiting run again together with decisions, under the lock of its thread.
+        """Requeue a waiting run together with decisions, under the lock of its thread.
 
         Call the returned function after the commit, to publish the events.
         """
@@ -1725,7 +1724,7 @@ def _going_on(
 
 
 def _make_due_now(active: RunDispatch, tx: Transaction) -> None:
-    """Make a dispatch that was stopped for a submission due at once, under the lock of its thread."""
+    """Make a dispatch due at once after it was stopped for a submission, under its thread's lock."""
     tx.lock(thread_lock(active.thread_id))
     tx.runs.dispatches.hurry(active.dispatch_id, not_before=tx.now())
 

@@ -231,7 +231,7 @@ class Slots:
 
     @property
     def free(self) -> int:
-        """The number of further runs that may execute."""
+        """The number of additional runs that may execute."""
         return max(self.total - self.used, 0)
 
     def used_by(self, tenant: str) -> int:
@@ -447,8 +447,8 @@ class Dispatcher:
     async def try_all(self, thread_ids: Sequence[str]) -> int:
         """Claim the next due dispatch of each thread while slots are free; return how many were started.
 
-        All claims are passed to the store together and written in one commit. A thread for which no slot is
-        free is queued for one.
+        All claims are passed to the store together and written in one commit. If no slot is free for a
+        thread, the thread is queued for one.
         """
         for thread_id in thread_ids:
             self.workers.get_or_create(thread_id)
@@ -499,11 +499,11 @@ class Dispatcher:
             self._core.tasks.start(self.release_unexecuted(), name="claims")
 
     async def release_unexecuted(self, claimed: Sequence[RunDispatch] | None = None) -> None:
-        """Release each dispatch that this process claimed but does not execute, and count no attempt.
+        """Release each dispatch that this process claimed but is not executing, and count no attempt.
 
-        `claimed` are these dispatches, if they have just been read. A claim whose reply has not arrived yet
-        has a reserved worker, and is not released. Streams of readers without a run are closed. A failure is
-        logged.
+        `claimed` contains these dispatches; if it is None, they are read. A claim whose reply has not arrived
+        yet has a reserved worker, and is not released. Streams of readers without a run are closed. A failure
+        is logged.
         """
         try:
             for row in await self.unexecuted() if claimed is None else claimed:
@@ -521,7 +521,7 @@ class Dispatcher:
         return frozenset(token for token, job in self.leases.jobs.items() if job.end is None)
 
     async def unexecuted(self) -> tuple[RunDispatch, ...]:
-        """Return the dispatches that are claimed in the name of this process but do not execute in it.
+        """Return the dispatches that this process has claimed but is not executing.
 
         Raises:
             StoreError: The store cannot be read.
@@ -611,7 +611,7 @@ class Dispatcher:
         return DispatchAttempt.CLAIMED
 
     def begin_foreground(self, begun: Claimed, stream: EventStream | None) -> None:
-        """Execute a dispatch for which a person waits, regardless of other active runs."""
+        """Execute a dispatch that a person is waiting for, regardless of other active runs."""
         worker = self.workers.get_or_create(begun.dispatch.thread_id)
         self.slots.overdraw(begun.dispatch.tenant)
         if worker.status is WorkerStatus.CLAIMING:
@@ -637,7 +637,7 @@ class Dispatcher:
         return True
 
     async def next_in_line(self) -> None:
-        """Give free slots to the waiting threads, in the order of their turns."""
+        """Assign free slots to the waiting threads, in the order of their turns."""
         while (thread_id := self.slots.next_in_line()) is not None:
             attempt = await self.try_dispatch_next(thread_id, has_turn=True)
             if attempt is DispatchAttempt.BUSY and self.slots.waits(thread_id):
@@ -991,7 +991,7 @@ class LeaseKeeper:
         return True
 
     def _tell(self) -> None:
-        """Report how long no other process will be able to execute the runs that execute here."""
+        """Report for how long no other process can claim the runs that execute here."""
         if (claims_hold := self._core.config.claims_hold) is None:
             return
         at_work = [job.stops_at for job in self.jobs.values() if job.end is None]
@@ -1154,7 +1154,7 @@ class Execution:
         return True
 
     async def give_back(self, claimed: RunDispatch, failed: StoreError | None = None) -> None:
-        """Release a claimed dispatch that is not executed here; has no effect if another process owns it.
+        """Release a claimed dispatch that is not executing here; has no effect if another process owns it.
 
         No attempt is counted, unless the execution `failed`. If the store fails, a later poll releases the
         dispatch.

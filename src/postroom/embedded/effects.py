@@ -44,7 +44,7 @@ class Ends(RunEffects):
         return self._watches.setdefault(message_id, Watch())
 
     def close(self) -> None:
-        """Wake all waiters, so that they check the database; from now on, no ends are announced in memory."""
+        """Wake all waiters, so that they check the database; afterwards, no ends are announced in memory."""
         for watch in list(self._watches.values()):
             watch.told.set()
 
@@ -89,7 +89,7 @@ class Ends(RunEffects):
 
 
 def _wake_later(tx: Transaction, run: RunRecord, ticket: RunWaitingTicket) -> None:
-    """Queue the run again, due at the time at which it resumes by itself; repeated calls queue it once."""
+    """Requeue the run, due when it resumes by itself; repeated calls requeue it only once."""
     waiting = run.waiting
     if waiting is None or run.dispatch_id != waiting.since_dispatch_id:
         return

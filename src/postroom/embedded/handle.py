@@ -1,4 +1,4 @@
-"""The handle by which a program follows and controls a run that this or another process enqueued."""
+"""The handle with which a program follows and controls a run that this or another process enqueued."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence

@@ -118,7 +118,7 @@ def instant_of(moment: datetime, what: str) -> int:
 
 
 def refuse_other_text(what: str, text: object) -> None:
-    """Refuse a value that is not text, or that is text which one of the databases cannot store.
+    """Refuse a value that is not text, or a text that one of the supported databases cannot store.
 
     Raises:
         InvalidArgument: The value is not text that every database can store.

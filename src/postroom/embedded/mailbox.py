@@ -164,7 +164,7 @@ class Mailbox:
             InvalidArgument, InvalidSubmission: The work cannot be stored, an option is out of range, or the
                 deadline has passed. Nothing was written, and the active run continues.
             IdempotencyConflict: A run of the thread has this key but different content; nothing was written.
-            SubmissionRejected, QueueFull: The thread does not accept further work now.
+            SubmissionRejected, QueueFull: The thread does not accept more work now.
             MailboxClosed: The mailbox is closing.
         """
         request = Item(
@@ -233,7 +233,7 @@ class Mailbox:
             IdempotencyConflict: Two items have the same thread and key but different content; nothing was
                 written. Or a stored run has the same thread and key but different content; earlier commits
                 remain.
-            QueueFull: The thread of an item does not accept further work; items of earlier commits stay
+            QueueFull: The thread of an item does not accept more work; items of earlier commits stay
                 stored.
             MailboxClosed: The mailbox is closing.
         """
@@ -339,7 +339,7 @@ class Mailbox:
 
 
 async def _nothing(run: Run) -> None:
-    """Do nothing; a placeholder for the work of a process that executes none, and never called."""
+    """Do nothing: a placeholder for the work in a process that executes no runs. It is never called."""
 
 
 def _refuse_no_work(work: object) -> None:

@@ -41,7 +41,7 @@ class LengthUnit(StrEnum):
                 return len(text.encode("utf-8", "surrogatepass"))
 
     def fitting(self, text: str, start: int, room: int) -> int:
-        """Return the greatest end for which `text[start:end]` is at most `room` units long.
+        """Return the greatest `end` such that `text[start:end]` is at most `room` units long.
 
         This call reads at most `room` code points, however long the text is.
         """
@@ -85,7 +85,7 @@ class RateLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelCapabilities:
-    """The capabilities of a channel. A capability that is not declared counts as missing.
+    """The capabilities of a channel. An undeclared capability counts as missing.
 
     Raises:
         InvalidArgument: The limit is under `SMALLEST_LIMIT`, or the interval is negative.

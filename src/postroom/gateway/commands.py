@@ -870,7 +870,7 @@ def _count_noun(number: int, noun: str) -> str:
 
 
 def _search_line(message: Message) -> str:
-    """Return the text of a message as one line, together with the names of its files."""
+    """Return a message's text and its file names as one line."""
     names = [
         f"[{safe_name(block.data['name'], block.data.get('mime') or '', position)}]"
         for position, block in enumerate(message.content)

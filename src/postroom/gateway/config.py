@@ -121,7 +121,7 @@ class SessionResetPolicy(Table, frozen=True, kw_only=True):
 
 
 class HomeChannel(Table, frozen=True, kw_only=True):
-    """The chat of a platform that receives messages that are not answers to a person."""
+    """The platform's chat for messages that are not answers to a person."""
 
     chat_id: Line
     name: Line = "Home"
@@ -234,7 +234,7 @@ class Route(Table, frozen=True, kw_only=True):
     def reads_words(self) -> bool:
         """Whether the route has conditions on the text of messages.
 
-        If so, it also matches messages that are not addressed to the bot.
+        If so, the route also matches messages that are not addressed to the bot.
         """
         return bool(self.mention or self.pattern)
 
@@ -313,11 +313,11 @@ class GatewayConfig(GatewayRules, frozen=True, kw_only=True):
 
     platforms: Mapping[Platform, PlatformConfig] = {}
     programs: frozenset[str | None] = frozenset()
-    """The agents that are not models, by their names in routes; the key None stands for `[agent]`."""
+    """The agents that are not models, by their names in routes; the key None means `[agent]`."""
     models: Mapping[str | None, tuple[str, ...]] = {}
-    """The models that /model offers, keyed by agent; the key None stands for `[agent]`."""
+    """The models that /model offers, keyed by agent; the key None means `[agent]`."""
     own_models: Mapping[str | None, str] = {}
-    """The default model of chats that have not chosen one, by agent; the key None stands for `[agent]`."""
+    """The default model of chats that have not chosen one, by agent; the key None means `[agent]`."""
     speaks: bool = False
     """Whether a speech endpoint is configured, so that `/voice on` can be chosen."""
     routes: tuple[Route, ...] = ()
@@ -361,7 +361,7 @@ class GatewayConfig(GatewayRules, frozen=True, kw_only=True):
 
 
 def reachable(routes: Sequence[Route], source: SessionSource) -> tuple[str | None, ...]:
-    """Return the agents that a sender can reach in a chat with some text; None stands for `[agent]`."""
+    """Return the agents that a sender can reach in a chat with some text; None means `[agent]`."""
     fields: dict[str | None, None] = {}
     for rule in routes:
         if rule.covers(source):

@@ -214,7 +214,7 @@ class Delivery:
         """Returns the voice message that follows a reply, if the chat wants spoken answers."""
 
     def speak_for(self, adapters: Sequence[BasePlatformAdapter]) -> None:
-        """Deliver messages only for these bots from now on."""
+        """From now on, deliver messages only for these bots."""
         # A server that has not connected a bot does not know the bot's account, so it leaves the bot's
         # messages to others.
         self._adapters = {
@@ -596,7 +596,7 @@ class Delivery:
 
 
 def _digest_of_text(reply: Reply) -> str:
-    """Return a digest of the text above questions, by which a repeated text is recognized."""
+    """Return a digest of the text above questions, which shows whether a text is repeated."""
     return sha256(reply.text.strip().encode()).hexdigest()[:16]
 
 

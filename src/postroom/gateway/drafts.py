@@ -5,7 +5,7 @@
         │                        └─────failed──▶ over: nothing more is shown
         └──finish──▶ over
 
-A returned step is in progress until `done` or `failed` reports its outcome. Until then, no further step is
+A returned step is in progress until `done` or `failed` reports its outcome. Until then, no other step is
 returned.
 
 A draft shows the beginning of the text received so far. A draft only grows. It never contains an unclosed
@@ -30,7 +30,7 @@ _BLANK_LINES = re.compile(r"(?:[^\S\n]*\n)*")
 class Look:
     """A draft as the chat shows it.
 
-    The other fields contain the length of the shown part of the answer, and whether more text would fit.
+    `end` is the length of the part of the answer that is shown. `is_full` is true if no more text fits.
     """
 
     text: str
@@ -76,7 +76,7 @@ class Draft:
         self._length = self._looked_at = 0
 
     def stands(self) -> None:
-        """Record that the chat already shows a draft, which another process has left there."""
+        """Record that the chat already shows a draft left by another process."""
         self._shown = Look("", 0, is_full=False)
 
     def add(self, delta: str, *, now: int) -> Step:
@@ -102,8 +102,8 @@ class Draft:
     def failed(self, *, now: int, retry_after_ms: int | None = None) -> Step:
         """Record that the draft could not be shown, and return the next step.
 
-        With `retry_after_ms`, the platform is not called for this time and then gets the newest draft.
-        Without it, nothing more is shown.
+        With `retry_after_ms`, the platform is not called until that delay is over, and then gets the newest
+        draft. Without it, nothing more is shown.
 
         Raises:
             IllegalTransition: No step is in progress.
@@ -134,7 +134,7 @@ class Draft:
         return max(self._next_look - now, 0)
 
     def step(self, now: int) -> Step:
-        """Return the step that is due at this time."""
+        """Return the step that is due at time `now`."""
         return self._look(now) if self.left_ms(now) == 0 else None
 
     def _end_step(self, verb: str) -> Look:

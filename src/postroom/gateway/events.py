@@ -37,7 +37,7 @@ ALL_MEDIA = FILES | {MessageType.VOICE, MessageType.STICKER}
 class Attachment:
     """A file that belongs to a message.
 
-    `ref` is the key by which the platform's adapter fetches it; it contains no secret.
+    `ref` is the key with which the platform's adapter fetches it; it contains no secret.
 
     `name` is as the sender wrote it and is never used as a path.
     """

@@ -73,7 +73,7 @@ Transcribe = Callable[[Path, ChatFile], Awaitable[str]]
 class ChatFiles:
     """The files of all chats.
 
-    The process has one such object, from which each run gets the files of its own messages.
+    The process has one such object. Each run gets the files of its own messages from it.
     """
 
     def __init__(

@@ -356,7 +356,7 @@ class Gateway:
             self.delivery.speak_for(())
 
     async def _connect(self, adapter: BasePlatformAdapter, *, is_reconnect: bool = False) -> None:
-        """Connect a channel. After start-up, only a refused credential stops further attempts."""
+        """Connect a channel. After startup, attempts stop only if a credential is refused."""
         async with self._connecting:
             if self._is_ours(adapter):
                 # Pass the newest stored message of each chat to the adapter.

@@ -246,7 +246,7 @@ class Intake:
         await self._tell_of_edit(event, event.text, done)
 
     async def _tell_of_edit(self, event: MessageEvent, told: str, text: str) -> None:
-        """Notify the sender of the result of an edit, once for each version of the text."""
+        """Notify the sender of an edit's result, once for each version of the text."""
         words = sha256(told.encode("utf-8", "replace")).hexdigest()[:16]
         key = f"{notice_key('edited', event.inbound_id)}/{words}"
         await self._notices.answer(event, text, key=key, is_answer=False)
@@ -387,7 +387,7 @@ class Intake:
         return await self._resume_waiting(older_than=self._clock.now() - _LEFT_BEHIND_MS)
 
     async def close(self) -> None:
-        """Accept no further messages and stop the workers; the messages stay stored.
+        """Stop accepting messages and stop the workers; the messages stay stored.
 
         Refuse waiting callers.
         """

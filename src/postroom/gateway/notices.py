@@ -28,8 +28,8 @@ class Notices:
     ) -> None:
         """Send a text to a chat, once per `key`; a later text with the same key is ignored.
 
-        `answers` is the platform's id of the message that the text answers. `is_refusal` means that this
-        message was refused and that the text gives the reason.
+        `answers` is the platform's id of the message that the text answers. `is_refusal` is true if that
+        message was refused; the text then states the reason.
 
         Raises:
             StoreError: The notice could not be stored.

@@ -194,7 +194,7 @@ async def answer_run(
 
 
 def answer_note(question: Question, decision: ToolCallResume, where: str = "") -> str:
-    """Return the line for a question's card that states the answer, and who gave it where."""
+    """Return the line on a question's card that states the answer, who gave it, and where."""
     word = {True: "Approved", False: "Denied"}.get(decision.approved)  # type: ignore[arg-type]
     by = decision.by or ("" if where else "an unknown person")
     text = word or f"Answered: {one_line(decision.reason or '')[:_SHOWN]}"

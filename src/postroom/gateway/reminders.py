@@ -160,9 +160,9 @@ class Reminders:
 
 
 def span_of(words: str) -> tuple[timedelta | None, str]:
-    """Return the time span at the beginning of words such as `2h Look` or `10 minutes`, and the other words.
+    """Split a leading time span, such as `2h` in `2h Look`, from the rest of a text; return both.
 
-    Return None and all words if there is no time span, if it is 0, or if it is longer than 36,500 days.
+    Return None and the whole text if there is no time span, if it is 0, or if it is longer than 36,500 days.
     """
     span, rest = leading_duration(words)
     return (span, rest) if span and span <= MAX_DURATION else (None, words)

@@ -157,7 +157,7 @@ class Reply(Record, frozen=True, kw_only=True):
 
         Messages of one thread are sent in order, and so are notices of one chat.
 
-        Messages that wait for the end of quiet hours delay only one another.
+        Messages held until quiet hours end can delay each other, but no other messages.
         """
         if self.kind is ReplyKind.UPDATE:
             return None
@@ -199,14 +199,14 @@ class Reply(Record, frozen=True, kw_only=True):
 def thread_name(platform: str, account: str, unique: str, agent: str | None = None) -> str:
     """Return the name of a chat's thread.
 
-    The name contains the agent that answers; None stands for `[agent]`.
+    The name contains the agent that answers; None means `[agent]`.
     """
     whose = "" if agent is None else f"/{quote(agent, safe='@')}"
     return f"{CHAT_THREAD}{quote(platform, safe='')}/{quote(account, safe='')}/{unique}{whose}"
 
 
 def agent_on(thread_id: str) -> str | None:
-    """Return the agent that answers on a chat's thread; None stands for `[agent]`."""
+    """Return the agent that answers on a chat's thread; None means `[agent]`."""
     parts = thread_id.removeprefix(CHAT_THREAD).split("/")
     return unquote(parts[_AGENT]) if len(parts) > _AGENT else None
 

@@ -18,7 +18,7 @@ from postroom.gateway.events import MessageEvent
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The agent that answers a message, where None stands for `[agent]`, and the reason."""
+    """The agent that answers a message (None means `[agent]`), and the reason."""
 
     agent: str | None
     why: str

@@ -605,7 +605,7 @@ class GatewayRunner:
     async def stop(self) -> None:
         """Stop the runner, once.
 
-        It accepts no further messages, gives runs and answers time to finish, and notifies the agents.
+        It stops accepting messages, gives runs and answers time to finish, and notifies the agents.
 
         No accepted message is lost: work that did not end in time continues at the next start.
         """

@@ -31,7 +31,7 @@ def write_pid_file(folder: Path | None) -> None:
 
 
 def remove_pid_file(folder: Path | None) -> None:
-    """Remove the process file of the gateway; a file of another process stays."""
+    """Remove the gateway's process file, unless it belongs to another process."""
     value = None if folder is None else _read(folder / PID_FILE)
     if folder is not None and value is not None and value.get("pid") == os.getpid():
         (folder / PID_FILE).unlink(missing_ok=True)

@@ -186,24 +186,7 @@ def end_of(run: RunRecord) -> str:
         case TerminationKind.BLOCKED:
             return f"The agent was not allowed to continue: {_short(reason.value)}"
         case TerminationKind.ERROR:
-            # A sentence that gives the reason for a missing answer, and the remedy.
-            why = _plain(reason.value)
-            match reason.detail:
-                case ContextOverflow.code:
-                    return (
-                        "This message exceeds the model's context and was skipped: send it in smaller parts."
-                    )
-                case RequestRefused.code | ContentFiltered.code:
-                    return "The model rejected this message, and it was skipped: rephrase it, or continue."
-                case Unauthorized.code | ModelNotFound.code | NoModelEndpoint.code:
-                    return (
-                        f"The agent could not answer: {why}. Tell the operator. After the fix, send /retry."
-                    )
-                case AgentNotFound.code | RunnerNotFound.code:
-                    plain = why.removeprefix(f"{RunnerNotFound.branch}: ")
-                    return f"No agent answers: {plain}; tell the operator. After the fix, send /retry."
-                case _:
-                    return f"The agent could not answer: {why}"
+            return _failure_sentence(reason)
         case _:
             return _mark(reason) or NO_ANSWER
 
@@ -218,6 +201,23 @@ def _mark(reason: TerminationReason | None) -> str:
         case TerminationReason(type=TerminationKind.NATURAL_END, value=runs.CUT_OFF):
             return CUT_OFF
     return ""
+
+
+def _failure_sentence(reason: TerminationReason) -> str:
+    """Return a sentence that explains why there is no answer, and the remedy."""
+    why = _plain(reason.value)
+    match reason.detail:
+        case ContextOverflow.code:
+            return "This message exceeds the model's context and was skipped: send it in smaller parts."
+        case RequestRefused.code | ContentFiltered.code:
+            return "The model rejected this message, and it was skipped: rephrase it, or continue."
+        case Unauthorized.code | ModelNotFound.code | NoModelEndpoint.code:
+            return f"The agent could not answer: {why}. Tell the operator. After the fix, send /retry."
+        case AgentNotFound.code | RunnerNotFound.code:
+            plain = why.removeprefix(f"{RunnerNotFound.branch}: ")
+            return f"No agent answers: {plain}; tell the operator. After the fix, send /retry."
+        case _:
+            return f"The agent could not answer: {why}"
 
 
 def _short(text: str | None, most: int = 300) -> str:

@@ -1,4 +1,4 @@
-"""The administration routes, generated from the table of operations."""
+"""The administration routes, generated from the operations table."""
 
 import inspect
 from collections.abc import Iterable, Mapping

@@ -194,8 +194,8 @@ class OtherServers:
         """Yield a response's bytes unchanged; if an event stream breaks off, end it normally.
 
         Raises:
-            ClientDisconnect: A response that is not an event stream broke off, so it must break off for the
-                client, too.
+            ClientDisconnect: A response other than an event stream broke off, so it must also break off for
+                the client.
         """
         pieces = answer.aiter_raw()
         try:

@@ -57,8 +57,8 @@ def table(
 ) -> tuple[Permission, ...]:
     """Return every address with the callers that it accepts: operations and the channels' routes.
 
-    The rows of channels come first, and a later row for the same address replaces them. So a channel from a
-    plug-in cannot give access to an address of postroom.
+    The rows of channels come first, and a later row for the same address replaces them. So a plug-in's
+    channel cannot grant access to one of postroom's own addresses.
     """
     mail = [operation for operation in operations if operation.service is None]
     administration: dict[tuple[str, Who], set[str]] = {}

@@ -30,7 +30,7 @@ Headers = Iterable[tuple[bytes, bytes]]
 
 
 class Malformed(Exception):
-    """The request is malformed; the text gives the reason and never quotes the request."""
+    """The request is malformed; the text states the reason and never quotes the request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

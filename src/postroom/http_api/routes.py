@@ -56,8 +56,8 @@ def routes(  # noqa: PLR0913 - the parts behind the routes, by name
 
     `permissions` lists the callers that each route accepts, as `Guard` marks them. `ready` checks whether the
     server can work. `refresh` updates the gauges of the registry before they are shown. An administration
-    operation has a route if its service is among `services`. The REST routes exist if `calls` and `events`
-    are given.
+    operation has a route if its service is among `services`. The REST routes exist only if the caller passes
+    `calls` and `events`.
     """
     own = {LongWork: LongWork(), LoginService: login}
     # Routes that report at once that there is no OAuth; an HTML page would confuse clients.

@@ -63,7 +63,7 @@ class Attempts:
 
 
 class LoginService:
-    """The routes by which people log in and out."""
+    """The routes that log people in and out."""
 
     def __init__(
         self, sessions: Sessions, codes: LoginCodes, clock: Clock, *, is_operator: Callable[[str], bool]
@@ -207,7 +207,7 @@ def login_address(then: str) -> str:
 
 
 def own_address(address: str) -> str:
-    """Return the address unchanged if it is a page of this server; otherwise return the first page."""
+    """Return the address if it is a page of this server; otherwise return the address of the first page."""
     return address if _OWN.fullmatch(address) else "/"
 
 

@@ -47,7 +47,7 @@ from postroom.mail.views import (
 
 
 class WayView(TypedDict):
-    """One way. `taken` is true if a message would use it now; `why` gives the reason in both cases."""
+    """One way. `taken` is true if a message would use it now; `why` explains either value."""
 
     way: str
     taken: bool
@@ -421,7 +421,7 @@ def health_check(context: ReadContext, asked: HealthCheck) -> HealthView:
 
 
 def rotated_elsewhere(context: WriteContext, asked: object) -> RotatedToken:
-    """Fill the place of an operation in the table; the service performs it, because it also writes a file."""
+    """Hold an operation's place in the table; the service performs it, because it also writes a file."""
     raise StateError(
         "tokens are rotated by the service", value=type(asked).__name__, remedy="call Mail.perform"
     )

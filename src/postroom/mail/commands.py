@@ -312,7 +312,7 @@ class GetMessage(Command, frozen=True, kw_only=True, forbid_unknown_fields=True)
 class GetAttachment(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Read a message's file: text as `text`, other files as `content_base64`.
 
-    Give its name or its sha256; the only file of a message needs neither. If `truncated`, call again with
+    Pass its name or its sha256; the only file of a message needs neither. If `truncated`, call again with
     `next_offset` as offset.
     """
 
@@ -386,7 +386,7 @@ class SearchMessages(Command, frozen=True, kw_only=True, forbid_unknown_fields=T
 class FetchThread(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Read the messages of a thread, oldest first, including messages from other projects.
 
-    Give `next` as `after` for more. It marks nothing as read.
+    To get more, pass `next` as `after`. It marks nothing as read.
     """
 
     project_key: ProjectKey
@@ -655,7 +655,7 @@ class DoneTask(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class AddNote(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Note a fact for others, who are given it when they work on its files or task.
+    """Record a fact; other agents receive it when they work on its files or task.
 
     If it contradicts an older note, the error shows that note.
     """
@@ -913,7 +913,7 @@ def _refuse_lost_selection(command: Command, given: Mapping[str, Any]) -> None:
     """Refuse a selection that contains only nulls, because a command without a selection applies to all.
 
     Raises:
-        InvalidArgument: The text `none`, a list of nulls or a similar value is given for a selection.
+        InvalidArgument: A selection is the text `none`, a list of nulls or a similar value.
     """
     defaults = {field.name: field.default for field in msgspec.structs.fields(command)}
     for name in _SELECTIONS & given.keys() & defaults.keys():
@@ -931,10 +931,10 @@ def _refuse_lost_selection(command: Command, given: Mapping[str, Any]) -> None:
 
 
 def _named_arguments(kind: type[Command], arguments: dict[str, Any], tool: str) -> dict[str, Any]:
-    """Return the arguments without an object around them, and under our names: `projectKey` is `project_key`.
+    """Return the arguments without a wrapping object, and with our names: `projectKey` is `project_key`.
 
     Raises:
-        InvalidArgument: An argument is given under two names with two values, or for another tool.
+        InvalidArgument: An argument has two names with different values, or belongs to another tool.
     """
     fields = kind.__struct_fields__
     for _ in range(_MAX_WRAPPERS):
@@ -961,7 +961,7 @@ def _named_arguments(kind: type[Command], arguments: dict[str, Any], tool: str) 
 def _wrapped_arguments(
     fields: tuple[str, ...], arguments: dict[str, Any], tool: str
 ) -> dict[str, Any] | None:
-    """Return the object with all arguments, if another object is around it; None if there is none.
+    """Return the inner object with all arguments if another object wraps it; otherwise None.
 
     Raises:
         InvalidArgument: The outer object names another tool.
@@ -1194,7 +1194,7 @@ def _with_known_names(given: dict[str, Any], kind: type[msgspec.Struct]) -> dict
     """Return arguments with the right names in place of other words: `body` becomes `body_md`.
 
     Raises:
-        InvalidArgument: Both names are given, with two values.
+        InvalidArgument: Both names are present, with different values.
     """
     fields = set(kind.__struct_fields__)
     named = dict[str, Any]()
@@ -1302,7 +1302,7 @@ def _forms_of_list(value: list[object], kind: Any, name: str) -> Iterator[object
 
 
 def _forms_of_text(text: str, kind: Any, name: str) -> Iterator[object]:
-    """Yield the choice, truth value, number or span of time that a text stands for.
+    """Yield the choice, truth value, number or time span that a text represents.
 
     Raises:
         InvalidArgument: The text for an id has a comma: `1,234` may be one id or two.
@@ -1359,7 +1359,7 @@ def _json_forms(text: str) -> Iterator[object]:
 
 
 def _uncover(value: object) -> object:
-    """Return a value without covers that mean nothing: a code fence, JSON text as JSON, `{"item": ...}`."""
+    """Return a value without meaningless wrappers: a code fence, JSON inside a text, or `{"item": ...}`."""
     for _ in range(_MAX_COVERS):
         inner = _without_cover(value)
         if inner is value:
@@ -1390,7 +1390,7 @@ def _without_cover(value: object) -> object:
 
 
 def _covered_in(value: dict[Any, Any]) -> object:
-    """Return the list or the value that an object stands for; the object itself if it means more."""
+    """Return the list or value that an object represents, or the object itself if it means more."""
     keys = list(value)
     if len(keys) == 1 and keys[0] in _LIST_KEYS:
         [inner] = value.values()
@@ -1403,7 +1403,7 @@ def _covered_in(value: dict[Any, Any]) -> object:
 
 
 def _list_of_lines(text: str) -> list[object]:
-    """Return the texts of several lists, each on a separate line.
+    """Parse several lists, each written on a separate line, and return their texts.
 
     Return nothing if a line is not a list of texts.
     """
@@ -1449,7 +1449,7 @@ def _plain_paths(value: object) -> object:
 
 
 def _path_list(item: object) -> list[object] | None:
-    """Return the texts of a list that is written as text; None if it is not a list of texts."""
+    """Parse a list written as text and return its texts; None if it is not a list of texts."""
     text = item.strip() if isinstance(item, str) else ""
     paths = next(_json_forms(text), None) if text[:1] in _OPENING else None
     is_of_texts = isinstance(paths, list) and any(isinstance(path, str) for path in paths)

@@ -1,4 +1,4 @@
-"""The operation that reads a project's log, and the rules for which entries each reader may see.
+"""The operation that reads a project's log, and the rules that decide which entries a reader may see.
 
 | reader | sees |
 |---|---|
@@ -66,7 +66,7 @@ def fetch_events(context: ReadContext, asked: FetchEvents) -> EventsView:
 
 
 def newest_of(context: ReadContext, project_key: str) -> EventsView:
-    """Return an empty list with the cursor from which later events can be read."""
+    """Return an empty list with the cursor after which later events can be read."""
     bounds = context.tx.log_bounds(find_project(context.projects, project_key).id)
     return {"events": [], "next": bounds.newest, "newest": bounds.newest, "oldest": bounds.oldest}
 

@@ -213,7 +213,7 @@ def _merge_ranges(ranges: Iterable[tuple[int, int]]) -> _Ranges:
 
 
 def _invert_ranges(ranges: _Ranges) -> _Ranges:
-    """Return all characters permitted in a name that are not in `ranges`; NUL and slash are not permitted."""
+    """Return all characters that a name may contain outside `ranges`; NUL and slash are never permitted."""
     taken = _merge_ranges([*ranges, (0, 0), (ord("/"), ord("/"))])
     gaps = [(before[1] + 1, after[0] - 1) for before, after in pairwise(taken)]
     return tuple(gaps) + (((taken[-1][1] + 1, _LAST_CHARACTER),) if taken[-1][1] < _LAST_CHARACTER else ())
@@ -280,7 +280,7 @@ class _Folders:
     """The part of a pattern before the last name, split at its gaps.
 
     `start` is the text before the first wildcard, written `/path/`, with which every matching path begins.
-    `is_literal` tells whether no wildcard follows.
+    `is_literal` is true if no wildcard follows.
     """
 
     pieces: tuple[tuple[Name, ...], ...]
@@ -292,10 +292,11 @@ class _Folders:
 class Pattern:
     """A valid pattern, which only `parse_pattern` creates.
 
-    Parsing `text` again returns the same pattern. `prefix` has the leading names without wildcards (for a
-    resource, its text), case-folded if case is ignored. Two patterns can overlap only if one prefix consists
-    of the first names of the other. The other fields are private to this module. `start` is the text before
-    the first wildcard; in it, the path is written as `/path/`, so that each name ends with a slash.
+    Parsing `text` again returns the same pattern. `prefix` is the part of the path before the first name with
+    a wildcard, case-folded if case is ignored; for a resource, it is the whole text. Two patterns can overlap
+    only if one prefix consists of the first names of the other. The other fields are private to this module.
+    `start` is the text before the first wildcard; in it, the path is written as `/path/`, so that each name
+    ends with a slash.
     """
 
     text: str
@@ -474,7 +475,7 @@ def matches(pattern: Pattern, path: str) -> bool:
 def covers(pattern: Pattern, held: Pattern) -> bool:
     """Return whether `pattern` covers every path that `held` matches: src, or src/**, covers src/*.py.
 
-    A literal `held` may stand for a file or a folder, and both count as covered. A pattern with character
+    A literal `held` may name a file or a folder, and both count as covered. A pattern with character
     classes covers only an equal pattern, and only an equal pattern covers it.
     """
     if (
@@ -594,9 +595,8 @@ def _fits(chain: Sequence[Sequence[_Unit]], row: Sequence[_Unit], agree: _Agree[
 def _follow(pieces: Sequence[Sequence[_Unit]], row: Sequence[_Unit], agree: _Agree[_Unit]) -> bool:
     """Return whether the pieces can be placed along `row`, one after the other.
 
-    In a short row, each position is tried. For a long row, an integer with one bit per position stands for a
-    set of positions. A piece of n units is therefore placed in n steps, however many partial matches there
-    are.
+    In a short row, each position is tried. For a long row, a set of positions is an integer with one bit per
+    position. A piece of n units is therefore placed in n steps, however many partial matches there are.
     """
     first = 0
     if len(row) <= _SHORT:

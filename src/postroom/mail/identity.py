@@ -1,4 +1,4 @@
-"""Senders and recipients: the agent as which a call acts, checked against its token, and the addressees.
+"""Senders and recipients: the agent that a call acts as, checked against its token, and the addressees.
 
 People who send or receive messages belong to a separate project, in which only postroom itself acts for them.
 A person's address is `human:alice` and, if the person has a chat, also `chat:telegram/123`. A model can
@@ -128,7 +128,7 @@ def find_address(context: ReadContext, home: Project, address: str) -> tuple[Pro
 def check_token(context: ReadContext, agent: Agent) -> None:
     """Raise unless the caller has proved that it may act as `agent`.
 
-    If a token is given, it is always checked, but only an installation in verified mode requires one. An
+    A token in the call is always checked, but only an installation in verified mode requires one. An
     agent whose run the server executes needs no token.
 
     Raises:
@@ -185,7 +185,7 @@ def refuse_to_speak_for(context: ReadContext, project: Project) -> None:
 
 
 def acting(context: ReadContext, project_key: str, name: str) -> tuple[Project, Agent]:
-    """Return the project and the agent as which a call acts, after checking the caller's identity."""
+    """Return the project and the agent that a call acts as, after checking the caller's identity."""
     project = find_project(context.projects, project_key)
     agent = find_agent(context.tx, project, name)
     refuse_to_speak_for(context, project)

@@ -299,7 +299,7 @@ def attached_file(context: ReadContext, asked: GetAttachment) -> tuple[Attachmen
 
 
 def _attachment(message_id: int, attachments: Sequence[Attachment], asked: GetAttachment) -> Attachment:
-    """Return the attachment with the given digest or name; if neither is given, the only attachment.
+    """Return the attachment with this digest or name; without either, the only attachment.
 
     Raises:
         InvalidArgument: Several attachments match.

@@ -60,7 +60,7 @@ class NoteView(TypedDict):
 
 
 class NotesView(TypedDict):
-    """Notes, newest first; `more` counts further notes that match."""
+    """Notes, newest first; `more` is the number of matching notes that are not listed."""
 
     notes: list[NoteView]
     more: int
@@ -194,7 +194,7 @@ def note_views(tx: RecordReads, notes: Sequence[Note]) -> list[NoteView]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenNotes:
-    """The notes to give to a session or a run now, as text."""
+    """The notes that a session or a run must be shown now, as text."""
 
     text: str
     place: str

@@ -1,4 +1,4 @@
-"""All operations of callers: the table from which tools, documents, tests and commands are generated."""
+"""All operations for callers: the table from which tools, documents, tests and commands are generated."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -664,7 +664,7 @@ def _addressees(
 def _elsewhere(
     context: WriteContext, home: Project, sender: Agent, address: str, kind: RecipientKind
 ) -> list[Addressee]:
-    """Return the recipients for an address that is not the name of an agent in the project."""
+    """Return the recipients for an address other than an agent's name in the project."""
     if address.startswith(THREAD):
         return _participants(context, home, sender, address, kind)
     project, agent = find_address(context, home, address)

@@ -318,7 +318,7 @@ class Mail:
     def own_context(self, tx: Transaction, accept: Accept | None = None) -> WriteContext:
         """Return the context for operations that postroom itself performs.
 
-        If `accept` is given, recipients are woken in the same change. Otherwise they are found later.
+        With `accept`, recipients are woken in the same change. Otherwise they are found later.
         """
         waker = None if accept is None else self._waker()
         waking = None if waker is None or accept is None else waker.opened(tx, accept)
@@ -521,7 +521,7 @@ def _is_bound(caller: Caller) -> bool:
 
 
 def named_in(command: Command) -> tuple[str, str]:
-    """Return the project and the agent for which a command acts; '' for a part that it does not name."""
+    """Return the project and the agent that a command acts for; '' for a part that it does not name."""
     fields: Mapping[str, Any] = msgspec.structs.asdict(command)
     project = fields.get("project_key") or fields.get("human_key") or ""
     return project, fields.get("sender_name") or fields.get("agent_name") or fields.get("name") or ""

@@ -44,7 +44,7 @@ class SubscriptionView(TypedDict):
 
 
 class SubscribedView(SubscriptionView):
-    """A new subscription; `now` says if its event is the state already, about which no message comes."""
+    """A new subscription; `now` is the state that is already reached, about which no message is sent."""
 
     now: str
 
@@ -99,7 +99,7 @@ def subscribe(context: WriteContext, asked: Subscribe) -> SubscribedView:
 
 
 def _state(context: ReadContext, project: Project, subscription: Subscription) -> str:
-    """Return the current state as text if it is already the state for which the subscription waits."""
+    """Return the current state as text if it already is the state that the subscription waits for."""
     if subscription.kind == "task_ready" and subscription.about:
         task = context.tx.task(int(subscription.about))
         return f"task {subscription.about} is ready" if task is not None and task.state == "ready" else ""
@@ -152,7 +152,7 @@ def news_for(
 ) -> list[str]:
     """Return the sentences about the log entries that a subscription matches, oldest first.
 
-    An agent is not told of its own changes. If several entries lead to the same sentence, it occurs once.
+    An agent is not notified of its own changes. If several entries lead to the same sentence, it occurs once.
     """
     kinds, about = KINDS_OF[subscription.kind], subscription.about
     happenings = [

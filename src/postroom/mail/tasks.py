@@ -1,8 +1,8 @@
 """Operations on tasks: list, claim, add, update and finish.
 
 A claim is a lease with an epoch. The change that stores a claim also reserves the files of the task, and each
-activity of the holder renews both. Each write by a holder gives the epoch of its claim. If the claim was lost
-in the meantime, the write is refused.
+activity of the holder renews both. Each write by a holder contains the epoch of its claim. If the claim was
+lost in the meantime, the write is refused.
 """
 
 import re
@@ -243,9 +243,9 @@ def _view(
 
 
 def claim_task(context: WriteContext, asked: ClaimTask) -> ClaimAnswer:
-    """Give the caller a ready task whose files no other agent holds, and reserve these files for the caller.
+    """Assign a ready task whose files no other agent holds to the caller, and reserve these files for it.
 
-    If a task id is given, only that task is claimed. A dry run changes nothing.
+    With a task id, only that task is claimed. A dry run changes nothing.
 
     Raises:
         TaskNotReady: The given task is not ready, is assigned to others, or has files that others hold.
@@ -672,7 +672,7 @@ def _check_holder(
     """Raise unless the agent holds the task with this epoch.
 
     Raises:
-        InvalidArgument: No epoch is given.
+        InvalidArgument: The epoch is missing.
         TaskNotHeld: The epoch is not that of the agent's claim, or the task was claimed again, or its state
             changed; the error says by whom and when.
     """

@@ -24,7 +24,7 @@ _GIVES_BOTH: Final = ("cline", "@cline", "copilot", "github-copilot")
 
 
 def takes_text_only(client: str) -> bool:
-    """Return whether a client gets answers as text only, and so tools without a schema of answers."""
+    """Return whether a client gets answers as text only, and therefore tools without output schemas."""
     return client.lower().startswith(_GIVES_BOTH)
 
 
@@ -38,7 +38,7 @@ class ToolAnswer:
     came: str = ""
 
     def told_to(self, client: str) -> tuple[list[str], dict[str, Any] | None]:
-        """Return the texts and the structured content for a client, so that its model reads nothing twice."""
+        """Return the texts and the structured content for a client whose model must read nothing twice."""
         if self.came and client.lower().startswith(_GIVES_STRUCTURED):
             return [self.text], {**self.structured, CAME: self.came}
         texts = [self.text, self.came] if self.came else [self.text]

@@ -1,4 +1,4 @@
-"""The caller of a request, from the access check's marks and its headers; the scopes of its named token.
+"""Determines a request's caller from the access check's marks and the headers, and its token's scopes.
 
 Allowed messages are checked again by the handler that performs them; unknown methods need no scope.
 """

@@ -2,9 +2,9 @@
 
 - A message is parsed once, strictly by JSON and JSON-RPC; the transport would answer a broken message with
   its validator's report.
-- A request without an Accept header accepts any answer, as HTTP says; the transport refuses it.
+- A request without an Accept header accepts any answer, as HTTP defines; the transport would refuse it.
 - A named token with too few scopes gets HTTP's own 403, which clients understand.
-- A batch is answered as a list: revision 2025-03-26 says that a server must receive batches.
+- A batch is answered as a list: revision 2025-03-26 requires servers to accept batches.
 - POST is the only method. The transport would hold an empty stream open for every GET; answers never need
   one, and news comes by `subscriptions/listen`.
 """
@@ -122,7 +122,7 @@ class Endpoint:
 
 
 def _of_no_revision(request: Request, message: Mapping[str, Any]) -> Response | None:
-    """Return the refusal of an unknown revision that the transport would mistake for a newer one's."""
+    """Return the refusal of an unknown revision that the transport would mistake for a newer revision."""
     revision = request.headers.get("mcp-protocol-version")
     named = (message.get("params") or {}).get("_meta")
     if revision is None or revision in SUPPORTED_PROTOCOL_VERSIONS or named:
@@ -138,7 +138,7 @@ def _marks(message: Mapping[str, Any]) -> list[str]:
 
 
 def _with_session(send: Send, marks: Sequence[str]) -> Send:
-    """Add a session id that says what the client has declared; nothing is stored."""
+    """Add a session id that encodes the capabilities declared by the client, so that nothing is stored."""
 
     async def sent(message: Message) -> None:
         if message["type"] == "http.response.start" and message["status"] == 200:
@@ -178,7 +178,7 @@ def _beyond(scope: Scope, message: Mapping[str, Any]) -> Response | None:
 
 
 def _takes_batches(request: Request) -> bool:
-    """Return whether the revision has batches; a request without the header speaks 2025-03-26."""
+    """Return whether the revision allows batches; a request without the header uses 2025-03-26."""
     return request.headers.get("mcp-protocol-version") in (None, "2024-11-05", "2025-03-26")
 
 

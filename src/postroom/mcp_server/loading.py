@@ -1,4 +1,4 @@
-"""Loads the SDK with the first MCP message: it needs a third of the start time and of the idle memory."""
+"""Loads the SDK at the first MCP message, because it takes a third of the startup time and idle memory."""
 
 import asyncio
 from collections.abc import Callable

@@ -48,7 +48,7 @@ def operations_of(profile: Profile) -> tuple[Operation, ...]:
 def profile_of(scope: Mapping[str, Any], default: Profile) -> Profile:
     """Return the profile of a request's address; `default` if it names none.
 
-    A run of the server's own, identified by its token, gets `run` in place of `core`.
+    A run that this server started, identified by its token, gets `run` in place of `core`.
     """
     profile: Profile = scope.get(_PROFILE_SCOPE) or default
     grant = scope.get(GRANT_SCOPE)
@@ -59,7 +59,7 @@ class Addresses:
     """Maps each address of the endpoint, with or without a final slash, to the one route."""
 
     def __init__(self, app: ASGIApp, mcp_path: str, *, others: tuple[str, ...] = ()) -> None:
-        """`others` are further names of `mcp_path`."""
+        """`others` are additional paths for the same endpoint as `mcp_path`."""
         self._app = app
         self._mcp_path = mcp_path
         tails: dict[str, Profile | None] = {"": None, "/core": "core", "/full": "full"}
@@ -71,7 +71,7 @@ class Addresses:
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Rename the path, if it is an address of the endpoint, note its profile, and pass the request on."""
+        """Rewrite an address of the endpoint to its route, note the profile, and pass the request on."""
         if scope["type"] == "http" and scope["path"] in self._known:
             profile = self._known[scope["path"]]
             path = {"path": self._mcp_path, "raw_path": self._mcp_path.encode()}

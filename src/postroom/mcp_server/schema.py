@@ -17,7 +17,7 @@ _WORDS = re.compile(r"[A-Za-z]{1,8}|\d{1,3}|[^\sA-Za-z\d]{1,3}")
 
 @cache
 def input_schema(command: type[Command]) -> dict[str, Any]:
-    """Return the JSON schema of a command's arguments, made once and shared: do not change it."""
+    """Return the shared JSON schema of a command's arguments, built once: do not change it."""
     _, components = msgspec.json.schema_components([command])
     schema = _inline(components[command.__name__], components)
     properties = {name: _small(value) for name, value in schema["properties"].items()}
@@ -49,7 +49,7 @@ ERROR_SCHEMA = {
 
 @cache
 def output_schema(operation: Operation) -> dict[str, Any]:
-    """Return the JSON schema of a tool's structured content, made once and shared: do not change it."""
+    """Return the shared JSON schema of a tool's structured content, built once: do not change it."""
     (schema,), components = msgspec.json.schema_components([operation.answer])
     answer = _without_prose(_inline(schema, components))
     if answer.get("type") != "object":

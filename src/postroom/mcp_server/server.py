@@ -345,7 +345,7 @@ def _meta_in(context: Context[Any, Any]) -> Mapping[str, Any] | None:
 
 
 def _identify_caller(request: Request | None) -> Caller:
-    """Return the caller: over HTTP as its headers prove, in memory without an identity."""
+    """Return the caller: over HTTP, the one that the headers prove; in memory, one without an identity."""
     return Caller() if request is None else caller_of(request)
 
 
@@ -359,7 +359,7 @@ def _result(answer: ToolAnswer, client: str) -> CallToolResult:
 
 
 def _elicits(context: Context[Any, Any] | None) -> bool:
-    """Return whether a call of revision 2026-07-28 declares that its client can ask the person there."""
+    """Return whether a call of revision 2026-07-28 declares that its client can ask its user."""
     meta = None if context is None else _meta_in(context)
     declared = (meta or {}).get("io.modelcontextprotocol/clientCapabilities")
     return isinstance(declared, Mapping) and "elicitation" in declared

@@ -1,4 +1,4 @@
-"""The short way of `tools/call`: plain calls are answered without the SDK's transport, identically.
+"""A short path for `tools/call`: plain calls get the same answers, without the SDK's transport.
 
 It accepts only the known forms of headers and messages that clients send. All others, and all invalid ones,
 go to the SDK, which refuses them in its own words, so that no refusal is implemented twice. A test compares
@@ -60,7 +60,7 @@ class ShortWay:
         self._envelope = {"resultType": "complete", "_meta": {f"{_MARK}serverInfo": dict(server_info)}}
 
     async def answer(self, scope: Scope, message: Mapping[str, Any]) -> Response | None:
-        """Perform a call and return its answer; return None, without effect, if the SDK must answer."""
+        """Perform a call and return its answer; if the SDK must answer, do nothing and return None."""
         params = message.get("params")
         if message.get("method") != _CALL or not isinstance(params, dict) or message.keys() != _MESSAGE:
             return None

@@ -82,7 +82,7 @@ class Windows:
     async def take(
         self, asked: Arguments, number: str, reply: Mapping[str, Any], client: str
     ) -> ToolAnswer | tuple[OpenQuestion, str]:
-        """Answer a question as the window says; return the result, or the question to ask again and why."""
+        """Answer a question with the window's input; return the result, or the question to repeat and why."""
         question = await self.look(asked, number)
         if question is None:
             return refused(StaleDecision(f"question {number} is not open", value=number).as_dict())
@@ -155,7 +155,7 @@ def is_open(answer: ToolAnswer) -> bool:
 
 
 def elicitation(question: OpenQuestion, why: str = "") -> dict[str, Any]:
-    """Return the parameters of `elicitation/create` for a question; `why` tells what was wrong before."""
+    """Return the parameters of `elicitation/create` for a question; `why` is the error in the last answer."""
     action = f"A yes permits exactly this:\n{exact(question.asked.action)}" if question.asked.action else ""
     parts = (why, f"{question.agent} asks: {readable(question.text)}", action)
     return {"message": "\n\n".join(filter(None, parts)), "requestedSchema": schema_of(question.asked)}

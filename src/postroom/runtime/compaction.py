@@ -106,7 +106,7 @@ class Compaction:
     ) -> Compacted | None:
         """Summarize older messages because the endpoint has refused this request.
 
-        If the refusal gives another reason, it tells nothing about the model's window. Then only a long
+        If the refusal states another reason, it reveals nothing about the model's window. Then only a long
         conversation is summarized, because the endpoint may have expressed "too long" in unknown words.
         Return None if there is nothing to summarize.
 

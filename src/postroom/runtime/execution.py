@@ -312,7 +312,7 @@ class Execution:
         refusal: RequestRefused,
         sink: EventSink,
     ) -> InferenceResult:
-        """Ask once more without the files of a refused request.
+        """Repeat a refused request without its files.
 
         If that succeeds, the files of the newest message caused the refusal, because earlier files had been
         accepted.

@@ -215,7 +215,7 @@ class Endpoint:
     ) -> AsyncIterator[tuple[AsyncIterator[ChatCompletionChunk], Callable[[], bool]]]:
         """Send a request.
 
-        Yield the chunks of the answer, and a function that tells whether `[DONE]` has arrived.
+        Yield the chunks of the answer, and a function that returns whether `[DONE]` has arrived.
 
         If the endpoint sends a complete chat completion instead of a stream, it becomes one chunk.
 

@@ -44,11 +44,11 @@ class ActiveRun:
 
     @property
     def ids(self) -> tuple[str | None, ...]:
-        """The ids by which the run can be found."""
+        """The ids under which the run can be found."""
         return (self.identity.run_id, self.identity.thread_id, self.identity.dispatch_id)
 
     def open(self) -> None:
-        """Accept input from now on."""
+        """Start accepting input."""
         self._open = True
 
     def accept(self, messages: Sequence[Message]) -> bool:
@@ -77,7 +77,7 @@ class ActiveRun:
         return True
 
     def expect(self, ids: Iterable[str]) -> None:
-        """Accept only decisions about these calls or tickets from now on; drop earlier ones about others."""
+        """From now on, accept only decisions about these calls or tickets; drop earlier ones about others."""
         self._open_calls = frozenset(ids)
         self._decisions = {id: resume for id, resume in self._decisions.items() if id in self._open_calls}
 
@@ -192,7 +192,7 @@ class Listener:
         self._task = Tasks("live commands")
 
     async def start(self) -> None:
-        """Listen from now on."""
+        """Start listening."""
         if self._channels is None:
             return
         identity = self._active.identity

@@ -44,11 +44,11 @@ class Windows:
         return min(known_ids, default=None)
 
     def tokens(self, spec: AgentSpec, estimated: int) -> int:
-        """Convert a number of estimated tokens to the number that the endpoint would count."""
+        """Convert an estimated number of tokens to the number that the endpoint would count."""
         return int(estimated * self._ratios.get(_key(spec), 1.0))
 
     def estimated(self, spec: AgentSpec, tokens: float) -> int:
-        """Convert a number of tokens that the endpoint would count to the number that is estimated here."""
+        """Convert the endpoint's count of tokens to the number that is estimated here."""
         return int(tokens / self._ratios.get(_key(spec), 1.0))
 
     def count(self, spec: AgentSpec, request: InferenceRequest, usage: Usage | None) -> None:

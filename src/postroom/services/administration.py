@@ -181,7 +181,7 @@ class ServerHealth(TypedDict):
 
 
 class NamedPerson(TypedDict):
-    """A person whom agents may write to; `reached` tells whether there is a channel to the person's chat."""
+    """A person whom agents may write to; `reached` is true if a channel reaches the person's chat."""
 
     name: str
     address: str
@@ -197,7 +197,7 @@ class PersonView(NamedPerson):
 
 
 class RemovedPerson(TypedDict):
-    """Whether a person was removed; `answers` tells whether a rule still assigns chats to the person."""
+    """Whether a person was removed; `answers` is true if a rule still assigns chats to the person."""
 
     removed: bool
     answers: bool
@@ -213,7 +213,7 @@ class RunnerView(TypedDict):
 
 
 class StoredRunner(TypedDict):
-    """A runner that was stored; `waking` is the number of earlier messages that now start it."""
+    """A stored runner; `waking` is the number of unread messages for which the agent now starts runs."""
 
     agent: str
     replaced: bool
@@ -306,7 +306,7 @@ class ShownAt(TypedDict):
 
 
 class QuestionRecord(TypedDict):
-    """The record of a question: who asked what, where it was shown, and who answered where with what."""
+    """The record of a question: who asked it, where it was shown, and who answered it, where and how."""
 
     number: str
     state: Literal["open", "answered"]
@@ -338,7 +338,7 @@ class QuestionRecord(TypedDict):
 
 
 class SnoozedQuestion(TypedDict):
-    """A question that was put off; `snoozed_until` None means that it no longer is."""
+    """A question with its snooze time; `snoozed_until` is None if it is no longer snoozed."""
 
     number: str
     snoozed_until: str | None

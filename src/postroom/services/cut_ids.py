@@ -12,7 +12,7 @@ def whole_id(given: str, ids: Iterable[str], *, what: str, remedy: str) -> str |
     """Return the id that equals the given text, or the only id that starts with it; None if there is none.
 
     Raises:
-        InvalidArgument: Several ids (of `what`) have this prefix; `remedy` tells where the ids are listed.
+        InvalidArgument: Several ids (of `what`) have this prefix; `remedy` says where the ids are listed.
     """
     fields = {value for value in ids if given and value.startswith(given)}
     if given in fields:

@@ -60,7 +60,7 @@ class FileReport:
 
 @dataclass(slots=True, kw_only=True)
 class Findings:
-    """The changes that an agent must be told of, and the records to store."""
+    """The changes to report to an agent, and the records to store."""
 
     held: str = ""
     """Why a write is held back; empty if it may proceed."""
@@ -76,7 +76,7 @@ def check_writes(
 ) -> Findings:
     """Decide on the writes that a session is about to make; `whole` is the mode for writes of whole files.
 
-    If a write proceeds although the session does not know the current version, it is told after the tool
+    If a write proceeds although the session does not know the current version, it is notified after the tool
     was used.
     """
     findings, held = Findings(), list[tuple[FileReport, FileView]]()
@@ -103,7 +103,7 @@ def check_writes(
 def note_files(
     context: ReadContext, agent: Agent, viewer_id: int, reports: Sequence[FileReport], home: str
 ) -> Findings:
-    """Store which files a session has read and written, and return the changes that it must be told of.
+    """Store which files a session has read and written, and return the changes to report to it.
 
     `home` is the folder of the agent's project; the notice names a file below it by its path in that folder.
     """

@@ -203,25 +203,7 @@ class Hooks:
             return _answer("allow")
         event = await asyncio.to_thread(_prepare, kind, client, call)
         if kind == WAIT:
-            # Return `tell` for mail in an idle session, `unknown` to end the wait, or `silent` after a
-            # while.
-            # This hook records nothing. Only when the waiting process asks for the line, it is certain that
-            # the process is alive.
-            session, since = f"{event.client}/{event.call.session_id}", event.call.waiting_since
-            if self._idling.take_over(session, since):
-                self._mail.changes.ring()  # the process that waited before now stops
-
-            async def look() -> HookAnswer:
-                if not event.call.session_id or not self._idling.waits(session, since):
-                    return _answer("unknown")
-                answer = await self._mail.store.read(lambda tx: self._decide(tx, event, caller).answer)
-                at_work = answer["outcome"] == "tell" and self._idling.is_at_work(session)
-                return _answer("silent") if at_work else answer
-
-            until = asyncio.get_running_loop().time() + WAIT_SECONDS
-            return await self._mail.changes.awaited(
-                look, lambda found: found["outcome"] != "silent", until=until
-            )
+            return await self._await_mail(event, caller)
         decision = await self._mail.store.read(lambda tx: self._decide(tx, event, caller))
         if not decision.notes:
             return decision.answer
@@ -234,6 +216,26 @@ class Hooks:
             return decided.answer
 
         return await self._mail.store.write(change)
+
+    async def _await_mail(self, event: _Event, caller: Caller) -> HookAnswer:
+        """Return `tell` for mail in an idle session, `unknown` to end the wait, or `silent` after a while.
+
+        This hook records nothing. Only when the waiting process asks for the line, it is certain that the
+        process is alive.
+        """
+        session, since = f"{event.client}/{event.call.session_id}", event.call.waiting_since
+        if self._idling.take_over(session, since):
+            self._mail.changes.ring()  # the process that waited before now stops
+
+        async def look() -> HookAnswer:
+            if not event.call.session_id or not self._idling.waits(session, since):
+                return _answer("unknown")
+            answer = await self._mail.store.read(lambda tx: self._decide(tx, event, caller).answer)
+            at_work = answer["outcome"] == "tell" and self._idling.is_at_work(session)
+            return _answer("silent") if at_work else answer
+
+        until = asyncio.get_running_loop().time() + WAIT_SECONDS
+        return await self._mail.changes.awaited(look, lambda found: found["outcome"] != "silent", until=until)
 
     def _decide(self, tx: MailReads, event: _Event, caller: Caller) -> _Decision:
         context: ReadContext = self._mail.context(tx, caller)
@@ -274,14 +276,11 @@ def _who(
     call = event.call
     bound = context.tx.client_session(event.client, call.session_id) if call.session_id else None
     if call.agent:
-        # The agent that the call names as `name` (in the project around its folder) or `name@project`.
-        name, _, key = event.call.agent.partition("@")
-        actor = _require_proof(context, _agent_in(context, event, name, key))
+        actor = _require_proof(context, _find_named_agent(context, event))
         is_shown = event.kind in ("start", "prompt", "tool") and not _in_run(context)
     else:
-        # The agent as which the client has just called a postroom tool.
         actor = (
-            _require_proof(context, _agent_in(context, event, event.call.acts_as, event.call.acts_in))
+            _require_proof(context, _acted_as(context, event))
             if event.kind == "tool" and call.acts_as
             else None
         )
@@ -315,6 +314,17 @@ def _name_from_folder(event: _Event) -> str:
     """Return the default agent name for a session: the client and its folder, as in `claude-harbour`."""
     folder = _NOT_IN_NAMES.sub("-", PurePath(event.call.cwd).name).strip("-.")
     return f"{event.client}-{folder or 'work'}"[:MAX_NAME_LENGTH]
+
+
+def _find_named_agent(context: ReadContext, event: _Event) -> _Actor | None:
+    """Return the agent that the call names as `name` (in the project around its folder) or `name@project`."""
+    name, _, key = event.call.agent.partition("@")
+    return _agent_in(context, event, name, key)
+
+
+def _acted_as(context: ReadContext, event: _Event) -> _Actor | None:
+    """Return the agent on whose behalf the client has just called a postroom tool."""
+    return _agent_in(context, event, event.call.acts_as, event.call.acts_in)
 
 
 def _agent_in(context: ReadContext, event: _Event, name: str, key: str) -> _Actor | None:
@@ -393,19 +403,7 @@ def _tool(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decisio
     if actor is None:
         return _SILENT
     nudges = context.tx.nudges(actor.agent.id)
-    # Record the session's new reservations, to release them at its end; those of runs are recorded.
-    record_reservations: tuple[Callable[[WriteContext], object], ...]
-    ids = event.call.reserved
-    if not ids or not event.call.session_id or _in_run(context):
-        record_reservations = ()
-    else:
-
-        def note(writing: WriteContext) -> None:
-            for reservation_id in ids:
-                writing.tx.note_reserved_in(reservation_id, actor.agent.id, _in_session(event))
-
-        record_reservations = (note,)
-    active = (*record_reservations, *_activity(context, actor.agent))
+    active = (*_record_reservations(context, event, actor.agent), *_activity(context, actor.agent))
     if event.call.fetched and (seq := _fetched_up_to(context, event, actor.agent)) > nudges.held_seq:
         nudges = replace(nudges, held_seq=seq)
         fetched = nudges
@@ -422,7 +420,7 @@ def _tool(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decisio
 
 
 def _with_notes(decide: _Decide, context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision:
-    """Add the notes for the agent's files and tasks that this session or run was not given yet.
+    """Add the notes for the agent's files and tasks that this session or run has not received yet.
 
     Only postroom's own tools change the agent's files and tasks, so nothing is read after other tools. In the
     middle of a session, the agent's own notes are left out, because it has just written them.
@@ -453,6 +451,21 @@ def _with_notes(decide: _Decide, context: ReadContext, event: _Event, actor: _Ac
     return _Decision(answer=_answer("tell", text), notes=(*decided.notes, *((record,) if place else ())))
 
 
+def _record_reservations(
+    context: ReadContext, event: _Event, agent: Agent
+) -> tuple[Callable[[WriteContext], object], ...]:
+    """Record the session's new reservations, to release them at its end; those of runs are recorded."""
+    ids = event.call.reserved
+    if not ids or not event.call.session_id or _in_run(context):
+        return ()
+
+    def note(writing: WriteContext) -> None:
+        for reservation_id in ids:
+            writing.tx.note_reserved_in(reservation_id, agent.id, _in_session(event))
+
+    return (note,)
+
+
 def _fetched_up_to(context: ReadContext, event: _Event, agent: Agent) -> int:
     """Return the sequence number up to which the agent has fetched all unread messages addressed to it."""
     held_seq, fetched = context.tx.nudges(agent.id).held_seq, set(event.call.fetched)
@@ -468,7 +481,7 @@ def _in_session(event: _Event) -> str:
 
 
 def _wait(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision:
-    """Return whether there is mail for which to wake the session; a session without an agent has none."""
+    """Return whether the session must be woken for mail; a session without an agent has no mail."""
     if actor is None or _in_run(context):
         return _Decision(answer=_answer("unknown"))
     return _Decision(answer=_prompt(context, event, actor).answer)
@@ -521,7 +534,7 @@ def _stop(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decisio
 
 
 def _idle(context: ReadContext, agent: Agent) -> _Decision:
-    """Let a turn end, and record it if another agent has subscribed to that; runs log their ends."""
+    """Let a turn end, and record this if another agent has subscribed to it; runs log their own ends."""
     if _in_run(context) or not is_watched(context, agent):
         return _SILENT
     return replace(_SILENT, notes=(lambda writing: writing.tx.note_idle(agent.id, writing.now),))
@@ -591,6 +604,15 @@ def _checked_files(context: ReadContext, event: _Event, actor: _Actor | None) ->
     return check_writes(context, _viewer(event, agent), reports, whole=whole, other=other)
 
 
+def _noted_files(context: ReadContext, event: _Event, actor: _Actor | None) -> Findings:
+    """Store which files the tool has used, and return the changes to report to the agent."""
+    reports, agent = _reports(context, event, actor)
+    if agent is None:
+        return Findings()
+    home = actor.project.human_key if actor is not None else ""
+    return note_files(context, agent, _viewer(event, agent), reports, home)
+
+
 def _viewer(event: _Event, agent: Agent) -> int:
     return viewer(agent.id, _in_session(event))
 
@@ -634,15 +656,8 @@ def _decision(outcome: Outcome, text: str, found: Findings) -> HookAnswer:
 
 
 def _with_files(decide: _Decide, context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision:
-    """Store which files the tool has used, and add the changes that the agent must be told of."""
-    # Store which files the tool has used, and return the changes that the agent must be told of.
-    reports, agent = _reports(context, event, actor)
-    if agent is None:
-        noted_files = Findings()
-    else:
-        home = actor.project.human_key if actor is not None else ""
-        noted_files = note_files(context, agent, _viewer(event, agent), reports, home)
-    decided, findings = decide(context, event, actor), noted_files
+    """Store which files the tool has used, and add the changes to report to the agent."""
+    decided, findings = decide(context, event, actor), _noted_files(context, event, actor)
     if not findings.notes and not findings.text:
         return decided
     purge = (lambda writing: writing.tx.purge_file_views(writing.now - VIEWS_KEPT, limit=PURGED_AT_ONCE),)

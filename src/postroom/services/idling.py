@@ -59,7 +59,7 @@ class Idling:
         return self._of(session).waiting_since > since
 
     def is_at_work(self, session: str) -> bool:
-        """Return whether the session is in a turn, so that hooks tell it about new mail."""
+        """Return whether the session is in a turn, in which its hooks announce new mail."""
         return self._of(session).at_work_until > time.monotonic()
 
     def _of(self, session: str) -> _Session:

@@ -79,7 +79,7 @@ _BUSY: Final = (408, 425, 429)
 
 
 class Notice(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """A notification as the service worker of a browser gets it; `tag` identifies what it is about."""
+    """A notification as a browser's service worker gets it; `tag` identifies its question or failed run."""
 
     tag: str
     title: str
@@ -117,7 +117,7 @@ class PushState(TypedDict):
 
 
 class PushNotifier:
-    """Stores subscriptions, decides what each browser shows, and is the relay's handler that sends it."""
+    """Stores subscriptions, decides which notifications each browser shows, and sends them for the relay."""
 
     lease = timedelta(seconds=3 * _SECONDS)
     at_once = 2
@@ -153,7 +153,7 @@ class PushNotifier:
         leases.want(PUSH)
 
     async def state(self, cookies: str, subscription_id: str, name: str) -> PushState:
-        """Return the state for a page of a session, whose person has the name `name`."""
+        """Return the state of notifications for a page of this session; `name` is the session's person."""
         token = self._visitors.form_token(cookies) or ""
 
         def look(tx: Transaction) -> tuple[bool, list[Notice]]:
@@ -175,7 +175,7 @@ class PushNotifier:
         }
 
     async def subscribe(self, cookies: str, endpoint: str, p256dh: str, auth: str, name: str) -> str:
-        """Notify a person in a browser from now on, until its session ends; return the subscription's id.
+        """Notify a person in a browser until its session ends; return the subscription's id.
 
         Raises:
             NotPermitted: The browser's push service is not permitted, or there are too many subscriptions.
@@ -250,10 +250,10 @@ class PushNotifier:
     async def answer(
         self, project: str, run_id: str, number: str, answer: str, *, by: str, where: str
     ) -> Notice:
-        """Answer a question from a notification; return what the notification says afterwards.
+        """Answer a question from a notification; return the notification that replaces it.
 
-        A question that is no longer open gets no answer, and the notification says who answered it before.
-        `where` is the subscription that showed the notification; "" if a page did.
+        If the question is no longer open, the answer is ignored, and the new notification names who answered
+        it. `where` is the subscription that showed the notification; "" if a page did.
 
         Raises:
             InvalidArgument, NotPermitted: The answer is neither yes nor no, or this person may not answer.
@@ -300,7 +300,7 @@ class PushNotifier:
             await self._timer.sleep(int(rest_ms))
 
     async def round(self) -> bool:
-        """Decide what each browser shows, and store the effects that change it.
+        """Decide which notifications each browser shows, and store the effects that update them.
 
         Returns:
             Whether anybody has a subscription.

@@ -34,7 +34,7 @@ _PROOF_SECONDS: Final = 12 * 3600
 
 
 class ServerKey:
-    """The key by which push services recognise this server."""
+    """The key that identifies this server to push services."""
 
     def __init__(self, secret: bytes) -> None:
         """Derive the key from 32 secret bytes; equal bytes always result in the same key."""

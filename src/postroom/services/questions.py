@@ -162,7 +162,7 @@ class QuestionService:
         return found
 
     def count_due(self, tx: Transaction) -> int:
-        """Count the open questions of all agents that nobody has put off, up to `MAX_COUNTED + 1`."""
+        """Count the open questions of all agents that nobody has snoozed, up to `MAX_COUNTED + 1`."""
         return count_due(tx, [""], MAX_COUNTED)[0]
 
     async def answer(
@@ -357,7 +357,7 @@ class QuestionService:
         return questions[numbers.index(meant)]
 
     def open_questions(self, tx: Transaction, slug: str) -> Sequence[OpenQuestion]:
-        """Return the open questions of a project's agents, oldest first; "" stands for those of chats."""
+        """Return the open questions of a project's agents, oldest first; "" means those of chats."""
         return self._as_open(tx, _open(tx, _thread_prefix(slug)))
 
     def _as_open(self, tx: Transaction, asked: Sequence[tuple[RunRecord, Question]]) -> list[OpenQuestion]:
@@ -483,7 +483,7 @@ class QuestionService:
 
 
 def count_due(tx: Transaction, prefixes: Sequence[str], most: int) -> list[int]:
-    """Count, for each prefix of threads, the open questions that nobody has put off, up to `most + 1`."""
+    """Count, for each thread prefix, the open questions that nobody has snoozed, up to `most + 1`."""
     put_off = {one[:2] for one in tx.mail.all_snoozed(tx.now(), MAX_COUNTED)}
     counted = [
         sum((run.run_id, ticket.tool_call_id) not in put_off for run in runs for ticket in run.open_tickets)
@@ -493,7 +493,7 @@ def count_due(tx: Transaction, prefixes: Sequence[str], most: int) -> list[int]:
 
 
 def _thread_prefix(slug: str) -> str:
-    """Return the prefix of the names of a project's threads; "" means the threads of chats."""
+    """Return the name prefix of a project's threads; "" means the threads of chats."""
     return project_threads(slug) if slug else CHAT_THREAD
 
 
@@ -541,7 +541,7 @@ def _place(after: str) -> tuple[int, str, str]:
 
 
 def is_of_same(thread_id: str, run: RunRecord) -> bool:
-    """Return whether a thread belongs to the agent of a run, and, if it is a chat's, to the same chat."""
+    """Return whether a thread belongs to a run's agent and, in a chat, to the same chat."""
     if is_chat(run.thread_id):
         return thread_id == run.thread_id
     return owner_of(thread_id) == owner_of(run.thread_id)

@@ -28,7 +28,7 @@ class RunnerService:
     async def declare(self, project: str, agent: str, runner: Mapping[str, Json]) -> StoredRunner:
         """Set an agent's runner, replacing an earlier one. By default, it works in the project's folder.
 
-        `waking` in the answer is the number of earlier messages that now start it.
+        In the answer, `waking` is the number of unread messages for which the agent now starts runs.
         """
         home = await self._mail.store.read(lambda tx: find_project(tx, project).human_key)
         checked = runner_of(runner, home=home)

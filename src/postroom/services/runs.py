@@ -52,8 +52,8 @@ class RunService:
         """Create the queue; `is_exclusive` means that no other process executes its runs.
 
         Otherwise, `leases` knows the places of this process, and which other processes have ended.
-        `claims_hold` receives the number of milliseconds for which this process certainly owns the runs that
-        execute here.
+        `claims_hold` is called with the number of milliseconds during which this process certainly owns the
+        runs that it executes.
 
         `budgets` are the limits of runs before a person is asked; `max_pending` is the number of messages
         that may wait on a thread.
@@ -158,7 +158,7 @@ class RunService:
 
 
 def project_threads(slug: str) -> str:
-    """Return the prefix of the threads of a project's agents; "" means all projects."""
+    """Return the name prefix of the threads of a project's agents; "" means all projects."""
     return f"{AGENT_THREAD}{slug}/" if slug else AGENT_THREAD
 
 

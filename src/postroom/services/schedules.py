@@ -35,7 +35,7 @@ _DAY: Final = 24 * 3_600_000
 
 
 class ScheduledMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """The message of each tick. Recipients without a project are agents of `project`."""
+    """The message that each tick sends. A recipient given without a project is looked up in `project`."""
 
     project: str
     sender: str
@@ -175,7 +175,7 @@ class MailSchedules:
         return await self._mail.slug(project)
 
     async def named(self, name: str, slug: str = "") -> ScheduleView:
-        """Return a schedule; if a project is given, the schedule must belong to it.
+        """Return a schedule; with `project`, the schedule must belong to that project.
 
         Raises:
             UnknownSchedule: No such schedule exists.
@@ -231,7 +231,7 @@ def _person(tx: MailReads, name: str) -> str:
 
 
 def shown(schedule: Schedule) -> ScheduleView:
-    """Return a mail schedule in the form of responses: times as text, durations in seconds."""
+    """Return a mail schedule as responses show it: times as text, durations in seconds."""
     message = msgspec.convert(schedule.payload, ScheduledMessage)
     return {
         "name": schedule.name,

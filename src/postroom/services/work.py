@@ -98,7 +98,7 @@ class WorkService:
         return await self._mail.slug(project)
 
     async def open_tasks(self, project: str | None) -> Sequence[OpenTaskView]:
-        """Return open tasks of a project, or of all projects: claimed ones first, at most 50 of a project."""
+        """Return open tasks of a project, or of all projects: claimed ones first, at most 50 per project."""
 
         def look(tx: MailReads) -> list[OpenTaskView]:
             projects = tx.projects(limit=MAX_PAGE) if project is None else [find_project(tx, project)]
@@ -209,7 +209,7 @@ class WorkService:
         return await self.explained(await self.store.read(look))
 
     def unsettled(self, tx: Transaction, slug: str) -> Sequence[Work]:
-        """Return the open runs of a project, then its dead letters; "" stands for all projects.
+        """Return the open runs of a project, then its dead letters; "" means all projects.
 
         `explained` adds why queued runs wait.
         """
@@ -334,7 +334,7 @@ class WorkService:
         )
 
     def at_work(self, tx: Transaction, slug: str) -> Mapping[str, int]:
-        """Return when the active run of each agent of a project started, by lower-case name of the agent."""
+        """Return when each agent's active run in a project started, keyed by lower-case agent name."""
         return {
             name.casefold(): row.claimed_at or row.updated_at
             for row in dispatches_of(tx, RunDispatchStatus.CLAIMED, project_threads(slug))

@@ -99,7 +99,7 @@ class ChangeNotifier:
         """
 
     def listen(self, topic: str) -> TopicListener:
-        """Listen to a topic from now on: `WORK`, `MAIL`, `WAKES`, `TASKS`, or the key of an event scope."""
+        """Start listening to a topic: `WORK`, `MAIL`, `WAKES`, `TASKS`, or the key of an event scope."""
         short = short_topic(topic)
         listener = TopicListener(lambda one: self._forget(short, one))
         with self._lock:

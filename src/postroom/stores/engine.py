@@ -84,7 +84,7 @@ class PendingChanges(Generic[S]):
             self.queue.put(change)
 
     def stop(self) -> None:
-        """Accept no further changes.
+        """Stop accepting changes.
 
         The thread receives None after the last change. Repeated calls have no effect.
         """
@@ -141,7 +141,7 @@ class LookingThreads:
         self._pending.put(PendingChange(run=look))
 
     def close(self) -> None:
-        """Accept no further work, and wait until queued work is done; repeated calls have no effect."""
+        """Stop accepting work, and wait until queued work is done; repeated calls have no effect."""
         self._pending.stop()
         for thread in self._threads:
             thread.join()
@@ -292,7 +292,7 @@ class Engine(Protocol):
         ...
 
     def take_room(self, sql: SqlTransaction, size: int) -> None:
-        """Allocate `size` bytes on the disk and free them again; 0 stands for the size of a few rows.
+        """Allocate `size` bytes on the disk and free them again; 0 means the size of a few rows.
 
         Raises:
             StoreFull: There is not enough space.

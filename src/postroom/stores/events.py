@@ -226,7 +226,7 @@ class EventTables(Tables):
         return self._sql.changed("events.trim", {"scope": scope, "last": last})
 
     def drop(self, scopes: Sequence[str]) -> None:
-        """Delete scopes with all their events; the scopes must not get further events."""
+        """Delete scopes with all their events; no events may be added to these scopes afterwards."""
         self._sql.run("events.drop_events", {"scopes": scopes})
         self._sql.run("events.drop_scopes", {"scopes": scopes})
 

@@ -93,7 +93,7 @@ class LocalLiveChannels:
         return LiveDeliveryOutcome.DELIVERED if verdict.accepted else LiveDeliveryOutcome.NO_SUBSCRIBER
 
     async def open(self, target: LiveRunTarget) -> Subscription:
-        """Listen for commands to this target from now on; an earlier listener for the target is replaced."""
+        """Start listening for commands to this target; an earlier listener for the target is replaced."""
         await asyncio.sleep(0)
         former = self._listening.get(target.thread_id, {}).get(target)
         if former is not None:

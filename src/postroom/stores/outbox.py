@@ -152,7 +152,7 @@ class OutboxTables(Tables):
     def claim(self, kind: str, target: str, *, lease_ms: int, limit: int) -> tuple[OutboxMessage, ...]:
         """Claim due effects, oldest first.
 
-        These include effects for which another process's claim has expired.
+        These include effects whose claim by another process has expired.
 
         An effect whose attempts were all used up by expired claims becomes a dead letter instead. Among
         effects with the same order key, only the oldest one that is neither delivered nor a dead letter is
@@ -253,7 +253,7 @@ class OutboxTables(Tables):
 
         The caller must know that no process is performing them.
 
-        If `target` is given, only the target's effects are released, except those whose ids are in `besides`.
+        With `target`, only the target's effects are released, except those whose ids are in `besides`.
         """
         self._sql.run("outbox.release", {"kinds": kinds, "target": target, "besides": besides})
 

@@ -1,4 +1,4 @@
-"""The interface of an open transaction, by which tables run named statements synchronously.
+"""The interface of an open transaction, through which tables run named statements synchronously.
 
 This module reads the `.sql` files of `sql/`, which contain one text for both engines, with the few
 differences marked.

@@ -47,7 +47,7 @@ _LOG = get_logger(__name__)
 
 
 class _Part(Generic[T]):
-    """A part of a transaction that is created at its first use.
+    """A part of a transaction that is created on first use.
 
     It replaces `cached_property`, which takes a lock before Python 3.12.
     """
@@ -65,7 +65,7 @@ class _Part(Generic[T]):
 
 
 class Transaction:
-    """One run of a change or a read; its parts are created at their first use.
+    """One execution of a change or a read. Each part is created on first use.
 
     New ids are derived from `seed`; a read creates no ids.
     """

@@ -85,7 +85,7 @@ class Stores(MailStore):
         return await self.store.engine.read(lambda sql: identity_of(sql, slugs))
 
     async def identify(self, store_id: str) -> None:
-        """Give the store an id unless it already has one."""
+        """Assign an id to the store unless it already has one."""
         await self.store.engine.write(lambda sql: sql.run("store.identify", {"store_id": store_id}))
 
     async def outline(self) -> Outline:

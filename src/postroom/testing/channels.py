@@ -109,7 +109,7 @@ PLAIN: Final = Extra()
 class ChannelDriver(ABC):
     """Simulates the people and the platform of one channel.
 
-    `lacks` gives the reason for each missing ability. These are the abilities that tests of this module need:
+    `lacks` maps each missing ability to the reason. These are the abilities that tests of this module need:
 
     | ability | without it | |---|---| | acknowledgements | the platform does not wait for an acknowledgement;
     `acknowledged` is not called | | dead letters | updates cannot be set aside | | edits, deletes | `edit`,
@@ -213,7 +213,7 @@ class ChannelDriver(ABC):
         raise NotImplementedError
 
     def lift(self) -> None:  # noqa: B027 - most end by themselves
-        """End `limit` or `refuse`, if they do not end by themselves."""
+        """Accept messages again after `limit` or `refuse`; do nothing if the refusal ends by itself."""
 
     async def go_away(self) -> None:
         """Answer no request until `come_back`."""

@@ -8,7 +8,7 @@ from postroom.contracts.clock import Duration, milliseconds
 
 
 class ManualClock:
-    """A clock that does not run by itself; moving it wakes its sleepers."""
+    """A clock that does not run by itself; moving it wakes the tasks whose sleep is over."""
 
     def __init__(self, start: int = 1_700_000_000_000) -> None:
         self._now = start
@@ -30,7 +30,7 @@ class ManualClock:
 
     @property
     def sleeping(self) -> int:
-        """The number of sleepers of this clock."""
+        """The number of tasks that are sleeping on this clock."""
         return sum(not wake.done() for _, _, wake in self._sleepers)
 
     def advance(self, duration: Duration) -> None:

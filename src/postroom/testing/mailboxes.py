@@ -54,7 +54,7 @@ class ManualMailbox(Mailbox):
             raise TimeoutError(f"still active after {timeout:g} s: {named or 'the queue itself'}") from None
 
     async def crash(self) -> None:
-        """Simulate a crash and restart of the process: active runs are cut off, and write nothing further.
+        """Simulate a crash and restart of the process: active runs are cut off, and write nothing more.
 
         On `memory` and SQLite, the new process recovers the runs at once. On PostgreSQL, it does so when
         their leases expire.
@@ -110,7 +110,7 @@ async def mailbox(
     config: MailboxConfig | None = None,
     schema: str = "postroom",
 ) -> AsyncIterator[ManualMailbox]:
-    """Open a mailbox as `Mailbox.open` does, but with a clock that stands still until `clock` is moved.
+    """Open a mailbox as `Mailbox.open` does, but with a clock that does not advance until `clock` is moved.
 
     Work starts as soon as it is enqueued; delayed work starts in `run_until_idle`. On exit, active runs are
     stopped and returned to the queue.

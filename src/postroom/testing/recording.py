@@ -72,7 +72,7 @@ _ALL: Final = (
 
 
 async def record(looked_at: Mailbox | RunStores) -> None:
-    """Make the database record the owners of runs from now on, for `check`; a repeated call has no effect.
+    """Start recording in the database who owns each run, for `check`; a repeated call has no effect.
 
     It adds a table and triggers that affect every process that uses the database; use it only for tests and
     trials.

@@ -1,4 +1,4 @@
-"""The files that pages load: attachments, which browsers never execute, the style sheet, and the icon."""
+"""The files that pages load: the style sheet, the icon, and attachments, which browsers never execute."""
 
 import hashlib
 from collections.abc import Mapping

@@ -1,6 +1,6 @@
 """The forms on the pages, with which people change data.
 
-A form is read up to a size limit, and accepted only from the session for which it was created. The access
+A form is read up to a size limit, and accepted only from the session that it was created for. The access
 check has already rejected other origins, and the token in the form is a second check. The token is derived
 from the session's cookie, so only somebody who can read the pages can submit a valid form.
 """
@@ -51,11 +51,11 @@ class PlacedForm(msgspec.Struct):
 async def read_form(
     request: Request, visitors: Sessions, kind: type[F], *, limit: int = SMALL_FORM, files_limit: int = 0
 ) -> F:
-    """Read a form, and check that it comes from the session for which it was created.
+    """Read a form, and check that it comes from the session that it was created for.
 
-    A list field of `kind` gets every text that has its name; any other field gets the first such text that is
-    not empty. With a `files_limit`, in bytes, the form may have `files`, and `is_cut` is true if they
-    exceeded the limit. The typed texts are stored at once, so that an error page can show them.
+    A list field of `kind` gets every text that has its name; any other field gets the first non-empty one.
+    With a `files_limit`, in bytes, the form may have `files`, and `is_cut` is true if they exceeded the
+    limit. The typed texts are stored at once, so that an error page can show them.
 
     Raises:
         NotPermitted: The form belongs to another session; none of its fields was used.

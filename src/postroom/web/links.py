@@ -25,7 +25,7 @@ def preview(sha256: str, message_id: int) -> str:
 
 
 def chats(run_id: str = "", *, done: str | None = None, answered: str | None = None) -> str:
-    """Return the address of the page of chat runs, or of one run.
+    """Return the address of the chat runs page, or of one chat run.
 
     `done` is the decision that was made, and `answered` the run and the number of an answered question.
     """

@@ -86,6 +86,6 @@ def page_routes(store: SqlStore, *, clock: Clock, services: PageServices | None 
 
 
 async def _nowhere(site: Site, request: Request) -> Response:
-    """Report that a page does not exist, in the frame of the project in the address, if that exists."""
+    """Report that a page does not exist; if the address names a project, show that project's frame."""
     slug = request.path_params.get("rest", "").partition("/")[0]
     return await site.failure(request, slug, HTTPStatus.NOT_FOUND, f"there is no page at {request.url.path}")

@@ -141,7 +141,7 @@ async def refused(
 
     Without a refusal, the person has withdrawn the answer.
 
-    A project's slug "" stands for chats.
+    The slug "" means chats.
     """
     asking = site.services.questions
 
@@ -173,7 +173,7 @@ async def refused(
 
 
 async def snooze(site: WorkingSite, slug: str, form: AnswerForm) -> None:
-    """Snooze a question of a project ("" for a chat) for everybody, for the time that a person has chosen.
+    """Snooze a question of a project ("" for a chat) for everybody, for the duration that a person chose.
 
     Raises:
         InvalidArgument: The page does not offer this time.

@@ -63,7 +63,7 @@ class ReservationForm(msgspec.Struct):
 
 
 async def decide(site: WorkingSite, request: Request) -> Response:
-    """End a reservation in a person's name, or make overlapping ones shared; then redirect the browser."""
+    """End a reservation on a person's behalf, or make overlapping ones shared; then redirect the browser."""
     project = await site.project(request)
     if request.method != "POST":
         return see(links.page(project.slug, "reservations"))

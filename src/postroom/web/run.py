@@ -72,7 +72,7 @@ class Gate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stretch:
-    """A part of a run's time: what the run did, and where the part begins and how long it is, in percent."""
+    """A part of a run's time: the run's activity, and the part's start and length in percent."""
 
     shape: Shape
     length: int
@@ -236,7 +236,7 @@ def _gates(work: Work) -> list[Gate]:
 
 
 def _stretches(work: Work, attempts: Sequence[Attempt], now: int) -> list[Stretch]:
-    """Return what a run did over time, from its acceptance until its end or until now."""
+    """Return a run's activity over time, from its acceptance until its end or until now."""
     parts: list[tuple[Shape, int, int]] = []
     at = min([work.created_at, *(attempt.queued_at for attempt in attempts)])
     for entry in attempts:

@@ -92,14 +92,14 @@ _REMEDIES: Final[Mapping[str, str]] = {
 
 
 def told_by(address: str) -> str:
-    """Return the part of an address that says what the server has done, in the form in which it is sealed."""
+    """Return the part of an address that reports the server's last action, in its sealed form."""
     place = urlsplit(address)
     values = [(name, text) for name, text in parse_qsl(place.query) if name in TOLD]
     return f"{place.path}?{urlencode(values)}" if values else ""
 
 
 def untold(address: str) -> str:
-    """Return an address without the part that says what the server has done."""
+    """Return an address without the part that reports the server's last action."""
     place = urlsplit(address)
     pairs = [(name, text) for name, text in parse_qsl(place.query, True) if name not in (*TOLD, SEAL)]
     return urlunsplit(place._replace(query=urlencode(pairs)))
@@ -327,9 +327,9 @@ def _when(context: Context, instant: int) -> Markup:
 
 @pass_context
 def _render_times(context: Context, text: str) -> Markup:
-    """Render a text from postroom; UTC times in it are shown like all other times on the pages.
+    """Render a text written by postroom; UTC times in it are converted to the page's time format and zone.
 
-    An error page outside a project has no time of its own, and shows the text unchanged.
+    An error page outside a project has no current time; it shows the text unchanged.
     """
     if context["now"] is None:
         return escape(text)

@@ -133,7 +133,7 @@ class Site:
         return Route(path, answer, methods=list(methods))
 
     def _has_seal(self, request: Request, told: str) -> bool:
-        """Return whether this server has written what an address says that the server has done."""
+        """Return whether this server itself wrote the address's report of its last action."""
         if self.services is None:
             return False
         visitors, seal = self.services.visitors, request.query_params.get(SEAL, "")
@@ -184,8 +184,8 @@ class Site:
     ) -> Response:
         """Return a page that browsers must not cache, or those parts of it that the address requests.
 
-        Because a large page takes long to render, other requests are served in between. Once the page is
-        sent, the records of the open questions that it shows say that the pages showed them.
+        Because a large page takes long to render, other requests are served in between. After the page is
+        sent, the records of its open questions state that a page has shown them.
 
         Raises:
             InvalidArgument: The page has no such part.
@@ -262,7 +262,7 @@ class WorkingSite(Site):
     services: PageServices
 
     def done(self, request: Request, address: str) -> Response:
-        """Redirect a browser to a page that says what was done; nobody else can make a page say so."""
+        """Redirect a browser to a page that reports the action; the report is sealed against forgery."""
         address, mark, place = address.partition("#")
         seal = self.services.visitors.seal(cookies_of(request), told_by(address))
         return see(f"{address}&{urlencode({SEAL: seal})}{mark}{place}")

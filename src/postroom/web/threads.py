@@ -178,7 +178,7 @@ def _was_read(one: ShownMessage, me: str) -> bool:
 
 
 def _find_agent_id(reads: MailReads, project: Project | None, name: str) -> int:
-    """Return the id of a project's agent; 0 if no name is given."""
+    """Return the id of a project's agent; 0 without a name."""
     if not name:
         return 0
     agent: Agent | None = None if project is None else reads.agent(project.id, name)

@@ -1,6 +1,6 @@
 """The form with which a person writes to a project's agents, or answers a message.
 
-If no person exists yet, the page first asks for a name. `postroom people` adds further people.
+If no person exists yet, the page first asks for a name. `postroom people` adds more people.
 
 If a message is rejected, the form shows it as it was typed, with the reason. The form contains a key, so that
 a double click sends only one message.

@@ -51,7 +51,7 @@ class ConfigEdit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppliedEdit:
-    """The record of one written part, with which that part can be removed whatever else has changed since."""
+    """The record of one written part. With it, the part can be removed even if the file has changed since."""
 
     client: str
     kind: Literal["root", "container", "entry", "item", "replaced", "table", "file", "block"]
@@ -92,7 +92,7 @@ def _covers(found: object, wanted: object) -> bool:
 
 
 def mended(found: object, edit: ConfigEdit) -> object:
-    """Return the value that replaces `found`: postroom's value, with the additions that people made."""
+    """Return the value that replaces `found`: postroom's value plus the additions that people made."""
     if not isinstance(found, Mapping) or not isinstance(edit.value, Mapping):
         return edit.value
     by_key = {key: value for key, value in found.items() if key not in edit.foreign}
@@ -148,7 +148,7 @@ class Records:
         """Read the records from disk.
 
         Raises:
-            ConfigError: The file is not a valid file of records.
+            ConfigError: The file is not a valid records file.
         """
         try:
             document = json.loads(self._file.read_bytes())
@@ -196,7 +196,7 @@ class Records:
     def put(self, path: Path, record: Record) -> None:
         """Store the record of a file.
 
-        A record without clients is deleted, and with the last record, the file of records is deleted.
+        A record without clients is deleted, and with the last record, the records file is deleted.
 
         Raises:
             ConfigError: The records cannot be written.

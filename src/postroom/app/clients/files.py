@@ -81,7 +81,7 @@ def look(path: Path, base: Path) -> Found:
 
 
 def refused(path: Path, why: str, remedy: str = "") -> ClientFileRefused:
-    """Return the error for a file that is not changed, with the reason and the remedy, if one is given."""
+    """Return the error for a file left unchanged, with the reason and an optional remedy."""
     return ClientFileRefused(f"{path} is unchanged: {why}", value=str(path), remedy=remedy or None)
 
 

@@ -1,4 +1,4 @@
-"""The table of clients: for each, the paths of its files, their expected content, and the reasons for it.
+"""The clients table: for each client, the paths of its files, their expected content, and the reasons.
 
 The file formats are those that the clients documented in autumn 2026. If a client changes its format, change
 the format here and in the client's cases in `tests/clients/cases`.
@@ -138,14 +138,14 @@ class Client:
     """Whether it runs only those hooks that its user has trusted."""
     own_files: tuple[OwnFile, ...] = ()
     extension_setting: ConfigEdit | None = None
-    """The setting that makes the client load extensions; it is written to the file of hooks."""
+    """The setting that makes the client load extensions; it is written to the hooks file."""
     market: ConfigPath | None = None
     """The folder from which the client loads these files as a plugin."""
     switched_on_in: ConfigPath | None = None
     """The file that names the folder and enables the plugin."""
 
     def edits(self, way: Way, address: str, tools: Tools | None, scope: Scope = "user") -> list[ConfigEdit]:
-        """Return the content that the file of servers needs; for HTTP, the client must have an HTTP form.
+        """Return the entries to write to the servers file; for HTTP, the client must have an HTTP form.
 
         If `tools` is None, the entry has the form of earlier releases, which left the choice to the server.
         """
@@ -173,7 +173,7 @@ class Client:
         ]
 
     def hook_edits(self) -> list[ConfigEdit]:
-        """Return the content that the file of hooks needs; empty for a client without hooks."""
+        """Return the entries to write to the hooks file; empty for a client without hooks."""
         if self.hooks is None:
             return []
         wanted = [self._hook(self.hooks, event) for event in self.hooks.events]
@@ -240,7 +240,7 @@ _COPILOT_EXTENSION: Final = OwnFile(
 
 
 def skill(user: ConfigPath, project: str = "") -> OwnFile:
-    """Return the skill as a file of a client; `project` is the folder of skills in a project."""
+    """Return the skill as a file of a client; `project` is the skills folder in a project."""
     in_project = ConfigPath(base="project", folder=project, names=(_SKILL_FILE,)) if project else None
     return OwnFile(user=user, project=in_project, text=_SKILL_TEXT, extra="skill")
 

@@ -20,7 +20,7 @@ _ASSIGNED: Final = re.compile(r"[ \t]*([A-Za-z0-9_-]+)[ \t]*=")
 
 
 class NotToml(ValueError):
-    """The text is not TOML, or postroom's table has an unsupported form; `remedy` may give a solution."""
+    """The text is not TOML, or postroom's table has an unsupported form; `remedy` may contain a solution."""
 
     def __init__(self, message: str, remedy: str = "") -> None:
         super().__init__(message)
@@ -83,7 +83,7 @@ def put(text: str, edit: ConfigEdit, client: str) -> tuple[str, list[AppliedEdit
 
 
 def take(text: str, applied: AppliedEdit) -> tuple[str, bool]:
-    """Return the text without the recorded part, and whether anything of it is left, which is always False.
+    """Return the text without the recorded part, and False, because nothing of the part is left.
 
     Raises:
         NotToml: The text cannot be read, or has the table in another form.

@@ -95,7 +95,7 @@ def _trouble(client: Client, version: str, found: str) -> str:
 
 
 def _answer(program: str, target: SetupScope, method: str, params: Mapping[str, Any]) -> "tuple[str, Answer]":
-    """Return the version that the client states in its greeting, and its answer to one request.
+    """Return the version in the client's greeting, and its answer to one request.
 
     Raises:
         OSError, ValueError: The client's server ended before it answered, took too long, or broke the

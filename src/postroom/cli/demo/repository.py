@@ -86,7 +86,7 @@ class Work:
 
     Attributes:
         before: The numbers of the tasks that must be done first, counted from 1. test: The class of the tests
-        that must pass; empty if a person checks the work, or nobody. versions: The contents of the file after
+        that must pass; empty if a person or nobody checks the work. versions: The contents of the file after
         each attempt; all before the last one fail the test.
     """
 

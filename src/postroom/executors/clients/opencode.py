@@ -61,7 +61,7 @@ def _read(said: Said, line: Mapping[str, Any]) -> str:
 
 
 def _settings(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return the settings that the user gives to opencode in the environment."""
+    """Return the opencode settings that the user has set in the environment."""
     try:
         settings = json.loads(environment.get(_SETTINGS) or "{}")
     except ValueError:

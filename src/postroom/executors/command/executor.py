@@ -158,10 +158,10 @@ KEY: Final = "postroom.executors.command"
 class CommandExecutor(ProgramExecutor):
     """Runs each agent by the program that its runner names.
 
-    `folder` contains private files. It is created so that only its owner has access, and each server needs
-    its own. `environment` is the server's environment, from which a program gets the variables that its
-    runner allows. `environment_of` adds variables for a run, such as its project, and `access_of` gives it
-    access to the server.
+    `folder` is the folder for private files. It is created with access for its owner only. Each server needs
+    its own folder. `environment` is the server's environment, from which a program gets the variables that
+    its runner allows. `environment_of` adds variables for a run, such as its project, and `access_of` grants
+    it access to the server.
     """
 
     kind = RunnerKind.COMMAND

@@ -47,7 +47,7 @@ class Stop:
         return True
 
     def settle(self) -> None:
-        """Refuse further requests, because the program is ending by itself."""
+        """Refuse new requests, because the program is ending by itself."""
         self._is_settled = True
 
     def open(self) -> None:

@@ -236,7 +236,7 @@ class Failing:
         taken: The number of bytes of output.
         environment: The program's; secrets of it are masked in errors.
         said: The program's own message about its failure, if there is one.
-        tails: The ends of its outputs. If `said` is empty, the first output that is not empty is quoted.
+        tails: The ends of its outputs. If `said` is empty, the first non-empty output is quoted.
     """
 
     program: str
@@ -338,7 +338,7 @@ def nothing_more(activation: RunActivation) -> dict[str, str]:
 
 @asynccontextmanager
 async def no_server(activation: RunActivation) -> AsyncIterator[RunAccess | None]:
-    """Give the program of a run no access to this server."""
+    """Return no access: a run's program cannot call this server."""
     yield None
 
 
@@ -360,7 +360,7 @@ class ProgramExecutor(RunDispatchExecutor):
     """Runs each agent by a program; a subclass implements the conversation with the program.
 
     `process_runner` may be shared by several executors. `environment_of` adds variables for a run, such as
-    its project; `access_of` gives the run's program access to this server.
+    its project; `access_of` grants the run's program access to this server.
     """
 
     kind: ClassVar[RunnerKind]

@@ -159,7 +159,7 @@ class Started:
 
     Attributes:
         control: The socket to its shim, which kills the program when the socket closes.
-        said: Further output of the shim that came with the start.
+        said: Output of the shim that arrived together with its start message.
         stdin: The pipe to the program, if it was started with one.
     """
 
@@ -333,7 +333,7 @@ def _pipe(ours: ExitStack, theirs: ExitStack) -> tuple[IO[bytes], int]:
 
 
 def _request_start(control: socket.socket, launch: Launch, until: float | None) -> tuple[int, bytes]:
-    """Tell the shim which program to start; return the program's pid and further output of the shim.
+    """Tell the shim which program to start; return the program's pid and the shim's remaining output.
 
     Raises:
         OSError: The shim could not start the program, or the shim has ended.
@@ -582,7 +582,7 @@ def is_locked(path: Path) -> bool:
 class Work:
     """A run that a program executes.
 
-    `told` is added to the program's environment, and `access` gives the program access to this server.
+    `told` is added to the program's environment, and `access` grants the program access to this server.
     """
 
     activation: RunActivation

@@ -488,7 +488,7 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
         judge(await self._dispatches.load_dispatch(dispatch_id), result)
 
     async def _secret_for(self, dispatch_id: str) -> str | None:
-        """Return the secret of the agent of a dispatch; None if there is no such agent."""
+        """Return the secret for a dispatch's agent; None if there is no such agent."""
         row = await self._dispatches.load_dispatch(dispatch_id)
         agent_id = None if row is None else self._agent_on(row.thread_id)
         if agent_id is None:

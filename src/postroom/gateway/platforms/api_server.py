@@ -1444,8 +1444,8 @@ class _ResponseEvents:
 
         Once the text has begun, no reasoning is sent, because its item is complete.
 
-        A background response has no such events. Reasoning is not stored, so after a restart of the server an
-        event number would denote a different position.
+        A background response has no such events. Its events are numbered so that a client can continue after
+        a server restart. Reasoning is not stored, so the numbers would change.
         """
         if not delta or self._has_message or self._shape.is_background:
             return

@@ -542,7 +542,7 @@ class BasePlatformAdapter(ABC):
     ) -> SendResult:
         """Add a "seen" reaction to a message; the result's `message_id`, if any, is the reaction's id.
 
-        If `takes_back` is given (that id, or the message's id if there was none), the reaction is removed.
+        `takes_back` removes a reaction: pass the reaction's id, or the message's id if there was none.
         Messages have priority over reactions, and a rate limit on reactions delays nothing else.
         """
         return SendResult.failed(SendErrorKind.BAD_FORMAT, f"{self.platform.value} has no reactions")

@@ -526,7 +526,7 @@ def instant_of(message_id: str) -> int:
 
 
 def id_at(instant: int) -> str:
-    """Return the smallest id that can have been issued at this time."""
+    """Return the smallest id that Discord can have issued at this time."""
     return str(max(instant - FIRST_MILLISECOND, 0) << 22)
 
 
@@ -786,7 +786,7 @@ class Intake:
 
     @property
     def full(self) -> bool:
-        """Whether the queue is full and accepts no further updates."""
+        """Whether the queue is full, so that it accepts no more updates."""
         return len(self._held) >= self._options.max_held
 
     async def room(self) -> None:

@@ -56,7 +56,7 @@ HEARD = (
 class RestFailure(Exception):
     """Discord refused a request or did not answer.
 
-    `taken` tells whether the request may have been performed.
+    `taken` is true if the request may have been performed.
     """
 
     def __init__(
@@ -261,7 +261,7 @@ class Bot:
             await socket.poll_event()
 
     async def hang_up(self, code: int = FORGET) -> None:
-        """Close the gateway so that no further updates arrive.
+        """Close the gateway so that no more updates arrive.
 
         The next RESUME delivers the updates that were not read.
         """

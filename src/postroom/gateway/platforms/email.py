@@ -1021,7 +1021,7 @@ class Mailbox:
         return data
 
     def headers(self, message_id: str) -> bytes | None:
-        """Return the headers of an e-mail that an answer needs; None if the e-mail is no longer there."""
+        """Return the headers needed to answer an e-mail; None if the e-mail is no longer there."""
         imap = self._open()
         items = [
             part

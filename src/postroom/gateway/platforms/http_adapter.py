@@ -74,7 +74,7 @@ class HttpAdapter(BasePlatformAdapter):
         """Send a heartbeat to all readers."""
 
     async def disconnect(self) -> None:
-        """Refuse all further requests. Messages of active requests are no longer acknowledged."""
+        """Refuse all requests from now on. Messages of active requests are no longer acknowledged."""
         self.liveness.state = AdapterState.STOPPED
         await self._tasks.close()
 

@@ -521,7 +521,7 @@ class Container(Struct, frozen=True, kw_only=True):
 
 
 class Action(Struct, frozen=True, kw_only=True):
-    """A button. The id tells whether it is one of postroom's."""
+    """A button. The id shows whether postroom created the action."""
 
     action_id: str | None = None
     value: str | None = None
@@ -1536,7 +1536,7 @@ class SlackAdapter(BasePlatformAdapter):
         *,
         takes_back: str | None = None,
     ) -> SendResult:
-        """Add the reaction 👀 to a message. If the scope is missing, no further reactions are tried."""
+        """Add the reaction 👀 to a message. If the scope is missing, no more reactions are tried."""
         method = "reactions.remove" if takes_back else "reactions.add"
         if not is_ts(message_id):
             return SendResult.failed(SendErrorKind.NOT_FOUND, "a command is not a message")
@@ -1587,7 +1587,7 @@ class SlackAdapter(BasePlatformAdapter):
     ) -> SendResult:
         """Send a file.
 
-        The result has no message id, because Slack does not tell which message contains the file.
+        The result has no message id, because Slack does not report which message contains the file.
         """
         name = storable(attachment.name or "file")[:255]
         arguments = {"filename": name, "length": data.size}

@@ -247,7 +247,7 @@ _WHY: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hooks:
-    """The callbacks by which the socket calls its adapter."""
+    """The callbacks through which the socket calls its adapter."""
 
     address: Callable[[], Awaitable[str]]
     """Returns the address for one connection; raises ConfigError or ServerUnavailable."""

@@ -680,7 +680,7 @@ class Told(Struct, frozen=True, kw_only=True):
     data: str = ""
 
     def listed(self, kind: str, *words: str) -> str:
-        """Join these texts to one string that begins with the name of the kind of content."""
+        """Join these texts to one string, prefixed with the name of the content kind."""
         return f"{kind}: " + ", ".join(filter(None, words or (self.title, self.description, self.text)))
 
 

@@ -85,7 +85,7 @@ class TelegramApi:
     ) -> Answer:
         """Call a method and return the outcome. Network failures are returned as well, never raised.
 
-        The value of the field named `file` is the name of the form field in which the file is sent.
+        The field `file` names the form field in which the file is sent.
         `more_silence_ms` is added to the time limit for receiving data.
         """
         url = f"{self._base}/{MASK}/{method}"

@@ -283,8 +283,7 @@ class ChatLog:
         """Return the entries that a part of an answer changes: the drafts that it replaces, and the answer.
 
         The answer replaces its draft, and keeps the draft's reasoning if it has none of its own. A complete
-        answer has an id of its own, by which it is recognized if it is sent again. The caller must show the
-        entries.
+        answer has its own id, so that it is recognized if it is sent again. The caller must show the entries.
         """
         answered = tuple(answers)
         drafts = [
@@ -621,7 +620,7 @@ _VALUE: Final = re.compile(r"[\x20-\x7e]{1,60}")
 
 
 class WebPerson(Table, frozen=True, kw_only=True):
-    """The table [platforms.web.people.<name>]: a further person."""
+    """The table [platforms.web.people.<name>]: an additional person."""
 
     token: Secret = Secret()
 
@@ -700,7 +699,7 @@ class WebAdapter(HttpAdapter):
         )
 
     async def disconnect(self) -> None:
-        """Accept no further requests and disconnect the open pages. The pages reconnect by themselves."""
+        """Stop accepting requests and disconnect the open pages. The pages reconnect by themselves."""
         await super().disconnect()
         for log in self._logs.values():
             log.end()
@@ -1207,7 +1206,7 @@ class WebAdapter(HttpAdapter):
     async def _told(self, name: str, *entries: Entry, title: str, read: Iterable[str] = ()) -> SendResult:
         """Show entries to a person; `read` holds the ids of the messages that the agent had read before.
 
-        An answer to a message of a conversation that was deleted is not shown. An entry that the page already
+        Answers to messages of a deleted conversation are not shown. An entry that the page already
         shows is not shown again, also after a restart.
         """
         conversation, ids = entries[-1].conversation, tuple(read)
@@ -1256,7 +1255,7 @@ async def _rejoin_pieces(first: bytes, rest: AsyncIterator[bytes]) -> AsyncItera
 
 
 def _title(text: str) -> str:
-    """Return the first line of a text that is not empty, cut to 60 characters."""
+    """Return the first non-empty line of a text, cut to 60 characters."""
     first = next((line for line in text.splitlines() if line.strip()), "")
     title = one_line(first.strip().lstrip("#>*` ") or first.strip())
     return title if len(title) <= MAX_TITLE_LENGTH else f"{title[: MAX_TITLE_LENGTH - 1].rstrip()}…"

@@ -15,8 +15,8 @@ under another one while its timestamp is valid, but only by the process that acc
 and GitLab's token contain no timestamp: their security depends on a private connection.
 
 A body that lacks a field of the template, such as GitHub's `ping`, does not become a message. The request is
-answered with 202, the status `ignored` and the name of the field. A null counts as a value. The agent is told
-which parts of the prompt come from the body, unless the scheme is `postroom` and there is no template.
+answered with 202, the status `ignored` and the name of the field. A null counts as a value. The prompt lists
+the parts that come from the body, unless the scheme is `postroom` and there is no template.
 
 A message can be a command, such as `/stop`, only if the template begins with a slash, or if there is no
 template and the scheme is `postroom`. So text that strangers write in a repository never becomes a command.
@@ -393,7 +393,7 @@ class WebhookAdapter(HttpAdapter):
         await super().connect(is_reconnect=is_reconnect)
 
     async def disconnect(self) -> None:
-        """Accept no further webhooks, and close the connections to callbacks."""
+        """Stop accepting webhooks, and close the connections to callbacks."""
         await super().disconnect()
         client, self._client = self._client, None
         if client is not None:

@@ -18,7 +18,7 @@ MAX_FIELDS: Final = 2_000
 
 
 def query_arguments(query: bytes, lists: frozenset[str]) -> dict[str, Any]:
-    """Parse the fields of a query; a list is given by repeating its field for each entry.
+    """Parse the fields of a query; a list field is repeated for each entry.
 
     Raises:
         InvalidArgument: The query is not UTF-8, has too many fields, or repeats a single value.

@@ -497,7 +497,7 @@ class Archive:
 
 
 def _settled_batch(tx: MailReads, *, project: Project, records: Sequence[str]) -> Batch:
-    """Return the files of those records that are not waiting to be archived."""
+    """Return the files of the records, except those of records that still wait to be archived."""
     rows = tx.outbox.open(ARCHIVE, limit=100_000)
     waiting = {record for row in rows for record in records_of(row.payload)}
     batch = gather(tx, project, [record for record in records if record not in waiting])
@@ -512,7 +512,7 @@ def _place(repository: ArchiveRepository, message: Message) -> str:
 
 
 def _places(repository: ArchiveRepository, messages: Sequence[tuple[int, int]]) -> Iterator[str]:
-    """Yield the paths of messages; each message is given as its id and the time when it was sent."""
+    """Yield the paths of messages, from pairs of a message's id and the time when it was sent."""
     ids = {number for number, _ in messages}
     for folder in sorted({layout.message_folder(sent_at) for _, sent_at in messages}):
         yield from (path for path in repository.paths(f"{folder}/") if layout.message_id_of(path) in ids)

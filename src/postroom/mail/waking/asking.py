@@ -43,7 +43,7 @@ def ask_person(context: WriteContext, asked: AskPerson) -> AskedView:
 
     Raises:
         IllegalTransition: The agent has no such active run.
-        InvalidArgument: A timeout is given without its effect or the other way round, the kind of answer is
+        InvalidArgument: Only one of the timeout and its effect is set, the kind of answer is
             invalid, or the call neither names a run nor comes from one.
         UnknownAgent: A person or agent that the call permits or forbids to answer does not exist.
     """

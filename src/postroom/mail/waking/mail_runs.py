@@ -159,7 +159,7 @@ def _assign(
 
 
 def _among(messages: Sequence[RunMessage], mail: Sequence[int]) -> tuple[RunMessage, ...]:
-    """Return the mail messages with one of these ids, and the messages that are not mail."""
+    """Return the mail messages with one of these ids, and all messages other than mail."""
     return tuple(message for message in messages if set(messages_named([message.id or ""])).issubset(mail))
 
 
@@ -208,7 +208,7 @@ class MailRunExecutor(ExecutorAround):
         self._rules = rules or Rules()
 
     async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
-        """Execute a run of an agent, and return its result or the questions for which it waits.
+        """Execute an agent's run, and return its result or the questions that it waits for.
 
         Raises:
             StaleClaim: The run is no longer executed here; nothing was written.
@@ -275,7 +275,7 @@ class MailRunExecutor(ExecutorAround):
     ) -> AgentRunResult:
         """Execute the run and collect its questions; work that the run causes later continues its trace.
 
-        A run that starts or restarts is given the notes that concern it.
+        A run that starts or restarts receives the notes that concern it.
         """
         run_id = told.run_id or ""
         if begun.agent is not None and begun.agent.has_notes and not told.decisions:
@@ -425,7 +425,7 @@ ANSWERED = "question told: "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunCompletion:
-    """The end of a run that had messages, or the questions for which the run waits before it continues."""
+    """The end of a run that had messages, or the questions whose answers the run waits for."""
 
     run_id: str
     slug: str

@@ -30,7 +30,7 @@ _SHOWN: Final = 200
 
 
 def takes_reply(run: RunRecord) -> bool:
-    """Return whether all questions for which a run waits can be answered by a reply."""
+    """Return whether a reply can answer all questions that a run waits for."""
     tickets = run.open_tickets
     return bool(tickets) and all(ticket.tool_name == ASK for ticket in tickets)
 
@@ -57,7 +57,7 @@ def answers(tx: RecordReads, run: RunRecord, *, reply_to: int | None, sender_id:
 def given_by_reply(
     tx: RecordReads, run: RunRecord, message: Message, now: int
 ) -> tuple[tuple[str, ToolCallResume], ...]:
-    """Return, in stored form, the answers that a reply gives to all open questions of a run.
+    """Return, in stored form, a reply's answers to all open questions of a run.
 
     Each reply is read as on every other surface: other words than yes or no answer no yes-or-no question.
     Only the first 2,000 characters of a reply become the answer. The files of a reply answer a question that

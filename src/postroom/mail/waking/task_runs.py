@@ -31,7 +31,7 @@ _BATCH: Final = 500
 
 
 class TaskRuns:
-    """Finds agents whose runner claims tasks, and gives each the next ready task if it can take one more."""
+    """Finds agents whose runner claims tasks, and assigns the next ready task to each that can take one."""
 
     def __init__(self, mail: "Mail", waker: Waker) -> None:
         self._mail = mail
@@ -39,7 +39,7 @@ class TaskRuns:
         self._subscriptions = SubscriptionRounds(mail, waker)
 
     async def serve(self) -> None:
-        """Give out tasks and notify subscribers: at each hint, every 5 s, and 1 s after a failure."""
+        """Assign tasks and notify subscribers: at each hint, every 5 s, and 1 s after a failure."""
         with self._mail.store.changes.listen(TASKS) as hints:
             while True:
                 count, pause = 0, POLL
@@ -52,7 +52,7 @@ class TaskRuns:
                     await hints.wait(pause)
 
     async def round(self) -> int:
-        """Give each of these agents at most one task; return how many tasks were given.
+        """Assign at most one task to each of these agents; return how many tasks were assigned.
 
         Raises:
             StoreError: The store could not be reached; the next round finds the rest.

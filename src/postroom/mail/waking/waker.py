@@ -130,7 +130,7 @@ class OpenChange:
     ) -> None:
         """Wake the recipients of a message of the project `home`; leave others to a later round.
 
-        `is_answer` tells whether the message is the answer of a run.
+        `is_answer` is true if the message is the answer of a run.
         """
         for woken_reader in readers:
             origin = Origin(

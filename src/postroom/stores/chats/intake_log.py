@@ -52,7 +52,7 @@ class IntakeLog:
     ) -> Callable[[Transaction], Received]:
         """Return the change of `receive` for the caller's own transaction, which must hold the chat's lock.
 
-        If `thread_id` is given, a new message is stored as handed over to that thread.
+        With `thread_id`, a new message is stored as handed over to that thread.
 
         Raises:
             InvalidRecord: As for `receive`.
@@ -215,7 +215,7 @@ class IntakeLog:
         return await self._store.read(lambda tx: tx.chats.count_inbound())
 
     async def purge(self, *, older_than: int, limit: int = 1_000) -> int:
-        """Remove up to `limit` messages that are not open and were last changed before `older_than`.
+        """Remove up to `limit` messages that are no longer open and were last changed before `older_than`.
 
         Return their number. If the platform sends a removed message again, it counts as new.
         """

@@ -98,7 +98,7 @@ class ChatPeople:
         role: PersonRole = PersonRole.MEMBER,
         now: int | None = None,
     ) -> Person | None:
-        """Give access to the person whose open request has this hash, and delete the request.
+        """Grant access to the person whose open request has this hash, and delete the request.
 
         Return None if no open request has the hash. This counts as a wrong guess on the platform; when
         `rules.most_wrong` is reached, the platform is locked for `rules.locked_ms`. A correct code resets the

@@ -122,7 +122,7 @@ class ChatSessions:
         return await self._store.write(change, key=session.session_key)
 
     async def rename(self, session_key: str, new_key: str, source: dict[str, Json]) -> bool:
-        """Give a session, its threads and its open messages a new key, because the chat has got a new id.
+        """Change the key of a session, its threads and its open messages after the chat's id has changed.
 
         Return False and change nothing if no session has the old key, or if a session already has the new
         key.

@@ -86,7 +86,7 @@ class ChatTables:
     def insert_inbound(
         self, draft: InboundMessage, now: int, *, thread_id: str | None = None
     ) -> InboundMessage | None:
-        """Store a message as waiting or, if a thread is given, as handed over.
+        """Store a message as waiting or, with a thread, as handed over.
 
         Return None if a message with its key exists.
 
@@ -307,7 +307,7 @@ class ChatTables:
         return [record(ChatFile, row) for row in self._tx.all("chats.files", values)]
 
     def put_file(self, file: ChatFile) -> None:
-        """Store the record of a file of a message; this replaces an earlier record of the file."""
+        """Store the record of a message's file; this replaces an earlier record of the file."""
         self._tx.run("chats.put_file", structs.asdict(file))
 
     def count_pieces(self, sha256: str) -> int:

@@ -27,7 +27,7 @@ class WebChats:
     ) -> tuple[WebConversation, ...]:
         """Return a person's conversations, most recently active first.
 
-        If `before` is given, return only those that were last active before it.
+        With `before`, return only those that were last active before it.
         """
         return tuple(
             await self._store.read(
@@ -89,7 +89,7 @@ class WebChats:
         return await self._store.write(change, key=newest.person)
 
     async def rename(self, person: str, conversation_id: str, title: str) -> bool:
-        """Give a conversation another title; return False if there is no such conversation.
+        """Change a conversation's title; return False if there is no such conversation.
 
         Raises:
             InvalidRecord: The title is blank or contains a lone surrogate.

@@ -475,12 +475,12 @@ class WakingReads:
         return any(self._tx.ask(*looks))
 
     def snoozed(self, run_ids: Sequence[str], now: int) -> dict[tuple[str, str], int]:
-        """Return the times until which questions of these runs are put off, keyed by run id and call id."""
+        """Return when the snoozed questions of these runs are due again, keyed by run id and call id."""
         rows_found = self._tx.all("mail.snoozed", {"run_ids": run_ids, "now": now})
         return {(run_id, question_id): until for run_id, question_id, until in rows_found}
 
     def all_snoozed(self, now: int, limit: int) -> list[tuple[str, str, int]]:
-        """Return the questions that are put off, as run id, call id and time, those that return first first.
+        """Return the snoozed questions as run id, call id and due time, earliest due time first.
 
         Their runs may have ended.
         """
@@ -636,7 +636,7 @@ class WakingWrites(WakingReads):
             self._events.of_run("question.withdrawn", run_id, agent_id, now, question_id=question_id)
 
     def snooze(self, run_id: str, question_id: str, *, until: int, by: str, now: int) -> None:
-        """Put an open question off until a time; a time in the past makes it due again."""
+        """Snooze an open question until a time; a time in the past makes it due again."""
         values = {"run_id": run_id, "question_id": question_id, "until": until, "snoozed_by": by}
         self._tx.run("mail.drop_snoozed", {"now": now})
         self._tx.run("mail.unsnooze", values)
@@ -659,7 +659,7 @@ class WakingWrites(WakingReads):
 
         `error` is stored with the attempt. If the run now waits, `asked_at` has its questions, each with the
         time at which it was asked. Questions that the run asked since its start without `ask` are recorded,
-        too. `usage` is the usage of the whole run; it is given when the run ends.
+        too. `usage` is the usage of the whole run; the caller passes it when the run ends.
         """
         ids = {question.id for question in self.questions(run_id)} if asked_at else ()
         ended_run = self._tx.one("mail.end_run", {"run_id": run_id})
@@ -791,7 +791,7 @@ class TimelineReads:
     def written_count(self, project_id: int, span: Span, *, most: int, to: int | None = None) -> int:
         """Return the number of a project's messages, up to `most`.
 
-        If `to` is given, only messages to that project are counted.
+        With `to`, only messages to that project are counted.
         """
         values = {"project_id": project_id, **_span(span), "most": most}
         if to is None:
@@ -1095,7 +1095,7 @@ class TaskReads:
         return self._tasks("tasks.dependents", id=task_id)
 
     def claiming_agents(self, *, after: int = 0, limit: int) -> list[int]:
-        """Return the agents with a runner for which the server claims tasks, by id, after `after`."""
+        """Return the agents for whose runner the server claims tasks, by id, after `after`."""
         return [row[0] for row in self._tx.all("tasks.claiming_agents", {"after": after, "limit": limit})]
 
     def leases_ended(self, project_id: int, now: int) -> list[Task]:
@@ -1269,7 +1269,7 @@ class NoteWrites(NoteReads):
         )
 
     def forget_given(self, place: str) -> None:
-        """Delete the record of notes given to a session, as its client has dropped them from its context."""
+        """Forget which notes a session was shown, because its client has dropped them from its context."""
         self._tx.run("notes.forget_given", {"place": place})
 
     def purge_given(self, before: int, *, limit: int) -> None:
@@ -1382,7 +1382,7 @@ class MergingReads:
         return [row[0] for row in self._tx.all("merging.shared_threads", values)]
 
     def has_threads_of_runs(self, prefix: str) -> bool:
-        """Return whether a thread of runs has a name with this prefix."""
+        """Return whether any run thread has a name with this prefix."""
         values = {"first": prefix, "behind": prefix[:-1] + chr(ord(prefix[-1]) + 1)}
         return self._tx.one("merging.run_thread_between", values) is not None
 
@@ -1819,7 +1819,7 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         return self._all(FileView, "mail.file_views", files=files, viewer_id=viewer_id)
 
     def due_file_views(self, viewer_id: int, *, limit: int) -> list[FileView]:
-        """Return a session's views of changed files for which a notice is due."""
+        """Return a session's views of changed files whose notice is due."""
         return self._all(FileView, "mail.due_file_views", viewer_id=viewer_id, limit=limit)
 
     def reservation(self, reservation_id: int) -> Reservation | None:
@@ -2238,7 +2238,7 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
         self._tx.run("mail.note_file_change", values)
 
     def mark_file_views_told(self, viewer_id: int) -> None:
-        """Record that a session was told of every change for which a notice was due."""
+        """Record that every change whose notice was due has been reported to a session."""
         self._tx.run("mail.mark_file_views_told", {"viewer_id": viewer_id})
 
     def purge_file_views(self, before: int, *, limit: int) -> int:

@@ -33,9 +33,9 @@ class MailStore:
     async def write(self, change: Callable[[MailWrites], T], *, key: str = "") -> T:
         """Run `change` as one transaction; when the call returns, the change survives a power failure.
 
-        An exception from `change` rolls it back and is raised here. `key` names the project of the change,
-        under any of its names. Changes with the same key run one after another; other changes may run in
-        parallel. If the caller is cancelled, the change may or may not have been made.
+        An exception from `change` rolls it back and is raised here. `key` is the slug or path of the project
+        that changes. Changes with the same key run one after another; other changes may run in parallel. If
+        the caller is cancelled, the change may or may not have been made.
 
         Raises:
             StoreFull, StoreReadOnly, StoreUnavailable: Nothing was written.

@@ -2,8 +2,8 @@
 
 It is a thin layer over `psycopg.pq`, the driver's low-level wrapper of libpq. Statements are buffered, and
 sent together with the next query or at the end. Then all answers up to a sync marker are read. Each statement
-is prepared under its own name at its first use, because the driver's automatic preparation does not survive
-an error in a pipeline.
+is prepared under its own name on first use, because the driver's automatic preparation does not survive an
+error in a pipeline.
 """
 
 import contextlib
@@ -535,7 +535,7 @@ class Connection:
             raise error_for(refused)
 
     def listen(self, channel: str) -> None:
-        """Listen on a channel from now on."""
+        """Start listening on a channel."""
         self.send(f"LISTEN {quoted(channel)}")
         self.wait()
 

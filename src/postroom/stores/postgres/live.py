@@ -46,7 +46,7 @@ _FORGOTTEN_AFTER = timedelta(minutes=1)
 
 
 def _statements(name: str) -> dict[str, Statement]:
-    """Return the statements of a file, keyed by heading; `{now}` stands for the database's current time."""
+    """Return a file's statements, keyed by heading; `{now}` is replaced by the database's current time."""
     folder = resources.files("postroom.stores.postgres").joinpath("sql")
     pieces = _HEADING.split(folder.joinpath(f"{name}.sql").read_text(encoding="utf-8"))[1:]
     return {
@@ -107,7 +107,7 @@ class PostgresLiveChannels:
         return LiveDeliveryOutcome.DELIVERED if accepted else LiveDeliveryOutcome.NO_SUBSCRIBER
 
     async def open(self, target: LiveRunTarget) -> Subscription:
-        """Listen for commands to this target from now on; an earlier listener for the target is replaced."""
+        """Start listening for commands to this target; an earlier listener for the target is replaced."""
         subscription = Subscription(uuid4().hex, target, self._forget)
         await self._write("register", subscription.key, self._process_id, *_names(target), _ms(LISTENED_FOR))
         for former in [

@@ -170,7 +170,7 @@ class Notifications:
             self._send_to_others()
 
     def _send_to_others(self) -> None:
-        """Send notifications from now on, and make listeners of other processes check for earlier changes."""
+        """Start sending notifications, and make listeners of other processes check for earlier changes."""
         self.is_alone.clear()
         with self._gate:
             self._owed.add(_BEGUN)

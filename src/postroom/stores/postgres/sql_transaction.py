@@ -309,6 +309,6 @@ def _key(statement: Statement, values: Values) -> _Key:
 
 @lru_cache(maxsize=4_096)
 def lock_number(name: str) -> int:
-    """Return the number by which advisory locks represent a name."""
+    """Return the number that represents a name in advisory locks."""
     digest = blake2b(name.encode(errors="surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "big", signed=True)

@@ -356,8 +356,8 @@ class DispatchStore(_RunPort):
 
         The epochs of threads are kept.
 
-        If `dead_letters_older_than` is given, it is the limit for dead letters. A dispatch whose run was not
-        updated yet is kept.
+        `dead_letters_older_than`, unless it is None, is the limit for dead letters. A dispatch whose run was
+        not updated yet is kept.
         """
         removed = 0  # in several changes, so that a large purge does not delay other changes
         while gone := await self._store.write(
@@ -688,7 +688,7 @@ class OutboxStore(_Port):
     ) -> tuple[OutboxMessage, ...]:
         """Claim due effects, oldest first.
 
-        These include effects for which another process's claim has expired.
+        These include effects whose claim by another process has expired.
 
         An effect whose attempts were all used up by expired claims becomes a dead letter instead. Among
         effects with the same order key, only the oldest one that is neither delivered nor a dead letter is

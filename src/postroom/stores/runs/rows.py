@@ -68,7 +68,7 @@ def dispatch(row: Row) -> RunDispatch:
 
 @lru_cache(maxsize=256)
 def _termination(text: str) -> TerminationReason:
-    """Read the reason for which a run ended. The result is cached, because most runs share a few reasons."""
+    """Read the reason why a run ended. The result is cached, because most runs share a few reasons."""
     return decode(TerminationReason, text, where="termination")
 
 

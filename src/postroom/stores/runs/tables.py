@@ -242,7 +242,7 @@ def commit_look(step: ThreadCommit, message_ids: tuple[str, ...]) -> Look:
 
 
 def further_looks(step: ThreadCommit, looks: list[Look]) -> list[Look]:
-    """Return the further queries, besides that for the thread, on which the decision about a commit depends.
+    """Return the queries, other than that for the thread, on which the decision about a commit depends.
 
     `looks` are the queries for its events and effects.
     """

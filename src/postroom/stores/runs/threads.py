@@ -260,7 +260,7 @@ class Threads(Tables):
         self._sql.spent.pop(scope, None)
 
     def asked(self) -> tuple[Spending, ...]:
-        """Return the scopes for which a run asks.
+        """Return the scopes that a run asks about.
 
         Scopes without a window come first, then those whose window ends first.
         """

@@ -126,7 +126,7 @@ def refuse_shared(path: Path, *, mounts: Path = MOUNTS) -> None:
 
     Raises:
         WrongStore: The file has a hard link in another folder, or is mounted separately.
-        StoreError: Its folder, or the table of mounts, cannot be read.
+        StoreError: Its folder, or the system's mount table, cannot be read.
     """
     try:
         if not path.exists():

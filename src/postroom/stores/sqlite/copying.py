@@ -228,7 +228,7 @@ def digest_of(file: Path) -> str:
 
 
 def name_with_digest(copy: Path, target: Path, digest: str) -> None:
-    """Give a verified copy its final name, after its digest was written to the disk.
+    """Rename a verified copy to its final name, after its digest was written to the disk.
 
     Raises:
         OSError: The digest or the name cannot be written.

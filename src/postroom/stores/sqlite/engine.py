@@ -205,7 +205,7 @@ class Readers:
     """Runs reads off the event loop, each in a read transaction."""
 
     def __init__(self, path: Path, *, count: int = 2, files: OwnFiles | None = None) -> None:
-        """If `files` is given, no connection is opened after other processes have changed the files."""
+        """With `files`, no connection is opened after other processes have changed the files."""
         self._path = path
         self._files = files
         self._own = threading.local()
@@ -330,8 +330,8 @@ class Writer:
     ) -> None:
         """Write through the connection that `connect` returns; it is called on the writer thread.
 
-        Without `opens_at_once`, each change tries to open the connection and fails if that fails. If `files`
-        is given, nothing is written after other processes have changed them.
+        Without `opens_at_once`, each change tries to open the connection and fails if that fails. With
+        `files`, nothing is written after other processes have changed them.
         """
         self._connect = connect
         self._files = files
@@ -348,7 +348,7 @@ class Writer:
         self._thread.start()
 
     def stop(self) -> None:
-        """Accept no further work; the thread finishes the submitted work, closes the connection and ends."""
+        """Stop accepting work; the thread finishes the submitted work, closes the connection and ends."""
         self.pending.stop()
 
     def close(self) -> None:
@@ -507,7 +507,7 @@ class Writer:
                     break  # callers come first; the remaining steps stay due
 
     def _do(self, chore: _Chore) -> bool:
-        """Do one step of a chore; return whether further steps remain."""
+        """Do one step of a chore; return whether more steps remain."""
         try:
             if self._files is not None:
                 self._files.refuse_changed()

@@ -50,7 +50,7 @@ def migrate(
 
 
 def applied_steps(connection: sqlite3.Connection) -> dict[int, str]:
-    """Return the checksum of each applied schema step; empty if the database has no table of steps."""
+    """Return the checksum of each applied schema step; empty if the database has no steps table."""
     ledger = connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'schema_migrations'").fetchone()
     rows = connection.execute(APPLIED).fetchall() if ledger else []
     return dict(rows)
