@@ -24,7 +24,7 @@ def missing_balancer() -> str | None:
 
 @contextmanager
 def balanced(servers: Sequence[Address], folder: Path, *, host: str) -> Iterator[Address]:
-    """Run Caddy before servers, of which one is running, and return its address; `host` is the name that servers go by."""
+    """Run Caddy before several servers, start one of them, and return its address; `host` is the name that servers go by."""
     address = free_address()
     environment = {
         **plain_environment(folder),

@@ -118,7 +118,7 @@ class Noop(Deaf):
 
 
 class WakeRecording(Noop):
-    """Reports that it looks at waiting messages."""
+    """Reports that it reads waiting messages."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -30,7 +30,7 @@ class FakeBrowser:
 
     @property
     def subscription(self) -> dict[str, str]:
-        """What `PushManager.subscribe` hands to a page."""
+        """The subscription that `PushManager.subscribe` returns to a page."""
         point = self.key.public_key().public_bytes(Encoding.X962, PublicFormat.UncompressedPoint)
         return {"endpoint": self.endpoint, "p256dh": encoded(point), "auth": encoded(self.auth)}
 

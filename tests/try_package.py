@@ -152,7 +152,8 @@ def check_server(commands: Path, application: Path) -> None:
 def check_extras(top: Path, wheel: Path, extras: set[str]) -> None:
     """Install each extra, and import the modules that need it."""
     expect(extras - {"all"} == set(MODULES), f"each extra has modules to try ({', '.join(sorted(extras))})")
-    for extra, modules in MODULES.items():
+    every = {"all": [module for modules in MODULES.values() for module in modules]}
+    for extra, modules in (MODULES | every).items():
         commands = environment_with(top / extra, f"postroom[{extra}] @ {wheel.as_uri()}")
         run(commands / "python", "-c", f"import {', '.join(modules)}", cwd=top)
         count = len(json.loads(run(commands / "python", "-m", "pip", "list", "--format", "json", cwd=top)))

@@ -71,7 +71,7 @@ class Room:
         self.mailbox, self.waker = self.opened("server")
 
     def opened(self, consumer: str, *, timer: Timer | None = None) -> tuple[Mailbox, Waker]:
-        """Return the parts of one process; with a timer of its own, time can stand still for it alone."""
+        """Return the parts of one process; with a separate timer, time can stop for it alone."""
         turns = MailRunExecutor(self.agents, self.store, self.clock, tracing=self.tracing, rules=self.rules)
         mailbox = Mailbox(
             ExecutorsByThread({AGENT_THREAD: turns}),

@@ -23,7 +23,7 @@ HOUR = 60 * MINUTE
 
 @asynccontextmanager
 async def reader_of(store: SqliteStore, clock: ManualClock) -> AsyncIterator[httpx2.AsyncClient]:
-    """Return a browser that reads the pages of a store, where nothing can be changed."""
+    """Return a browser that reads the pages of a store, without permission to change anything."""
     app = Starlette(routes=page_routes(store.runs.store, clock=clock))
     transport = httpx2.ASGITransport(app=app)
     async with httpx2.AsyncClient(
@@ -165,7 +165,7 @@ class Writer:
     def attach(
         self, message: Message, name: str, media_type: str, content: bytes, preview: bytes = b""
     ) -> str:
-        """Attach bytes to a message, with a preview if one is given; return their SHA-256."""
+        """Attach bytes to a message, with a preview if `preview` is given; return their SHA-256."""
         stored = [hashlib.sha256(one).hexdigest() for one in (content, preview)]
         self.writes.insert_blob(stored[0], content)
         if preview:

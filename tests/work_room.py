@@ -150,7 +150,7 @@ class WorkRoom:
         self.app = Guard(application(routes, permissions=table(ALL_OPERATIONS)), rules, credentials)
 
     def browser(self, *, logged_in: bool = True, **headers: str) -> httpx2.AsyncClient:
-        """Return somebody's browser."""
+        """Return a person's browser."""
         cookies = {self.sessions.cookie_name: self.sessions.issue()} if logged_in else {}
         return httpx2.AsyncClient(
             transport=httpx2.ASGITransport(app=self.app),

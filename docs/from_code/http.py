@@ -48,7 +48,7 @@ ROUTE_WORDS: Final = {
     "a run, by a form as above. With `?live=1` the page reloads itself.",
     "/p/{slug}/runs/{run_id}": "A run: its state, its output, its answer. `POST` as above. "
     "With `?live=1` the page reloads itself.",
-    "/p/{slug}/digest": "What happened in the last `hours`, as `catch_up` tells it.",
+    "/p/{slug}/digest": "Summarize the last `hours`, as `catch_up` does.",
     "/find": "Find projects, agents, messages, runs and pages by words.",
     "/push": "Notifications in a browser, as JSON for a script: state, turn on, test, turn off, answer.",
     "/chats": "The open questions and the dead letters of chats.",

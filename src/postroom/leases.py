@@ -118,7 +118,7 @@ class Leases:
     async def serving(self) -> AsyncIterator[None]:
         """Acquire the wanted leases, hold them during the block, and release them at its end."""
         self._tasks = Tasks("leases")
-        await self.renew()
+        await self.renew(log=_LOG.debug)
         self._tasks.start(self._serve(), name="renewal")
         try:
             yield
@@ -156,8 +156,11 @@ class Leases:
                 is_renewed = await self.renew()
                 await news.wait(self._every if is_renewed else AGAIN_AFTER)
 
-    async def renew(self) -> bool:
-        """Acquire and renew the wanted leases; return False if that failed, or took too long."""
+    async def renew(self, log: Callable[..., None] = _LOG.info) -> bool:
+        """Acquire and renew the wanted leases; return False if that failed, or took too long.
+
+        `log` logs each lease that was acquired or lost.
+        """
         async with self._renewing:
             asked_at, names, before = self._store.clock.now(), frozenset(self._wanted), set(self._held)
             try:
@@ -169,7 +172,7 @@ class Leases:
             until = asked_at + milliseconds(self._sure)
             self._held = {name: (fence, until) for name, fence in fences.items() if name in self._wanted}
         for name in sorted(before ^ self._held.keys()):
-            _LOG.info("lease.taken" if name in self._held else "lease.lost", name=name)
+            log("lease.taken" if name in self._held else "lease.lost", name=name)
         for name in sorted(self._held.keys() - before):
             await self._take_over(name)
         return self._store.clock.now() < until

@@ -140,7 +140,7 @@ class RunControl:
     beginning: object | None = None
     """The result of `RunEffects.begin` for this execution; None if it wrote nothing."""
     agent: AddressedAgent | None = None
-    """The run's agent, as it was when the run got its messages; None if it is not a mail agent."""
+    """The run's agent, in its state when the run got its messages; None if it is not a mail agent."""
     conversation: str | None = None
     """The conversation of the run, if its thread has several."""
     only: frozenset[str] | None = None

@@ -1,4 +1,4 @@
-"""Writes server-sent events for all parts of the server that stream. ADR 33 says why no library is used."""
+"""Writes server-sent events for all parts of the server that stream. ADR 33 states why no library is used."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping

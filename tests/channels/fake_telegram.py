@@ -105,7 +105,7 @@ class FakeTelegram:
     # What a test asks for.
 
     def feed(self, *updates: Any) -> None:
-        """Give these to the next poll, and to each one after it until they are acknowledged."""
+        """Give these to the next poll, and to each after it until they are acknowledged."""
         self.updates.extend(updates)
         self._news.set()
 

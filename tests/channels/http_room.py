@@ -1,4 +1,4 @@
-"""Shared by tests of channels on our server: a fake gateway behind an adapter, and a real server before it."""
+"""Shared by tests of channels on our server: an adapter with a fake gateway, and a real server."""
 
 import asyncio
 import socket

@@ -12,7 +12,7 @@ WORDS = asked_for(wants_text=True)
 
 
 async def asked(room, asks: Asked, *more: Asked):
-    """Let an agent ask such questions; return the channel, the first card, and how to wait."""
+    """Start an agent that asks such questions; return the channel, the first card, and how to wait."""
     agent = Agent()
 
     async def act(activation, sink):

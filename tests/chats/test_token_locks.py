@@ -1,4 +1,4 @@
-"""Which processes may receive with a bot's token on one machine: one process, or the servers of one database."""
+"""On one machine, one process, or the servers of one database, may receive with a bot's token."""
 
 from pathlib import Path
 

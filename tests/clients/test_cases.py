@@ -2,8 +2,8 @@
 
 cases/<client>/<case>/before   the home before; without it the home is empty
                       after    the home after `postroom setup`
-                      edited   what a person made of it then, where somebody did
-                      left     the home after `postroom setup remove`; without it as it was before
+                      edited   the file after a person has edited it, if a person did
+                      left     the home after `postroom setup remove`; without it in its state before
 """
 
 from pathlib import Path

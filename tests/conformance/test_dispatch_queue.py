@@ -149,7 +149,7 @@ async def test_enqueuing_at_the_same_time_loses_nothing(stores: RunStores, queue
 async def test_of_equal_dispatches_at_the_same_time_one_is_enqueued(
     stores: RunStores, queue: DispatchStore
 ) -> None:
-    """One of an id, one with a dedupe key, and one of a run."""
+    """A dispatch with an id, a dispatch with a dedupe key, and a dispatch of a run."""
 
     async def told(given: RunDispatch, refusal: type[Exception]) -> bool:
         try:

@@ -1,4 +1,4 @@
-"""What each session of an agent knows of a file, and the notices of its changes."""
+"""The version of a file that each session of an agent has seen, and the notices of changes."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Notes on both engines: rows, order, ends, what was given, and one of many that say different things at once."""
+"""Notes on both engines: rows, order, ends, deliveries, and many contradicting notes that are added at the same time."""
 
 import asyncio
 from datetime import timedelta

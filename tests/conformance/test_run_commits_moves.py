@@ -117,7 +117,7 @@ async def test_an_end_after_an_interrupt_is_refused(stores: RunStores, clock: Ma
 
 
 async def _begun(stores: RunStores) -> RunDispatch:
-    """Own a dispatch of the run `r1` whose execution has begun."""
+    """Own a dispatch of the run `r1` whose execution has started."""
     owned = await claimed(stores, run_id="r1")
     return await stores.dispatches.record_dispatch_start(owned.claim_proof, "instance")
 

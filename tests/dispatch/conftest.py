@@ -1,4 +1,4 @@
-"""Mailboxes over stores, moved by one clock, closed when the test ends."""
+"""Mailboxes over stores, moved by a common clock, closed when the test ends."""
 
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field

@@ -194,7 +194,7 @@ async def test_mailbox_try_new_rejects_coordinator_run_store_mismatch(room):
 
 
 class OneAtATime(Blocking):
-    """Holds every run until it is released, and knows how many of a thread were active at once."""
+    """Holds every run until it is released, and counts how many runs of a thread were active at once."""
 
     def __init__(self, at_work=None):
         super().__init__()

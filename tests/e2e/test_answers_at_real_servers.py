@@ -1,8 +1,8 @@
-"""Questions at two real servers of one PostgreSQL: answers on all surfaces at once, and servers that are killed meanwhile.
+"""Questions at two real servers of one PostgreSQL: answers on all surfaces at once, and servers that are killed in the meantime.
 
 Each example is one question, which a run, a chat or a client's agent asks. Several people answer it at the same moment, at
 both servers. A server may be killed between the moment when the question is shown and the answers, or during the answers. The
-question then has exactly one answer, by somebody who may, all surfaces show it within two seconds, and the agent gets it once.
+question then has exactly one answer, by a person who may answer it, all surfaces show it within two seconds, and the agent gets it once.
 """
 
 import asyncio
@@ -59,7 +59,7 @@ WORDS: Final[dict[str, tuple[str, ...]]] = {
     "text": ("as before", "another way", ""),
     "form": ("amount = 5", "amount = 7", "amount = five"),
 }
-"""For each kind two answers that fit, and one that does not."""
+"""For each kind two valid answers and an invalid answer."""
 LIMITS: Final[tuple[dict[str, Any], ...]] = ({}, {"to": ["human:ana"]}, {"not_by": ["human:ben"]})
 SURFACES: Final = {
     "mail": ("page", "rest", "cli", "chat", "mail"),
@@ -90,7 +90,7 @@ elif "{" in said:  # otherwise it is a reply that was no answer
 
 
 class Answer(NamedTuple):
-    """What one person does at the moment of the race."""
+    """The act of one person at the moment of the race."""
 
     surface: str
     server: int
@@ -138,14 +138,14 @@ class Place:
             return list(line.request("GET", "/admin/questions").json()["questions"])
 
     def told(self, text: str) -> list[str]:
-        """Return what the agent was told about a question."""
+        """Return what the agent was notified about a question."""
         journal = self.yard / "journal"
         lines = journal.read_text().splitlines() if journal.exists() else []
         return [one for one in map(json.loads, lines) if text in one]
 
     @contextmanager
     def browser(self, server: RunningServer) -> Iterator[httpx2.Client]:
-        """Return the browser of somebody who has logged in."""
+        """Return the browser of a person who has logged in."""
         with server.line() as line:
             link = line.order("POST", "/admin/login-code", {}).json()["url"]
         with httpx2.Client(base_url=server.url, timeout=PATIENCE, follow_redirects=True) as browser:
@@ -184,10 +184,10 @@ class Question:
         self.text = f"May I go on with {random_ids.token_hex(6)}?"
         self.opened, self.result = threading.Event(), list[Any]()
         self.replies: dict[str, Any] | None = None
-        """What the window answers."""
+        """The answer of the window."""
 
     def takes(self, answer: Answer) -> bool:
-        """Return whether an answer may be the one that counts."""
+        """Return whether an answer may be the accepted answer."""
         by = OWNER if answer.surface in ("chat", "button") else answer.by
         if answer.words == 2 or answer.surface not in SURFACES[self.asked_in]:
             return False
@@ -219,7 +219,7 @@ class Question:
         self.number, self.run_id = self.asked["number"], self.asked["run_id"]
 
     def _in_window(self, arguments: dict[str, Any]) -> None:
-        """Let the agent of a client ask, whose person answers in its window when the others answer."""
+        """Make the agent of a client ask; its person answers in its window when the others answer."""
         server = self.place.servers[0]
 
         async def window(_: Any, __: Any) -> ElicitResult:
@@ -240,7 +240,7 @@ class Question:
             asyncio.run(call())
 
     def answer(self, answer: Answer) -> None:
-        """Answer on a surface. It may fail only at a server that is killed meanwhile."""
+        """Answer on a surface. It may fail only at a server that is killed in the meantime."""
         server, words = self.place.servers[answer.server], WORDS[self.kind][answer.words]
         may_fail = (Exception,) if self.kill == "with" and answer.server == 1 else ()
         with suppress(*may_fail):

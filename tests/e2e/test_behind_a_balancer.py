@@ -1,4 +1,4 @@
-"""Two servers on one PostgreSQL, behind a real Caddy (`deploy/Caddyfile`), with a real PgBouncer.
+"""Two servers on one PostgreSQL, with a real Caddy (`deploy/Caddyfile`) as their proxy and a real PgBouncer.
 
 Caddy is Debian's package `caddy`, or whatever program of that name is found.
 """

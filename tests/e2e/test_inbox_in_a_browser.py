@@ -32,7 +32,7 @@ def becomes(browser: Browser, expression: str, wanted: object = True) -> None:
 
 
 def ask(server: RunningServer, folder: Path) -> str:
-    """Let an agent ask a person, and return the slug of its project."""
+    """Make an agent ask a person, and return the slug of its project."""
     folder.mkdir()
     with server.line() as line:
         slug = line.crew(str(folder), "Bo")

@@ -1,9 +1,9 @@
 """Notifications in a real browser: what the server sends to a push service is decrypted, shown and answered.
 
 The push service is the test's own, because those of browsers are elsewhere: the page gets an address there and real
-keys in place of `PushManager.subscribe`. What arrives there is decrypted by a library that is not ours, and handed to the
+keys in place of `PushManager.subscribe`. The data that arrives there is decrypted by a library that is not ours, and handed to the
 real service worker as Chromium's own push client would do it. A test cannot click on a notification of the desktop, so
-the worker is told of the click.
+the worker is notified of the click.
 """
 
 import json

@@ -1,6 +1,4 @@
-"""Two real servers of which one is suspended beyond its leases and continued: its former work belongs to the other from then
-on.
-"""
+"""One of two real servers is suspended beyond its leases and continued: the other server has taken over its work."""
 
 import os
 import signal

@@ -25,7 +25,7 @@ fi
 "$PYTHON" -m postroom hook codex SessionStart < "$GIVEN"
 read -r _
 """
-"""A Codex that has begun a session, and ends with its input."""
+"""A Codex that has started a session, and ends with its input."""
 
 
 @pytest.fixture

@@ -49,7 +49,7 @@ class LongWork:
 
 
 async def killed(mailbox, work, times):
-    """Kill the process each time the work has begun; the next process continues the run."""
+    """Kill the process each time the work has started; the next process continues the run."""
     for _ in range(times):
         mailbox.clock.advance(timedelta(seconds=5))  # longer than any delay between two interruptions
         await mailbox.admin.poll()

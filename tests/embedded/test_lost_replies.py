@@ -27,9 +27,9 @@ class LosingEngine:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self.left = -1
-        """Changes that are answered before the one whose reply is lost; -1: all."""
+        """Number of changes that are answered before the change whose reply is lost; -1: all."""
         self.meanwhile: Callable[[], Awaitable[object]] | None = None
-        """What happens before the caller learns that it gets no reply."""
+        """The event before the caller learns that it gets no reply."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)

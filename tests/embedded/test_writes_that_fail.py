@@ -1,4 +1,4 @@
-"""Each write of a run is refused, or loses its reply, repeatedly: no step is done twice, and no caller is told of it."""
+"""Each write of a run is refused, or loses its reply, repeatedly: no step is done twice, and no caller is notified of it."""
 
 import asyncio
 from collections import Counter

@@ -80,7 +80,7 @@ async def test_a_program_that_stops_its_shim_and_itself_ends_with_a_killed_serve
 
 
 async def test_a_server_that_stands_still_has_its_programs_ended_at_their_deadline(tmp_path: Path) -> None:
-    """After its continuation, it knows that it was cut off, and reports no failure of the program."""
+    """After its continuation, it detects that it was cut off, and reports no failure of the program."""
     with an_owner(tmp_path) as owner:
         pids = await asyncio.to_thread(owner.numbers, "child", "pid")
         owner.process.send_signal(signal.SIGUSR1)  # it may go on for so long, and says so

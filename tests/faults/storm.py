@@ -77,7 +77,7 @@ class Workers:
         await self.processes[number].wait()
 
     async def kill_again_and_again(self, is_over: asyncio.Event) -> None:
-        """Kill a process and start another, except the suspended one and the one that is cut off.
+        """Kill a process and start another, except the suspended process and the process that is cut off.
 
         It ends between two of them, so that none is left over.
         """

@@ -50,7 +50,7 @@ async def _with_room(store: SqlStore, work: Callable[[Room], Awaitable[object]])
 
 
 def _kill_at(number: int) -> None:
-    """Kill this process at the statement with this number that is no query."""
+    """Kill this process at the write statement with this number."""
     left, begin = number, connection.SqliteTransaction.__init__
 
     def traced(self: connection.SqliteTransaction, used: sqlite3.Connection) -> None:
@@ -75,7 +75,7 @@ async def prepare(room: Room) -> None:
 
 
 async def tell(room: Room) -> None:
-    """Let a server look at the log once."""
+    """Make a server read the log once."""
     await SubscriptionRounds(room.mail, room.waker).round()
 
 

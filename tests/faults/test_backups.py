@@ -80,7 +80,7 @@ async def test_the_first_one_is_made_a_minute_after_the_start_and_then_one_a_day
 
 
 async def at_work(made: "asyncio.Task[object]", work: str = "read_back") -> psutil.Process:
-    """Return the process with this work, when it has begun."""
+    """Return the process with this work, when it has started."""
     async with asyncio.timeout(PATIENCE):
         while True:
             assert not made.done()

@@ -18,7 +18,7 @@ READERS = 2
 
 
 async def held(number: int) -> list[psutil.Process]:
-    """Return the examining processes, as soon as there are this many, suspended where they are."""
+    """Return the examining processes, as soon as there are this many, suspended at their current step."""
     async with asyncio.timeout(PATIENCE):
         while len(found := [one for one in psutil.Process().children() if _examines(one)]) < number:
             await asyncio.sleep(0)

@@ -116,7 +116,7 @@ async def outcome(store: SqlStore, change: Change, key: str = "") -> object:
 async def as_one_group(store: SqlStore, *changes: Change, key: str = "key{:03}") -> list[object]:
     """Submit the changes to one writer as a group, and return the result of each caller.
 
-    Each has a separate key, in the order of the changes, unless one is given.
+    Each has a separate key, in the order of the changes, unless a key is given.
     """
     gate, keys = Gate(), map(key.format, range(200))
     async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as tasks:

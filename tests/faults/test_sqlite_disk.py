@@ -156,7 +156,7 @@ def test_a_large_write_that_is_refused_is_told_as_well(tmp_path: Path) -> None:
 
 
 def test_deletion_goes_on_in_the_room_that_the_log_has(tmp_path: Path) -> None:
-    """It needs no more than the log, which is folded into the file when the disk takes nothing more."""
+    """It needs at most the log, which is folded into the file when the disk takes nothing more."""
     seen = on_a_small_disk("32m", "pruning_process.py", tmp_path, "600000")
     assert seen == {"full": 600, "freed": 0, "kept": True, "left": 5, "wrong": []}
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from conformance.run_backends import Prepared, prepared_stores, run_place
+from log_lines import capture_logs
 from postroom.contracts.errors import StaleClaim, StoreUnavailable
 from postroom.contracts.leases import LEASES, SERVER
 from postroom.leases import LENGTH, Leases
@@ -47,6 +48,22 @@ async def test_one_of_two_servers_has_it_and_keeps_it_for_as_long_as_it_renews(
     [lease] = [row for row in await store.read(lambda tx: tx.leases.listed()) if row.name == NAME]
     assert (lease.holder, lease.fence) == ("one", 1)
     assert lease.about == {"address": "http://one"}
+
+
+async def test_a_server_that_starts_logs_no_acquired_lease_and_one_that_takes_over_does(
+    store: SqlStore, clock: ManualClock
+) -> None:
+    """Such lines would be printed before the server's greeting, and a newcomer would not need them."""
+    first, second = leases(store, "first"), leases(store, "second")
+    with capture_logs() as logs:
+        async with first.serving():
+            assert first.holds(NAME)
+            await second.renew()
+        assert [row for row in logs if row["log_level"] != "debug" and row.get("name") == NAME] == []
+        await second.renew()
+        assert [row["event"] for row in logs if row.get("name") == NAME and row["log_level"] == "info"] == [
+            "lease.taken"
+        ]
 
 
 async def test_what_was_begun_with_a_lease_is_not_written_once_another_has_it(

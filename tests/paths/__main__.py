@@ -1,4 +1,4 @@
-"""make paths [OPTIONS="--show PATH..."]: count what the paths pass, beside the limits in limits.json."""
+"""make paths [OPTIONS="--show PATH..."]: count what the paths pass, next to the limits in limits.json."""
 
 import argparse
 import asyncio

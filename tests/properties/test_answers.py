@@ -1,4 +1,4 @@
-"""Whoever answers where, with what, at once or after a restart: one answer, by somebody who may, for that action.
+"""Every question gets one answer, from a person who may answer it and for its action, on any surface and after restarts.
 
 Each example is a question and random steps: answers on several surfaces at the same moment, at one server or at two
 servers of one database, withdrawn answers, restarts, and time that passes. After each step all surfaces of all
@@ -73,7 +73,7 @@ Step = tuple[Any, ...]
 
 @dataclass
 class Asked:
-    """A question of the example, with the answers that may count and the one that does."""
+    """A question of the example, with the answers that may be accepted and the accepted answer."""
 
     run_id: str
     question: Any
@@ -128,7 +128,7 @@ async def by_button(room: WorkRoom, asked: Asked, words: str, by: str) -> None:
 
 
 async def by_mail(room: WorkRoom, asked: Asked, words: str, by: str) -> None:
-    """Answer by a reply to the message that asks; a refusal is told to the sender."""
+    """Answer by a reply to the message that asks; the sender gets the reason of a refusal."""
     asks = next((one for one in await room.messages() if f"- {asked.question.text}" in one.body_md), None)
     if asks is None or not words.strip():
         return
@@ -137,7 +137,7 @@ async def by_mail(room: WorkRoom, asked: Asked, words: str, by: str) -> None:
 
 
 async def in_window(room: WorkRoom, asked: Asked, words: str, by: str) -> None:
-    """Answer in the window of the client; whoever sits there has no name of their own."""
+    """Answer in the window of the client; the person at the window has no name."""
     content: dict[str, Any] = {"answer": words}
     if asked.kind == "form":
         content = dict(part.strip().partition(" = ")[::2] for part in words.replace(";", "\n").split("\n"))
@@ -205,7 +205,7 @@ class World:
         self.rooms = [self._room(store) for store in stores]
         self.asked: list[Asked] = []
         self.told: list[str] = []
-        """All that agents were told, by servers that are closed too."""
+        """All texts that agents got, including those from closed servers."""
 
     def _room(self, store: Any) -> WorkRoom:
         room = WorkRoom(store, store.runs, self.clock, take_back_ms=TAKE_BACK_MS)
@@ -221,7 +221,7 @@ class World:
         }
 
     async def open(self, asks: str) -> None:
-        """Let an agent ask: one question or two in a run, or one outside a run."""
+        """Make an agent ask: one question or two in a run, or one outside a run."""
         [first, *_] = self.rooms
         await first.people("Ada", "Ash", runners=("Ash",))
         for name in PEOPLE:
@@ -328,7 +328,7 @@ class World:
             listed = [one["number"] for one in await room.questions.questions()]
             chat = Questions(room.runs.mailbox, room.stores.threads, room.clock)
             here = [one.number for one in await chat.open(run.thread_id)]
-            inbox = [one.number for _, one in await chat.everywhere()]
+            inbox = [one.number async for _, one in chat.everywhere()]
             for surface in (listed, here, inbox):
                 assert (number in surface) is is_open, surface
             async with room.browser() as browser:
@@ -342,7 +342,7 @@ class World:
             ]
 
     async def _follows(self, asked: Asked, run: RunRecord, now: tuple[str, str] | None) -> None:
-        """Check that the answer is one that this step may have given."""
+        """Check that this step may have given the answer."""
         before = asked.given
         if now == before:
             return
@@ -356,7 +356,7 @@ class World:
         asked.given = now
 
     async def end(self) -> None:
-        """Check what the agent was told when everything has been delivered."""
+        """Check the texts that the agent got when everything has been delivered."""
         self.clock.advance(timedelta(milliseconds=TAKE_BACK_MS + 1_000))
         for room in self.rooms:
             await room.runs.mailbox.recover()

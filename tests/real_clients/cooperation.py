@@ -201,7 +201,7 @@ def _ada_renames(yard: Yard) -> Script:
 
 
 def _bo_uses(yard: Yard) -> Script:
-    """Write a user of the function, by the name that it was told last."""
+    """Write a user of the function, by the newest name that it got."""
     yield yard.read("Bo", "api.txt")
     yard.meet()
     yard.await_ada()
@@ -382,7 +382,7 @@ class Outcome:
 
 
 def play(failure: Failure, *, has_postroom: bool) -> Outcome:
-    """Let both clients run into a failure, in a new home, and count."""
+    """Run both clients into a failure, in a new home, and count."""
     with (
         tempfile.TemporaryDirectory() as folder,
         ModelServer() as model,
@@ -411,7 +411,7 @@ def play(failure: Failure, *, has_postroom: bool) -> Outcome:
 
 
 def next_step(script: Script, asked: Asked) -> Step:
-    """Return the next act of a script; after its end, the model says so."""
+    """Return the next act of a script; after its end, the model reports the end."""
     try:
         return script.send(asked)
     except StopIteration:

@@ -87,7 +87,7 @@ class Home:
         patience: float = PATIENCE,
         agent: str = "",
     ) -> Done:
-        """Run a program in the project to its end, as an agent if one is named.
+        """Run a program in the project to its end, as an agent if `agent` is given.
 
         A program that takes too long fails the test with its output.
         """

@@ -1,4 +1,4 @@
-"""The tools, resources and prompts that the conformance suite calls, behind postroom's own middleware and endpoint.
+"""The tools, resources and prompts that the conformance suite calls, through postroom's own middleware and endpoint.
 
 The suite's scenarios name what they call, such as `test_simple_text`. Everything between them and these answers is the
 product: authentication, request limits, the endpoint's reading of messages, and the configured transport of the SDK.

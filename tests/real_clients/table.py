@@ -49,7 +49,7 @@ COLLIDES: Mapping[str, Mapping[str, str]] = {
     "copilot": {"whole file": _HELD, "edit": _TOLD, "patch": _TOLD, "shell": _TOLD},
     "cline": {"whole file": _HELD, "edit": "", "patch": _TOLD, "shell": _TOLD},
 }
-"""What a client's write onto an unread change of another agent comes to, by the tool; empty if it has no such tool."""
+"""The result of a client's write over an unread change of another agent, for each tool; empty if it has no such tool."""
 
 TABLE: Mapping[str, Mapping[str, Cell]] = {
     "claude": {

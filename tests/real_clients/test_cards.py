@@ -176,7 +176,7 @@ def test_a_person_answers_in_the_card_and_each_other_surface_shows_it(
 
 
 def call(server: RunningServer, method: str, token: str = "", session: str = "", **params: Any) -> Any:
-    """Call the server as a client of the newest revision, or of an earlier one with a session id."""
+    """Call the server as a client of the newest revision, or of an earlier revision with a session id."""
     meta = {**META, "io.modelcontextprotocol/clientCapabilities": {"extensions": EXTENSION}}
     headers = {"Authorization": f"Bearer {token or server.token}", "MCP-Protocol-Version": NEWEST}
     headers |= {"Mcp-Method": method, "Accept": "application/json, text/event-stream"}

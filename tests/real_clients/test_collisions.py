@@ -46,7 +46,7 @@ def _shell(tool: str, key: str, **more: str) -> dict[str, Call]:
 
 
 def _own(read: str, whole: str, edit: str, path: str, text: str, old: str, new: str) -> dict[str, Call]:
-    """Return the calls of a client with tools of its own, by their names and those of their arguments."""
+    """Return the calls of a client's own tools, by their names and those of their arguments."""
     return {
         "read": lambda file: CallTool(read, {path: str(file)}),
         "whole file": lambda file: CallTool(whole, {path: str(file), text: MINE}),
@@ -126,7 +126,7 @@ class Collisions:
             self._bench.home.must(*words, given=json.dumps(sent))
 
     def _outcome(self, file: Path, told: str) -> str:
-        """Return what came of the write, by the file and by what the model was told."""
+        """Return the result of the write, from the file and from the text that the model got."""
         text, notice = file.read_text(), f'"{file.name}" was changed by "Ada"'
         told_of_file = told.partition(notice)[2][:NEAR]
         if MINE not in text and NEW not in text:

@@ -9,7 +9,7 @@ from real_clients.home import Home
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", FAILURES)
 def test_a_failure_happens_without_postroom_and_not_with_it(name: str, home: Home) -> None:
-    """The `home` is not used: each play has its own. It marks the test as one that needs the clients."""
+    """The `home` is not used: each play has its own. It marks the test as dependent on the clients."""
     without, with_it = (play(FAILURES[name], has_postroom=has_postroom) for has_postroom in (False, True))
     print(without, with_it)
     assert (without.failures > 0, with_it.failures) == (True, 0)

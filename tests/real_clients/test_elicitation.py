@@ -41,7 +41,7 @@ PRICE = {
     "required": ["amount"],
 }
 Answer = dict[str, Any] | None
-"""What the person fills in; None if they decline."""
+"""The values that the person enters; None if they decline."""
 
 
 @pytest.fixture(scope="module")

@@ -68,7 +68,7 @@ class Worker:
         return self.client.name.capitalize()
 
     def work(self) -> None:
-        """Start a turn again and again until all tasks are done."""
+        """Start a turn repeatedly until all tasks are done."""
         flags = (*self.client.allowing, *self.client.trusting)
         environment = {**self.home.environment, "POSTROOM_AGENT": self.name}
         bound = Bound(LONGEST)
@@ -91,7 +91,7 @@ class Worker:
             )
 
     def _wait(self) -> int:
-        """Return the exit code of the turn; a client that hangs is killed, and its next turn goes on."""
+        """Return the exit code of the turn; a client that hangs is killed, and its next turn continues."""
         assert self.process is not None
         bound, asked = Bound(PATIENCE), len(self.home.model.asked)
         while True:

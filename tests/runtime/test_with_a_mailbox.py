@@ -83,7 +83,7 @@ def asked(text: str = "go", **fields: Any) -> RunActivation:
 
 @asynccontextmanager
 async def time_passing(application: Application) -> AsyncIterator[None]:
-    """Advance the time, no faster than the store writes, and start the runs that are due by then."""
+    """Advance the time, no faster than the store writes, and start the runs that are due at that time."""
 
     async def passing() -> None:
         while True:

@@ -110,7 +110,7 @@ def forked(part: Sequence[int | str], given: argparse.Namespace, *, until: float
 
 
 def lived(part: Sequence[int | str], given: argparse.Namespace, *, until: float) -> Told:
-    """Run worlds by seeds or by the names of stories, until the first that fails or until the time is up."""
+    """Run worlds by seeds or by the names of stories, until the first that fails or until the time limit."""
     told = Told()
     for seed in part:
         plan = planned(seed)

@@ -67,7 +67,7 @@ class Database:
         for fault in faults:
             self.faults.setdefault((fault.change, fault.n), []).append(fault)
         self.is_calm = False
-        """Whether no more faults happen."""
+        """Whether the faults have ended."""
         self.sent = 0
         """How many changes were sent."""
         self.sent_by_name: Counter[str] = Counter()

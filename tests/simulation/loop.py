@@ -165,7 +165,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         return task.result()
 
     async def ended(self, task: "asyncio.Task[Any]", within_ms: int | None = None) -> None:
-        """Return when a task of another process has ended, or when the time is up."""
+        """Return when a task of another process has ended, or at the end of the time."""
         owner, future = self.current, self.create_future()
         task.add_done_callback(lambda _: self.call_in(owner, _finish, future))
         if within_ms is not None:

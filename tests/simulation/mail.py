@@ -151,7 +151,7 @@ class MailServer:
         self, stores: Stores, agents: Agents, options: dict[str, Any], settings: dict[str, Any]
     ) -> None:
         self.has_tasks = bool(settings.get("tasks"))
-        """Whether the runs of agents claim and finish tasks, and `SENDER` is told which tasks are ready."""
+        """Whether the runs of agents claim and finish tasks, and `SENDER` gets a message for each ready task."""
         self.steers = bool(settings.get("steers"))
         """Whether runs read the messages that arrive on their mail thread while they execute."""
         self.mail = Mail(stores, stores.clock, waker=lambda: self.waker)
@@ -230,7 +230,7 @@ def audit_mail(
 
 
 def has_untold(rows: Any) -> bool:
-    """Return whether a subscription has not looked at a task that is ready."""
+    """Return whether a subscription has not yet processed a ready task."""
     return bool(
         rows(
             "SELECT 1 FROM subscriptions u JOIN event_scopes s ON s.scope LIKE 'project:%' AND s.seq > u.cursor "
@@ -241,14 +241,14 @@ def has_untold(rows: Any) -> bool:
 
 
 def audit_notes(rows: Any, confirmed: set[str]) -> Iterator[str]:
-    """Yield the faults of notes: one that a run was told is stored is missing, or one is stored twice."""
+    """Yield the faults of notes: a note that a run got as stored is missing, or a note is stored twice."""
     stored = Counter(subject for (subject,) in rows("SELECT subject FROM notes"))
     yield from (f"NOTE LOST: {one}" for one in sorted(confirmed - stored.keys()))
     yield from (f"NOTE TWICE: {one}" for one, count in stored.items() if count > 1)
 
 
 def audit_subscriptions(rows: Any) -> Iterator[str]:
-    """Yield the tasks of which the subscriber was told too often, or not at all."""
+    """Yield the tasks about which the subscriber got too many messages, or none."""
     ready: Counter[int] = Counter()
     for (payload,) in rows(
         "SELECT e.payload FROM event_scopes s JOIN events e ON e.event_id = s.event_id, subscriptions u "

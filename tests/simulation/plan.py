@@ -280,7 +280,7 @@ def _lost_effects(draw: Random, plan: Draft) -> None:
 
 
 def _cancels(draw: Random, plan: Draft) -> None:
-    """A run is cancelled over another server than the one that executes it."""
+    """A run is cancelled through a server that does not execute it."""
     plan.servers = max(plan.servers, 2)
     job = plan.enqueue([*draw.choice(([], [["step", "s0", 1]])), ["wait", 2_000], ["wait", 2_000]])
     at = draw.choice((300, 1_000, 1_800))

@@ -60,7 +60,7 @@ class Watch:
     reads: dict[int, set[str]] = field(default_factory=lambda: defaultdict(set))
     """The runs that have read the message of a job, by its number."""
     notes: set[str] = field(default_factory=set)
-    """The notes that runs were told are stored."""
+    """The notes that runs got as stored."""
     platform: Any = None
     """The platform of a chat world."""
     scripts: dict[int, list[list[Any]]] = field(default_factory=dict)

@@ -151,7 +151,7 @@ def close(done: Soaked, callers: list[Caller], around: Peers, logs: list[Path]) 
 
 
 def make_callers(chosen: Soak, deployment: Deployment, around: Peers) -> tuple[list[Caller], list[str]]:
-    """Return the callers, and the names of those that are agents."""
+    """Return the callers, and the names of the agents among them."""
     kinds = [KINDS[number % len(KINDS)] for number in range(chosen.sessions)] + [Mate] * chosen.agents
     there = Counter[type[Caller]]()
     callers = []

@@ -1,4 +1,4 @@
-"""Three servers on one PostgreSQL behind Caddy, under all faults: no message is lost or doubled, no work done twice at once.
+"""Three servers on one PostgreSQL with Caddy as proxy, under all faults: no message is lost or doubled, no work done twice at once.
 
 `make soak-servers` is the long one.
 """

@@ -1,4 +1,4 @@
-"""An obstacle is named exactly, and each remedy fits the place where it is shown."""
+"""An obstacle is named exactly, and each remedy fits its surface."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Who may write to whom: one function over facts, and the choices of agents."""
+"""The rules for writing to an agent: one function over facts, and the choices of agents."""
 
 from typing import Any
 

@@ -80,7 +80,7 @@ async def test_a_refusal_of_typing_quietens_typing_and_one_in_a_chat_besides_the
 
 @pytest.mark.long
 async def test_storms_keep_every_limit_and_everybody_has_a_turn(clock: ManualClock) -> None:
-    """200 chats and 60 people in one group at the same instant; callers that are told to come back do so."""
+    """200 chats and 60 people in one group at the same instant; callers that get a `Retry-After` try again."""
     pacing, said = Pacing(LIMITS, clock, clock), []
 
     async def say(chat: str, key: str) -> None:

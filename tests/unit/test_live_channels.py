@@ -1,4 +1,4 @@
-"""Live commands: delivered means that a run accepted it; everything else is no subscriber.
+"""Live commands: delivered means that a run accepted it; in every other case there is no subscriber.
 
 Within one process, and between processes: two sets of stores on one schema of PostgreSQL stand for two.
 """

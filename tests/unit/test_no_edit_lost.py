@@ -114,7 +114,7 @@ class Team:
         client: str = "claude",
         **env: str,
     ) -> str:
-        """Use a tool between its two hooks, unless it is held; return what the model is told."""
+        """Use a tool between its two hooks, unless it is held; return the text that the model gets."""
         told = await self.tell(agent, "edit", tool, given, client=client, **env)
         if told.startswith("held: "):
             return told
@@ -849,7 +849,7 @@ async def test_a_repeated_read_writes_nothing_to_the_store(make: Make) -> None:
 
 @pytest.fixture
 def full_disk(tmp_path: Path) -> Iterator[Callable[[], None]]:
-    """Give what fills the disk under the data folder, a small file system of its own."""
+    """Provide a function that fills the disk under the data folder, which is a separate small file system."""
     home = tmp_path / "home"
     home.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(home)]

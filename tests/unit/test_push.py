@@ -57,7 +57,7 @@ async def send(client: httpx2.AsyncClient, token: str, **fields: str) -> httpx2.
 
 
 async def pushed(room: WorkRoom) -> None:
-    """Let the server notice what happened, and send it."""
+    """Make the server detect events, and send them."""
     await room.leases.renew()
     await room.push.round()
     await Relay(room.stores.store, {PUSH: room.push}).drain()

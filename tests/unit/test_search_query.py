@@ -1,4 +1,4 @@
-"""The input of a search box: operators where they make sense, everything else taken literally."""
+"""The input of a search box: operators in a valid position, everything else taken literally."""
 
 import sqlite3
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
 """Every statement is used, and finds its rows on SQLite by an index if that matters.
 
-`tests/meta/test_plans.py` looks at the plans of PostgreSQL.
+`tests/meta/test_plans.py` checks the plans of PostgreSQL.
 """
 
 import re
@@ -32,7 +32,7 @@ HOT = re.findall(
     purge_file_views
 """,
 )
-"""The frequent statements of mail. Of runs and chats each statement is one."""
+"""The frequent statements of mail. Each statement of runs and chats is such a statement."""
 GIVEN = {"json_each", "CONSTANT"}
 """Lists from the caller, and rows in the statement itself."""
 OF_CHATS = {"json_each", "unreadable_rows", "chat_requests"}

@@ -120,7 +120,7 @@ async def test_a_question_of_a_chat_is_listed_for_people_and_answered_once_on_th
     assert "approved: False, because it is late" in said
     assert any(text.endswith("Denied by Bea on the pages.") for text in said)
     assert "No open questions" in (await browser.get("/chats")).text
-    assert "Nothing needs you: no open question" in (await browser.get("/")).text
+    assert "Everything is settled: no open question" in (await browser.get("/")).text
     await room.close()
     held.close()
 

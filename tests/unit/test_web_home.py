@@ -32,7 +32,7 @@ async def room(clock: ManualClock) -> AsyncIterator[WorkRoom]:
 
 async def test_a_question_is_answered_on_the_first_page(room: WorkRoom) -> None:
     browser = room.browser()
-    assert "Nothing needs you: no open question" in (await browser.get("/")).text
+    assert "Everything is settled: no open question" in (await browser.get("/")).text
     await room.send("Ada", "Ash")
     await room.turn()
     page = (await browser.get("/")).text
@@ -294,7 +294,7 @@ async def test_the_first_page_tells_what_happened_since_the_last_visit(room: Wor
     await room.send("Ada", "Fay")
     await room.turn()
     page = (await browser.get("/")).text
-    assert "Since you were here" in page
+    assert "Since your last visit" in page
     assert re.search(rf"{SLUG}</bdi></a>: 1 finished, 1 failed, \d messages", page)
     finished = re.search(r'data-key="(f-[^"]+)".*?Sweep the yard', page, re.DOTALL)
     assert finished is not None

@@ -829,7 +829,7 @@ WAYS = {
     "/p/orchard/nothing/here": None,
     "/p/orchard/runs/none": None,  # these pages cannot be worked on: there are no runs
 }
-"""Missing records, and the list where they would be."""
+"""Missing records, and the list that would contain them."""
 
 
 async def test_what_is_not_there_is_told_within_its_project_from_where_one_can_go_on(client, world):

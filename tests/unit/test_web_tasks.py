@@ -113,7 +113,7 @@ async def test_finished_tasks_are_in_the_count_of_what_needs_a_person(room: Work
 
 
 async def test_times_in_the_words_of_a_task_are_shown_like_other_times(room: WorkRoom) -> None:
-    """An agent's own text may contain a time that is none."""
+    """An agent's own text may contain an invalid time."""
     await call(room, "add_task", "Ada", title="Mend it")
     await call(room, "claim_task", "Bo", ttl_seconds=60)
     room.clock.advance(timedelta(minutes=5))

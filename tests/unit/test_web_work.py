@@ -1116,7 +1116,7 @@ async def test_a_page_of_runs_reads_as_much_of_five_thousand_runs_as_of_two_hund
     before = await decoded(f"{RUNS}?q=nothing-has-this")
     assert before <= work_service.AMONG + 50
     page = (await browser.get(f"{RUNS}?q=nothing-has-this")).text
-    assert "None of the newest 2,000 runs" in page
+    assert "No run among the newest 2,000" in page
     page = (await browser.get(f"{RUNS}?q=ada-0001")).text
     while not listed_runs(page):
         page = (await browser.get(older(page))).text

@@ -81,7 +81,7 @@ async def room(stores, clock: ManualClock) -> AsyncIterator[WorkRoom]:
 
 
 async def asked(room: WorkRoom, **asks: Any):
-    """Let Ash ask such a question because of a message from Ada; return the waiting run and its question."""
+    """Make Ash ask such a question because of a message from Ada; return the waiting run and its question."""
     room.agents.asks = asks
     await room.send("Ada", "Ash")
     await room.turn()
@@ -127,7 +127,7 @@ async def in_chat(room: WorkRoom, run: Any, question: Any, words: str, by: str) 
 
 
 async def by_mail(room: WorkRoom, run: Any, question: Any, words: str, by: str) -> str:
-    """Answer by a reply to the message that asks; return what its sender is told."""
+    """Answer by a reply to the message that asks; return the text that its sender gets."""
     [asks] = [one for one in await room.messages() if question.text in one.body_md]
     reply = {"project_key": "postroom-people", "sender_name": by, "message_id": asks.id, "body_md": words}
     sent = await room.mail.call("reply_message", reply, caller=POSTROOM)

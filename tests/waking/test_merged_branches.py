@@ -19,7 +19,7 @@ from waking_room import Room
 
 
 class Harbor(Room):
-    """A room whose project is a repository, with Ada, who is told of merged branches."""
+    """A room whose project is a repository, with Ada, who is notified of merged branches."""
 
     folder: Path
     server: SubscriptionRounds

@@ -1,4 +1,4 @@
-"""A server stands still past its lease, another one ends the run, and then the first goes on: it writes nothing."""
+"""A server is suspended beyond its lease, another server ends the run, and then the first continues: it writes nothing."""
 
 import asyncio
 import contextlib

@@ -56,7 +56,7 @@ async def told(room: Room, name: str = "Ada") -> list[str]:
 
 
 async def settle(room: Room, rounds: SubscriptionRounds | None = None) -> list[str]:
-    """Let a server, a new one unless it is given, look at the log until nothing is left; return all sentences."""
+    """Make a server (a new server unless it is given) read the whole log; return all sentences."""
     rounds = rounds or SubscriptionRounds(room.mail, room.waker)
     while await rounds.round():
         pass

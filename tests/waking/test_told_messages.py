@@ -89,7 +89,7 @@ async def test_a_message_that_its_model_has_read_and_the_program_did_not_take_be
 async def test_a_message_taken_while_the_store_goes_away_is_answered_with_the_run_that_took_it(
     room, monkeypatch
 ):
-    """Programs go on with their work if a message could not be noted; nobody else is told of it then."""
+    """Programs go on with their work if a message could not be noted; nobody else is notified of it then."""
     write = room.store.write
 
     async def is_away(change: Any, **more: Any) -> Any:

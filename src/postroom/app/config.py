@@ -216,7 +216,8 @@ class Settings(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     identity: Annotated[
         Literal["asserted", "verified"],
         _about(
-            "Identify agents by name (asserted) or by token (verified). Beyond loopback: always by token."
+            "Identify agents by name (asserted) or by token (verified). A server that listens beyond "
+            "loopback always requires tokens."
         ),
     ] = "asserted"
     allowed_hosts: Annotated[

@@ -36,7 +36,7 @@ _AT_ONCE: Final = 8 << 10
 After a complete part, up to this many bytes are not counted towards the limits.
 """
 MAX_BEHIND: Final = 32
-"""Maximum number of pipelined requests that are queued behind the active request."""
+"""Maximum number of pipelined requests that are queued after the active request."""
 
 _HEAD_TOO_LARGE: Final = (
     f"The head of the request exceeds {MAX_HEAD_LENGTH} bytes. Send a shorter URL or fewer headers."

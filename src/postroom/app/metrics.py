@@ -50,7 +50,7 @@ class ServerState:
 
 
 class Metrics:
-    """The metrics of one server, in a registry of their own."""
+    """The metrics of one server, in a separate registry."""
 
     def __init__(self, store: Stores, clock: Clock) -> None:
         self._store = store

@@ -94,7 +94,7 @@ def back_up_offline(target: Path | None, *, data_dir: Path | None, now: int) -> 
 
 
 def examine_offline(absent: PostroomError, *, data_dir: Path | None, now: int) -> ChecksView:
-    """Check the parts that need no server; `absent` says why no server was asked."""
+    """Check the parts that need no server; `absent` states why no server was asked."""
     settings: Settings | None = None
     checks = [_finding("server", absent)]
     try:

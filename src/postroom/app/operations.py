@@ -671,7 +671,7 @@ async def answer_question(
     why: str,
     by: str,
 ) -> AnsweredQuestion:
-    """Answer a question. Its record says whether the command line or another program sent the answer."""
+    """Answer a question. Its record states whether the command line or another program sent the answer."""
     is_ours = request.headers.get("user-agent") == COMMANDS
     return await questions.answer(number, answer, why=why, by=by, at=COMMAND_LINE if is_ours else OVER_HTTP)
 

@@ -18,7 +18,7 @@ class Repair:
     name: str
     """The part that is repaired, with the name that the checks use."""
     does: str
-    """A sentence that says what the repair does."""
+    """A sentence that states what the repair does."""
     perform: Callable[[], Awaitable[object]]
 
 

@@ -31,7 +31,7 @@ from postroom.cli.table import TABLE
 from postroom.cli.wire import ANSWER_TIMEOUT
 
 MAX_WAIT: Final = timedelta(hours=6)
-"""The time limit for an operation that takes long; its progress is shown meanwhile."""
+"""The time limit for an operation that takes long; its progress is shown in the meantime."""
 _TYPES: Final[Mapping[str, Any]] = {
     "string": str,
     "integer": int,

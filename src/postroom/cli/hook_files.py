@@ -3,7 +3,7 @@
 A version is Git's hash of the content. Content never leaves this machine: the server gets only paths and
 versions. The folder `hook-files` in postroom's data folder contains copies of files that were read, so that
 changed lines can be shown. For each session, it also contains a list of its files with their versions. For
-each tool call that has begun, it contains the versions of the call's files at that time. All are limited.
+each tool call that has started, it contains the versions of the call's files at that time. All are limited.
 
 The module imports next to nothing.
 """
@@ -104,7 +104,7 @@ class Look:
         self.trouble = ""
         """Why the data folder cannot be written, in the words of the operating system; empty if it can."""
         self.reports: list[list[str]] = []
-        """The path, the version and the use of each file that the server must be told about."""
+        """The path, the version and the use of each file that the server must be notified about."""
         uses: dict[str, str] = {}
         for path, how in _uses(client, sent, self._cwd) if kind != "prompt" else ():
             if _weight(how) >= _weight(uses.get(path, "named")):
@@ -171,7 +171,7 @@ class Look:
             self.reports.append([path, version[0], how])
 
     def _find_replaced_version(self, path: str, blob: str) -> str:
-        """Return the version that the tool wrote if the file now has another one; "" if it has none.
+        """Return the version that the tool wrote if the file now has a different one; "" if it has none.
 
         Different line endings and trailing spaces do not count as another version: the client may have
         changed them.

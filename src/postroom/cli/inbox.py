@@ -67,5 +67,5 @@ def inbox(
     show.answer(
         {"questions": questions, "next": page.get("next"), "failed": failed},
         as_json=as_json,
-        text=lambda: show.table(heads, rows, none="Nothing needs you."),
+        text=lambda: show.table(heads, rows, none="No open questions or failures."),
     )

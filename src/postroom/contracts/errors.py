@@ -21,7 +21,7 @@
     ├── AccessError           the caller must authenticate itself
     │   ├── TokenRequired, WrongToken, IdentityMismatch, WrongSignature, NotPermitted, InsufficientScope
     ├── StaleClaim            the worker lost the dispatch and must stop; nothing was written
-    ├── RunFailure            the run failed; `retryable` says whether it is tried again
+    ├── RunFailure            the run failed; `retryable` states whether it is tried again
     │   ├── DeadlinePassed, ExecutorFailed, ExecutorMisbehaved, PhaseError, RunTimedOut, RunnerSecretMissing
     │   ├── GiveUp            raised by work that cannot succeed
     │   ├── CommandError      the program that runs the agent failed
@@ -47,7 +47,7 @@
         ├── ClientFileRefused, ClientUnfit      a client that cannot be set up in its present state
         └── CredentialRefused                   a platform that no longer accepts a token or a password
 
-`code` is stable and never reused. The message names the value and says what is wrong with it. `remedy` says
+`code` is stable and never reused. The message names the value and states what is wrong with it. `remedy` says
 what to do.
 """
 
@@ -624,7 +624,7 @@ class StaleClaim(PostroomError):
 
 
 class RunFailure(PostroomError):
-    """A run failed. `retryable` says whether it will be retried."""
+    """A run failed. `retryable` states whether it will be retried."""
 
     code = "run_failure"
     branch = "run failed"

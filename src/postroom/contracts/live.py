@@ -1,4 +1,4 @@
-"""Live control: commands to a run on any server, each with a receipt that says whether it was accepted.
+"""Live control: commands to a run on any server, each with a receipt that states whether it was accepted.
 
 An unacknowledged command counts as undelivered, and the sender then stores it. Therefore a command
 may arrive twice but is never lost.

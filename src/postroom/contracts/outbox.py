@@ -47,7 +47,7 @@ class OutboxDraft(Record, frozen=True, kw_only=True):
     available_at: int = 0
     max_attempts: int = 5
     order_key: str | None = None
-    """Effects of one kind and target that share this key are claimed in order, each one after the previous
+    """Effects of one kind and target that share this key are claimed in order, each after the previous
     one is done.
     """
 

@@ -53,7 +53,7 @@ class Schedule:
     missed: Missed
     overlap: Overlap
     jitter_ms: int
-    """Maximum random delay of a tick in milliseconds, chosen anew for each tick."""
+    """Maximum random delay of a tick in milliseconds, chosen again for each tick."""
     created_at: int
     starts_at: int
     """The time from which the interval is counted."""

@@ -49,7 +49,7 @@ class OpenQuestion:
     expires_at: int | None = None
     """The time until which an answer is accepted; None for no limit."""
     snoozed_until: int | None = None
-    """The time until which somebody has put the question off; None if nobody has."""
+    """The time until which a person has put the question off; None if nobody has."""
     reply_to: int | None = None
     """The message that asks a question which takes a file; None for other questions."""
 
@@ -245,7 +245,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """The stored output of a run so far; `is_cut` says whether its beginning is missing."""
+    """The stored output of a run so far; `is_cut` states whether its beginning is missing."""
 
     text: str
     is_cut: bool = False

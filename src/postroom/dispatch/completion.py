@@ -1065,7 +1065,7 @@ class Completion:
 
         It ends as cancelled, unless `termination` says otherwise.
 
-        Return the run as it was before the change; call `told_cancelled` after the commit.
+        Return the run in its state before the change; call `told_cancelled` after the commit.
         """
         run = seen or tx.runs.threads.load_run(run_id)
         is_asking = (

@@ -385,7 +385,7 @@ class Mailbox:
         await self._dispatcher.release_unexecuted()
 
     async def run_gc(self) -> None:
-        """Delete ended rows whose retention period is over, and remove idle workers."""
+        """Delete ended rows whose retention period has ended, and remove idle workers."""
         await self._rounds.collect_garbage()
 
     async def poll(self) -> int:

@@ -461,7 +461,7 @@ class Rounds:
             _LOG.warning("mailbox.sweep_failed", reason=error.describe())
 
     async def collect_garbage(self) -> None:
-        """Delete ended rows whose retention period is over, and remove idle workers."""
+        """Delete ended rows whose retention period has ended, and remove idle workers."""
         now, config, dispatches = self._core.now(), self._core.config, self._core.dispatches
         purge = dispatches.purge_terminal(
             older_than=now - milliseconds(config.gc_ttl),

@@ -33,7 +33,7 @@ class SeveralExecutors(RunDispatchExecutor):
         """Return the executor of a run.
 
         Raises:
-            PostroomError: No executor here executes such runs; `retryable` says whether a later attempt may
+            PostroomError: No executor here executes such runs; `retryable` states whether a later attempt may
                 succeed.
         """
 

@@ -858,7 +858,7 @@ class Submissions:
     ) -> Prepared | _Known:
         """Add a new run with its dispatch to the common commit.
 
-        A request that depends on more than the state of its thread is submitted in a commit of its own.
+        A request that depends on more than the state of its thread is submitted in a separate commit.
         """
         request, run_id, cap = submission.request, submission.run_id, submission.queue_cap
         thread_id, trace = request.thread_id, request.trace

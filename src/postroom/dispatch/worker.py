@@ -430,7 +430,7 @@ class Dispatcher:
     async def try_dispatch_next(self, thread_id: str, *, has_turn: bool = False) -> DispatchAttempt:
         """Claim the thread's next due dispatch and start it, if no run of the thread is active here.
 
-        Without `has_turn`, the thread queues behind the threads that already wait for a slot.
+        Without `has_turn`, the thread queues after the threads that already wait for a slot.
         """
         worker = self.workers.get(thread_id)
         if worker is None:

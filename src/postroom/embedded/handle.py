@@ -101,7 +101,7 @@ class RunEvent:
 def _needs_question_id(
     method: Callable[P, Coroutine[Any, Any, None]],
 ) -> Callable[P, Coroutine[Any, Any, None]]:
-    """Refuse a call without a question id, with an error that says where to find the id."""
+    """Refuse a call without a question id, with an error that states where to find the id."""
 
     @wraps(method)
     async def call(*args: P.args, **kwargs: P.kwargs) -> None:

@@ -43,7 +43,7 @@ class LengthUnit(StrEnum):
     def fitting(self, text: str, start: int, room: int) -> int:
         """Return the greatest `end` such that `text[start:end]` is at most `room` units long.
 
-        This call reads at most `room` code points, however long the text is.
+        This call reads at most `room` code points, regardless of the length of the text.
         """
         most = min(len(text), start + room)
         if self is LengthUnit.CHARACTERS or self.measure(text[start:most]) <= room:

@@ -288,7 +288,7 @@ class GatewayRules(Table, frozen=True, kw_only=True):
     group_sessions_per_user: bool = True
     thread_sessions_per_user: bool = True
     max_message_age: Duration = timedelta(hours=1)
-    """The age above which a message that a crash left behind is no longer answered.
+    """The age above which a message that a crash left over is no longer answered.
 
     Its sender gets a notice.
     """

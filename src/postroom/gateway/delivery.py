@@ -272,24 +272,7 @@ class Delivery:
             rest = UNTOLD_MS if is_served else 0
             return NotPerformed(error="another server has its channel", untried=True, not_before_ms=rest)
         if not result.success:
-            # Decide whether a failed row is retried or given up.
-            # While the row is retried, later rows of the same thread wait.
-            kind = result.error_kind or SendErrorKind.UNKNOWN
-            why = f"{kind}: {result.error}"
-            if kind is SendErrorKind.RATE_LIMITED:
-                outgoing = self._outgoing.get(row.outbox_id)
-                return NotPerformed(
-                    error=why,
-                    untried=True,
-                    not_before_ms=result.retry_after_ms or UNTOLD_MS,
-                    may_have_arrived=outgoing is not None and outgoing.sent > 0,
-                )
-            self._metrics.delivery_failed(kind.value)
-            if not kind.may_pass or row.attempt_count >= self._config.max_attempts:
-                return await self._given_up(row, reply, closes, why)
-            return NotPerformed(
-                error=why, not_before_ms=result.retry_after_ms or 0, may_have_arrived=kind.may_have_arrived
-            )
+            return await self._handle_failure(row, reply, closes, result)
         # The outcome of a delivered row, with the change that closes the answered messages.
         change = closes.change(reply.failed, voice)
         if reply.mail_key is not None and self._mail is not None:
@@ -335,18 +318,7 @@ class Delivery:
     async def _sent(self, row: OutboxMessage, reply: Reply, address: ReplyAddress) -> SendResult:
         try:
             if reply.kind is ReplyKind.CARD:
-                # Update the card of a question or notice to show what was answered or chosen.
-                # Do nothing without a card.
-                if reply.card is not None and reply.source is not None:
-                    return await self._change_card(
-                        row, SessionSource.from_dict(reply.source), reply.card, reply.text
-                    )
-                cards = await self._cards(reply.thread_id)
-                if reply.question is None or reply.question not in cards:
-                    return SendResult.sent()
-                card = cards[reply.question]
-                source = SessionSource.from_dict(card["source"])
-                return await self._change_card(row, source, card["id"], reply.text)
+                return await self._update_card(row, reply)
             adapter = self.adapter_of(row, address.source)
             return _NO_CHANNEL if adapter is None else await self._send(adapter, row, reply, address)
         except PostroomError:
@@ -555,6 +527,20 @@ class Delivery:
                 await self._remember_card(reply.thread_id, question.number, card_id)
         return result
 
+    async def _update_card(self, row: OutboxMessage, reply: Reply) -> SendResult:
+        """Update the card of a question or notice to show what was answered or chosen.
+
+        Do nothing without a card.
+        """
+        if reply.card is not None and reply.source is not None:
+            return await self._change_card(row, SessionSource.from_dict(reply.source), reply.card, reply.text)
+        cards = await self._cards(reply.thread_id)
+        if reply.question is None or reply.question not in cards:
+            return SendResult.sent()
+        card = cards[reply.question]
+        source = SessionSource.from_dict(card["source"])
+        return await self._change_card(row, source, card["id"], reply.text)
+
     async def _change_card(
         self, row: OutboxMessage, source: SessionSource, card_id: str, text: str
     ) -> SendResult:
@@ -582,6 +568,30 @@ class Delivery:
                 address[0],
                 lambda one: replace(one, settings=_with_card(one.settings, number, card_id)),
             )
+
+    async def _handle_failure(
+        self, row: OutboxMessage, reply: Reply, closes: _Closes, result: SendResult
+    ) -> NotPerformed:
+        """Decide whether a failed row is retried or abandoned.
+
+        While the row is retried, later rows of the same thread wait.
+        """
+        kind = result.error_kind or SendErrorKind.UNKNOWN
+        why = f"{kind}: {result.error}"
+        if kind is SendErrorKind.RATE_LIMITED:
+            outgoing = self._outgoing.get(row.outbox_id)
+            return NotPerformed(
+                error=why,
+                untried=True,
+                not_before_ms=result.retry_after_ms or UNTOLD_MS,
+                may_have_arrived=outgoing is not None and outgoing.sent > 0,
+            )
+        self._metrics.delivery_failed(kind.value)
+        if not kind.may_pass or row.attempt_count >= self._config.max_attempts:
+            return await self._given_up(row, reply, closes, why)
+        return NotPerformed(
+            error=why, not_before_ms=result.retry_after_ms or 0, may_have_arrived=kind.may_have_arrived
+        )
 
     async def _given_up(
         self, row: OutboxMessage, reply: Reply | None, closes: _Closes, why: str

@@ -53,7 +53,7 @@ class Attachment:
 
     @staticmethod
     def foreign(files: "Iterable[Attachment]") -> "tuple[Attachment, ...]":
-        """Return these files, marked as created by somebody other than the sender."""
+        """Return these files, marked as created by a person other than the sender."""
         return tuple(replace(file, is_foreign=True) for file in files)
 
 

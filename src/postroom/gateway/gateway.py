@@ -1,7 +1,7 @@
 """A running gateway: connects channels, delivers messages, recovers lost work, and stops gracefully.
 
 start: unfinished messages are handed over, then channels are connected, then messages are accepted
-meanwhile: the relay delivers; lost messages, old messages and failed channels are handled
+in the meantime: the relay delivers; lost messages, old messages and failed channels are handled
 stop: no new messages are accepted, runs and answers get time to end, channels are disconnected
 """
 
@@ -267,7 +267,7 @@ class Gateway:
                 )
 
     async def _sweep(self) -> None:
-        """Hand over messages that crashed processes left behind, and delete expired records."""
+        """Hand over messages that crashed processes left over, and delete expired records."""
         purge_at = 0
         while True:
             await self._timer.sleep(_SWEEP_EVERY_MS)

@@ -53,7 +53,7 @@ _CANCELLED = "cancelled by its caller"
 """The reason stored with a message whose caller hung up or cancelled it."""
 _CANCEL = InboundMove(status=InboundStatus.RETRACTED, reason=_CANCELLED)
 _LEFT_BEHIND_MS = 60_000
-"""The age at which a waiting message is assumed to be left behind by a process that died."""
+"""The age at which a waiting message is assumed to be left over by a process that died."""
 _MAX_ALBUMS = 1_000
 _MAX_THREADS = 10_000
 
@@ -374,7 +374,7 @@ class Intake:
     # Messages that were left behind.
 
     async def recover(self) -> int:
-        """Hand over the messages that a crash left behind, in order, then accept new ones.
+        """Hand over the messages that a crash left over, in order, then accept new ones.
 
         Return their number.
         """
@@ -383,7 +383,7 @@ class Intake:
         return taken
 
     async def sweep(self) -> int:
-        """Hand over messages that dead processes left behind; return how many."""
+        """Hand over messages that dead processes left over; return how many."""
         return await self._resume_waiting(older_than=self._clock.now() - _LEFT_BEHIND_MS)
 
     async def close(self) -> None:

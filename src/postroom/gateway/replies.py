@@ -282,7 +282,7 @@ def card_of(question: Question, before: str = "") -> Card:
 
 
 def closed_card(question: Question, note: str) -> str:
-    """Return the text of a card whose question is closed; `note` says why."""
+    """Return the text of a card whose question is closed; `note` states why."""
     return "\n\n".join(filter(None, (question.asked.permits, question.text, note)))
 
 

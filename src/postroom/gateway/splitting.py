@@ -8,7 +8,7 @@
 No part exceeds the limit. No cut lies in the line that opens or closes a fence, or divides a surrogate pair.
 Only if there is no other possible cut, it may divide a grapheme or inline code, or the next part may begin
 with text that only looks like a fence. A cut lies after a blank line if possible, otherwise after a newline,
-otherwise after a space. Of each kind, the last one is chosen, provided that the part is at least half full.
+otherwise after a space. The last such position is chosen if the part is then at least half full.
 
 White space at a cut is dropped, except for the indentation of the next line. Within a code fence, white space
 is kept. An info string that would fill half of a part is not repeated. If the markers of a fence would fill a

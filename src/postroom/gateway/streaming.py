@@ -223,7 +223,7 @@ class StreamingPresenter:
             self._tasks.start(adapter.send_typing(source.chat_id, send_metadata(source)), name="typing")
 
     def has_begun(self, message_id: str) -> bool:
-        """Return whether a run in this process has begun with a message."""
+        """Return whether a run in this process has started with a message."""
         return any(message_id in run.answers for run in self.runs.values())
 
     def keep_waiting(self, source: SessionSource, message_id: str, notice_id: str) -> None:

@@ -234,7 +234,7 @@ def pairing(platform: str, code: str, lifetime: str) -> str:
 
 
 def link_code(code: str, minutes: int, linked: Sequence[str]) -> str:
-    """Return the instructions for linking a chat with another one, and its current links."""
+    """Return the instructions for linking a chat with a different one, and its current links."""
     already = f"Linked with {', '.join(linked)}. " if linked else ""
     return (
         f"{already}Send /link {code} in your other chat within {minutes} minutes. Keep it secret: "

@@ -270,7 +270,7 @@ class Guard:
 
         Raises:
             WrongToken: The request has a bearer token that is not valid for this path.
-            StoreError: The store could not tell whether the session was logged out.
+            StoreError: The store could not state whether the session was logged out.
         """
         if head.bearer is not None:
             if self._credentials.is_operator(head.bearer):
@@ -360,7 +360,7 @@ class _Exchange:
             await self._pass(message)
 
     async def answer(self, found: Problem | Response) -> None:
-        """Send an error response; if a response has already begun, close the connection instead."""
+        """Send an error response; if a response has already started, close the connection instead."""
         if self._begun:
             return
         self._ours = True

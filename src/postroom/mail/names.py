@@ -125,7 +125,7 @@ def _is_reserved_name(name: str) -> bool:
 def look_alike(name: str, known: Iterable[str]) -> str | None:
     """Return the known name that looks like `name`, or None.
 
-    Names look alike if they differ only in case, punctuation, 0 for o, or 1 for l.
+    Names look the same if they differ only in case, punctuation, 0 for o, or 1 for l.
 
     Punctuation between two digits is significant: `worker-1-12` differs from `worker-11-2`.
     """

@@ -112,7 +112,7 @@ class DoneAnswer(TypedDict):
     """A finished task, the tasks that became ready through it, and the message that was stored.
 
     A repeated call frees no task and stores no message. If its evidence differs from the stored evidence,
-    `reason` says that it was not stored.
+    `reason` states that it was not stored.
     """
 
     task: TaskView
@@ -317,7 +317,7 @@ def next_ready(
 def _refuse_unready(
     context: WriteContext, project: Project, agent: Agent, task: Task, mine: Sequence[str], own: Sequence[str]
 ) -> None:
-    """Raise TaskNotReady unless the task can be claimed; the error says who changed the task and when."""
+    """Raise TaskNotReady unless the task can be claimed; the error states who changed the task and when."""
     if task.state != "ready":
         raise TaskNotReady(
             f"task {task.id} {_story(context, project, task)}", value=task.id, details=_details(task)
@@ -712,7 +712,7 @@ def _check_holder(
 
 
 def _story(context: ReadContext, project: Project, task: Task) -> str:
-    """Describe the state of a task in a sentence that says who changed it, and when."""
+    """Describe the state of a task in a sentence that states who changed it, and when."""
     ids = (task.holder_id, task.changed_by)
     names = _names(context.tx, project, {agent_id for agent_id in ids if agent_id is not None})
     by, since = names.get(task.changed_by or 0, "nobody"), iso(task.changed_at)

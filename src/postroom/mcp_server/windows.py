@@ -162,7 +162,7 @@ def elicitation(question: OpenQuestion, why: str = "") -> dict[str, Any]:
 
 
 def told(given: GivenAnswer, *, first: bool = False) -> ToolAnswer:
-    """Return the result with the answer; with `first`, somebody answered before the window did."""
+    """Return the result with the answer; with `first`, a person answered elsewhere before the window did."""
     word = {True: "yes", False: "no", None: ""}[given.approved]
     answer = ": ".join(filter(None, (word, given.why)))
     where = f", {given.where} before the window" if first else ""

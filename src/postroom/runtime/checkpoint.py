@@ -255,7 +255,7 @@ class RunLog:
         return self._fresh.run_id
 
     async def stored(self) -> RunRecord:
-        """Return the stored run or, if it is not stored yet, the run as it was at its start.
+        """Return the stored run or, if it is not stored yet, the run in its state at its start.
 
         Raises:
             ForeignThread: The run belongs to another thread.

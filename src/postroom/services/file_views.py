@@ -19,9 +19,9 @@ from postroom.mail.subscriptions import is_watched_file
 from postroom.services import notices
 
 TOGETHER: Final = 60_000
-"""How many milliseconds apart two agents may write one file for both to be told about it."""
+"""How many milliseconds apart two agents may write one file for both to be notified about it."""
 TOLD_WITHIN: Final = 7 * 24 * 3_600_000
-"""How many milliseconds after its last use of a file a session is told of a change by the writer's hook.
+"""How many milliseconds after its last use of a file a session is notified of a change by the writer's hook.
 
 A session that was away for longer finds the change itself at its next step.
 """

@@ -145,7 +145,7 @@ class Posted:
 
 
 class MessageService:
-    """Sends messages for people who are logged in to the pages with the server's own token."""
+    """Sends messages for people who have logged in to the pages with the server's own token."""
 
     def __init__(self, mail: Mail, calls: Calls, people: PeopleService) -> None:
         self._mail = mail

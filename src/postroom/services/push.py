@@ -384,7 +384,7 @@ class PushNotifier:
             yield from (_Item(f"failed/{row.run_id}", row.updated_at) for row in page)
 
     def _open_in(self, tx: Transaction, run: RunRecord) -> Iterator[OpenQuestion]:
-        """Yield the open questions of a run, without those that somebody has snoozed."""
+        """Yield the open questions of a run, without those that a person has snoozed."""
         if run.status is not RunStatus.WAITING:
             return
         snoozed = tx.mail.snoozed([run.run_id], tx.now())

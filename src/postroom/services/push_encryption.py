@@ -1,7 +1,7 @@
 """Encrypts notifications for one browser, and proves to its push service which server sends them.
 
 RFC 8291 defines the encryption, in one record of RFC 8188: only the browser can read a notification, and its
-push service sees no more than its size. RFC 8292 defines the proof (VAPID). Import this module only when it
+push service sees at most its size. RFC 8292 defines the proof (VAPID). Import this module only when it
 is needed, because its libraries take long to load.
 """
 

@@ -67,7 +67,7 @@ _SHOWN: Final = 80
 MAX_NAME_LENGTH: Final = 64
 """Maximum characters of the name of a person who answers."""
 _OPENS_LOOKS: Final = 30
-"""How many times a number is looked for while the run that asks its question is starting."""
+"""How many times a number is searched for while the run that asks its question is starting."""
 _OPENS_LOOK_S: Final = 0.05
 _EACH: Final = 50
 """Maximum number of runs of each thread that are searched for answered questions."""

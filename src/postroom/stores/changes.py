@@ -24,7 +24,7 @@ TASKS: Final = "tasks"
 
 
 def commands_to(consumer_id: str) -> str:
-    """Return the topic of notifications that commands are waiting for an active run of this mailbox."""
+    """Return the topic under which a mailbox learns that commands for its active runs are waiting."""
     return f"commands:{consumer_id}"
 
 

@@ -109,7 +109,7 @@ class EventTables(Tables):
     ) -> None:
         """Add an event to the scopes of its thread and its run; see `append`.
 
-        Nothing is written if its key was used before, or if the claim of the execution was lost.
+        No event is written if its key was used before, or if the claim of the execution was lost.
 
         Nothing is read before the write, because the caller needs neither the event's number nor an earlier
         event.

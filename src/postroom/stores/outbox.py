@@ -185,7 +185,7 @@ class OutboxTables(Tables):
     def ack(self, outbox_ids: Sequence[str], tokens: Sequence[str], *, keyed: bool = True) -> int:
         """Record that effects were performed; return the number of claims that were still valid.
 
-        Ids and tokens correspond by position. `keyed` says whether the first effect has a key; effects with
+        Ids and tokens correspond by position. `keyed` states whether the first effect has a key; effects with
         and without keys may be mixed.
 
         Raises:

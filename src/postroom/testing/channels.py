@@ -456,7 +456,7 @@ class Stage:
 
 
 async def settled(*conditions: Any, within_s: float = 90.0) -> None:
-    """Wait until every condition holds; let other tasks run meanwhile.
+    """Wait until every condition holds; let other tasks run in the meantime.
 
     The time limit is long because a disk may need half a minute for a commit.
 

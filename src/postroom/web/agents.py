@@ -1,6 +1,6 @@
 """The pages of agents: the list of a project's agents, and one agent with its mail and its reservations.
 
-One of three words says whether an agent can be reached now. Each word is based on facts:
+One of three words states whether an agent can be reached now. Each word is based on facts:
 
     at work    one of the agent's runs is executing on this server
     reachable  the server starts the agent for new mail, or hooks of its client were active recently

@@ -2,7 +2,7 @@
 
 A form is read up to a size limit, and accepted only from the session that it was created for. The access
 check has already rejected other origins, and the token in the form is a second check. The token is derived
-from the session's cookie, so only somebody who can read the pages can submit a valid form.
+from the session's cookie, so only a person who can read the pages can submit a valid form.
 """
 
 import asyncio

@@ -68,7 +68,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _UTC_TIME: Final = re.compile(r"(?:\bat )?\b(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{3})?Z)")
 """Matches a time as `contracts.clock.iso` writes it, with the word "at", "since" or "until" before it."""
 TOLD: Final = ("done", "answered", "many", "skipped", "sent")
-"""The query parameters with which a page says what the server has done."""
+"""The query parameters with which a page states what the server has done."""
 SEAL: Final = "seal"
 """The query parameter which proves that the server has written them."""
 MAX_PARTS = 12

@@ -46,7 +46,7 @@ PARTS: Final = 100
 COUNTED: Final = 250
 """Maximum number of messages that are counted in each part of a span."""
 TOTAL: Final = 10_000
-"""Maximum number of messages of a span that are counted, however long the span is."""
+"""Maximum number of messages of a span that are counted, regardless of the length of the span."""
 LOOKED_THROUGH: Final = 2_000
 """Maximum number of messages that are read with their senders and recipients, the newest ones."""
 

@@ -192,7 +192,7 @@ def wanted(query: Query) -> Wanted:
 
 
 def pieces(excerpt: str, looked_for: Wanted) -> list[tuple[str, bool]]:
-    """Split an excerpt into pieces; each has a flag that says whether it is a search hit."""
+    """Split an excerpt into pieces; each has a flag that states whether it is a search hit."""
     cut: list[tuple[str, bool]] = []
     end = 0
     for match in _WORD.finditer(excerpt):

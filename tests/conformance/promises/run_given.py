@@ -146,7 +146,7 @@ def message_ids(entries: Sequence[PendingMessage]) -> list[str]:
 def event(
     kind: str = "Happened", *, thread: str = "t", run_id: str | None = None, **details: Any
 ) -> CanonicalEventDraft:
-    """Return an event for the log of a thread, and of a run if one is named."""
+    """Return an event for the log of a thread, and of a run if `run_id` is given."""
     scopes = [EventScope.thread(thread), *([EventScope.run(run_id)] if run_id else [])]
     return CanonicalEventDraft(scopes=tuple(scopes), event_kind=kind, **details)
 

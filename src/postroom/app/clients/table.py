@@ -95,7 +95,7 @@ class OwnFile:
     extra: Extra | None = None
     """The optional part to which a person must agree before the file is written; None if none is needed."""
     is_block: bool = False
-    """Whether it is only a block, between two marker lines, in a file that others also write."""
+    """Whether the text is only a block between two marker lines, in a file that other programs also write."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

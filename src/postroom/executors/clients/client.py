@@ -50,7 +50,7 @@ class Said:
     must_end: bool = False
     """Whether the program always reports its end, unless its output is cut off."""
     earlier: str = ""
-    """The answers of earlier turns. A message that follows such an answer gets an answer of its own."""
+    """The answers of earlier turns. A message that follows such an answer gets a separate answer."""
     last: str = ""
     """The last event in the output, as the program names it."""
     starts_anew: bool = False
@@ -114,7 +114,7 @@ class Steering(ABC):
         self._cwd = cwd
         self._session = session
         self.is_over = False
-        """Whether the program has finished its work, so that it gets no more messages."""
+        """Whether the program has finished its work, so that it gets no further messages."""
 
     @abstractmethod
     def begin(self) -> None:

@@ -43,32 +43,7 @@ _LOG = get_logger(__name__)
 def _read(said: Said, line: Mapping[str, Any]) -> str:
     """Read `codex exec --json`: the last completed item with an agent's message is the answer."""
     if "method" in line:
-        # Read `codex app-server`: the same events as from `codex exec`, but as notifications.
-        # A user message that directly follows an agent's message gets an answer of its own, so both answers
-        # are kept.
-        params = table_in(line, "params")
-        if line["method"] == "turn/completed":
-            turn = table_in(params, "turn")
-            said.is_ended, said.error = True, None
-            if turn.get("status") != "completed":
-                status = turn.get("status")
-                said.error = text_in(table_in(turn, "error"), "message") or f"the turn ended: {status}"
-        if line["method"] == "thread/tokenUsage/updated":
-            last = table_in(table_in(params, "tokenUsage"), "last")
-            said.usage += tokens_in(last, "inputTokens", "outputTokens")
-        if line["method"] != "item/completed":
-            return ""
-        item, former = table_in(params, "item"), said.last
-        said.last = text_in(item, "type") or ""
-        if said.last == "userMessage" and former == "agentMessage":
-            said.keep_answer()
-        if said.last != "userMessage":
-            said.is_begun = True
-        if said.last != "agentMessage":
-            return ""
-        text = text_in(item, "text") or ""
-        said.answer = f"{said.earlier}{text}"
-        return text
+        return _read_server(said, line)
     kind = line.get("type")
     if kind == "thread.started":
         said.session = text_in(line, "thread_id") or said.session
@@ -85,6 +60,37 @@ def _read(said: Said, line: Mapping[str, Any]) -> str:
             said.answer = text_in(item, "text") or said.answer
             return text_in(item, "text") or ""
     return ""
+
+
+def _read_server(said: Said, line: Mapping[str, Any]) -> str:
+    """Read `codex app-server`: the same events as from `codex exec`, but as notifications.
+
+    A user message that directly follows an agent's message gets a separate answer, so both answers are
+    kept.
+    """
+    params = table_in(line, "params")
+    if line["method"] == "turn/completed":
+        turn = table_in(params, "turn")
+        said.is_ended, said.error = True, None
+        if turn.get("status") != "completed":
+            status = turn.get("status")
+            said.error = text_in(table_in(turn, "error"), "message") or f"the turn ended: {status}"
+    if line["method"] == "thread/tokenUsage/updated":
+        last = table_in(table_in(params, "tokenUsage"), "last")
+        said.usage += tokens_in(last, "inputTokens", "outputTokens")
+    if line["method"] != "item/completed":
+        return ""
+    item, former = table_in(params, "item"), said.last
+    said.last = text_in(item, "type") or ""
+    if said.last == "userMessage" and former == "agentMessage":
+        said.keep_answer()
+    if said.last != "userMessage":
+        said.is_begun = True
+    if said.last != "agentMessage":
+        return ""
+    text = text_in(item, "text") or ""
+    said.answer = f"{said.earlier}{text}"
+    return text
 
 
 def _connect(access: RunAccess, environment: Mapping[str, str], folder: Path) -> Connection:
@@ -150,22 +156,7 @@ class _Steering(Steering):
             return None
         match message:
             case Answer():
-                if message.refusal is not None:
-                    if (
-                        message.method != "turn/steer"
-                    ):  # a message that comes too late for the turn waits for the next run
-                        self._said.error = f"{message.method}: {message.refusal.text}"
-                        self.is_over = True
-                elif message.method == "initialize":
-                    self._peer.tell("initialized", {})
-                    place = {"cwd": self._cwd, "approvalPolicy": "never", "sandbox": "workspace-write"}
-                    if self._session is None:
-                        self._peer.ask("thread/start", place)
-                    else:
-                        self._peer.ask("thread/resume", {**place, "threadId": self._session})
-                elif message.method in ("thread/start", "thread/resume"):
-                    self._session = self._said.session = text_in(table_in(message.result, "thread"), "id")
-                    self._tell("turn/start", self._prompt)
+                self._handle_answer(message)
                 return None
             case Asked():
                 self._peer.refuse(message.id, METHOD_NOT_FOUND, "no person can answer here")
@@ -177,6 +168,24 @@ class _Steering(Steering):
         item = table_in(message.params, "item")
         is_taken = message.method == "item/started" and item.get("type") == "userMessage"
         return text_in(item, "clientId") if is_taken else None
+
+    def _handle_answer(self, answer: Answer) -> None:
+        if answer.refusal is not None:
+            if (
+                answer.method != "turn/steer"
+            ):  # a message that comes too late for the turn waits for the next run
+                self._said.error = f"{answer.method}: {answer.refusal.text}"
+                self.is_over = True
+        elif answer.method == "initialize":
+            self._peer.tell("initialized", {})
+            place = {"cwd": self._cwd, "approvalPolicy": "never", "sandbox": "workspace-write"}
+            if self._session is None:
+                self._peer.ask("thread/start", place)
+            else:
+                self._peer.ask("thread/resume", {**place, "threadId": self._session})
+        elif answer.method in ("thread/start", "thread/resume"):
+            self._session = self._said.session = text_in(table_in(answer.result, "thread"), "id")
+            self._tell("turn/start", self._prompt)
 
     def _tell(self, method: str, text: str, **more: str) -> str:
         name = str(uuid.uuid4())

@@ -280,12 +280,7 @@ class Failing:
     def exited(self, code: int | None) -> CommandError:
         """Return the error for a program that ended with a code other than 0."""
         if code is not None and code < 0:
-            number = -code
-            try:
-                name = signal.Signals(number).name
-            except ValueError:
-                name = f"signal {number}"
-            return self.by(CommandKilled, f"was killed by {name}{self.words}", value=-code)
+            return self.by(CommandKilled, f"was killed by {_name(-code)}{self.words}", value=-code)
         kind = CommandBusy if code == TRY_LATER else CommandFailed
         return self.by(kind, f"ended with exit code {code}{self.words}", value=code)
 
@@ -306,6 +301,13 @@ class Failing:
         shown = shown.strip()
         cut = "…" if len(shown) > ERRORS_SHOWN else ""
         return f": {cut}{shown[-ERRORS_SHOWN:]}" if shown else ""
+
+
+def _name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 _MARGIN_MS = 2_000  # time for the checks of processes on a machine under load
@@ -340,6 +342,25 @@ def nothing_more(activation: RunActivation) -> dict[str, str]:
 async def no_server(activation: RunActivation) -> AsyncIterator[RunAccess | None]:
     """Return no access: a run's program cannot call this server."""
     yield None
+
+
+async def _add_received_messages(activation: RunActivation, control: RunControl) -> RunActivation:
+    """Return the request with the messages added that the run has received in earlier executions.
+
+    A program that is restarted does not know these messages. These messages follow the request on the
+    thread, whether the request contained messages or an answer.
+    """
+    if control.beginning is not None:
+        return activation  # the run begins with this execution
+    run = await control.threads.load_run(activation.run_id or "")
+    if run is None or run.input is None or run.activation is None:
+        return activation
+    known_values = {*run.activation.trigger_message_ids, *(message.id for message in activation.messages)}
+    ids = [value for value in run.input.trigger_message_ids if value not in known_values]
+    asked_at = run.activation.range.to_seq if run.activation.range is not None else 0
+    records = await control.threads.load_message_records(activation.thread_id, ids) if ids else ()
+    taken = (record.message for record in records if record.seq > asked_at and control.shows(record.message))
+    return replace(activation, messages=(*activation.messages, *taken))
 
 
 async def from_the_start(activation: RunActivation, control: RunControl) -> RunActivation:
@@ -417,7 +438,7 @@ class ProgramExecutor(RunDispatchExecutor):
             RunnerNotFound: The agent has no runner.
             InvalidRunner: The runner is of another kind.
             InvalidActivation: The request has no prompt, or does not come from a mailbox.
-            CommandError: The program was not started, or failed; `retryable` says whether a retry may help.
+            CommandError: The program was not started, or failed; `retryable` states whether a retry may help.
             StaleClaim: The worker no longer owns the run.
         """
         control = activation.control
@@ -436,31 +457,7 @@ class ProgramExecutor(RunDispatchExecutor):
                 )
             )
             runner = await self._runner_of(identity.agent_id, control.agent)
-            # The request with the messages added that the run has received in earlier executions.
-            # A program that is started anew does not know these messages. These messages follow the request
-            # on the thread, whether the request contained messages or an answer.
-            if control.beginning is not None:
-                pass
-            else:
-                run = await control.threads.load_run(activation.run_id or "")
-                if run is None or run.input is None or run.activation is None:
-                    pass
-                else:
-                    known_values = {
-                        *run.activation.trigger_message_ids,
-                        *(message.id for message in activation.messages),
-                    }
-                    ids = [value for value in run.input.trigger_message_ids if value not in known_values]
-                    asked_at = run.activation.range.to_seq if run.activation.range is not None else 0
-                    records = (
-                        await control.threads.load_message_records(activation.thread_id, ids) if ids else ()
-                    )
-                    taken = (
-                        record.message
-                        for record in records
-                        if record.seq > asked_at and control.shows(record.message)
-                    )
-                    activation = replace(activation, messages=(*activation.messages, *taken))
+            activation = await _add_received_messages(activation, control)
             async with (
                 self.process_runner.folder_of(identity.run_id) as folder,
                 file_room(activation, control.files, folder.path / "files") as room,

@@ -1,4 +1,4 @@
-"""Starts the programs of a server, and ensures that none of their processes is left behind.
+"""Starts the programs of a server, and ensures that none of their processes is left over.
 
     server ─▶ launcher, one for each server ─▶ shim, one for each run ─▶ program and its children
 

@@ -339,7 +339,7 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
             InvalidActivation: The request has no prompt, or does not come from a mailbox.
             RunnerSecretMissing: The secret is not available.
             MissingExtra: The HTTP client is not installed.
-            RemoteError: The other server failed; `retryable` says whether a retry may help.
+            RemoteError: The other server failed; `retryable` states whether a retry may help.
         """
         identity = identity_of(activation)
         dispatch_id = identity.dispatch_id

@@ -1442,7 +1442,7 @@ class _ResponseEvents:
     def thought(self, delta: str) -> Iterator[str]:
         """Yield the events for new reasoning.
 
-        Once the text has begun, no reasoning is sent, because its item is complete.
+        Once the text has started, no reasoning is sent, because its item is complete.
 
         A background response has no such events. Its events are numbered so that a client can continue after
         a server restart. Reasoning is not stored, so the numbers would change.

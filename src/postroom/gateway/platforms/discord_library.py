@@ -72,7 +72,7 @@ class RestFailure(Exception):
 
 
 class Cut(Exception):
-    """The connection ended; `resumable` says whether Discord will send the missed updates."""
+    """The connection ended; `resumable` states whether Discord will send the missed updates."""
 
     def __init__(self, *, resumable: bool, unreadable: bool = False) -> None:
         super().__init__("the connection to Discord's gateway ended")

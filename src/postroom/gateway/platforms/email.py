@@ -4,7 +4,7 @@
 
 An e-mail is marked as read when its message is stored. Bounces and e-mails from programs or mailing lists are
 stored as rejected and get no answer. The bot's own e-mails are ignored. A message's `metadata["verified"]`
-tells whether the sender's domain really sent it. Without `authserv_id` it is always False, because anybody
+states whether the sender's domain really sent it. Without `authserv_id` it is always False, because anybody
 can forge a sender.
 """
 

@@ -852,7 +852,7 @@ def _content(raw: Mapping[str, Json], message: Message, me: Me) -> MessageEvent 
 def _spelt_out(text: str, entities: Iterable[Json], me: Me) -> tuple[str, bool]:
     """Return a text without mentions of the bot, and with the addresses of its links written out.
 
-    The second value tells whether the text names the bot.
+    The second value states whether the text names the bot.
     """
     units, edits = text.encode("utf-16-le", "surrogatepass"), list[tuple[int, int, str]]()
     for item in entities:

@@ -118,7 +118,7 @@ class TelegramApi:
         No host other than the Bot API server is contacted.
 
         Raises:
-            TooLarge: The file is larger than `max_bytes`; no more than that is yielded.
+            TooLarge: The file is larger than `max_bytes`; at most that is yielded.
             ServerUnavailable: The file could not be fetched.
         """
         if not _SAFE_PATH.fullmatch(path):

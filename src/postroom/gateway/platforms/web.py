@@ -133,7 +133,7 @@ class Entry(Record, frozen=True, kw_only=True):
     failed: bool = False
     """Whether the answer reports a failure, so that the page offers a retry."""
     answered: bool = False
-    """In a message: whether an agent has begun to answer the message, or has asked a question about it."""
+    """In a message: whether an agent has started to answer the message, or has asked a question about it."""
     answers: tuple[str, ...] = ()
     note: str = ""
     """In a message that waits: the gateway's notice about its turn, until an agent reads the message."""
@@ -738,7 +738,7 @@ class WebAdapter(HttpAdapter):
         """Return the person who is signed in with this browser; None if nobody is.
 
         Raises:
-            StoreError: The store could not tell whether the person has signed out.
+            StoreError: The store could not state whether the person has signed out.
         """
         session = request.cookies.get(_cookie_name(request), "")
         name = self._visitors.who(session)

@@ -46,7 +46,7 @@ SETTINGS = (
 GRACE_SECONDS = 1.0
 """The number of seconds that Git gets to remove its lock files after it was asked to stop.
 
-A Git process that is killed leaves them behind.
+A Git process that is killed leaves them.
 """
 STDERR_SHOWN = 300
 """Maximum number of characters of Git's error output that an error shows."""
@@ -569,7 +569,7 @@ class ArchiveRepository:
     def check(self) -> list[str]:
         """Return the findings of `git fsck --strict`, and stale lock files; empty if the repository is sound.
 
-        Unreachable objects are not reported, because a repeated or interrupted batch leaves some behind.
+        Unreachable objects are not reported, because a repeated or interrupted batch leaves some.
 
         Raises:
             ArchiveUnavailable: The check itself failed.

@@ -26,7 +26,7 @@ _OWN_RUN = "give the run's own id from POSTROOM_RUN of the program that the serv
 class AskedView(TypedDict):
     """A stored question. The question is asked when the run has ended its turn, so end the turn now.
 
-    If the question was asked before, `asked` is false, and `state` says whether it is still open. If it was
+    If the question was asked before, `asked` is false, and `state` states whether it is still open. If it was
     answered, `answer` is the answer: continue with it. A closed question gets no answer any more.
     """
 

@@ -59,7 +59,7 @@ BY: Final = "runner"
 MAX_AT_ONCE: Final = 32
 """Maximum number of agents that a message wakes in its own change.
 
-The limit exists because other changes have to wait meanwhile.
+The limit exists because other changes have to wait in the meantime.
 
 Rounds wake the remaining agents.
 """

@@ -126,7 +126,7 @@ class PostgresTransaction(SqlTransaction):
     def begin(self, *, may_defer: bool, stale: Set[str]) -> None:
         """Begin a run of the change.
 
-        The changes that were completed since its last run have locked the names `stale`.
+        `stale` contains the names of the locks of the changes that were completed since its last run.
 
         The answers to its earlier queries may have changed. Answers about the change's thread stay valid if
         those changes share only the lock of the limits with it.

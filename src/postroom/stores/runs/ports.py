@@ -630,7 +630,7 @@ class EventStore(_Port):
     async def add(self, draft: CanonicalEventDraft, *, claim: Claim | None = None) -> None:
         """Add an event to the scopes of its thread and its run.
 
-        Nothing is written if its key was used before, or if the claim of the execution was lost.
+        No event is written if its key was used before, or if the claim of the execution was lost.
         """
         thread_id = draft.scope_id("thread") or ""
 

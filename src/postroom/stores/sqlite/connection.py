@@ -231,7 +231,7 @@ def store_error(error: sqlite3.Error) -> StoreError:
 def refuse_denied(path: Path) -> None:
     """Raise, before anything is opened, if this process cannot write to the database or a file next to it.
 
-    SQLite creates the files next to a database with the mode of the database, and leaves them behind if it
+    SQLite creates the files next to a database with the mode of the database, and leaves them if it
     fails. Such files would lock out the next process that opens the database, even a process of the same
     user.
 

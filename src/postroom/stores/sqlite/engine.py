@@ -291,7 +291,7 @@ of a chore stays bounded.
 
 
 STEP_CHARACTERS = 500_000
-"""Number of body characters after which a transaction indexes no more messages, so that callers wait only
+"""Number of body characters after which a transaction indexes no further messages, so that callers wait only
 briefly.
 """
 STEP = 1_500

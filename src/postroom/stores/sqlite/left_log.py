@@ -140,7 +140,7 @@ def _goes_on(
 ) -> bool:
     """Return whether another transaction starts after the end of one, which was therefore complete.
 
-    `priors` contains the possible checksums before the next frame, and `is_behind_end` says whether a
+    `priors` contains the possible checksums before the next frame, and `is_behind_end` states whether a
     transaction ended there. Frames with other salts date from before the log restarted.
     """
     for frame in frames:

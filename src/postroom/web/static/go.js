@@ -5,11 +5,11 @@ const make = (name, given = {}, ...within) => {
   return node;
 };
 
-const field = make("input", { type: "search", maxLength: 200, autocomplete: "off", placeholder: "Go to, find or do…" });
+const field = make("input", { type: "search", maxLength: 200, autocomplete: "off", placeholder: "Search or go to…" });
 const list = make("ul", { id: "go-list", role: "listbox", ariaLabel: "Results" });
 const told = make("p", { className: "hidden", role: "status" });
-const dialog = make("dialog", { id: "go", ariaLabel: "Go to, find or do" }, field, list, told);
-for (const [name, value] of Object.entries({ role: "combobox", "aria-expanded": "true", "aria-controls": "go-list", "aria-autocomplete": "list", "aria-label": "Go to, find or do" }))
+const dialog = make("dialog", { id: "go", ariaLabel: "Search or go to" }, field, list, told);
+for (const [name, value] of Object.entries({ role: "combobox", "aria-expanded": "true", "aria-controls": "go-list", "aria-autocomplete": "list", "aria-label": "Search or go to" }))
   field.setAttribute(name, value);
 let asked = 0, chosen = 0, timer;
 
