@@ -61,7 +61,7 @@ async def test_a_reply_to_the_card_answers_a_question_that_takes_words(room) -> 
 async def test_a_reply_that_does_not_fit_is_told_at_once_and_the_question_stays_open(room) -> None:
     channel, card, until = await asked(room, CURRENCY)
     await channel.say("GBP", reply_to_message_id=card.message_id)
-    told = "it takes one of: EUR, USD, from everybody who may answer questions."
+    told = "it accepts one of: EUR, USD, from everybody who may answer questions."
     await until(lambda: any(one.startswith("Not answered: ") and told in one for one in channel.texts()))
     await channel.say("eur", reply_to_message_id=card.message_id)
     await until(lambda: "heard: EUR" in channel.texts())

@@ -210,7 +210,7 @@ async def test_a_reply_that_names_no_message_or_is_refused_is_explained(room) ->
         await channel.say(f"/reply {one}")
         await settled(lambda number=number: len(channel.texts()) == number)
     assert channel.texts() == ["Add a number and a text: /reply <number> <text>"] * len(words)
-    for mail.refusal in (UnknownMessage("this chat received no message 12"), ContactBlocked("no")):
+    for mail.refusal in (UnknownMessage("this chat has received no message 12"), ContactBlocked("no")):
         await channel.say("/reply 12 Yes")
         told = f"Not sent: {mail.refusal.message}."
         await settled(lambda told=told: channel.texts()[-1] == told)

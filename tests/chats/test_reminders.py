@@ -169,11 +169,13 @@ NO_TIMES = (
     ("mon,monkey at 9:00 x", wording.no_day("monkey")),
     (
         "day at 9:00 Europe/Atlantis x",
-        "Not saved: unknown time zone 'Europe/Atlantis'; give a name such as Europe/Berlin, America/New_York or UTC.",
+        "Not saved: unknown time zone 'Europe/Atlantis'; use a name such as Europe/Berlin, "
+        "America/New_York or UTC.",
     ),
     (
         "day at 9:00 europe/atlantis x",
-        "Not saved: unknown time zone 'europe/atlantis'; give a name such as Europe/Berlin, America/New_York or UTC.",
+        "Not saved: unknown time zone 'europe/atlantis'; use a name such as Europe/Berlin, "
+        "America/New_York or UTC.",
     ),
     ("day at 9:00", wording.WHEN_AND_WHAT),
     ("day 9:00 x", wording.WHEN_AND_WHAT),

@@ -496,8 +496,8 @@ def test_a_budget_that_cannot_be_is_refused():
     for given, words in (
         ({}, "needs at least one limit"),
         ({"runs": -1}, "`runs` of a budget must be an integer of at least 0"),
-        ({"runs": 1, "zone": "Mars/Olympus"}, "time zone of a budget is unknown"),
-        ({"runs": 1, "zone": "../x"}, "time zone of a budget is unknown"),
+        ({"runs": 1, "zone": "Mars/Olympus"}, "budget's time zone is unknown"),
+        ({"runs": 1, "zone": "../x"}, "budget's time zone is unknown"),
     ):
         with pytest.raises(errors.ConfigError, match=words):
             of_all(DAY, **given)

@@ -386,7 +386,7 @@ def test_a_number_that_does_not_exist_is_not_read_as_zero(room):
     for name, labels, said in (
         ("nope", {}, "a mailbox has no metric 'nope'"),
         ("postroom_runs", {"outcome": "completed"}, "a mailbox has no metric 'postroom_runs'"),
-        ("postroom_runs_total", {}, "postroom_runs_total has other labels"),
+        ("postroom_runs_total", {}, "postroom_runs_total does not have these labels"),
         ("postroom_runs_total", {"status": "x"}, "its labels: outcome"),
         ("postroom_active_runs", {"outcome": "x"}, "its labels: none"),
     ):

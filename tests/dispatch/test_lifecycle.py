@@ -150,7 +150,7 @@ async def test_start_lifecycle_does_not_bypass_ready_transition(room):
     async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
         ready = group.create_task(mailbox.start_lifecycle_ready(attempts(1, startup_delay=ms(75))))
         await until(lambda: room.clock.sleeping == 1)
-        with pytest.raises(LifecycleBusy, match="lifecycle transition is already running"):
+        with pytest.raises(LifecycleBusy, match="already being started or closed"):
             mailbox.start_lifecycle()
         room.passes(milliseconds=74)
         await turns()

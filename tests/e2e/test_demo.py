@@ -62,7 +62,7 @@ def test_two_programs_do_six_tasks_meet_at_a_file_fail_once_and_ask_before_they_
     ):
         assert steps.count(expected) == 1, steps
     [failure] = [one for one in steps if one.startswith("Bo failed at task 3, Take off a discount: ")]
-    assert failure.endswith("test_shop.Discount fails: my change of discount.py is wrong")
+    assert failure.endswith("test_shop.Discount fails: my change to discount.py is wrong")
     assert git(found["folder"], "log", "--format=%s").splitlines() == [
         "A shop with discounts and receipts",
         "A basket, with a bug",

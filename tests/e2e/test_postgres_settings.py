@@ -48,7 +48,13 @@ def test_a_limit_of_connections_that_is_reached_is_told_as_that(
         session.execute("DROP ROLE IF EXISTS few")
         session.execute("CREATE ROLE few LOGIN CONNECTION LIMIT 0")
     url = postgres_dsn.replace("postgres@", "few:hunter2@")
-    refused(url, TEMPORARY, "raise max_connections of the server, or the CONNECTION LIMIT", tmp_path, here)
+    refused(
+        url,
+        TEMPORARY,
+        "raise the server's max_connections, the user's or database's CONNECTION LIMIT",
+        tmp_path,
+        here,
+    )
 
 
 def test_a_standby_is_told_as_one(tmp_path: Path, here: Command) -> None:
@@ -194,7 +200,7 @@ def test_a_pooler_with_fewer_sessions_than_a_server_keeps_is_told_as_that(
             address, TEMPORARY, "no session was free within the pooler's query_wait_timeout", tmp_path, run
         )
     with a_pooler(postgres_dsn, {"pool_mode": "session", "max_client_conn": 2}) as address:
-        refused(address, TEMPORARY, "max_client_conn of a pooler", tmp_path, run)
+        refused(address, TEMPORARY, "a pooler's max_client_conn", tmp_path, run)
     with a_pooler(postgres_dsn, {"pool_mode": "session", "default_pool_size": 8}) as address:
         flags = ("--database-url", address)
         with RunningServer(tmp_path / "served", *flags, environment=environment) as server:

@@ -96,9 +96,9 @@ def test_a_program_acts_as_its_agent_and_what_it_reserves_ends_with_its_run(tmp_
         assert told["POSTROOM_URL"] == server.url
         assert told["POSTROOM_DATA_DIR"] == str(server.data_dir)
         assert "Ada" in office.said("inbox")
-        assert "this run does not belong to 'Ada'" in office.said("other")
+        assert "this run belongs to another agent, not to 'Ada'" in office.said("other")
         assert "a run acts as its own agent" in office.said("made")
-        assert "this path is for the operator" in office.said("tokens")
+        assert "only t may use this pathhe operator" in office.said("tokens")
         assert office.said("stop") == ""  # the message in hand does not hold the run's end
         assert told["POSTROOM_TOKEN"].startswith("prr_")
         assert not office.opens(told["POSTROOM_TOKEN"])

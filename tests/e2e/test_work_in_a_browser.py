@@ -168,7 +168,7 @@ def test_what_comes_back_from_a_form_reads_well_too(
         typed = {"Content-Type": "application/json"}
         assert line.request("POST", "/admin/questions", body=told, headers=typed).status == 200
     press(browser, "button[value=yes]")
-    reads_well("This question was answered already")
+    reads_well("This question has already been answered")
     sees(browser, f"{server.url}/p/postroom-people/agents/Ana", "It is gone.")
     browser.open(str(browser.see("document.querySelector('.row h3 a').href")), width=390)
     reads_well("Mark as read")
@@ -220,4 +220,4 @@ def test_the_command_line_sees_and_does_the_same(server: RunningServer, tmp_path
     for listed in (runs("dead")["dead"], runs("overview", "--project", str(folder))["given_up"]):
         assert again["run_id"] not in [one["run_id"] for one in listed]
     late = command(server, "runs", "hasten", again["run_id"])
-    assert (late.returncode, "has no attempt to wait for" in late.stderr) == (2, True), late.stderr
+    assert (late.returncode, "is not waiting for its next attempt" in late.stderr) == (2, True), late.stderr

@@ -91,11 +91,11 @@ async def test_a_late_answer_never_counts_for_the_next_question(opening):
             await handle.answer(**late, by="Ann")
         assert refused.value.details == {"open": [now.question_id]}
         assert "Delete the database?" in refused.value.describe()
-        with pytest.raises(InvalidArgument, match="needs the id of the question"):
+        with pytest.raises(InvalidArgument, match="needs the question's id"):
             await handle.answer(approved=True, by="Ann")
         decision = seen_by_ann.question_id, ToolCallResume(decision_id="late", result={"approved": True})
         request = RunActivation.new("t", [], continue_run_id=handle.id, decisions=[decision])
-        with pytest.raises(StaleDecision, match="does not ask"):  # the change refuses it, too
+        with pytest.raises(StaleDecision, match="is not asking question"):  # the change refuses it, too
             await mailbox.admin.submit_background(request)
         assert (await handle.status()).question_id == now.question_id
         await handle.answer(question_id=now.question_id, approved=False, by="Ann")
@@ -441,7 +441,7 @@ async def test_a_run_that_sleeps_asks_nothing_and_can_be_cancelled(opening):
     async with opening(nap) as mailbox:
         handle = await asking(await mailbox.enqueue("t", "go"))
         assert (await handle.status()).question is None
-        with pytest.raises(StaleDecision, match="does not ask"):
+        with pytest.raises(StaleDecision, match="is not asking question"):
             await handle.answer("wake up", question_id=f"{handle.id}/sleep-1")
         assert await handle.cancel()
         assert (await handle.status()).state is State.CANCELLED

@@ -24,7 +24,7 @@ HOUR = timedelta(hours=1)
 OPTIONS = (
     ({"priority": 256}, "the priority must be from 0 to 255, not 256"),
     ({"priority": True}, "priority must be an integer, not bool"),
-    ({"attempts": 0}, "at least one attempt, not 0"),
+    ({"attempts": 0}, "attempts must be at least 1, not 0"),
     ({"interruptions": -1}, "must not be negative: -1"),
     ({"interruptions": True}, "interruptions must be an integer or None"),
     ({"delay": timedelta(-1)}, "the delay must not be negative"),
@@ -76,7 +76,7 @@ CALLS = (
     ),
     (lambda box, _: box.schedules.add("a", "t2", "go", every=HOUR, priority=256), "priority"),
     (lambda box, _: box.schedules.add("a", "t2", "go", every=HOUR, interruptions=-1), "must not be negative"),
-    (lambda box, _: box.schedules.add("a", "t2", "go"), "either a cron line or an interval"),
+    (lambda box, _: box.schedules.add("a", "t2", "go"), "either a cron expression or an interval"),
     (
         lambda box, _: box.enqueue("t2", "a", when_busy="no"),
         "when_busy must be one of interrupt, .*, not 'no'",
@@ -142,7 +142,7 @@ async def test_a_bad_option_or_content_is_refused_and_among_many_with_its_place_
 
 
 STEPS = (
-    (lambda run: run.step("x", 5), "function of step 'x' must be callable, not int"),
+    (lambda run: run.step("x", 5), "function for step 'x' must be callable, not int"),
     (lambda run: run.step(5, print), "must be text, not int"),
     (lambda run: run.step("x", print, attempts="2"), "attempts must be an integer"),
     (
@@ -160,11 +160,11 @@ STEPS = (
     (lambda run: run.ask("?", timeout=timedelta(0)), "timeout"),
     (lambda run: run.ask("?", timeout=timedelta(seconds=-1)), "timeout"),
     (lambda run: run.ask("?", timeout="5"), "the timeout of a question must be a number of seconds"),
-    (lambda run: run.ask("?", timeout=-1), "the timeout of a question must be above 0"),
+    (lambda run: run.ask("?", timeout=-1), "a question's timeout must be greater than 0"),
     (lambda run: run.ask(None), "must be text"),
     (lambda run: run.ask(" "), "blank|empty|needs"),
     (lambda run: run.ask("half \ud800"), "unpaired surrogate"),
-    (lambda run: run.stream(5), "the text to stream must be text, not int"),
+    (lambda run: run.stream(5), "the text to stream must be a str, not int"),
     (lambda run: run.log(5), "the text to log must be text, not int"),
     (lambda run: run.used(cost_micros=-1), "cost_micros"),
     (lambda run: run.used(cost_micros=1.5), "cost_micros"),

@@ -187,11 +187,11 @@ async def test_a_deadline_that_has_passed_leaves_the_active_run_alone_whatever_i
                 if policy is BusyPolicy.REJECT:
                     continue
                 with pytest.raises(
-                    InvalidSubmission, match=r"the deadline .* has passed: the time is "
+                    InvalidSubmission, match=r"the deadline .* has passed: it is now "
                 ) as refused:
                     await mailbox.enqueue("t", "late", deadline=late, when_busy=policy, key=key)
                 assert refused.value.value == ms(late)
-                assert refused.value.remedy == "give a later deadline, or no deadline"
+                assert refused.value.remedy == "set a later deadline, or leave it out"
                 assert (await active.status()).state is State.RUNNING
         going.set()
         assert await active.result(timeout=30) == "done"
@@ -222,12 +222,12 @@ async def test_every_entry_refuses_a_deadline_that_has_passed_or_comes_before_th
         late, soon = from_now(mailbox, -5), from_now(mailbox, 5)
         delayed = {"delay": timedelta(seconds=10), "deadline": soon}
         for options, delivery, why, remedy in (
-            ({"deadline": late}, {}, "the deadline .* has passed", "give a later deadline, or no deadline"),
+            ({"deadline": late}, {}, "the deadline .* has passed", "set a later deadline, or leave it out"),
             (
                 delayed,
                 {"delay_ms": 10_000},
                 "the delay of 10 s .* after the deadline ",
-                "give a shorter delay or a later deadline",
+                "set a shorter delay or a later deadline",
             ),
         ):
             for enter in entries(mailbox, options, {"deadline_at": ms(options["deadline"]), **delivery}):

@@ -156,7 +156,7 @@ async def test_a_second_process_on_one_sqlite_file_is_told_the_way_out(tmp_path)
 async def test_a_process_may_hand_over_work_that_another_one_does(opening):
     async with opening(None) as office:
         first = await office.enqueue("chat", "0")
-        assert "this process executes no runs" in (await office.admin.why_not(first.id)).text
+        assert "this process does not execute runs" in (await office.admin.why_not(first.id)).text
         async with opening(echo):
             for handle in (first, await office.enqueue("chat", "1")):
                 assert (await handle.result(timeout=30)).startswith("you said")

@@ -173,9 +173,9 @@ def test_a_file_that_is_mounted_by_itself_is_refused(tmp_path: Path) -> None:
     path.touch()
     line = "36 35 98:0 /data/postroom.db {} rw,noatime shared:1 - ext4 /dev/root rw\n"
     mounts.write_text(line.format(tmp_path) + line.format(str(path).replace(" ", "\\040")))
-    with pytest.raises(WrongStore, match="mounted without its folder") as refused:
+    with pytest.raises(WrongStore, match="mounted without the folder") as refused:
         refuse_shared(path, mounts=mounts)
-    assert refused.value.remedy == f"mount its folder instead: {path.parent}"
+    assert refused.value.remedy == f"mount the folder instead: {path.parent}"
     mounts.write_text(line.format(tmp_path))
     refuse_shared(path, mounts=mounts)
     refuse_shared(path, mounts=tmp_path / "no such system")

@@ -63,7 +63,7 @@ async def refused(others: OtherServers, there: Lease, headers: Mapping[str, str]
 async def test_who_cannot_be_reached_is_named(store: SqlStore) -> None:
     others = OtherServers(Leases(store, HERE, {}), SystemClock())
     alone = await refused(others, server(THERE, "http://127.0.0.1:1"))
-    assert alone == "the server on quay is responsible, but listens on loopback only"
+    assert alone == "the server on quay is responsible, but it listens only on loopback"
     for address in ("http://127.0.0.1:1", "http://0.0.0.0:1"):
         silent = await refused(others, server("mill/3/cccccccc", address))
         assert silent == "the server mill/3/cccccccc is responsible, but does not answer (ConnectError)"
@@ -111,7 +111,7 @@ async def test_what_no_other_server_has_is_refused_for_a_moment(store: SqlStore)
     mine, theirs = server(HERE, "http://mill:1"), server(THERE, "http://quay:1")
     channel = Lease(name="channel web", holder=HERE, about={}, fence=1, since=0, until=2**53)
     await put(store, mine, theirs, channel)
-    with pytest.raises(ServerUnavailable, match="no server has the channel web now"):
+    with pytest.raises(ServerUnavailable, match="no server is responsible for the channel web now"):
         await others.with_lease("channel web")
     await put(store, Lease(name="channel web", holder=THERE, about={}, fence=2, since=0, until=2**53))
     assert (await others.with_lease("channel web")).holder == THERE

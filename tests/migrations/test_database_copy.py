@@ -357,7 +357,7 @@ def test_a_file_that_is_no_database_is_a_mistaken_name(
     copied(file, schema)
     with pytest.raises(StateError, match=r"(?m)notes.db is not a SQLite database$") as refused:
         copied(*((schema, notes) if is_target else (notes, schema)))
-    assert (exit_code(refused.value), refused.value.remedy) == (REFUSED, "use the right file")
+    assert (exit_code(refused.value), refused.value.remedy) == (REFUSED, "choose the database file")
     assert [one.name for one in tmp_path.glob("notes*")] == ["notes.db"], "nothing was made beside it"
 
 
@@ -401,7 +401,7 @@ def test_the_command_says_what_it_would_do_does_it_and_shows_no_password(
     same = run_here(
         "database", "copy", "--from", f"sqlite:{file}", "--to", f"sqlite:{file}2", environment=environment
     )
-    assert "both databases use the same engine" in same.stderr
+    assert "both databases are of the same kind" in same.stderr
 
 
 def test_every_text_of_a_key_is_ordered_by_bytes_on_postgresql(schema: Postgres, clock: ManualClock) -> None:

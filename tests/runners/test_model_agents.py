@@ -267,7 +267,7 @@ async def test_a_key_that_is_not_set_is_named_to_the_sender_and_nobody_is_asked(
         ([refusal(429, {"error": {"message": "slow down"}})], "slow down"),
         ([refusal(503)], "answered 503"),
         ([refusal(404, {"error": {"message": "no model small"}})], "no model small"),
-        ([[chunk(content="half"), CUT]] * 3, "broke before the answer was complete"),
+        ([[chunk(content="half"), CUT]] * 3, "was lost before the response was complete"),
         ([[chunk(content="half")]] * 3, "ended before"),
         ([refusal(302, Location="http://127.0.0.1:1/")], "answered 302"),
     ],

@@ -101,7 +101,7 @@ async def test_an_agent_without_a_runner_and_a_kind_that_nothing_runs_are_refuse
     with pytest.raises(RunnerNotFound):
         await said(several, None)
     known.of["Cy"] = HTTP
-    with pytest.raises(InvalidRunner, match="not execute runners of the kind 'http'") as caught:
+    with pytest.raises(InvalidRunner, match="not support runners of the kind 'http'") as caught:
         await said(several, "Cy")
     assert caught.value.remedy == "supported kinds: command, model"
     assert not caught.value.retryable

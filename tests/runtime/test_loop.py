@@ -307,7 +307,7 @@ async def test_a_cut_off_answer_is_asked_for_again() -> None:
     assert result.response == "whole"
     assert [reset.reason for reset in room.sink.of(StreamReset)] == [
         "cut",
-        "the model's answer ended too early",
+        "the model's answer ended before it was complete",
     ]
     assert [piece.delta for piece in room.sink.of(TextDelta)] == ["hal", "ha", "whole"]
     assert await room.texts() == [("user", "go"), ("assistant", "whole")]

@@ -305,7 +305,7 @@ async def test_the_same_schedule_is_added_once_and_another_takes_its_place_only_
     room.clock.advance(HOUR)
     await worker.all_due()
     assert (await worker.add(content={"page": 1, "tags": ["a"]})).submitted == 1
-    with pytest.raises(DuplicateRecord, match="a schedule named 'nightly' exists already"):
+    with pytest.raises(DuplicateRecord, match="a schedule named 'nightly' already exists"):
         await worker.add(every=2 * HOUR, content={"page": 1, "tags": ["a"]})
     assert (await worker.found()).every_ms == 3_600_000
     new = await worker.add(every=2 * HOUR, replaces=True)
@@ -331,7 +331,7 @@ async def test_names_are_listed_and_removed(room):
 async def test_what_cannot_be_kept_is_refused_before_anything_is_written(room):
     worker = Worker(room)
     for given, why in (
-        ({"cron": "0 0 31 2 *"}, "not a valid cron line"),
+        ({"cron": "0 0 31 2 *"}, "not a valid cron expression"),
         ({"cron": "0 9 * * *", "zone": "Mars/Base"}, "unknown time zone"),
         ({"every": timedelta(0)}, "an interval must be from"),
         ({"missed": "some"}, "`missed` must be one of skip, once, all, not 'some'"),

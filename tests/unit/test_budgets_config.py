@@ -86,7 +86,7 @@ def test_without_a_file_or_without_budgets_nothing_is_limited(tmp_path: Path) ->
         ("[[budgets]]\nper = 'all'\nruns = 1\nzone = 'UTC'", "zone is set, but window is not"),
         (
             "[[budgets]]\nper = 'all'\nruns = 1\nwindow = 'day'\nzone = 'Mars'",
-            "zone of a budget is unknown",
+            "budget's time zone is unknown",
         ),
     ],
 )

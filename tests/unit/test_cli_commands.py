@@ -44,7 +44,7 @@ def test_a_project_is_a_path_made_absolute_or_a_slug(run: Run, fake: FakePostroo
 def test_two_numbers_of_a_task_to_claim_are_refused(run: Run, fake: FakePostroom) -> None:
     done = run("tasks", "claim", "2", "--id", "3", "--as", "Bo")
     assert (done.code, fake.seen) == (2, [])
-    assert "give either 2 or --id 3, not both" in done.err
+    assert "use either 2 or --id 3, not both" in done.err
 
 
 @each_row(
@@ -169,7 +169,7 @@ def test_attachments_travel_with_their_content_and_are_enough_of_a_message(
         *((words, "") for words in ("mail inbox --as Ada --limit 0", "restore")),
         ("mail send --as A -s S t --importance huge", ""),
         ("mail read abc --as Ada", "Invalid value for 'ID': 'abc' is not a message number"),
-        ("mail read 0 --as Ada", "'0' is not a message number; give a number of at least 1, or latest"),
+        ("mail read 0 --as Ada", "'0' is not a message number; use a number of at least 1, or latest"),
         ("mail inbox --limit x --as Ada", "Invalid value for '--limit': it must be an integer"),
     ],
 )
@@ -240,8 +240,8 @@ def test_a_server_of_another_kind_is_a_failure_and_no_traceback(run: Run, fake: 
 
 def test_remedies_name_commands_and_not_the_tools_of_agents(run: Run, fake: FakePostroom) -> None:
     names = "run `postroom agents register`, or run `postroom agents list` to see the registered names"
-    asks = "run `postroom agents request-contact` and wait for the answer"
-    numbers = "take the id from `postroom mail inbox` or `postroom mail search`"
+    asks = "run `postroom agents request-contact`, and wait until the other agent accepts"
+    numbers = "use a message id from `postroom mail inbox` or `postroom mail search`"
     for said, shown in (
         (errors.UnknownAgent.default_remedy, names),
         ("`search_messages` finds threads", "`postroom mail search` finds threads"),
@@ -547,7 +547,7 @@ def test_the_projects_to_merge_and_to_move_may_be_folders_named_plainly(
         run("projects", "merge", given, "pa", "--dry-run")
         asked = next(one.body for one in reversed(fake.seen) if one.path == "/admin/projects/merge")
         assert (asked["source"], asked["target"]) == (sent, f"{folder}/pa")
-    assert "A folder of this name in the current folder" in " ".join(
+    assert "If the current folder contains a folder with this name" in " ".join(
         run("projects", "merge", "--help").out.split()
     )
 

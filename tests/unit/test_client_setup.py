@@ -391,7 +391,7 @@ def test_records_that_cannot_be_read_are_told_and_stay(room: Room) -> None:
     room.set_up("claude")
     [file] = room.home.with_name("home-data").rglob("setup.json")
     file.write_text('{"files-9": {}}')
-    with pytest.raises(ConfigError, match="cannot be read as a record"):
+    with pytest.raises(ConfigError, match="is not a valid setup record"):
         room.take_out("claude")
     assert file.read_text() == '{"files-9": {}}'
 

@@ -34,9 +34,11 @@ def test_an_id_is_meant_by_all_of_it_or_by_a_beginning_that_no_other_has() -> No
     ids = ("ab1", "ab12", "b2")
     for given, meant in {"ab1": "ab1", "ab12": "ab12", "b": "b2", "c": None, "": None, "b22": None}.items():
         assert whole_id(given, ids, what="runs", remedy="look") == meant, given
-    with pytest.raises(InvalidArgument, match="several runs begin with 'ab': ab1, ab12") as refused:
+    with pytest.raises(
+        InvalidArgument, match="several runs have ids that begin with 'ab': ab1, ab12"
+    ) as refused:
         whole_id("ab", ids, what="runs", remedy="look")
-    assert refused.value.remedy == "give more of the id: look"
+    assert refused.value.remedy == "use more characters of the id: look"
 
 
 async def test_a_run_is_named_by_the_beginning_of_its_dispatch(room: WorkRoom) -> None:
@@ -54,7 +56,7 @@ async def test_what_several_runs_begin_with_is_refused_and_nothing_changes(room:
     await room.send("Ada", "Ash")
     await room.turn()
     for act in (room.operator.discard, room.operator.replay, room.operator.cancel):
-        with pytest.raises(InvalidArgument, match="several runs begin with"):
+        with pytest.raises(InvalidArgument, match="several runs have ids that begin with"):
             await act(first[:8])
     assert [one["dispatch_id"] for one in await room.operator.dead()] == [first]
 

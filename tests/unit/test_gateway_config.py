@@ -302,7 +302,7 @@ MAIL = (
 )
 HOOK = '[platforms.webhook.routes.ci]\nsecret_env = "OTHER_KEY"\n'
 BAD = rows(r"""
-[agent\n | not TOML | take it away
+[agent\n | not TOML | remove it to run the server without chats
 {AGENT}{WEB}[gatway]\n | no setting is called 'gatway' | did you mean gateway?
 agent = 3\n | agent is not a table | write it as [agent]
 {AGENT}{WEB}[[agents]]\nname = "Bo"\n | agents is not a table | write it as [agents.<name>]
@@ -327,8 +327,8 @@ agent = 3\n | agent is not a table | write it as [agent]
 {AGENT}{WEB}title = 'a'\n[platforms.web.extra]\ntitle = 'b'\n | title is set twice | extra
 {AGENT}{WEB}extra = 1\n | extra is not a table | [platforms.web.extra]
 {AGENT}{WEB}[gateway.busy]\nmode = "wait"\n | [gateway.busy]: mode is 'wait' | mode
-{AGENT}{WEB}[gateway]\nbusy = "collect"\n | [gateway.busy]: this is not a table | write it as [gateway.busy] with mode
-{AGENT}{WEB}[gateway]\nbusy = "wait"\n | [gateway.busy]: this is not a table | write it as [gateway.busy] with mode or max_waiting
+{AGENT}{WEB}[gateway]\nbusy = "collect"\n | [gateway.busy]: it is not a table | write it as [gateway.busy] with mode
+{AGENT}{WEB}[gateway]\nbusy = "wait"\n | [gateway.busy]: it is not a table | write it as [gateway.busy] with mode or max_waiting
 {AGENT}{WEB}[gateway.busy]\nmod = 1\n | [gateway.busy]: no setting | did you mean mode?
 {AGENT}{WEB}[gateway]\ndrain = 30\n | drain is '30': write a duration with its unit | drain
 {AGENT}{WEB}[gateway.reset]\nidle = "90s"\n | write whole minutes | idle
@@ -337,23 +337,23 @@ agent = 3\n | agent is not a table | write it as [agent]
 {AGENT}{WEB}enabled = "no"\n | enabled is 'no' | enabled
 {AGENT}{WEB}allow = {ada = "boss"}\n | [platforms.web.allow]: ada is 'boss' | ada
 {AGENT}{WEB}[gateway]\ncommand_roles = {halt = "owner"}\n | [gateway.command_roles]: no command is called 'halt' | the commands are agent, answer, approve
-{AGENT}{WEB}[gateway.reset_by_type.room]\nmode = "idle"\n | [gateway.reset_by_type]: 'room' is not accepted: write dm, group | room
+{AGENT}{WEB}[gateway.reset_by_type.room]\nmode = "idle"\n | [gateway.reset_by_type]: 'room' is not valid: write dm, group | room
 {AGENT}{WEB}[gateway.reset_by_type.dm]\nmod = 1\n | reset_by_type.dm] | mode?
-{AGENT}{WEB}people = {ben = 'x'}\n | [platforms.web.people.ben]: this is not a table | token_env
-{AGENT}[platforms.webhook]\nroutes = 3\n | [platforms.webhook.routes]: this is not a table | write
+{AGENT}{WEB}people = {ben = 'x'}\n | [platforms.web.people.ben]: it is not a table | token_env
+{AGENT}[platforms.webhook]\nroutes = 3\n | [platforms.webhook.routes]: it is not a table | write
 routes = 1\n{AGENT}{WEB} | routes is not a list of tables | [[routes]]
 {AGENT}{WEB}[[routes]]\n | [routes, rule 1]: agent is missing | add agent
 {AGENT}{WEB}[[routes]]\nagent = "poet"\n | [routes, rule 1]: there is no agent 'poet' | name@project
-{AGENT}{WEB}[[routes]]\nagent = "human:a b"\n | [routes, rule 1]: 'human:a b' names nobody | human:name
+{AGENT}{WEB}[[routes]]\nagent = "human:a b"\n | [routes, rule 1]: 'human:a b' is not a known person | human:name
 {AGENT}{WEB}[[routes]]\nagent = "human:ada"\nplatform = "web"\nthread = "7"\n | human:ada answers in a chat, and in none of its threads | leave thread out
-{AGENT}{WEB}[platforms.api_server]\napi_key_env = "OTHER_KEY"\n[[routes]]\nagent = "human:ada"\n | human:ada cannot answer over api_server, whose callers wait | name the other platforms
+{AGENT}{WEB}[platforms.api_server]\napi_key_env = "OTHER_KEY"\n[[routes]]\nagent = "human:ada"\n | human:ada cannot answer over api_server, whose callers wait | limit the rule to other platforms
 {AGENT}{WEB}[[routes]]\nagent = "Bo@x"\nplatform = "slack"\n | [routes, rule 1]: it matches nothing: slack is not connected | [platforms.slack]
 {AGENT}{WEB}[[routes]]\nagent = "Bo@x"\nchat = "7"\n | name the platform whose ids | add platform
 {AGENT}{WEB}[[routes]]\nagent = "Bo@x"\nmentions = "bo"\n | no setting is called 'mentions' | did you mean mention?
 {AGENT}{WEB}[[routes]]\nagent = "Bo@x"\n[[routes]]\nagent = "Cy@x"\nmention = "cy"\n | [routes]: rule 2 (mention cy) can never match: rule 1 (all messages) matches first | move rule 2 before rule 1
-{AGENT}{WEB}[agents.default]\n | [agents]: 'default' cannot be the name | main
+{AGENT}{WEB}[agents.default]\n | [agents]: 'default' is not a valid agent name | main
 {AGENT}{WEB}[agents.poet]\nid = 'x'\n | [agents.poet]: id is set | routes
-{AGENT}{WEB}home_channel = 'x'\n | [platforms.web.home_channel]: this is not a table | write it as
+{AGENT}{WEB}home_channel = 'x'\n | [platforms.web.home_channel]: it is not a table | write it as
 """)
 
 
@@ -367,21 +367,21 @@ def test_a_wrong_file_is_refused_in_words_that_lead_to_the_fault(
 
 
 UNSAFE = rows(r"""
-[platforms.telegram]\ntoken = "{SECRET}"\n | the file contains the secret token itself
-[platforms.api_server]\napi_key = "{SECRET}"\n | the file contains the secret api_key itself
-[platforms.web]\n[agent]\napi_key = "{SECRET}"\n | the file contains the secret api_key itself
-[platforms.slack.extra]\nsigning_secret = "{SECRET}"\n | the secret signing_secret itself
-[platforms.email]\npassword = "{SECRET}"\n | the file contains the secret password itself
-[platforms.webhook.routes.ci]\nsecret = "{SECRET}"\n | the file contains the secret secret itself
-[platforms.web.people.ben]\ntoken = "{SECRET}"\n | the file contains the secret token itself
-[platforms.web]\ntoken_env = "{SECRET}"\n | the variable that token_env names
+[platforms.telegram]\ntoken = "{SECRET}"\n | the file contains the secret token in plain text
+[platforms.api_server]\napi_key = "{SECRET}"\n | the file contains the secret api_key in plain text
+[platforms.web]\n[agent]\napi_key = "{SECRET}"\n | the file contains the secret api_key in plain text
+[platforms.slack.extra]\nsigning_secret = "{SECRET}"\n | the secret signing_secret in plain text
+[platforms.email]\npassword = "{SECRET}"\n | the file contains the secret password in plain text
+[platforms.webhook.routes.ci]\nsecret = "{SECRET}"\n | the file contains the secret secret in plain text
+[platforms.web.people.ben]\ntoken = "{SECRET}"\n | the file contains the secret token in plain text
+[platforms.web]\ntoken_env = "{SECRET}"\n | token_env names a variable that is not set
 [platforms.web]\ntoken_file = "{SECRET}"\n | the file that token_file names
 [agent]\nbase_url = "http://u:{SECRET}@x/v1"\nmodel = "m"\n{WEB} | the password
 [platforms.slack]\nproxy = "http://u:{SECRET}@x"\n | the address contains a password
 [platforms.web]\ntoken_env = "A"\ntoken_file = "b"\n | are both set
 [platforms.email]\ntoken_env = "CHAT_TOKEN"\npassword_env = "CHAT_TOKEN"\n | are the same
 [platforms.web]\ntoken_env = 7\n | token_env is not text
-[platforms.web]\ntoken_env = "POSTROOM_CHAT"\n | settings of the server
+[platforms.web]\ntoken_env = "POSTROOM_CHAT"\n | such variables are server settings
 [platforms.web]\ntoken_env = "EMPTY"\n | is not set
 [platforms.web]\ntoken_env = "LINES"\n | not one line
 """)
@@ -398,9 +398,9 @@ def test_a_secret_is_never_taken_from_the_file_and_never_shown(home: Path, text:
     [
         (SECRET, 0o640, "can be used by other users (mode 0640)"),
         (SECRET, 0o604, "can be used by other users (mode 0604)"),
-        ("", 0o600, "holds no secret"),
-        (" \n", 0o600, "holds no secret"),
-        ("x" * 20_000, 0o600, "holds no secret"),
+        ("", 0o600, "contains no secret"),
+        (" \n", 0o600, "contains no secret"),
+        ("x" * 20_000, 0o600, "contains no secret"),
         (f"{SECRET}\n{SECRET}\n", 0o600, "not one line"),
     ],
 )
@@ -483,7 +483,7 @@ def test_a_value_of_another_type_is_refused_in_words_for_every_name(platform: Pl
     place = TableName(Path("gateway.toml"), f"platforms.{platform.value}")
     secrets = {"token", "api_key", "signing_secret"}
     for name in fields_of(adapter.options).keys() - secrets:
-        refused = rf"{name}(\]: this is not a table| must be (a|an) | is '.*': write )"
+        refused = rf"{name}(\]: it is not a table| must be (a|an) | is '.*': write )"
         with pytest.raises(ConfigError, match=refused) as caught:
             read_table(place, {name: object()}, adapter.options, {})
         assert "None" not in caught.value.message

@@ -162,7 +162,7 @@ class Known:
             case "Di":
                 return None
             case "Flo":
-                raise errors.InvalidRunner("the stored runner cannot be read")
+                raise errors.InvalidRunner("the runner in the database cannot be read")
             case _:
                 raise errors.AgentNotFound(f"there is no agent {agent_id!r}")
 
@@ -188,7 +188,7 @@ async def test_whoever_a_rule_names_and_cannot_answer_is_told_in_the_order_of_th
     assert cy.what == "[[routes]] rule 4 names Cy@harbour, but there is no such agent"
     assert di.what == "[[routes]] rule 5 names Di@harbour, but this agent has no runner"
     assert "postroom agents set-runner" in di.remedy
-    assert flo.what == "[[routes]] rule 6 names Flo@harbour: the stored runner cannot be read"
+    assert flo.what == "[[routes]] rule 6 names Flo@harbour: the runner in the database cannot be read"
     assert (made.names("human:Ada"), made.names("Cy@harbour"), made.names("human:zoe")) == (True, True, False)
 
 
@@ -294,7 +294,7 @@ async def test_a_stranger_is_let_in_by_the_code_and_shut_out_again(desk: Desk) -
     assert code not in str(asking)
     with pytest.raises(errors.InvalidArgument, match="unknown role"):
         await desk.operator.pair("telegram", code, "boss")
-    with pytest.raises(errors.InvalidArgument, match="no person with this code is waiting for access"):
+    with pytest.raises(errors.InvalidArgument, match="nobody with this pairing code is waiting for access"):
         await desk.operator.pair("telegram", "ABCDEFGH", "member")
     found = await desk.operator.pair("telegram", code.lower(), "member")
     assert found["person"]["user_id"] == "stranger"
@@ -303,9 +303,9 @@ async def test_a_stranger_is_let_in_by_the_code_and_shut_out_again(desk: Desk) -
         *(("u1", "file"), ("u2", "file"), ("u3", "file"), ("stranger", "paired")),
     ]
     await desk.operator.shut_out("telegram", "stranger")
-    with pytest.raises(errors.InvalidArgument, match="was given access"):
+    with pytest.raises(errors.InvalidArgument, match="was admitted with a pairing code"):
         await desk.operator.shut_out("telegram", "stranger")
-    with pytest.raises(errors.InvalidArgument, match="was given access"):
+    with pytest.raises(errors.InvalidArgument, match="was admitted with a pairing code"):
         await desk.operator.shut_out("telegram", "u1")
 
 

@@ -246,7 +246,7 @@ def test_the_state_of_the_guard_beside_a_manager_is_whether_it_runs(
                 told = LEFTHOOK_LINE.format(name=hook) if name == "lefthook" else line
                 assert f"`{told}`" in refused.value.remedy
         elif step == "g" and is_managed and has_line:
-            with pytest.raises(StateError, match=f"the configuration of {name} calls the guard"):
+            with pytest.raises(StateError, match=f"{name}'s configuration still calls the guard"):
                 guard_hooks.remove(repo)
         else:
             (guard_hooks.install if step == "G" else guard_hooks.remove)(repo)

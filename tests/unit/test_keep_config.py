@@ -46,8 +46,12 @@ def test_rules_are_read_in_order(tmp_path: Path) -> None:
 def test_a_rule_that_cannot_be_is_refused_by_its_number_and_fault(tmp_path: Path) -> None:
     for text, fault in (
         *(("", "days"), ("days = 0", "days"), ("days = true", "days"), ('days = "30"', "days")),
-        *(("days = 99999", "days"), ("hold = true\ndays = 3", "with hold")),
-        *(("hold = true\nunread_stays = true", "with hold"), ("hold = 1", "hold"), ("hold = false", "days")),
+        *(("days = 99999", "days"), ("hold = true\ndays = 3", "hold keeps messages forever")),
+        *(
+            ("hold = true\nunread_stays = true", "hold keeps messages forever"),
+            ("hold = 1", "hold"),
+            ("hold = false", "days"),
+        ),
         *(("days = 3\nunread_stays = 1", "unread_stays"), ("days = 3\ntopic = 4", "topic")),
         *(('days = 3\nproject = " "', "project"), ("days = 3\ntopics = 4", "topics")),
     ):

@@ -99,7 +99,7 @@ async def test_a_file_that_the_message_does_not_have_is_refused_with_where_to_lo
     other, _ = await sent(room, b"another")
     asked = {"agent_name": "Ben", "message_id": other, "sha256": sha256}
     error = await room.refused(UnknownMessage, "get_attachment", **asked)
-    assert error.remedy == "give the `name` of one of its files: 'file'"
+    assert error.remedy == "pass the `name` of one of its files: 'file'"
     error = await room.refused(InvalidArgument, "get_attachment", **{**asked, "sha256": "plan.txt"})
     assert "64 hexadecimal digits" in error.message
     assert "the file's `name`" in error.remedy
@@ -122,7 +122,7 @@ async def test_a_file_is_read_by_its_name_and_the_only_file_without_one(room: Ro
     assert "2 files" in error.message
     assert "a.txt: " in error.remedy
     error = await room.refused(UnknownMessage, "get_attachment", **asked, name="c.txt")
-    assert error.remedy == "give the `name` of one of its files: 'a.txt', 'b.txt'"
+    assert error.remedy == "pass the `name` of one of its files: 'a.txt', 'b.txt'"
     only, _ = await sent(room, b"the plan")
     assert (await room.call("get_attachment", agent_name="Ben", message_id=only))["text"] == "the plan"
     bare = await room.send("Ada", "Ben")
@@ -136,7 +136,7 @@ async def test_two_files_of_one_name_are_told_apart_by_their_digests(room: Room)
     message = await room.send("Ada", "Ben", attachments=attached)
     asked: dict[str, Any] = {"agent_name": "Ben", "message_id": message, "name": "a.txt"}
     error = await room.refused(InvalidArgument, "get_attachment", **asked)
-    digests = [part.partition(": ")[2] for part in error.remedy.removeprefix("give `sha256`: ").split("; ")]
+    digests = [part.partition(": ")[2] for part in error.remedy.removeprefix("pass `sha256`: ").split("; ")]
     texts = [(await room.call("get_attachment", **asked, sha256=digest))["text"] for digest in digests]
     assert texts == ["one", "two"]
 

@@ -66,7 +66,7 @@ async def test_the_operator_adds_lists_pauses_triggers_and_removes_by_http(room)
 async def test_bad_schedules_are_refused_with_what_is_allowed(room):
     client = operator(room)
     for given, status, word in (
-        ({"cron": "0 0 31 2 *"}, 400, "not a valid cron line"),
+        ({"cron": "0 0 31 2 *"}, 400, "not a valid cron expression"),
         ({"zone": "Mars/Base"}, 400, "unknown time zone"),
         ({"cron": None, "every_seconds": 0}, 400, "an interval must be from 1 s"),
         ({"missed": "some"}, 400, "skip, once, all"),
@@ -81,10 +81,10 @@ async def test_bad_schedules_are_refused_with_what_is_allowed(room):
 @each_row(
     "given, remedy",
     [
-        ({"cron": None}, "give `cron`, such as 0 9 * * MON, or `every_seconds`, but not both"),
-        ({"every_seconds": 60}, "give `cron`, such as 0 9 * * MON, or `every_seconds`, but not both"),
-        ({"cron": None, "every_seconds": 0.001}, "give another `every_seconds`"),
-        ({"jitter_seconds": 10**7}, "give a shorter `jitter_seconds`, or leave it out"),
+        ({"cron": None}, "pass either `cron`, such as 0 9 * * MON, or `every_seconds`"),
+        ({"every_seconds": 60}, "pass either `cron`, such as 0 9 * * MON, or `every_seconds`"),
+        ({"cron": None, "every_seconds": 0.001}, "choose another value for `every_seconds`"),
+        ({"jitter_seconds": 10**7}, "choose a shorter `jitter_seconds`, or leave it out"),
         ({"missed": "never"}, "leave out `missed` to use its default"),
     ],
 )
@@ -205,7 +205,7 @@ def test_neither_or_both_of_line_and_interval_are_refused_in_words_of_the_comman
     said = ("--from", "Ana", "--to", "Ada", "--subject", "Plan", "--body", "What?")
     code, out, err = run("add", "standup", *said, *both)
     assert (code, out) == (2, "")
-    assert "give --cron, such as 0 9 * * MON, or --every, but not both" in err
+    assert "pass either --cron, such as 0 9 * * MON, or --every" in err
 
 
 def test_a_span_that_is_none_is_refused_before_anything_is_sent(fake: FakePostroom, run):

@@ -232,15 +232,18 @@ async def test_a_holder_that_gives_a_wrong_epoch_is_told_the_epoch_of_its_claim(
         refused = await room.refused(TaskNotHeld, operation, **given)
         assert (
             refused.message
-            == "Ben holds task 1 with epoch 1, and the call gives epoch 7; nothing was changed"
+            == "Ben holds task 1 with epoch 1, but the call passes epoch 7; nothing was changed"
         )
         assert refused.remedy == "repeat the call with epoch 1"
     room.clock.advance(LEASE)
     assert (await claim(room, "Ben"))["epoch"] == 2
     refused = await room.refused(TaskNotHeld, "done_task", agent_name="Ben", task_id=number, epoch=1)
-    assert refused.message == "Ben holds task 1 with epoch 2, and the call gives epoch 1; nothing was changed"
+    assert refused.message == (
+        "Ben holds task 1 with epoch 2, but the call passes epoch 1; nothing was changed"
+    )
     assert refused.remedy == (
-        "epoch 1 has ended: repeat the call with epoch 2 only if you claimed the task again; if another session "
+        "epoch 1 has ended: repeat the call with epoch 2 only if you claimed the task again; if another "
+        "session "
         "of Ben claimed it, stop working on the task"
     )
 

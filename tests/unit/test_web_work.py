@@ -202,7 +202,7 @@ async def test_a_stale_answer_is_refused_and_says_who_was_first(room):
     for _ in range(2):  # while the run is about to go on, and when it has
         answer = await post(browser, QUESTIONS, *fields, ("by", "Ana"), ("answer", "yes"))
         assert answer.status_code == 409
-        assert "This question was answered already" in answer.text
+        assert "This question has already been answered" in answer.text
         assert "at the command line" in answer.text
         assert "it is needed" in answer.text
         await room.turn()
@@ -491,7 +491,7 @@ async def test_a_form_that_was_sent_and_changed_is_kept_and_sent_when_asked_agai
         ({"to": "", "others": "Nobody-here"}, 404, "Choose an agent in the list, or correct the name"),
         *(({"to": ""}, 400, "The message has no recipient"), ({"to": ""}, 400, "Choose at least one agent")),
         ({"to": "Bo", "others": "Nix, Nox"}, 400, "Nix"),
-        ({"to": "Bo", "others": "Nix, Nox"}, 400, "choose an agent in the list, or correct the name"),
+        ({"to": "Bo", "others": "Nix, Nox"}, 400, "choose an agent from the list, or correct the name"),
         *(({"subject": "s" * 513}, 413, "the limit is 512"), ({"subject": "two\nlines"}, 400, "line breaks")),
         ({"body": "b" * (1 << 20) + "é"}, 413, "the limit is 1048576"),
         *(({"name": "Bo"}, 404, "There is no person"), ({"name": ""}, 404, "There is no person")),

@@ -164,7 +164,7 @@ async def test_each_surface_refuses_an_answer_of_the_wrong_kind_and_says_what_is
         why = await surface(room, run, question, words, "ana")
         assert why, words
         if words:
-            assert "takes" in why, why
+            assert "accepts" in why, why
             assert question.number in why
         assert (await waiting(room))[1] == question
     assert await surface(room, run, question, GOOD[kind][0], "ana") == ""
@@ -312,7 +312,9 @@ async def test_a_file_is_the_answer_if_it_is_attached_to_a_reply_and_no_other_su
     [asks] = [one for one in await room.messages() if question.text in one.body_md]
     for surface in (on_page, over_http, in_chat, by_mail):
         why = await surface(room, run, question, "report.txt", "ana")
-        assert "the answer has no file; it takes a file, attached to a reply to the message that asks" in why
+        assert (
+            "the answer has no file; it accepts a file, attached to a reply to the message that asks" in why
+        )
         assert (await waiting(room))[1] == question
     forged = {"message": asks.id, "files": ["report.txt"]}
     operator = room.browser(logged_in=False, Authorization=f"Bearer {TOKEN}")
@@ -508,19 +510,22 @@ NO_FORM = "the form is not a flat JSON schema: "
         ({"form": {"properties": {"a": {"minimum": 3}}}}, 'the field a cannot have "minimum", only type'),
         (
             {"form": {"properties": {"a": {"oneOf": [{"const": "EUR", "title": "Euro"}, {"const": "USD"}]}}}},
-            "each choice of a must have a const, and no other title",
+            "each choice of a must have a const; its title, if any, must equal the const",
         ),
         (
             {"form": {"properties": {"a": {"minLength": 5, "maxLength": 2}}}},
             "no value of a is within its limits",
         ),
-        ({"form": {"properties": {"a": {}}, "required": [["a"]]}}, "required must be a list of names"),
-        ({"form": {"properties": {"a": {}}, "required": ["b"]}}, "required must be a list of names"),
+        (
+            {"form": {"properties": {"a": {}}, "required": [["a"]]}},
+            "required must be a list of property names",
+        ),
+        ({"form": {"properties": {"a": {}}, "required": ["b"]}}, "required must be a list of property names"),
         ({"form": {"properties": {"a": {}}, "items": {}}}, 'the form cannot have "items", only type'),
         *(
             (
                 {**asks, "action": "DROP TABLE"},
-                "an action is permitted by a yes, so its question takes yes or no",
+                "a question with an action must be answered with yes or no, because a yes permits the action",
             )
             for asks in ({"choices": ["Yes, drop it", "Only a copy"]}, {"text": True}, {"form": PRICES})
         ),
@@ -539,15 +544,15 @@ async def test_the_refusal_of_a_question_names_what_is_wrong_with_it(room, asks,
 @pytest.mark.parametrize(
     ("asks", "answer", "why"),
     [
-        (KINDS["choice"], True, "true is not one of the choices; it takes one of: EUR, USD"),
+        (KINDS["choice"], True, "true is not one of the choices; it accepts one of: EUR, USD"),
         (KINDS["choice"], {"choice": "EUR"}, '{"choice": "EUR"} is not one of the choices'),
         (KINDS["yes_no"], None, "null is neither yes nor no"),
-        (KINDS["text"], False, "false is no text"),
+        (KINDS["text"], False, "false is not text"),
         (KINDS["text"], "  ", "the answer has no text"),
         (
             KINDS["form"],
             {"amount": 5, "currency": True},
-            "true is no value of the field currency (EUR or USD)",
+            "true is not a valid value for the field currency (EUR or USD)",
         ),
         (
             KINDS["form"],

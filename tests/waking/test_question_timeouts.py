@@ -109,7 +109,7 @@ async def test_a_time_and_what_silence_means_then_need_one_another(room):
     room.agents.act = act
     await room.send("Ada", "Bo")
     await room.turn()
-    assert refused == ["give both, or neither to wait without a timeout"] * 3
+    assert refused == ["pass both; or pass neither, to wait without a timeout"] * 3
     mine = {"project_key": PROJECT, "agent_name": "Bo", "run_id": "r", "question": "?"}
     for more in ({"on_timeout": "yes", "timeout_seconds": 1}, {"timeout_seconds": 0}):
         with pytest.raises(InvalidArgument):

@@ -104,7 +104,7 @@ def test_a_runner_says_how_many_of_its_runs_execute_at_once() -> None:
         told = runner_of({**kind, "runs_at_once": 4})
         assert (told.runs_at_once, runner_of(told.to_dict())) == (4, told)
     for wrong in (0, 65, True, "2"):
-        with pytest.raises(InvalidRunner, match="this must be an integer from 1 to 64"):
+        with pytest.raises(InvalidRunner, match="it must be an integer from 1 to 64"):
             runner_of({**plain, "runs_at_once": wrong})
-    with pytest.raises(InvalidRunner, match="one session cannot execute two runs at once"):
+    with pytest.raises(InvalidRunner, match="one session cannot have two runs at once"):
         runner_of({**plain, "session_per": "agent", "runs_at_once": 2})

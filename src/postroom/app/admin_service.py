@@ -161,23 +161,24 @@ class AdminService:
             raise InvalidPath(
                 f"there is no folder {shown(home)} on the server's machine",
                 value=folder,
-                remedy="give the new folder of the project",
+                remedy="pass the project's new folder",
             )
 
         def change(tx: MailWrites) -> Project:
             known_project = find_project(tx, project)
             if known_project.human_key == PEOPLE_KEY:
                 raise StateError(
-                    "this is the project of a person, and people have no folder",
+                    "this project belongs to a person, and people have no folders",
                     value=project,
-                    remedy="give a project that has agents",
+                    remedy="choose a project that has agents",
                 )
             holder = tx.project(home)
             if holder is not None and holder.id != known_project.id:
                 raise StateError(
                     f"{shown(home)} is the folder of another project, {holder.slug}",
                     value=folder,
-                    remedy=f"see `postroom projects merge {holder.slug} {known_project.slug} --dry-run`",
+                    remedy=f"to merge the two projects, begin with `postroom projects merge {holder.slug} "
+                    f"{known_project.slug} --dry-run`",
                 )
             move_project(tx, known_project, home)
             if read.identity:
@@ -322,14 +323,16 @@ class AdminService:
             return {"path": str(made.path), "bytes": made.size}
         chosen = target
         if chosen.exists():
-            raise InvalidPath(f"{chosen} exists already", value=str(chosen), remedy="use another file name")
+            raise InvalidPath(
+                f"{chosen} exists already", value=str(chosen), remedy="choose another file name"
+            )
         try:
             chosen.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise InvalidPath(
                 f"cannot create {chosen.parent}: {error.strerror}",
                 value=str(chosen),
-                remedy="use another folder",
+                remedy="choose another folder",
             ) from error
         await application.store.back_up(chosen)
         return {"path": str(chosen), "bytes": chosen.stat().st_size}

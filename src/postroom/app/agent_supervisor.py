@@ -109,7 +109,7 @@ class ExecutorsByRunner(SeveralExecutors):
         executor = self._by_kind.get(runner.kind)
         if executor is None:
             raise InvalidRunner(
-                f"this server does not execute runners of the kind {runner.kind.value!r}",
+                f"this server does not support runners of the kind {runner.kind.value!r}",
                 value=runner.kind.value,
                 remedy=f"supported kinds: {', '.join(self._by_kind)}",
             )
@@ -336,8 +336,8 @@ def signing_secret(runner: HttpRunner, environment: Mapping[str, str]) -> str:
         raise RunnerSecretMissing(
             f"the runner's secret is shorter than {MIN_SECRET_LENGTH} characters",
             value=runner.secret_env or runner.secret_file,
-            remedy=f"make a random secret of at least {MIN_SECRET_LENGTH} characters, "
-            "and give it to both servers",
+            remedy=f"create a random secret of at least {MIN_SECRET_LENGTH} characters, and configure it "
+            f"on both servers",
         )
     return secret
 

@@ -81,7 +81,7 @@ def _agent(place: TableName, told: Mapping[str, Any]) -> DeclaredAgent:
 
 def _seconds(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise ValueError("a time must be seconds, or text such as 30m")  # noqa: TRY004 - reported like the other faults
+        raise ValueError("a time must be a number of seconds, or text such as 30m")  # noqa: TRY004 - reported like the other faults
     return (duration_of(value) if isinstance(value, str) else timedelta(seconds=value)).total_seconds()
 
 

@@ -423,7 +423,7 @@ def named_backup(source: Path, settings: Settings) -> Path:
         raise InvalidPath(
             f"no backup {str(source)!r}",
             value=str(source),
-            remedy="list the backups with `postroom backup list`, or give a file",
+            remedy="choose a backup from `postroom backup list`, or pass a file",
         )
     return path
 

@@ -54,7 +54,7 @@ class BudgetTable(Table, frozen=True, kw_only=True):
             raise ConfigError(
                 "zone is set, but window is not",
                 value="zone",
-                remedy="set window, too, or remove zone",
+                remedy="also set window, or remove zone",
             )
 
     def budget(self) -> Budget:
@@ -90,7 +90,7 @@ def load_budgets(environment: Mapping[str, str]) -> tuple[Budget, ...]:
     for name in same_limits(budgets):
         file, limit = places.config_file(environment), _NAMES.get(name, name)
         raise ConfigError(
-            f"{file} [[{TABLE}]]: two budgets set {limit} for the same runs and the same period",
+            f"{file} [[{TABLE}]]: two budgets set {limit} for the same runs and the same window",
             remedy="remove one of them",
         )
     return budgets

@@ -35,7 +35,7 @@ class ChatAdministration:
             raise ConfigError(
                 "this server has no gateway: it found no gateway.toml when it started",
                 remedy=(
-                    "write the file (`postroom gateway config check` checks it) and start the server again"
+                    "create the file, check it with `postroom gateway config check`, and restart the server"
                 ),
             )
         return self.found

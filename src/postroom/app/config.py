@@ -450,11 +450,7 @@ def load_settings(
     sources = {**_from_file(variables), **_from_environment(variables), **_from_flags(overrides or {})}
     _choose_database(sources)
     for name in _PATHS & sources.keys():
-        found = sources[name]
-        text = str(found.value)
-        if not isinstance(found.value, str | Path) or not text or "\0" in text:
-            raise _wrong(name, found, "it is not a path", "write the path of a file or a folder")
-        sources[name] = _Found(places.absolute(text, variables, base=found.base), found.origin, found.base)
+        sources[name] = _absolute(name, sources[name], variables)
     values: dict[str, Any] = {name: _read(name, value) for name, value in sources.items()}
     values.setdefault("data_dir", places.data_dir(variables))
     places.refuse_closed(values["data_dir"])
@@ -529,7 +525,7 @@ def tables_of(environment: Mapping[str, str], name: str) -> list[tuple[TableName
     tables = (read_toml(file, _CALLED, _REMEDY) or {}).get(name, [])
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise ConfigError(
-            f"{file} {name}: this is not a list of tables", remedy=f"write [[{name}]] before each table"
+            f"{file} {name}: it is not a list of tables", remedy=f"write [[{name}]] before each table"
         )
     return [(TableName(file, name, number), table) for number, table in enumerate(tables, start=1)]
 
@@ -547,9 +543,10 @@ def _from_file(environment: Mapping[str, str]) -> dict[str, _Found]:
         _check_known(name, [*SETTINGS, *_TABLES], f"in {file}")
     if "data_dir" in table:
         raise ConfigError(
-            f"data_dir cannot be set in {file}: clients that read no file could not find the server",
+            f"data_dir cannot be set in {file}: clients do not read this file, so they could not find the "
+            f"server",
             value=table["data_dir"],
-            remedy=f"set {places.DATA_DIR_NAME} instead, for the server and for its clients",
+            remedy=f"instead, set {places.DATA_DIR_NAME} in the environment of the server and its clients",
         )
     return {name: _Found(value, f"file {file}", file.parent) for name, value in table.items()}
 
@@ -597,7 +594,7 @@ def _choose_database(found: dict[str, _Found]) -> None:
         if places_of[0] < places_of[1]:
             raise ConfigError(
                 f"database_url is empty (from {url.origin})",
-                remedy="leave it out for SQLite, or give it the address of a PostgreSQL database",
+                remedy="leave it out for SQLite, or set it to a PostgreSQL database URL",
             )
         del found["database_url"]
         return
@@ -606,7 +603,7 @@ def _choose_database(found: dict[str, _Found]) -> None:
     if places_of[0] == places_of[1]:
         raise ConfigError(
             f"database and database_url are both set (from {file.origin} and {url.origin})",
-            remedy="set database for SQLite, or database_url for PostgreSQL",
+            remedy="set only one: database for SQLite, or database_url for PostgreSQL",
         )
     found.pop("database_url" if places_of[0] > places_of[1] else "database")
 
@@ -632,8 +629,16 @@ def _sqlite_file(name: str, url: str) -> str:
     raise ConfigError(
         f"{name} has scheme {shown}; a SQLite file is supported: sqlite:///path or sqlite+aiosqlite:///path",
         value=shown,
-        remedy=f"set POSTROOM_DATABASE to the file's path: it wins over {name}, perhaps another program's",
+        remedy=f"set POSTROOM_DATABASE to the file's path; it takes precedence over {name}, which another "
+        f"program may need",
     )
+
+
+def _absolute(name: str, found: _Found, environment: Mapping[str, str]) -> _Found:
+    text = str(found.value)
+    if not isinstance(found.value, str | Path) or not text or "\0" in text:
+        raise _wrong(name, found, "it is not a path", "write the path of a file or folder")
+    return _Found(places.absolute(text, environment, base=found.base), found.origin, found.base)
 
 
 def _read(name: str, found: _Found) -> object:

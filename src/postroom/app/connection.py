@@ -39,7 +39,7 @@ MAX_BEHIND: Final = 32
 """Maximum number of pipelined requests that are queued after the active request."""
 
 _HEAD_TOO_LARGE: Final = (
-    f"The head of the request exceeds {MAX_HEAD_LENGTH} bytes. Send a shorter URL or fewer headers."
+    f"The request head exceeds {MAX_HEAD_LENGTH} bytes. Send a shorter URL or fewer headers."
 )
 _NO_HTTP: Final = (
     "Invalid HTTP request received. Send plain HTTP/1.1 to a path that begins with /. For TLS, put a "

@@ -49,7 +49,7 @@ from postroom.toml_files import TableName, check_names, read_toml, unreadable
 STATE_DIR: Final = "gateway"
 """Folder inside the data folder for the gateway's status, its locks, and the read positions of channels."""
 _CALLED: Final = "the gateway's file"
-_REMEDY: Final = "correct it, or take it away: without it the server runs with no chats"
+_REMEDY: Final = "correct the file, or remove it to run the server without chats"
 _TABLES: Final = ("agent", "agents", "gateway", "platforms")
 _ROUTES: Final = "routes"
 T = TypeVar("T", bound=Table)
@@ -75,7 +75,7 @@ def _address(value: object) -> object:
 def _project_and_name(value: object) -> tuple[str, str]:
     name, at, project = value.partition("@") if isinstance(value, str) else ("", "", "")
     if not (RULE.fullmatch(name) and at and project.strip() and not CONTROL.search(project)):
-        raise ValueError('write run = "name@project", the project by slug or path')
+        raise ValueError('write run = "name@project", where the project is a slug or a path')
     return project, name
 
 
@@ -192,7 +192,7 @@ def load_gateway(settings: Settings, *, environment: Mapping[str, str] | None = 
             top.refuse(f"{name} is not a table", value=name, remedy=f"write it as [{table}]")
     if "agent" not in fields:
         remedy = "add [agent] with base_url and model, or with run"
-        top.refuse("there is no [agent], so that nobody would answer", value="agent", remedy=remedy)
+        top.refuse("there is no [agent] table, so nobody would answer", value="agent", remedy=remedy)
     agent = source.read("agent", fields["agent"], AgentConfig)
     models = _models(source, fields["agent"], fields.get("agents", {}))
     rules = _rules(source, fields.get("gateway", {}))
@@ -236,16 +236,18 @@ def _models(
         name = str(key)
         if not _OWN_NAME.fullmatch(name) or name.casefold() in _NOT_NAMES:
             table.refuse(
-                f"{name!r} cannot be the name of an agent",
+                f"{name!r} is not a valid agent name",
                 value=name,
                 remedy=f"use up to 64 letters, digits, _ and -, but not {' or '.join(_NOT_NAMES)}",
             )
         inner = table.within(name)
         if not isinstance(rest, dict):
-            inner.refuse("this is not a table", value=name, remedy=f"write it as [{inner.name}]")
+            inner.refuse("it is not a table", value=name, remedy=f"write it as [{inner.name}]")
         for other in ("id", "run"):
             if other in rest:
-                inner.refuse(f"{other} is set", value=other, remedy="name agents of the mail room in routes")
+                inner.refuse(
+                    f"{other} is set", value=other, remedy="choose mail room agents in [[routes]] instead"
+                )
         for setting in sorted(item for item in rest if item.startswith("speech_")):
             inner.refuse(
                 f"{setting} is set",
@@ -322,7 +324,7 @@ def _check_person(table: TableName, person: str, route: Route, connected: Sequen
     """Raise if a route leads from a chat to a person whose answer could not reach that chat."""
     if not RULE.fullmatch(person.removeprefix(PERSON)):
         table.refuse(
-            f"{person!r} names nobody",
+            f"{person!r} is not a known person",
             value=person,
             remedy='write agent = "human:name", as `postroom people` lists them',
         )
@@ -334,7 +336,7 @@ def _check_person(table: TableName, person: str, route: Route, connected: Sequen
             table.refuse(
                 f"{person} cannot answer over {platform.value}, whose callers wait for their answer",
                 value=platform.value,
-                remedy="name the other platforms in the rule",
+                remedy="limit the rule to other platforms",
             )
 
 
@@ -344,9 +346,9 @@ def _platforms(source: _Source, told: Mapping[str, Any]) -> Mapping[Platform, Pl
     result = {Platform(name): _platform(source, Platform(name), rest) for name, rest in told.items()}
     if not any(config.enabled for config in result.values()):
         source.place("").refuse(
-            "no platform is enabled, so that nobody could write",
+            "no platform is enabled, so nobody could write",
             value="platforms",
-            remedy=f"add [platforms.<name>], of {', '.join(known_values)}; or remove the file",
+            remedy=f"add [platforms.<name>] for one of {', '.join(known_values)}; or remove the file",
         )
     return result
 
@@ -354,7 +356,7 @@ def _platforms(source: _Source, told: Mapping[str, Any]) -> Mapping[Platform, Pl
 def _platform(source: _Source, platform: Platform, told: object) -> PlatformConfig:
     table, kind = source.place(f"platforms.{platform.value}"), adapter_of(platform).options
     if not isinstance(told, dict):
-        table.refuse("this is not a table", value=platform.value, remedy=f"write it as [{table.name}]")
+        table.refuse("it is not a table", value=platform.value, remedy=f"write it as [{table.name}]")
     rest = _with_chats(table, _flat(table, told))
     if rest.get("enabled") is False:  # a disabled channel needs neither secrets nor values
         check_table(table, rest, kind)
@@ -395,6 +397,6 @@ def _flat(table: TableName, told: Mapping[str, Any]) -> dict[str, Any]:
         table.refuse("extra is not a table", value="extra", remedy=f"write it as [{table.name}.extra]")
     for name, value in extra.items():
         if name in rest:
-            table.refuse(f"{name} is set twice", value=name, remedy="set it here, or in its extra")
+            table.refuse(f"{name} is set twice", value=name, remedy="set it either here or in extra")
         rest[name] = value
     return rest

@@ -11,6 +11,7 @@ Errors never show the given name of a variable or file, because it may be the se
 import os
 import stat
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Final
 
 from postroom.app import places
@@ -36,10 +37,10 @@ def take_secret(
     by_env, by_file = f"{name}_env", f"{name}_file"
     if name in told:
         table.refuse(
-            f"the file contains the secret {name} itself",
+            f"the file contains the secret {name} in plain text",
             value=name,
             remedy=f"set {by_env} to the name of an environment variable that holds it, or {by_file} to a "
-            "private file, and change the secret if others may have read this file",
+            "private file, and replace the secret if others may have read this file",
         )
     if by_env in told and by_file in told:
         table.refuse(f"{by_env} and {by_file} are both set", value=name, remedy="set only one of them")
@@ -48,7 +49,7 @@ def take_secret(
             named = told.pop(way)
             if not isinstance(named, str) or not named.strip() or "\0" in named:
                 table.refuse(
-                    f"{way} is not text", value=way, remedy=f"give {way} as text, in quotation marks"
+                    f"{way} is not text", value=way, remedy=f"write {way} as text in quotation marks"
                 )
             return look(table, way, named, environment) if read else Secret()
     return None
@@ -62,18 +63,19 @@ def secret_names(names: Iterable[str]) -> list[str]:
 def _from_environment(table: TableName, way: str, name: str, environment: Mapping[str, str]) -> Secret:
     if name.startswith(places.PREFIX):
         table.refuse(
-            f"{way} names a variable that begins with {places.PREFIX}, which are settings of the server",
+            f"{way} names a variable that begins with {places.PREFIX}, but such variables are server "
+            f"settings",
             value=way,
-            remedy="give the variable another name, such as CHAT_TOKEN",
+            remedy="rename the variable, for example to CHAT_TOKEN",
         )
     value = environment.get(name, "")
     if not value.strip():
         table.refuse(
-            f"the variable that {way} names is not set in the server's environment",
+            f"{way} names a variable that is not set in the server's environment",
             value=way,
             remedy=(
-                f"set it for the process that runs `postroom up`; {way} contains the variable's name, "
-                "not the secret"
+                f"set the variable for the process that runs `postroom up`; {way} holds the variable's "
+                f"name, not the secret"
             ),
         )
     return _one_line(table, way, value)
@@ -84,31 +86,14 @@ def _from_file(table: TableName, way: str, name: str, environment: Mapping[str, 
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
         with open(descriptor, "rb") as file:  # noqa: PTH123 - the checks below need this very descriptor
-            found = os.fstat(descriptor)
-            if not stat.S_ISREG(found.st_mode):
-                table.refuse(
-                    f"{path} is not a file", value=str(path), remedy=f"set {way} to the path of a file"
-                )
-            if found.st_mode & _SHARED:
-                table.refuse(
-                    f"the file {path} can be used by other users (mode {stat.S_IMODE(found.st_mode):04o})",
-                    value=str(path),
-                    remedy=f"chmod 600 {path}; if others may have read it, get a new secret",
-                )
-            if found.st_uid != os.geteuid():
-                table.refuse(
-                    f"the file {path} belongs to user {found.st_uid}, not to the server's user "
-                    f"{os.geteuid()}",
-                    value=str(path),
-                    remedy=f"`chown {os.geteuid()} {path}` as root, or run this as user {found.st_uid}",
-                )
+            _check_private(table, way, path, os.fstat(descriptor))
             content = file.read(_LARGEST + 1)
     except OSError as error:
         table.refuse(
             f"the file that {way} names cannot be read: {error.strerror}",
             value=way,
             remedy=(
-                f"write the secret into a file of mode 0600; {way} contains the file's path, not the secret"
+                f"write the secret to a file with mode 0600; {way} holds the file's path, not the secret"
             ),
         )
     try:
@@ -117,9 +102,9 @@ def _from_file(table: TableName, way: str, name: str, environment: Mapping[str, 
         text = ""
     if not text.strip() or len(content) > _LARGEST:
         table.refuse(
-            f"the file {path} holds no secret",
+            f"the file {path} contains no secret",
             value=str(path),
-            remedy="write the secret into it, as one line of text",
+            remedy="write the secret to the file as one line of text",
         )
     return _one_line(table, way, text)
 
@@ -128,6 +113,25 @@ def _one_line(table: TableName, way: str, text: str) -> Secret:
     secret = text.strip("\r\n")
     if not secret.isprintable():
         table.refuse(
-            f"what {way} leads to is not one line of text", value=way, remedy="write the secret as one line"
+            f"the secret that {way} refers to is not one line of text",
+            value=way,
+            remedy="write the secret as one line",
         )
     return Secret(secret)
+
+
+def _check_private(table: TableName, way: str, path: Path, found: os.stat_result) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        table.refuse(f"{path} is not a file", value=str(path), remedy=f"set {way} to the path of a file")
+    if found.st_mode & _SHARED:
+        table.refuse(
+            f"the file {path} can be used by other users (mode {stat.S_IMODE(found.st_mode):04o})",
+            value=str(path),
+            remedy=f"chmod 600 {path}; if others may have read the file, replace the secret",
+        )
+    if found.st_uid != os.geteuid():
+        table.refuse(
+            f"the file {path} belongs to user {found.st_uid}, not to the server's user {os.geteuid()}",
+            value=str(path),
+            remedy=f"`chown {os.geteuid()} {path}` as root, or run this command as user {found.st_uid}",
+        )

@@ -104,9 +104,10 @@ class GatewayService(UndeliveredService):
         person = await self._gateway.people.pair(self._channel(platform).platform, code, _role(role))
         if person is None:
             raise InvalidArgument(
-                "no person with this code is waiting for access",
+                "nobody with this pairing code is waiting for access",
                 value=platform,
-                remedy="ask the person to write to the bot again: a code works only once, and expires",
+                remedy="ask the person to write to the bot again to get a new code: each code expires and "
+                "works only once",
             )
         return {"person": _person(person, "paired")}
 
@@ -152,11 +153,11 @@ class GatewayService(UndeliveredService):
         """
         if not await self._gateway.people.shut_out(platform, user_id):
             raise InvalidArgument(
-                "nobody with this id was given access with a code",
+                "nobody with this id was admitted with a pairing code",
                 value=user_id,
                 remedy=(
-                    "list the people with `postroom gateway people`; remove people of gateway.toml from "
-                    "that file"
+                    "list the people with `postroom gateway people`; people listed in gateway.toml must be "
+                    "removed there"
                 ),
             )
         return {"platform": platform, "user_id": user_id, "removed": True}
@@ -179,14 +180,14 @@ class GatewayService(UndeliveredService):
         adapter = self._channel(platform)
         if not text.strip() or chat_id == "" or len(text) > MAX_NOTICE_LENGTH:
             raise InvalidArgument(
-                f"a message to a chat needs a chat and a text of 1 to {MAX_NOTICE_LENGTH} characters",
+                f"a message to a chat needs a chat id and a text of 1 to {MAX_NOTICE_LENGTH} characters",
                 remedy="send platform, chat_id and text",
             )
         if not adapter.liveness.is_reachable:
             raise ServerUnavailable(
                 f"the channel {adapter.platform.value} is not connected",
                 value=adapter.liveness.error,
-                remedy="see `postroom gateway status`, and send again when the channel is connected",
+                remedy="send again when `postroom gateway status` shows that the channel is connected",
             )
         source = await self._destination(adapter, chat_id, thread_id)
         reply = Reply(
@@ -219,7 +220,7 @@ class GatewayService(UndeliveredService):
         if self._chats.state != "running":
             raise ServerUnavailable(
                 f"the gateway is {self._chats.state}, so its channels are not connected",
-                remedy="see `postroom gateway status`, and try again when the gateway runs",
+                remedy="try again when `postroom gateway status` shows that the gateway is running",
             )
         adapter.liveness.dead_updates = 0
         await self._gateway.reconnect(adapter)
@@ -243,7 +244,7 @@ class GatewayService(UndeliveredService):
                 raise InvalidArgument(
                     f"{platform.value} has no home channel",
                     value=platform.value,
-                    remedy="name a chat, set home_channel in gateway.toml, or send /sethome in a chat",
+                    remedy="pass a chat id, set home_channel in gateway.toml, or send /sethome in a chat",
                 )
         return SessionSource(platform=platform, chat_id=chat_id, thread_id=thread_id, account=account)
 

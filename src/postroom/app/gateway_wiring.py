@@ -75,25 +75,9 @@ class ChatAgents(SeveralExecutors):
         for agent in (told.agent, *told.others.values()):
             if agent.run is None:
                 self._clients.append(make_model(agent, clock=clock))
-                model = self._clients[-1]
-                spec = AgentSpec(
-                    model=agent.model,
-                    agent_id=agent.agent_id,
-                    system_prompt=agent.instructions,
-                    max_rounds=agent.max_rounds,
-                    wall_timeout_ms=milliseconds(agent.max_run),
-                    context_window=agent.context_window,
-                    commits_calls=agent.send_files,
-                    prices={
-                        name: (prices.input_price, prices.output_price)
-                        for name, prices in agent.models.items()
-                    },
-                )
-                models[agent.agent_id] = ResolvedAgent(
-                    spec=spec, model=model, tools=(SendFileTool(),) if agent.send_files else ()
-                )
+                models[agent.agent_id] = _resolve_agent(agent, self._clients[-1])
             elif agents is None:
-                raise ConfigError("this server executes no agents of the mail room", value=agent.agent_id)
+                raise ConfigError("this server does not run any mail room agents", value=agent.agent_id)
         self._models = AgentRuntime(MapResolver(models), clock=clock, timer=timer) if models else None
         self._agents = agents
 
@@ -233,16 +217,7 @@ class ChatService:
         """
         _check_paths(self.file, self.open_paths, mcp_path)
         if self._state_dir is not None:
-            folder = self._state_dir
-            try:
-                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-                folder.chmod(0o700)
-            except OSError as error:
-                raise ConfigError(
-                    f"the folder {folder} cannot be created or made private: {error.strerror}",
-                    value=str(folder),
-                    remedy="give the data folder to the server's user",
-                ) from error
+            _private_folder(self._state_dir)
 
     # Start and stop.
 
@@ -481,6 +456,20 @@ def _channel(config: PlatformConfig) -> dict[str, Json]:
     }
 
 
+def _resolve_agent(agent: AgentConfig, model: OpenAICompatibleModel) -> ResolvedAgent:
+    spec = AgentSpec(
+        model=agent.model,
+        agent_id=agent.agent_id,
+        system_prompt=agent.instructions,
+        max_rounds=agent.max_rounds,
+        wall_timeout_ms=milliseconds(agent.max_run),
+        context_window=agent.context_window,
+        commits_calls=agent.send_files,
+        prices={name: (prices.input_price, prices.output_price) for name, prices in agent.models.items()},
+    )
+    return ResolvedAgent(spec=spec, model=model, tools=(SendFileTool(),) if agent.send_files else ())
+
+
 def _check_paths(file: Path, taken: Sequence[OpenPath], mcp_path: str) -> None:
     for open_path in taken:
         if f"{mcp_path}/".startswith(f"{open_path.path}/"):
@@ -489,3 +478,15 @@ def _check_paths(file: Path, taken: Sequence[OpenPath], mcp_path: str) -> None:
                 value=mcp_path,
                 remedy="set mcp_path to another path, such as /mcp",
             )
+
+
+def _private_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.chmod(0o700)
+    except OSError as error:
+        raise ConfigError(
+            f"the folder {folder} cannot be created or made private: {error.strerror}",
+            value=str(folder),
+            remedy="make the server's user the owner of the data folder",
+        ) from error

@@ -155,5 +155,5 @@ def secret_named(name: str, environment: Mapping[str, str]) -> str:
     """
     secret = environment.get(name, "").strip()
     if not secret:
-        raise RunnerSecretMissing(f"the variable {name} is not set for the server", value=name)
+        raise RunnerSecretMissing(f"the variable {name} is not set in the server's environment", value=name)
     return secret

@@ -88,7 +88,7 @@ def check_tools(names: Sequence[str]) -> None:
         raise InvalidRunner(
             f"the runner's tools are invalid: a model may not call {wrong[0]!r}",
             value=wrong,
-            remedy=f"use some of: {', '.join(TOOLS)}",
+            remedy=f"choose from: {', '.join(TOOLS)}",
         )
 
 

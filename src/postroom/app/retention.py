@@ -61,7 +61,7 @@ class KeepTable(Table, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.hold and (self.days is not None or self.unread_stays is not None):
             raise ConfigError(
-                "with hold, messages are kept forever, but days or unread_stays is set, too",
+                "hold keeps messages forever, so it cannot be combined with days or unread_stays",
                 value="hold",
                 remedy="remove days and unread_stays, or remove hold",
             )
@@ -69,7 +69,7 @@ class KeepTable(Table, frozen=True, kw_only=True):
             raise ConfigError(
                 "days is missing",
                 value="days",
-                remedy="set days = 90 to keep them for 90 days, or hold = true",
+                remedy="set days = 90 to keep messages for 90 days, or hold = true to keep them forever",
             )
 
     def rule(self) -> KeepRule:

@@ -464,7 +464,8 @@ def _listen(settings: Settings) -> socket.socket:
             f"cannot listen on {settings.host}:{settings.port}: {error.strerror}",
             value=settings.port,
             remedy=(
-                "another server may use this port: see `postroom status`, or choose another port with --port"
+                "check with `postroom status` whether another server uses this port, or choose another "
+                "port with --port"
             ),
         ) from error
     listener.set_inheritable(True)

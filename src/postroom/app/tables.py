@@ -45,7 +45,7 @@ def check_table(table: TableName, told: object, kind: type[Table]) -> dict[str, 
     if not isinstance(told, dict):
         ways = f" with {secret_names(secrets)[0]}" if secrets and len(fields_of(kind)) == 1 else ""
         ways = ways or _ways(told, kind)
-        table.refuse("this is not a table", value=table.name, remedy=f"write it as [{table.name}]{ways}")
+        table.refuse("it is not a table", value=table.name, remedy=f"write it as [{table.name}]{ways}")
     rest = dict(told)
     for name in secrets:
         take_secret(table, rest, name, {}, read=False)
@@ -62,7 +62,7 @@ def check_table(table: TableName, told: object, kind: type[Table]) -> dict[str, 
             for key, item in value.items():
                 check_table(within.within(key), item, inner)
         else:
-            within.refuse("this is not a table", value=name, remedy=f"write [{within.name}.<name>]")
+            within.refuse("it is not a table", value=name, remedy=f"write [{within.name}.<name>]")
     return told
 
 
@@ -172,7 +172,7 @@ def _refuse_invalid(
         if "at `key`" in why:
             accepted = words(many.key_type)
             table.refuse(
-                f"{name!r} is not accepted: write {accepted}", value=name, remedy=f"correct or remove {name}"
+                f"{name!r} is not valid: write {accepted}", value=name, remedy=f"correct or remove {name}"
             )
         value, wanted = value[name], many.value_type
     _refuse(table, name, given.get(name, value), wanted)

@@ -168,7 +168,7 @@ def _read(path: Path) -> str | None:
         raise ConfigError(
             f"the file {path} contains no token of this server",
             value=str(path),
-            remedy="remove the file; the next start makes a new token, and clients need the new token",
+            remedy="remove the file; the next start creates a new token, which clients then need",
         )
     return text
 

@@ -57,15 +57,15 @@ def register(  # noqa: PLR0913 - the options of the command
     name: Annotated[
         str | None, typer.Argument(metavar="NAME", help="The agent's name. Default: a new random name.")
     ] = None,
-    program: Annotated[str, typer.Option(help="The program that runs the agent.")] = "cli",
-    model: Annotated[str, typer.Option(help="The model of the agent.")] = "unknown",
+    program: Annotated[str, typer.Option(help="The agent's client program.")] = "cli",
+    model: Annotated[str, typer.Option(help="The agent's model.")] = "unknown",
     task: Annotated[str | None, typer.Option(help="The agent's task.")] = None,
     project: Project = HERE,
     idempotency_key: Key = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Register or update an agent. Without a project for this folder, a new project is created."""
+    """Register or update an agent. If this folder has no project, one is created."""
     slug = key = project_key(project)
     if name is not None:
         check_name(name)

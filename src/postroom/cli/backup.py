@@ -53,7 +53,8 @@ def create(
         raise InvalidPath(
             f"`postroom backup` has no subcommand {target}",
             value=str(target),
-            remedy=f"to write a file of this name, give its full path or a suffix: {target}.db",
+            remedy=f"to write a backup to a file with this name, use its full path or add a suffix: "
+            f"{target}.db",
         )
     chosen = None if target is None else places.absolute(str(target), places.environment())
     with show.progress(as_json=as_json):
@@ -95,16 +96,16 @@ def list_(
 
 @backups.command()
 def prune(
-    keep: Annotated[int, typer.Option(min=1, metavar="N", help="Number of newest backups to keep.")],
+    keep: Annotated[int, typer.Option(min=1, metavar="N", help="How many of the newest backups to keep.")],
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would be removed without removing anything.")
+        bool, typer.Option("--dry-run", help="Show which backups would be removed, without removing them.")
     ] = False,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Remove all but the newest backups that postroom made. Other files in the folder stay.
+    """Remove all but the newest backups that postroom made. Other files in the folder are kept.
 
-    The backups to keep are verified first. A damaged backup does not count and is removed.
+    The backups to keep are verified first. Damaged backups do not count and are removed.
     """
     from postroom.app.backups import backups_beyond, remove
 
@@ -130,14 +131,14 @@ def restore(
     file: Annotated[
         Path,
         typer.Argument(
-            metavar="BACKUP", help="The backup: its file, or its name in the list.", readable=False
+            metavar="BACKUP", help="The backup file, or the backup's name in `backup list`.", readable=False
         ),
     ],
     to: Annotated[Path | None, typer.Option(metavar="PATH", help="Restore to this path instead.")] = None,
     force: Annotated[
         bool,
         typer.Option(
-            "--force", help="Replace an existing database. The old database is kept in the same folder."
+            "--force", help="Replace the existing database. The old database is kept in the same folder."
         ),
     ] = False,
     dry_run: Annotated[
@@ -146,9 +147,9 @@ def restore(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Replace the database with a backup. The backup is verified first; stop the server before.
+    """Replace the database with a backup. The backup is verified first. Stop the server before you run this.
 
-    An archive that is newer than the backup is moved aside, so that the server can start.
+    If the archive is newer than the backup, it is moved aside so that the server can start.
     """
     from postroom.app.backups import named_backup
     from postroom.app.config import load_settings

@@ -126,9 +126,7 @@ def shows(app: typer.Typer, name: str) -> Callable[[Callable[..., str]], Callabl
                 value, sends = given[field["name"]], _KINDS.get(field.get("kind"), _PLAIN).sends
                 if field in twice and (other := given[_hidden(field)]) is not None:
                     if value is not None:
-                        raise typer.BadParameter(
-                            f"give either {value} or {field['option']} {other}, not both"
-                        )
+                        raise typer.BadParameter(f"use either {value} or {field['option']} {other}, not both")
                     value = other
                 value = None if value == [] else value
                 sent[field["name"]] = value if value is None or sends is None else sends(value)

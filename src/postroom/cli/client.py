@@ -41,18 +41,7 @@ def locate(environment: Mapping[str, str], *, data_dir: Path | None = None) -> E
     token = environment.get("POSTROOM_TOKEN", "")
     if not token and (not named or host in _LOOPBACK):
         # The token of this machine's server must not be sent to a server on another machine.
-        path = places.token_file(folder)
-        try:
-            with path.open("rb") as file:
-                token = file.read(_LARGEST_TOKEN).decode("ascii", "replace").strip()
-        except FileNotFoundError:
-            token = ""
-        except OSError as error:
-            raise ConfigError(
-                f"the token file {path} cannot be read: {error.strerror}",
-                value=str(path),
-                remedy="run this command as the server's user, or set POSTROOM_TOKEN",
-            ) from error
+        token = _kept_token(places.token_file(folder))
     agent_token = environment.get("POSTROOM_AGENT_TOKEN", "")
     return Endpoint(url=url, mcp_path=mcp_path, token=_plain(token), agent_token=_plain(agent_token))
 
@@ -62,6 +51,20 @@ def _note(folder: Path) -> places.ServerNote:
     if note is None:
         raise ServerUnavailable(f"no server is running for {folder}", value=str(folder))
     return note
+
+
+def _kept_token(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return file.read(_LARGEST_TOKEN).decode("ascii", "replace").strip()
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        raise ConfigError(
+            f"the token file {path} cannot be read: {error.strerror}",
+            value=str(path),
+            remedy="run this command as the user that runs the server, or set POSTROOM_TOKEN",
+        ) from error
 
 
 def _plain(token: str) -> str:
@@ -317,7 +320,7 @@ def protocol_failure(error: Mapping[str, object]) -> errors.PostroomError:
     return errors.PostroomError(
         f"the server rejected the call: {error.get('message')}",
         value=error.get("code"),
-        remedy="compare the versions of the server and of this command: `postroom version`",
+        remedy="check that the server and this command have the same version: `postroom version`",
     )
 
 
@@ -332,22 +335,22 @@ def tool_result(result: object) -> object:
         raise errors.PostroomError("the server's answer contains no result", value=result)
     structured = result.get("structuredContent")
     if result.get("isError"):
-        text = _text(result)
-        if isinstance(structured, Mapping) and isinstance(error := structured.get("error"), Mapping):
-            tool_failure = rebuilt(error)
-        else:
-            try:
-                document = json.loads(text)
-            except ValueError:
-                document = None
-            if isinstance(document, dict) and isinstance(error := document.get("error"), dict):
-                tool_failure = rebuilt(error)
-            else:
-                tool_failure = errors.InvalidArgument(text or "the tool failed without a message")
-        raise tool_failure
+        raise _tool_failure(structured, _text(result))
     if isinstance(structured, Mapping):
         return structured["result"] if set(structured) == {"result"} else dict(structured)
     return _text(result)
+
+
+def _tool_failure(structured: object, text: str) -> errors.PostroomError:
+    if isinstance(structured, Mapping) and isinstance(error := structured.get("error"), Mapping):
+        return rebuilt(error)
+    try:
+        document = json.loads(text)
+    except ValueError:
+        document = None
+    if isinstance(document, dict) and isinstance(error := document.get("error"), dict):
+        return rebuilt(error)
+    return errors.InvalidArgument(text or "the tool failed without a message")
 
 
 def _text(result: Mapping[str, object]) -> str:

@@ -34,13 +34,14 @@ def tree(only: str = "") -> typer.Typer:
     app = typer.Typer(
         name="postroom",
         cls=GroupedCommands,
-        help="The post room of a team of AI agents and their people.",
+        help="The post room for a team of AI agents and the people they work with.",
         epilog=examples(
             "up", "top", "mail send --as Ada --to Ben -s Lights 'The north pier?'", "mail inbox --as Ben"
         )
         + (
-            "\n\nEvery command accepts --help. All but `up`, `mcp`, `hook`, `guard check` and `gateway run` "
-            "accept --json for one JSON document. --version prints the version. "
+            "\n\nEvery command accepts --help. All commands except `up`, `mcp`, `hook`, `guard check` and "
+            "`gateway run` "
+            "accept --json, which prints one JSON document. --version prints the version. "
             "Exit codes: 0 success, 1 failed, 2 wrong usage or rejected, 75 temporary failure, "
             "78 wrong configuration."
         ),

@@ -27,16 +27,16 @@ def message_text(argument: str | None, file: str | None, attached: Sequence[Path
     """
     text = _given_text(argument, file)
     if not text.strip() and not attached:
-        raise InvalidArgument("the message has no text", value=text, remedy="give a text, or attach a file")
+        raise InvalidArgument("the message has no text", value=text, remedy="write a text, or attach a file")
     return text
 
 
 def _given_text(argument: str | None, file: str | None) -> str:
     if (argument is None) == (file is None):
         raise InvalidArgument(
-            "a message accepts one source of text",
+            "the message text comes from two places",
             value=argument if file is None else file,
-            remedy="give the text as the argument, use --body-file FILE, or give - to read it from stdin",
+            remedy="use one of these: the text as an argument, --body-file FILE, or - to read it from stdin",
         )
     source = file if file is not None else argument
     if source == STDIN:
@@ -130,5 +130,7 @@ def _read(file: Path, limit: int) -> bytes:
 
 def _too_large(name: str, limit: int) -> TooLarge:
     return TooLarge(
-        f"{name!r} exceeds {limit} bytes", value=name, remedy="send a link to the file, or a part of it"
+        f"{name!r} exceeds {limit} bytes",
+        value=name,
+        remedy="send a link to the file, or only part of the file",
     )

@@ -14,7 +14,7 @@ from postroom.contracts.clock import SystemClock
 from postroom.contracts.errors import InvalidArgument
 
 app = command_group(
-    "Copy the data to another database.", "database copy --to postgresql://postroom@db.example/mail"
+    "Copy all data to another database.", "database copy --to postgresql://postroom@db.example/mail"
 )
 
 _SQLITE: Final = "sqlite:"
@@ -22,7 +22,7 @@ _SQLITE: Final = "sqlite:"
 
 @app.callback()
 def database() -> None:
-    """Copy the data to another database."""
+    """Copy all data to another database."""
 
 
 @app.command()
@@ -33,15 +33,13 @@ def copy(
         typer.Option(
             "--from",
             metavar="DATABASE",
-            help="The source, in the same form as --to.",
-            show_default="the database of the settings",
+            help="The source database, in the same form as --to.",
+            show_default="the configured database",
         ),
     ] = "",
     schema: Annotated[
         str,
-        typer.Option(
-            metavar="NAME", help="The schema in PostgreSQL.", show_default="the schema of the settings"
-        ),
+        typer.Option(metavar="NAME", help="The PostgreSQL schema.", show_default="the configured schema"),
     ] = "",
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check both databases without writing anything.")
@@ -49,11 +47,11 @@ def copy(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Copy all data to an empty database of the other engine, and compare each row.
+    """Copy all data to an empty database of the other kind, and compare each row.
 
-    Stop all servers of both databases first. Ids, tokens and cursors stay the same. Repeat the command to
-    continue an interrupted copy; no server opens the target before the copy is complete. The source does not
-    change.
+    First stop all servers that use either database. Ids, tokens and cursors stay the same. Repeat the
+    command to continue an interrupted copy; no server opens the target before the copy is complete. The
+    source does not change.
     """
     from postroom.app.config import load_settings
     from postroom.executors.processes.process_runner import is_gone
@@ -84,7 +82,7 @@ def _parse_location(text: str, schema: str) -> "Path | tuple[str, str]":
     path = places.absolute(text.removeprefix(_SQLITE), places.environment())
     if not text.startswith(_SQLITE) or text == _SQLITE or not path.name:
         raise InvalidArgument(
-            "a database must be postgresql://... or sqlite: with the path of its file",
+            "a database must be written as postgresql://... or sqlite:PATH",
             remedy="for example --to postgresql://postroom@db.example/mail",
         )
     return path

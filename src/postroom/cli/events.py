@@ -42,14 +42,14 @@ def events(
     kind: Annotated[
         list[str] | None,
         typer.Option(
-            "--kind", metavar="KIND", help="Only events of this kind, such as message.sent. Repeatable."
+            "--kind", metavar="KIND", help="Only this kind of event, such as message.sent. Repeatable."
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Print the events of a project.
 
-    Each line has the number, time, kind, agent and subject of an event. With --json each line is a JSON
+    Each line shows an event's number, time, kind, agent and subject. With --json each line is a JSON
     object. With --follow it also prints new events, and waits while the server is down, until Ctrl-C (exit
     code 130), SIGTERM (143) or until the output is closed (141).
     """

@@ -30,7 +30,7 @@ app = command_group(
     "gateway reconnect telegram",
     "gateway config check",
 )
-config = typer.Typer(help="Check the file gateway.toml.", no_args_is_help=True, rich_markup_mode=None)
+config = typer.Typer(help="Check gateway.toml.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(config, name="config")
 
 Platform = Annotated[str, typer.Argument(metavar="PLATFORM", help="The channel, such as telegram.")]
@@ -38,7 +38,7 @@ Platform = Annotated[str, typer.Argument(metavar="PLATFORM", help="The channel, 
 
 @config.callback()
 def group() -> None:
-    """Check the file gateway.toml."""
+    """Check gateway.toml."""
 
 
 @app.command()
@@ -48,11 +48,11 @@ def run(
     data_dir: DataDir = None,
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"] | None,
-        typer.Option(help="The minimum level of events to log."),
+        typer.Option(help="The minimum level of logged events."),
     ] = None,
-    log_format: Annotated[Literal["console", "json"] | None, typer.Option(help="Format of the log.")] = None,
+    log_format: Annotated[Literal["console", "json"] | None, typer.Option(help="The log format.")] = None,
 ) -> None:
-    """Start the server, as `postroom up` does. Exit code 78 if there is no gateway.toml."""
+    """Start the server like `postroom up`. Exit code 78 if there is no gateway.toml."""
     from postroom.app.config import load_settings
 
     settings = load_settings(
@@ -93,12 +93,12 @@ def _(found: dict[str, Any]) -> str:
 def people(
     remove: Annotated[
         str | None,
-        typer.Option(metavar="PLATFORM/USER", help="Remove a person who was admitted with a code."),
+        typer.Option(metavar="PLATFORM/USER", help="Remove a person who was admitted with a pairing code."),
     ] = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the people who may write, and those who ask to. A removal can take 30 seconds."""
+    """List the people who may write, and the people who ask for access. A removal can take 30 seconds."""
     if remove is not None:
         platform, _, user = remove.partition("/")
         if not user:
@@ -115,9 +115,12 @@ def people(
 @app.command()
 def send(  # noqa: PLR0913 - the options of the command
     platform: Platform,
-    chat: Annotated[str, typer.Argument(metavar="CHAT", help="The chat's id on the platform, or `home`.")],
+    chat: Annotated[
+        str,
+        typer.Argument(metavar="CHAT", help="The chat's id on the platform, or `home` for the home channel."),
+    ],
     text: Annotated[str, typer.Argument(metavar="TEXT", help="The text of the message.")],
-    thread: Annotated[str | None, typer.Option(metavar="ID", help="The id of a thread in the chat.")] = None,
+    thread: Annotated[str | None, typer.Option(metavar="ID", help="A thread's id in the chat.")] = None,
     key: Annotated[
         str | None,
         typer.Option(
@@ -129,7 +132,7 @@ def send(  # noqa: PLR0913 - the options of the command
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Send a message to a chat, or to the channel's home. It is stored, then delivered like an answer."""
+    """Send a message to a chat or to the home channel. It is stored, then delivered like an answer."""
     chat_id = None if chat == "home" else chat
     answer = call(
         "send_to_chat",
@@ -153,7 +156,7 @@ def dead(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the dead letters of chats: undelivered messages, and why they failed. An ID may be shortened."""
+    """List the chats' dead letters: undelivered messages, and why they failed. An ID may be shortened."""
     if revive is not None and discard is not None:
         raise InvalidArgument(
             "--revive and --discard cannot be combined", remedy="use either --revive or --discard, not both"
@@ -190,10 +193,11 @@ def dead(
 @app.command()
 def routes(
     why: Annotated[
-        str | None, typer.Option(metavar="PLATFORM/CHAT", help="Explain which agent answers in this chat.")
+        str | None,
+        typer.Option(metavar="PLATFORM/CHAT", help="Explain which agent answers in this chat, and why."),
     ] = None,
     sender: Annotated[str, typer.Option(metavar="ID", help="With --why: the id of the sender.")] = "",
-    text: Annotated[str, typer.Option(metavar="TEXT", help="With --why: the text of the message.")] = "",
+    text: Annotated[str, typer.Option(metavar="TEXT", help="With --why: the message's text.")] = "",
     kind: Annotated[
         Literal["dm", "group", "channel", "thread"],
         typer.Option("--type", help="With --why: the kind of chat."),
@@ -313,7 +317,7 @@ def _no_file(file: Path) -> ConfigError:
     return ConfigError(
         f"{file} does not exist, so there are no chats",
         value=str(file),
-        remedy="write the file; docs/gateway.md begins with an example of ten lines",
+        remedy="create the file; docs/gateway.md begins with a ten-line example",
     )
 
 

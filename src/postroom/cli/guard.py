@@ -16,7 +16,7 @@ app = command_group(
 Repo = Annotated[
     Path,
     typer.Option(
-        "--repo", metavar="PATH", help="A folder of the repository.", show_default="the current folder"
+        "--repo", metavar="PATH", help="A folder inside the repository.", show_default="the current folder"
     ),
 ]
 HERE = Path()
@@ -24,21 +24,21 @@ HERE = Path()
 
 @app.command()
 def install(repo: Repo = HERE, as_json: AsJson = False) -> None:
-    """Install the hooks pre-commit and pre-push. An existing hook is kept and called first."""
+    """Install the pre-commit and pre-push hooks. An existing hook is kept and called first."""
     _show(guard_hooks.install(repo), as_json=as_json)
 
 
 @app.command()
 def remove(repo: Repo = HERE, as_json: AsJson = False) -> None:
-    """Remove the hooks. The previous hooks come back unchanged."""
+    """Remove the hooks, and restore the previous hooks unchanged."""
     _show(guard_hooks.remove(repo), as_json=as_json)
 
 
 @app.command()
 def status(repo: Repo = HERE, as_json: AsJson = False) -> None:
-    """Show the state of each hook: absent, installed, foreign (only another program's) or overwritten.
+    """Show each hook's state: absent, installed, foreign (from another program) or overwritten.
 
-    If husky or lefthook writes the hooks, a hook is installed if their configuration calls the guard.
+    If husky or lefthook manages the hooks, a hook counts as installed if their configuration calls the guard.
     """
     _show(guard_hooks.hooks_of(repo), as_json=as_json)
 
@@ -47,10 +47,10 @@ def status(repo: Repo = HERE, as_json: AsJson = False) -> None:
 def check(
     hook: Annotated[str, typer.Argument(metavar="HOOK", help="pre-commit or pre-push.")],
     arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="WORD", help="The arguments from Git.")
+        list[str] | None, typer.Argument(metavar="WORD", help="The arguments that Git passes.")
     ] = None,
 ) -> None:
-    """Run the check of a hook. Exit code 1 if others hold a file; standard error explains why."""
+    """Run a hook's check. Exit code 1 if other agents hold a file; standard error explains why."""
     raise typer.Exit(guard_check.run_check(hook, arguments or []))
 
 

@@ -138,7 +138,7 @@ def install(repository: Path) -> list[Hook]:
     hooks = hooks_of(repository)
     if left := [hook for hook in hooks if hook.manager in _LINES and hook.state != "installed"]:
         raise StateError(
-            f"{left[0].manager} writes the hooks of this repository and replaces other hooks",
+            f"{left[0].manager} manages this repository's hooks and replaces other hooks",
             value=str(left[0].path),
             remedy="; ".join(_LINES[hook.manager].format(name=hook.name, path=hook.path) for hook in left),
         )
@@ -183,7 +183,7 @@ def remove(repository: Path) -> list[Hook]:
             hook.path.unlink()
     if called := [hook for hook in managed if hook.state == "installed"]:
         raise StateError(
-            f"the configuration of {called[0].manager} calls the guard",
+            f"{called[0].manager}'s configuration still calls the guard",
             value=str(called[0].path),
             remedy=f"remove `postroom guard check` from {', '.join(str(hook.path) for hook in called)}",
         )
@@ -286,7 +286,8 @@ def _refuse_overwritten(found: list[Hook]) -> None:
             raise StateError(
                 f"another program overwrote {hook.path}, and {hook.kept.name} still exists",
                 value=str(hook.path),
-                remedy=f"keep one of the two files: remove {hook.kept.name}, or move it to {hook.name}",
+                remedy=f"keep only one of the two files: remove {hook.kept.name}, or rename it to "
+                f"{hook.name}",
             )
 
 
@@ -303,12 +304,12 @@ def _git(repository: Path, *words: str) -> str:
         )
     except subprocess.TimeoutExpired as error:
         raise PostroomError(
-            "Git did not answer in time", value=str(repository), remedy="try again"
+            "Git did not finish in time", value=str(repository), remedy="try again"
         ) from error
     if done.returncode != 0:
         raise InvalidPath(
-            f"{repository} is not in a working tree of Git",
+            f"{repository} is not inside a Git working tree",
             value=str(repository),
-            remedy="use --repo with a folder of a repository",
+            remedy="use --repo with a folder inside a Git repository",
         )
     return os.fsdecode(done.stdout).rstrip("\r\n")

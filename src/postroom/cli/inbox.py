@@ -14,16 +14,19 @@ app = typer.Typer()
 
 @app.command()
 def inbox(
-    limit: Annotated[int, typer.Option(help="At most this many questions.", min=1, max=500)] = 50,
+    limit: Annotated[int, typer.Option(help="Maximum number of questions.", min=1, max=500)] = 50,
     after: Annotated[
-        str, typer.Option(help="Continue the list of questions with a page's `next`. Omits failed runs.")
+        str,
+        typer.Option(
+            help="Continue the list of questions after a page: its `next`. Failed runs are left out."
+        ),
     ] = "",
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
     """List the open questions and the failed runs of all agents and chats.
 
-    Runs of one agent that failed with the same error are one row. Answer with `postroom questions answer`,
+    An agent's runs that failed with the same error share a row. Answer with `postroom questions answer`,
     replay with `postroom runs replay`.
     """
     page = call("list_questions", data_dir=data_dir, limit=limit, after=after)

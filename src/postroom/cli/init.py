@@ -43,7 +43,7 @@ def init(
         bool | None,
         typer.Option(
             "--rules/--no-rules",
-            help="Write rules about mail and reservations to this folder's AGENTS.md.",
+            help="Add rules about mail and reservations to this folder's AGENTS.md.",
             show_default="ask",
         ),
     ] = None,
@@ -53,25 +53,13 @@ def init(
 ) -> None:
     """Start the server, connect clients, prepare this folder.
 
-    This creates the project of the folder and, after a yes, writes rules for agents to its AGENTS.md.
+    This creates the folder's project and, if you agree, adds rules for agents to AGENTS.md.
     Completed steps are not repeated, so you can run the command again. Exit code 78 if a client's file is
     refused, 1 if a test call fails.
     """
     target = SetupScope(environment=places.environment(), scope="user", is_dry_run=dry_run)
     taken = chosen(clients or [], target)
-    # Start the server if it does not run, and return its address.
-    server: dict[str, Any]
-    environment = places.environment()
-    served = setup.served(environment)
-    if dry_run or served.runs:
-        server = {"address": served.address, "started": False, "runs": served.runs}
-    else:
-        if failure := ensure_server(environment, lambda text: print(text, file=sys.stderr)):
-            raise ServerUnavailable(
-                f"the server did not start: {failure}",
-                remedy="start it with `postroom up` and read what it prints",
-            )
-        server = {"address": setup.served(environment).address, "started": True, "runs": True}
+    server = _server(dry_run=dry_run)
     results = setup.set_up(
         taken,
         target,
@@ -96,6 +84,24 @@ def init(
         document["notes"].append("no rules were written to AGENTS.md; add --rules to write them")
     show.answer(document, as_json=as_json, text=lambda: _init_text(document))
     setup.end(results)
+
+
+def _server(*, dry_run: bool) -> dict[str, Any]:
+    """Start the server if it does not run, and return its address.
+
+    Raises:
+        ServerUnavailable: The server did not start.
+    """
+    environment = places.environment()
+    served = setup.served(environment)
+    if dry_run or served.runs:
+        return {"address": served.address, "started": False, "runs": served.runs}
+    if failure := ensure_server(environment, lambda text: print(text, file=sys.stderr)):
+        raise ServerUnavailable(
+            f"the server did not start: {failure}",
+            remedy="start it with `postroom up` and read its output",
+        )
+    return {"address": setup.served(environment).address, "started": True, "runs": True}
 
 
 def _project(agent: str | None, *, dry_run: bool) -> dict[str, Any]:

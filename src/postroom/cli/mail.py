@@ -42,7 +42,7 @@ def _number(text: str) -> int:
     if text == "latest":
         return 0
     if not text.isdecimal() or int(text) == 0:
-        raise typer.BadParameter(f"{text!r} is not a message number; give a number of at least 1, or latest")
+        raise typer.BadParameter(f"{text!r} is not a message number; use a number of at least 1, or latest")
     return int(text)
 
 
@@ -51,7 +51,7 @@ MessageId = Annotated[
     typer.Argument(
         metavar="ID",
         parser=_number,
-        help="The message number, or latest for the newest message of the inbox.",
+        help="The message number, or latest for the newest message in the inbox.",
         autocompletion=completed("messages"),
     ),
 ]
@@ -69,17 +69,23 @@ def send(  # noqa: PLR0913 - the options of the command
         list[str] | None,
         typer.Option(metavar="NAME", help="A recipient. Repeatable.", autocompletion=completed("agents")),
     ] = None,
-    cc: Annotated[list[str] | None, typer.Option(metavar="NAME", help="A recipient of a copy (cc).")] = None,
-    bcc: Annotated[list[str] | None, typer.Option(metavar="NAME", help="A hidden recipient.")] = None,
+    cc: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="A recipient of a copy (cc). Repeatable.")
+    ] = None,
+    bcc: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="A recipient of a blind copy (bcc). Repeatable.")
+    ] = None,
     body_file: BodyFile = None,
     attach: Files = None,
     importance: Annotated[Importance, typer.Option(help="The importance.")] = "normal",
     ack_required: Annotated[bool, typer.Option("--ack-required", help="Ask for an acknowledgement.")] = False,
     thread: Annotated[
         str | None,
-        typer.Option(metavar="ID", help="The thread for the message.", autocompletion=completed("threads")),
+        typer.Option(
+            metavar="ID", help="The thread that the message belongs to.", autocompletion=completed("threads")
+        ),
     ] = None,
-    topic: Annotated[str | None, typer.Option(help="A topic for searches.")] = None,
+    topic: Annotated[str | None, typer.Option(help="A topic, for use in searches.")] = None,
     broadcast: Annotated[bool, typer.Option("--broadcast", help="Send to every active agent.")] = False,
     project: Project = HERE,
     idempotency_key: Key = None,
@@ -154,16 +160,19 @@ def inbox(  # noqa: PLR0913 - the options of the command
     urgent: Annotated[bool, typer.Option("--urgent", help="Only high and urgent messages.")] = False,
     since: Annotated[
         str | None,
-        typer.Option(metavar="MOMENT", help="Only messages after this time: 2026-11-21, 2h."),
+        typer.Option(
+            metavar="MOMENT",
+            help="Only messages after this time: a date such as 2026-11-21, or 2h for two hours ago.",
+        ),
     ] = None,
     after: Annotated[
-        int | None, typer.Option(min=0, metavar="SEQ", help="Messages after SEQ, oldest first.")
+        int | None, typer.Option(min=0, metavar="SEQ", help="Only messages after number SEQ, oldest first.")
     ] = None,
-    bodies: Annotated[bool, typer.Option("--bodies", help="Include the text.")] = False,
+    bodies: Annotated[bool, typer.Option("--bodies", help="Include the messages' text.")] = False,
     project: Project = HERE,
     as_json: AsJson = False,
 ) -> None:
-    """List the messages of an inbox. None is marked as read."""
+    """List the messages in an inbox, without marking them as read."""
     server = Server.find()
     arguments: dict[str, object] = {
         "project_key": project_key(project),
@@ -219,11 +228,13 @@ def save(
         list[str] | None,
         typer.Option("--name", metavar="NAME", help="Save only this file. Repeatable."),
     ] = None,
-    folder: Annotated[Path, typer.Option("--to", metavar="FOLDER", help="The folder to save to.")] = Path(),
+    folder: Annotated[
+        Path, typer.Option("--to", metavar="FOLDER", help="The folder to save the files in.")
+    ] = Path(),
     project: Project = HERE,
     as_json: AsJson = False,
 ) -> None:
-    """Save the files of a message. If a file exists, the new name gets a number."""
+    """Save a message's files. If a file name is taken, a number is added to it."""
     server = Server.find()
     message_id = message_id or _latest(project, acting)
     named = {"project_key": project_key(project), "agent_name": acting, "message_id": message_id}
@@ -312,7 +323,7 @@ def thread(
     project: Project = HERE,
     as_json: AsJson = False,
 ) -> None:
-    """Print a thread: its summary, then its messages, oldest first. None is marked as read."""
+    """Print a thread's summary and messages, oldest first, without marking them as read."""
     server = Server.find()
     named = {"project_key": project_key(project), "thread_id": thread_id}
     try:
@@ -372,7 +383,7 @@ def _latest(project: str, acting: str) -> int:
     named = {"project_key": project_key(project), "agent_name": acting, "limit": 1}
     newest = show.items(Server.find().call_tool("fetch_inbox", {**named, "include_bodies": False}))
     if not newest:
-        raise UnknownMessage(f"the inbox of {acting} is empty", remedy="give the number of a message")
+        raise UnknownMessage(f"the inbox of {acting} is empty", remedy="pass a message number")
     return int(newest[0]["id"])
 
 

@@ -92,7 +92,7 @@ def _required_agent(ctx: typer.Context, given: str | None) -> str | None:
 
 _ACTING: Final = {
     "metavar": "NAME[@PROJECT]",
-    "help": "The agent that acts.",
+    "help": "The agent to act as.",
     "envvar": "POSTROOM_AGENT",
     "is_eager": True,  # read before the project, because the agent may include the project
     "autocompletion": completed("agents"),
@@ -114,7 +114,7 @@ Key = Annotated[
     typer.Option(
         "--idempotency-key",
         metavar="KEY",
-        help="Idempotency key: calls with the same key are executed only once.",
+        help="Idempotency key: calls with the same key take effect only once.",
     ),
 ]
 DataDir = Annotated[
@@ -122,7 +122,7 @@ DataDir = Annotated[
     typer.Option(
         "--data-dir",
         metavar="DIR",
-        help="The folder of the database and the token.",
+        help="The folder with the database and the token.",
         show_default=False,
         readable=False,  # typer would treat another user's folder as a mistake in the command
     ),
@@ -134,7 +134,7 @@ Ttl = Annotated[
         "--ttl",
         parser=lambda text: int(text) if text.isdecimal() else int(seconds(text)),
         metavar="TIME",
-        help="Duration, such as 30m. A number without a unit counts seconds.",
+        help="Duration, such as 30m. A number without a unit is in seconds.",
     ),
 ]
 
@@ -164,7 +164,9 @@ def seconds(text: str) -> float:
     duration = parse_duration(text)
     if duration is None:
         raise InvalidArgument(
-            f"{text!r} is not a duration", value=text, remedy=f"give a number followed by a unit: {DURATIONS}"
+            f"{text!r} is not a duration",
+            value=text,
+            remedy=f"write a number followed by a unit: {DURATIONS}",
         )
     total = duration.total_seconds()
     return int(total) if total.is_integer() else total

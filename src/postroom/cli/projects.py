@@ -1,6 +1,6 @@
 """`postroom projects`: lists projects, moves their folders, and merges two of them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final
 
 import typer
@@ -27,7 +27,8 @@ _Key = Annotated[
     str,
     typer.Argument(
         metavar="PATH|SLUG",
-        help="A folder or a slug. A folder of this name in the current folder takes precedence.",
+        help="A folder or a slug. If the current folder contains a folder with this name, that folder is "
+        "used.",
         autocompletion=completed("projects"),
     ),
 ]
@@ -44,19 +45,38 @@ def _(found: dict[str, Any]) -> str:
     return f"Moved {show.line(found['slug'])} to {show.line(found['human_key'])}."
 
 
+def _renames(given: Sequence[str]) -> dict[str, str]:
+    """Return the new names, keyed by the old names.
+
+    Raises:
+        InvalidArgument: An option is not `OLD=NEW`, or names an agent twice.
+    """
+    result: dict[str, str] = {}
+    for value in given:
+        old, _, new = value.partition("=")
+        if not old or not new or old in result:
+            raise InvalidArgument(
+                f"--rename {value!r} " + ("names an agent twice" if old in result else "is not OLD=NEW"),
+                value=value,
+                remedy="write, for example, --rename Ada=Ada-2, once for each agent",
+            )
+        result[old] = new
+    return result
+
+
 @app.command()
 def merge(  # noqa: PLR0913 - options of one command
     source: _Key,
     into: _Key,
     rename: Annotated[
         list[str] | None,
-        typer.Option("--rename", metavar="OLD=NEW", help="Rename an agent of the first project. Repeatable."),
+        typer.Option("--rename", metavar="OLD=NEW", help="Rename an agent in the first project. Repeatable."),
     ] = None,
     rename_equal: Annotated[
         bool,
         typer.Option(
             "--rename-equal",
-            help="Rename each agent whose name both projects have: Ada becomes Ada-2.",
+            help="Rename agents whose names exist in both projects: Ada becomes Ada-2.",
         ),
     ] = False,
     dry_run: Annotated[
@@ -67,28 +87,16 @@ def merge(  # noqa: PLR0913 - options of one command
 ) -> None:
     """Merge the first project into the second, then delete the first. Ids, threads and names stay.
 
-    The path and slug of the first then name the second, so agents need not register again. The merge is one
-    transaction. Only a backup can undo it.
+    The first project's path and slug then refer to the second project, so agents need not register again.
+    The merge is one transaction. Only a backup can undo it.
     """
     with show.progress(as_json=as_json):
-        # The new names, keyed by the old names.
-        given = rename or ()
-        result: dict[str, str] = {}
-        for value in given:
-            old, _, new = value.partition("=")
-            if not old or not new or old in result:
-                raise InvalidArgument(
-                    f"--rename {value!r} " + ("names an agent twice" if old in result else "is not OLD=NEW"),
-                    value=value,
-                    remedy="give for example --rename Ada=Ada-2, once for each agent",
-                )
-            result[old] = new
         answer = call(
             "merge_projects",
             data_dir=data_dir,
             source=named_project(source),
             target=named_project(into),
-            renames=result,
+            renames=_renames(rename or ()),
             rename_equal=rename_equal,
             dry_run=dry_run,
         )

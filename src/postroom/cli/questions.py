@@ -91,7 +91,7 @@ def _takes(one: dict[str, Any]) -> str:
 
 _NUMBER: Final = typer.Argument(
     metavar="NUMBER",
-    help="The question's number, or its first digits.",
+    help="The question's number, or the first digits of it.",
     autocompletion=completed("questions"),
 )
 Number = Annotated[str, _NUMBER]
@@ -105,14 +105,14 @@ def answer(
         list[str] | None,
         typer.Argument(metavar="ANSWER", help="yes or no, a choice, a text, or FIELD=VALUE for each field."),
     ] = None,
-    why: Annotated[str, typer.Option(help="A comment for the agent.")] = "",
+    why: Annotated[str, typer.Option(help="A comment that the agent receives with the answer.")] = "",
     by: By = "",
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
     """Answer a question. The first answer counts, whether it comes from a page, a command or a chat.
 
-    At a terminal the command asks for missing values; without a number it asks each open question in turn.
+    In a terminal the command prompts for missing values; without a number it goes through all open questions.
     """
     if not words and not as_json and sys.stdin.isatty():
         _ask_in_turn(data_dir, number, why, by)
@@ -120,7 +120,7 @@ def answer(
     if number is None or not words:
         to_what = "" if number is None else f" to question {number}"
         raise InvalidArgument(
-            f"no answer{to_what} was given", value=None, remedy="give the question's number, and the answer"
+            f"no answer{to_what} was given", value=None, remedy="pass the question's number and the answer"
         )
     text = "\n".join(words) if len(words) > 1 and all("=" in word for word in words) else " ".join(words)
     result = call("answer_question", data_dir=data_dir, number=number, answer=text, why=why, by=_name(by))
@@ -130,12 +130,14 @@ def answer(
 @app.command()
 def snooze(
     number: Number,
-    span: Annotated[str, typer.Argument(metavar="SPAN", help="For example 10m, 2h or 1d; 0 ends it.")],
+    span: Annotated[
+        str, typer.Argument(metavar="SPAN", help="For example 10m, 2h or 1d. 0 ends the snooze.")
+    ],
     by: By = "",
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Snooze a question for everybody: it stays open, and this is neither yes nor no."""
+    """Snooze a question for everybody. The question stays open and unanswered."""
     put_off = 0.0 if span == "0" else seconds(span)
     result = call("snooze_question", data_dir=data_dir, number=number, seconds=put_off, by=_name(by))
     until = result["snoozed_until"]

@@ -21,10 +21,7 @@ app = typer.Typer(
     epilog=examples("rebuild archive", "rebuild database new.db"),
 )
 
-LACKS: Final = (
-    "the archive is written after the database, so messages of the last moments before the loss may "
-    "be missing"
-)
+LACKS: Final = "the archive is written after the database, so the newest messages may be missing"
 
 
 @app.command()
@@ -35,9 +32,9 @@ def archive(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write the records of the database to the Git archive.
+    """Write the database's records to the Git archive.
 
-    The running server does it. Existing records stay, so you can run it at any time.
+    The running server does the work. Existing records are kept, so you can run this command at any time.
     """
     key = None if project is None else project_key(project)
     with show.progress(as_json=as_json):
@@ -51,7 +48,7 @@ def database(
     target: Annotated[Path, typer.Argument(metavar="TARGET", help="The new database file.")],
     source: Annotated[
         Path | None,
-        typer.Option("--from", metavar="DIR", help="The archive. Default: the archive of this installation."),
+        typer.Option("--from", metavar="DIR", help="The archive. Default: this installation's archive."),
     ] = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,

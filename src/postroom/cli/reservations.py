@@ -26,7 +26,7 @@ Paths = Annotated[
     typer.Argument(metavar="PATH", help="Paths relative to the project, such as src/**, or port:8080."),
 ]
 SomePaths = Annotated[
-    list[str] | None, typer.Argument(metavar="PATH", help="Only reservations that these paths cover.")
+    list[str] | None, typer.Argument(metavar="PATH", help="Only reservations within these paths.")
 ]
 Ids = Annotated[
     list[int] | None,
@@ -35,7 +35,7 @@ Ids = Annotated[
     ),
 ]
 Shared = Annotated[
-    bool, typer.Option("--shared", help="Share the paths with other agents that also share them.")
+    bool, typer.Option("--shared", help="Share the paths with other agents that also reserve them as shared.")
 ]
 
 
@@ -50,15 +50,15 @@ def reserve(  # noqa: PLR0913 - the options of the command
     acting: Acting,
     ttl: Ttl = None,
     shared: Shared = False,
-    reason: Annotated[str | None, typer.Option(help="The reason; other agents see it.")] = None,
+    reason: Annotated[str | None, typer.Option(help="The reason, which other agents can see.")] = None,
     refuse: Annotated[
-        bool, typer.Option("--refuse", help="Reserve nothing if another agent holds a path.")
+        bool, typer.Option("--refuse", help="Reserve nothing if another agent holds one of the paths.")
     ] = False,
     project: Project = HERE,
     idempotency_key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """Reserve paths. Conflicts are reported; with --refuse, a conflict prevents the reservation."""
+    """Reserve paths. A conflict is reported; with --refuse, it also prevents the reservation."""
     arguments = {
         "project_key": project_key(project),
         "agent_name": acting,
@@ -87,9 +87,9 @@ def release(  # noqa: PLR0913 - the options of the command
     idempotency_key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """Release reservations of the agent. Exit code 1 if the agent holds none of them."""
+    """Release the agent's reservations. Exit code 1 if the agent holds none of them."""
     if not (paths or ids or everything):
-        raise InvalidArgument("no reservation was named", remedy="give paths, --id ID, or --all")
+        raise InvalidArgument("no reservation was named", remedy="pass paths, --id ID, or --all")
     arguments = {
         "project_key": project_key(project),
         "agent_name": acting,
@@ -113,7 +113,7 @@ def renew(  # noqa: PLR0913 - the options of the command
     idempotency_key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """Renew the named reservations of the agent, or all. Exit code 1 if none was renewed."""
+    """Renew the agent's reservations: the given ones, or all. Exit code 1 if none was renewed."""
     arguments = {
         "project_key": project_key(project),
         "agent_name": acting,
@@ -136,7 +136,7 @@ def check(
     project: Project = HERE,
     as_json: AsJson = False,
 ) -> None:
-    """List reservations of other agents that conflict with these paths. Exit code 1 if there are any."""
+    """List other agents' reservations that conflict with these paths. Exit code 1 if there are any."""
     arguments = {
         "project_key": project_key(project),
         "agent_name": acting,

@@ -14,7 +14,7 @@ from postroom.contracts.errors import InvalidArgument
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The agent.", autocompletion=completed("agents"))]
 Command = Annotated[
     list[str] | None,
-    typer.Argument(metavar="-- COMMAND", help="The program and its arguments, executed without a shell."),
+    typer.Argument(metavar="-- COMMAND", help="The program and its arguments, run without a shell."),
 ]
 
 
@@ -25,7 +25,7 @@ def set_runner(  # noqa: PLR0913 - the options of the command
         str,
         typer.Option(
             help=(
-                "How the agent is executed: command, acp (a program with the Agent Client Protocol), "
+                "How the agent is run: command, acp (a program with the Agent Client Protocol), "
                 "model (the built-in loop) or http (another server)."
             )
         ),
@@ -34,8 +34,8 @@ def set_runner(  # noqa: PLR0913 - the options of the command
         str | None,
         typer.Option(
             help=(
-                "The recipe of a known program: claude, codex, gemini, opencode, "
-                "copilot or cline. Default: shell, for any program."
+                "The recipe for a known program: claude, codex, gemini, opencode, copilot or cline. "
+                "Default: shell, which works for any program."
             )
         ),
     ] = None,
@@ -54,14 +54,16 @@ def set_runner(  # noqa: PLR0913 - the options of the command
     ] = None,
     env: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="Set an environment variable of the program. Repeatable."),
+        typer.Option(metavar="NAME=VALUE", help="Set an environment variable for the program. Repeatable."),
     ] = None,
     pass_env: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME", help="Copy a variable from the server's environment. Repeatable."),
     ] = None,
-    timeout: Annotated[str | None, typer.Option(help="Time limit of a run, such as 30m.")] = None,
-    idle_timeout: Annotated[str | None, typer.Option(help="Time limit without output, such as 5m.")] = None,
+    timeout: Annotated[str | None, typer.Option(help="Time limit for a run, such as 30m.")] = None,
+    idle_timeout: Annotated[
+        str | None, typer.Option(help="Stop a run that prints nothing for this long, such as 5m.")
+    ] = None,
     resume: Annotated[
         bool,
         typer.Option(
@@ -88,7 +90,7 @@ def set_runner(  # noqa: PLR0913 - the options of the command
         int | None,
         typer.Option(
             metavar="N",
-            help="Execute up to N runs at the same time, each for a different mail thread. Default: 1.",
+            help="Allow up to N runs at the same time, each for a different mail thread. Default: 1.",
         ),
     ] = None,
     claims_tasks: Annotated[
@@ -105,7 +107,7 @@ def set_runner(  # noqa: PLR0913 - the options of the command
     ] = None,
     instructions: Annotated[Path | None, typer.Option(help="model: a file with the instructions.")] = None,
     max_steps: Annotated[
-        int | None, typer.Option(help="model: maximum number of model calls in a run.")
+        int | None, typer.Option(help="model: maximum number of model calls per run.")
     ] = None,
     tool: Annotated[
         list[str] | None,

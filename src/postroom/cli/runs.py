@@ -21,7 +21,7 @@ from postroom.contracts.quoting import end_of, without_escapes, without_unfinish
 app = typer.Typer(
     rich_markup_mode=None,
     no_args_is_help=True,
-    help="Manage the runs of agents and of chats.",
+    help="Manage the runs of agents and chats.",
     epilog=examples("runs list", "runs show 01a2179b --follow", "runs why 01a2179b", "runs replay 01a2179b"),
 )
 
@@ -29,7 +29,7 @@ Run = Annotated[
     str,
     typer.Argument(
         metavar="ID",
-        help="The run's id, its dispatch's id, or the first characters of either.",
+        help="The run id or dispatch id, or the first characters of it.",
         autocompletion=completed("runs"),
     ),
 ]
@@ -41,7 +41,7 @@ _OUTPUT_SHOWN: Final = 4_000
 
 @app.callback()
 def runs() -> None:
-    """Manage the runs of agents and of chats."""
+    """Manage the runs of agents and chats."""
 
 
 @shows(app, "list_runs")
@@ -73,7 +73,7 @@ def show_one(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show a run of an agent: its state, its cause, and the end of its output.
+    """Show a run's state, its cause, and the end of its output.
 
     --follow ends when the run ends: with exit code 0 if it succeeded, 1 if it failed or was cancelled. With
     --json each line is a JSON object: a piece of output, and at the end the run.
@@ -89,7 +89,7 @@ def show_one(
 
 @app.command()
 def why(run: Run, data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Explain why a run does not execute, or why it ended."""
+    """Explain why a run is not executing, or why it ended."""
     shown = call("show_run", data_dir=data_dir, run=run, output="end")
     by_name = {name: value for name, value in shown.items() if not name.startswith("output")}
     show.answer(by_name, as_json=as_json, text=lambda: _reason(by_name))
@@ -97,7 +97,7 @@ def why(run: Run, data_dir: DataDir = None, as_json: AsJson = False) -> None:
 
 @shows(app, "cancel_run")
 def _(found: dict[str, Any]) -> str:
-    return f"Requested the end of {show.line(found['run_id'])}."
+    return f"Requested the cancellation of {show.line(found['run_id'])}."
 
 
 @shows(app, "replay_run")
@@ -116,17 +116,14 @@ def discard(
         str,
         typer.Argument(
             metavar="ID|all",
-            help=(
-                "The run's id, its dispatch's id, or the first characters of either; `all` for each dead "
-                "letter."
-            ),
+            help=("The run id or dispatch id, or the first characters of it; `all` for every dead letter."),
             autocompletion=completed("runs"),
         ),
     ],
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Discard a dead letter. Its run stays failed."""
+    """Discard a dead letter. The run remains failed."""
     listed = show.items(call("list_dead_letters", data_dir=data_dir).get("dead")) if run == "all" else ()
     ids = [item["run_id"] for item in listed] if run == "all" else [run]
     gone = [str(call("discard_run", data_dir=data_dir, run=item)["run_id"]) for item in ids]

@@ -44,7 +44,7 @@ def add(  # noqa: PLR0913 - an option an argument
     sender: Annotated[
         str,
         typer.Option(
-            "--from", metavar="PERSON", help="The person who sends the message; see `postroom people`."
+            "--from", metavar="PERSON", help="The person whose name is on the message; see `postroom people`."
         ),
     ],
     to: Annotated[
@@ -56,13 +56,16 @@ def add(  # noqa: PLR0913 - an option an argument
     catch_up: Annotated[
         bool,
         typer.Option(
-            "--catch-up", help="End with a summary of the project since the last message of the schedule."
+            "--catch-up",
+            help="End with a summary of what happened in the project since the schedule's last message.",
         ),
     ] = False,
     project: Project = HERE,
     cron: Annotated[
         str | None,
-        typer.Option(metavar="LINE", help="The times: minute, hour, day of month, month, day of week."),
+        typer.Option(
+            metavar="LINE", help="A cron expression: minute, hour, day of month, month, day of week."
+        ),
     ] = None,
     every: Annotated[
         str | None, typer.Option(metavar="TIME", help="The interval, such as 30m or 1d.")
@@ -74,7 +77,8 @@ def add(  # noqa: PLR0913 - an option an argument
         str,
         typer.Option(
             metavar="POLICY",
-            help="What to do about times at which no server was running: skip them, send once, or send all.",
+            help="What to do about times that passed while no server was running: skip them, send once, or "
+            "send all.",
         ),
     ] = "once",
     overlap: Annotated[
@@ -88,18 +92,18 @@ def add(  # noqa: PLR0913 - an option an argument
         typer.Option(metavar="TIME", help="Add a random delay of up to TIME.", show_default="none"),
     ] = None,
     replaces: Annotated[
-        bool, typer.Option("--replace", help="Replace another schedule of this name.")
+        bool, typer.Option("--replace", help="Replace an existing schedule with this name.")
     ] = False,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Send a message on a schedule. Repeating the command changes nothing.
+    """Send a message on a schedule. Running the same command again changes nothing.
 
     `postroom schedules add standup --from Ana --to Ada --cron "0 9 * * MON" --zone Europe/Berlin
     --subject "Plan" --body "What is planned this week?"`
     """
     if body is None and not catch_up:
-        raise InvalidArgument("the message has no text", value="", remedy="give --body, --catch-up, or both")
+        raise InvalidArgument("the message has no text", value="", remedy="pass --body, --catch-up, or both")
     arguments = {
         "name": name,
         "project": project_key(project),

@@ -25,16 +25,19 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 @app.command()
 def up(  # noqa: PLR0913 - the options of the command
     host: Annotated[
-        str | None, typer.Option(help="Address to listen on. An address other than loopback requires tokens.")
+        str | None, typer.Option(help="Address to listen on. Addresses other than loopback require tokens.")
     ] = None,
     port: Annotated[
         int | None,
         typer.Option(
-            metavar="PORT", min=0, max=65535, help="Port to listen on. With 0 the system chooses one."
+            metavar="PORT",
+            min=0,
+            max=65535,
+            help="Port to listen on. With 0, the system chooses a free port.",
         ),
     ] = None,
     profile: Annotated[
-        Literal["full", "core"] | None, typer.Option(help="The tools that the plain MCP address lists.")
+        Literal["full", "core"] | None, typer.Option(help="The tools that the standard MCP address offers.")
     ] = None,
     identity: Annotated[
         Literal["asserted", "verified"] | None,
@@ -48,19 +51,20 @@ def up(  # noqa: PLR0913 - the options of the command
         str | None,
         typer.Option(
             metavar="URL",
-            help="A PostgreSQL database instead. POSTROOM_DATABASE_URL hides its password from other users.",
+            help="A PostgreSQL database instead. Use POSTROOM_DATABASE_URL to hide the password from other "
+            "users.",
         ),
     ] = None,
-    archive: Annotated[bool | None, typer.Option(help="Write messages to the Git archive, too.")] = None,
+    archive: Annotated[bool | None, typer.Option(help="Also write messages to the Git archive.")] = None,
     new_store: Annotated[
         bool,
         typer.Option(
             "--new-store",
-            help="Accept a database that does not match the archive. The archive is set aside.",
+            help="Accept a database that does not match the archive, and set the archive aside.",
         ),
     ] = False,
-    log_level: Annotated[LogLevel | None, typer.Option(help="The minimum level of events to log.")] = None,
-    log_format: Annotated[Literal["console", "json"] | None, typer.Option(help="Format of the log.")] = None,
+    log_level: Annotated[LogLevel | None, typer.Option(help="The minimum level of logged events.")] = None,
+    log_format: Annotated[Literal["console", "json"] | None, typer.Option(help="The log format.")] = None,
 ) -> None:
     """Start the server in the foreground. Ctrl-C stops it."""
     overrides: dict[str, object] = {
@@ -102,11 +106,11 @@ def mcp(
     no_start: Annotated[bool, typer.Option("--no-start", help="Do not start a server.")] = False,
     tools: Annotated[
         Literal["core", "full"] | None,
-        typer.Option(help="List the core tools, or all tools.", show_default="the server's setting"),
+        typer.Option(help="Offer the core tools, or all tools.", show_default="the server's setting"),
     ] = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Speak MCP on stdin and stdout, for clients that start a command. It forwards to the shared server."""
+    """Serve MCP on stdin and stdout for clients that start a command. Calls go to the shared server."""
     from postroom.cli.stdio import serve_stdio
 
     raise typer.Exit(serve_stdio(start=not no_start, data_dir=data_dir, tools=tools))
@@ -122,11 +126,15 @@ def status(data_dir: DataDir = None, as_json: AsJson = False) -> None:
 
 @app.command()
 def doctor(
-    full: Annotated[bool, typer.Option("--full", help="Compare every record with the archive.")] = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="Compare every record in the database with the archive.")
+    ] = False,
     repair: Annotated[
         bool, typer.Option("--repair", help="Repair what can be repaired without loss.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="With --repair: only show the repairs.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="With --repair: show the repairs without making them.")
+    ] = False,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
@@ -135,7 +143,7 @@ def doctor(
         raise InvalidArgument(
             "--dry-run needs --repair",
             value="--dry-run",
-            remedy="add --repair to see the repairs; without both options nothing is changed",
+            remedy="add --repair to see the repairs; `doctor` without options changes nothing",
         )
     try:
         with show.progress(as_json=as_json):
@@ -162,7 +170,7 @@ def _(found: dict[str, Any]) -> str:
 
 @app.command()
 def version(data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Show the version, and the version of a running server."""
+    """Show the version of this command and of the running server."""
     server_version: str | None
     try:
         server_version = str(Server.find(data_dir=data_dir).admin("GET", "/healthz").get("version"))

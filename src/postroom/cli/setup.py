@@ -156,16 +156,17 @@ Known = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="CLIENT",
-        help="The same names. Default: all clients that setup wrote to.",
+        help="The clients. Default: all clients that setup has written to.",
         show_default=False,
     ),
 ]
 ScopeOption = Annotated[
-    Scope, typer.Option("--scope", help="Set up all projects of this user, or the project in this folder.")
+    Scope,
+    typer.Option("--scope", help="Set up all of this user's projects, or only the project in this folder."),
 ]
 FilesScope = Annotated[
     Scope,
-    typer.Option("--scope", help="user: the client files of your account; project: those of this folder."),
+    typer.Option("--scope", help="user: the client files in your account; project: those in this folder."),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the changes without writing anything.")]
 
@@ -184,16 +185,16 @@ def add(  # noqa: PLR0913 - the options of the command
         bool | None,
         typer.Option(
             "--http/--stdio",
-            help="Use the server's HTTP address, or start `postroom mcp`.",
+            help="Connect to the server's HTTP address, or let the client start `postroom mcp`.",
             show_default="--stdio",
         ),
     ] = None,
     tools: Annotated[
-        Tools, typer.Option("--tools", help="Offer the core tools to the client, or all tools.")
+        Tools, typer.Option("--tools", help="Offer the client the core tools, or all tools.")
     ] = "core",
-    no_hooks: Annotated[bool, typer.Option("--no-hooks", help="Write no hooks.")] = False,
+    no_hooks: Annotated[bool, typer.Option("--no-hooks", help="Do not write hooks.")] = False,
     no_plugin: Annotated[
-        bool, typer.Option("--no-plugin", help="Write settings also for clients that use a plugin.")
+        bool, typer.Option("--no-plugin", help="Also write settings for clients that use a plugin.")
     ] = False,
     no_verify: Annotated[bool, typer.Option("--no-verify", help="Skip the test call.")] = False,
     skill: Annotated[
@@ -213,7 +214,7 @@ def add(  # noqa: PLR0913 - the options of the command
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Answer yes to every question.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write the server and its hooks to the clients' files. Exit code 78 if one fails, 1 if a call fails."""
+    """Add the server and its hooks to the clients' files. Exit code 78 if a file fails, 1 if a call fails."""
     target = SetupScope(environment=places.environment(), scope=scope, is_dry_run=dry_run)
     given_fields: dict[Extra, bool | None] = {"skill": skill, "rules": rules, "extension": extension}
     results = set_up(
@@ -308,7 +309,7 @@ def end(results: Sequence[Mapping[str, Any]]) -> None:
 
 @app.command()
 def status(scope: FilesScope = "user", as_json: AsJson = False) -> None:
-    """Show each client's setup and release, with remedies. Exit code 1 if one needs repair."""
+    """Show each client's setup and version, with remedies. Exit code 1 if a setup needs repair."""
     target = SetupScope(environment=places.environment(), scope=scope)
     records = Records(target.environment)
     address = served(target.environment).address

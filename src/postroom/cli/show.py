@@ -351,5 +351,5 @@ def fields(found: object) -> dict[str, Any]:
 def _surprise(found: object) -> PostroomError:
     return PostroomError(
         f"the server answered with an unexpected {type(found).__name__}",
-        remedy="compare the versions of the server and of this command: `postroom version`",
+        remedy="check that the server and this command have the same version: `postroom version`",
     )

@@ -44,7 +44,7 @@ def create(  # noqa: PLR0913 - the options of the command
             "--project",
             "-p",
             metavar="PATH|SLUG",
-            help="The only project that the token gives access to.",
+            help="The only project that the token can access.",
             show_default="all",
         ),
     ] = None,
@@ -80,7 +80,7 @@ def rotate(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Replace a token by a new token with the same rights. The old token expires after the overlap."""
+    """Replace a token with a new token that has the same rights. The old token expires after the overlap."""
     arguments = {"name": name, "overlap_seconds": seconds(overlap)}
     _make("rotate_token", arguments, out, data_dir, as_json=as_json)
 
@@ -122,17 +122,7 @@ def _make(
 ) -> None:
     made = new_named_token()
     if out is not None:
-        # Write a new file that only this user can read.
-        try:
-            descriptor = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        except OSError as error:
-            raise InvalidPath(
-                f"cannot create {out}: {error.strerror}",
-                value=str(out),
-                remedy="use a new file name in a folder that you can write to",
-            ) from error
-        with open(descriptor, "w", encoding="ascii") as file:  # noqa: PTH123 - a Path cannot open a descriptor
-            file.write(f"{made.token}\n")
+        _write_new(out, made.token)
     try:
         given_fields = {**asked, "id": made.id, "hash": made.hash}
         try:
@@ -150,3 +140,21 @@ def _make(
         as_json=as_json,
         text=lambda: made.token if out is None else f"Wrote the token to {show.line(out)}.",
     )
+
+
+def _write_new(target: Path, text: str) -> None:
+    """Write a new file that only this user can read.
+
+    Raises:
+        InvalidPath: The file exists, or it cannot be created.
+    """
+    try:
+        descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except OSError as error:
+        raise InvalidPath(
+            f"cannot create {target}: {error.strerror}",
+            value=str(target),
+            remedy="choose a new file name in a folder that you can write to",
+        ) from error
+    with open(descriptor, "w", encoding="ascii") as file:  # noqa: PTH123 - a Path cannot open a descriptor
+        file.write(f"{text}\n")

@@ -46,19 +46,19 @@ def watch(
         typer.Option(
             min=0,
             metavar="SEQ",
-            help="Start after the message with this number in the inbox.",
+            help="Start after this message number in the inbox.",
             show_default="the newest message",
         ),
     ] = None,
     wake: Annotated[
-        bool, typer.Option("--wake", help="Wait for one message, report it on stderr, and exit with 2.")
+        bool, typer.Option("--wake", help="Wait for one message, report it on stderr, and exit with code 2.")
     ] = False,
     project: Project = HERE,
     as_json: AsJson = False,
 ) -> None:
     """Print a line for each new message.
 
-    The line has the number in the inbox, the id, the importance and the sender. With --json each line is a
+    Each line shows the message's inbox number, id, importance and sender. With --json each line is a
     JSON object. The command ends at Ctrl-C (130), SIGTERM (143) or when the output is closed (141).
 
     With --wake it is a Claude Code hook with asyncRewake: a new message starts a turn of an idle session. If
@@ -144,7 +144,7 @@ def wait_to_wake(who: Mapping[str, str], after: int | None) -> NoReturn:
 
 def _who(acting: str | None, project: str) -> dict[str, str]:
     if not acting:
-        raise InvalidArgument("no agent is named", remedy="name an agent with --as, or set POSTROOM_AGENT")
+        raise InvalidArgument("no agent is named", remedy="choose an agent with --as, or set POSTROOM_AGENT")
     return {"project_key": project_key(project), "agent_name": acting}
 
 

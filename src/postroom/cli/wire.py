@@ -167,7 +167,8 @@ def whole_body(endpoint: Endpoint, response: http.client.HTTPResponse) -> bytes:
         raise unavailable(endpoint, error) from error
     if len(body) > LARGEST_ANSWER:
         raise TooLarge(
-            f"the answer exceeds {LARGEST_ANSWER} bytes", remedy="request less, with a smaller limit"
+            f"the answer exceeds {LARGEST_ANSWER} bytes",
+            remedy="request less, for example with a smaller limit",
         )
     if response.length:  # http.client reports an incomplete body only if it is read without a limit
         short = ConnectionError(f"the answer is incomplete: {response.length} bytes are missing")
@@ -184,9 +185,9 @@ def unavailable(endpoint: Endpoint, error: Exception) -> PostroomError:
     """Return the error for a request that may have reached the server, but whose response was lost."""
     if isinstance(error, TimeoutError):
         return ServerUnavailable(
-            f"the server at {endpoint.url} did not answer in time; it may have executed the call",
+            f"the server at {endpoint.url} did not answer in time; the call may have taken effect",
             value=endpoint.url,
-            remedy="run `postroom status`; a call with an idempotency key can be repeated unchanged",
+            remedy="run `postroom status`; you can safely repeat a call that has an idempotency key",
         )
     return ServerUnavailable(
         f"the server at {endpoint.url} accepted the request, but its answer was lost: {error}; the "

@@ -197,7 +197,7 @@ class RunActivationSnapshot(Record, frozen=True, kw_only=True, omit_defaults=Tru
         for name in named:
             if not name.strip():
                 raise InvalidActivation(
-                    "an activation needs a thread id, and each of its decisions needs a call id"
+                    "the run's request needs a thread id, and each decision in it needs a tool call id"
                 )
 
 

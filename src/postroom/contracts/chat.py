@@ -112,7 +112,7 @@ class InboundMessage(Record, frozen=True, kw_only=True):
             return self
         if not self.may_become(move.status) or move.since not in (None, self.status):
             raise IllegalTransition(
-                f"message {self.inbound_id} is {self.status} and cannot become {move.status}",
+                f"message {self.inbound_id} cannot change from {self.status} to {move.status}",
                 value=self.inbound_id,
             )
         return replace(

@@ -109,7 +109,7 @@ def given_duration(given: object, name: str) -> timedelta:
         return timedelta(seconds=seconds_of(given, name))
     except OverflowError as error:
         raise InvalidArgument(
-            f"{name} is too long: {given} seconds", value=repr(given)[:80], remedy="give a shorter duration"
+            f"{name} is too long: {given} seconds", value=repr(given)[:80], remedy="use a shorter duration"
         ) from error
 
 

@@ -243,7 +243,10 @@ class RunDispatch(Record, frozen=True, kw_only=True):
             InvalidRecord: The dispatch is not Queued.
         """
         if self.status is not RunDispatchStatus.QUEUED:
-            raise InvalidRecord(f"dispatch {self.dispatch_id!r} must start as Queued", value=self.dispatch_id)
+            raise InvalidRecord(
+                f"dispatch {self.dispatch_id!r} must have the status Queued when it is enqueued",
+                value=self.dispatch_id,
+            )
         return replace(self, dispatch_epoch=epoch)
 
     def claim(
@@ -288,7 +291,7 @@ class RunDispatch(Record, frozen=True, kw_only=True):
         self._require(RunDispatchStatus.CLAIMED, "record_run_result")
         if result.run_id != self.run_id:
             raise InvalidRecord(
-                f"dispatch {self.dispatch_id!r} belongs to run {self.run_id!r}, but the result to "
+                f"dispatch {self.dispatch_id!r} belongs to run {self.run_id!r}, but the result belongs to "
                 f"run {result.run_id!r}",
                 value=result.run_id,
             )
@@ -453,7 +456,7 @@ class RunDispatch(Record, frozen=True, kw_only=True):
     def _require(self, status: RunDispatchStatus, move: str) -> None:
         if self.status is not status:
             raise IllegalTransition(
-                f"dispatch {self.dispatch_id!r} must be {status} before {move}, but is {self.status}",
+                f"dispatch {self.dispatch_id!r} must be {status} for {move}, but is {self.status}",
                 value=self.dispatch_id,
             )
 

@@ -147,7 +147,7 @@ class InvalidPath(InputError):
     """A path is relative, is a placeholder, or leaves the permitted folder."""
 
     code = "invalid_path"
-    default_remedy = "correct the path, or give this user access to it"
+    default_remedy = "correct the path"
 
 
 class InvalidRecipients(InputError):
@@ -184,28 +184,28 @@ class UnknownMessage(InputError):
     """No message with this id is visible to the caller."""
 
     code = "unknown_message"
-    default_remedy = "take the id from fetch_inbox or search_messages"
+    default_remedy = "use a message id from fetch_inbox or search_messages"
 
 
 class UnknownThread(InputError):
     """The project has no thread with this id."""
 
     code = "unknown_thread"
-    default_remedy = "take the thread id from a message of the thread"
+    default_remedy = "use the thread id of one of the thread's messages"
 
 
 class UnknownReservation(InputError):
     """No reservation with this id exists in the project."""
 
     code = "unknown_reservation"
-    default_remedy = "take the id from list_file_reservations"
+    default_remedy = "use a reservation id from list_file_reservations"
 
 
 class UnknownTask(InputError):
     """The project has no task with this id."""
 
     code = "unknown_task"
-    default_remedy = "take the id from list_tasks"
+    default_remedy = "use a task id from list_tasks"
 
 
 class TaskCircle(InputError):
@@ -219,14 +219,14 @@ class UnknownNote(InputError):
     """The project has no active note with this id."""
 
     code = "unknown_note"
-    default_remedy = "take the id from find_notes"
+    default_remedy = "use a note id from find_notes"
 
 
 class UnknownSubscription(InputError):
     """The agent has no subscription with this id."""
 
     code = "unknown_subscription"
-    default_remedy = "take the id from list_subscriptions"
+    default_remedy = "use a subscription id from list_subscriptions"
 
 
 class EventNotReported(InputError):
@@ -266,14 +266,14 @@ class InvalidRecord(InputError):
     """A record violates a rule for its fields and was not stored."""
 
     code = "invalid_record"
-    default_remedy = "correct the field that the message names; nothing was stored"
+    default_remedy = "correct the record, and call again; nothing was stored"
 
 
 class ForeignThread(InputError):
     """The run belongs to another thread."""
 
     code = "foreign_thread"
-    default_remedy = "give the id of the thread that the run belongs to"
+    default_remedy = "pass the id of the thread that the run belongs to"
 
 
 class AgentNotFound(InputError):
@@ -289,7 +289,9 @@ class ResolveFailed(InputError):
 
     code = "resolve_failed"
     branch = "runtime error"
-    default_remedy = "restore the configuration that the run was accepted with, or submit the work again"
+    default_remedy = (
+        "restore the configuration that was in use when the run was accepted, or submit the work again"
+    )
 
 
 class InvalidActivation(InputError):
@@ -297,7 +299,7 @@ class InvalidActivation(InputError):
 
     code = "invalid_activation"
     branch = "runtime error"
-    default_remedy = "submit the work to a mailbox, which starts its run"
+    default_remedy = "submit the work to a mailbox, which starts a run for it"
 
 
 class InvalidResume(InputError):
@@ -305,14 +307,14 @@ class InvalidResume(InputError):
 
     code = "invalid_resume"
     branch = "runtime error"
-    default_remedy = "submit to the thread without naming the run"
+    default_remedy = "submit to the thread without a run id"
 
 
 class InvalidRunner(InputError):
     """The declaration of a runner is invalid."""
 
     code = "invalid_runner"
-    default_remedy = "correct the declaration of the runner; see docs/runners.md"
+    default_remedy = "correct the runner's declaration as described in docs/runners.md"
 
 
 class RunnerNotFound(InputError):
@@ -320,7 +322,7 @@ class RunnerNotFound(InputError):
 
     code = "runner_not_found"
     branch = "runtime error"
-    default_remedy = "declare a runner for this agent: its recipe, its command and its working folder"
+    default_remedy = "declare a runner for this agent with a recipe, a command and a working folder"
 
 
 class InvalidStep(InputError):
@@ -353,7 +355,9 @@ class IdempotencyConflict(StateError):
     """The idempotency key was used before with another body."""
 
     code = "idempotency_conflict"
-    default_remedy = "use a new key for a new call; repeat the same body to get the stored answer"
+    default_remedy = (
+        "use a new key for a new call; to get the stored answer, repeat the call with the same body"
+    )
 
 
 class AgentRetired(StateError):
@@ -367,7 +371,7 @@ class ContactRequired(StateError):
     """The recipient accepts messages from approved contacts only."""
 
     code = "contact_required"
-    default_remedy = "call request_contact and wait for the answer"
+    default_remedy = "call request_contact, and wait until the other agent accepts"
 
 
 class ContactBlocked(StateError):
@@ -395,7 +399,7 @@ class TaskNotHeld(StateError):
     """The caller does not hold this task under this epoch: its lease ended, or the task has changed since."""
 
     code = "task_not_held"
-    default_remedy = "stop working on the task, and claim another with claim_task"
+    default_remedy = "stop working on the task, and claim another one with claim_task"
 
 
 class TaskNotReady(StateError):
@@ -416,7 +420,7 @@ class CursorExpired(StateError):
     """Events after this cursor were purged. A reader that continued would miss them."""
 
     code = "cursor_expired"
-    default_remedy = "continue after `details.oldest`: the events up to there were deleted"
+    default_remedy = "continue after `details.oldest`: all events up to that number were deleted"
 
 
 class CursorAhead(StateError):
@@ -430,14 +434,14 @@ class IllegalTransition(StateError):
     """A record cannot change to this state."""
 
     code = "illegal_transition"
-    default_remedy = "read the record again: its state does not allow this call"
+    default_remedy = "read the record again to see its current state"
 
 
 class RunNotOpen(StateError):
     """The run is neither prepared nor waiting, so it accepts no input."""
 
     code = "run_not_open"
-    default_remedy = "submit to the thread without naming the run"
+    default_remedy = "submit to the thread without a run id"
 
 
 class ActiveRunConflict(StateError):
@@ -452,7 +456,7 @@ class SubmissionRejected(StateError):
     """The thread is busy and the submission used the strategy `reject`."""
 
     code = "submission_rejected"
-    default_remedy = "submit again after the run has ended, or use another strategy"
+    default_remedy = "submit again after the active run has ended, or use another strategy"
 
 
 class DeliveryBlocked(StateError):
@@ -466,14 +470,14 @@ class DuplicateRecord(StateError):
     """A record with this id exists already."""
 
     code = "duplicate_record"
-    default_remedy = "use another id, or read the record that has this id"
+    default_remedy = "choose another id, or read the record that already has this id"
 
 
 class DedupeKeyInUse(StateError):
     """An open dispatch of the thread has this dedupe key."""
 
     code = "dedupe_key_in_use"
-    default_remedy = "a run with this key is already queued or active; see the dispatch named in the message"
+    default_remedy = "wait for the run that has this key, or use another key"
 
 
 class VersionConflict(StateError):
@@ -489,21 +493,21 @@ class QueueFull(StateError):
 
     code = "queue_full"
     retryable = True
-    default_remedy = "submit again after some queued runs have started"
+    default_remedy = "submit again when some of the queued runs have started"
 
 
 class AlreadyConsumed(StateError):
     """A run has read the pending message, so it can no longer change."""
 
     code = "already_consumed"
-    default_remedy = "send a correction on the thread"
+    default_remedy = "send a correction on the same thread"
 
 
 class StaleDecision(StateError):
     """The question was already answered, or is no longer open."""
 
     code = "stale_decision"
-    default_remedy = "read the run's current question: it has changed"
+    default_remedy = "read the run's current question, which has changed"
 
 
 class MailboxClosed(StateError):
@@ -537,21 +541,21 @@ class ThreadAlreadyRunning(StateError):
 
     code = "thread_already_running"
     branch = "runtime error"
-    default_remedy = "repeat the call after the run of the thread has ended"
+    default_remedy = "repeat the call after the thread's active run has ended"
 
 
 class ResultConflict(StateError):
     """The dispatch already has another result. Nothing was changed."""
 
     code = "result_conflict"
-    default_remedy = "send one result for each dispatch: only the first counts"
+    default_remedy = "send only one result for each dispatch: the first result counts"
 
 
 class StaleResult(StateError):
     """The result belongs to a dispatch that must no longer be executed. Nothing was changed."""
 
     code = "stale_result"
-    default_remedy = "send no more results for this dispatch, and end its work"
+    default_remedy = "stop the work on this dispatch, and send no more results for it"
 
 
 class ResultTooEarly(StateError):
@@ -566,7 +570,7 @@ class RunUnsuccessful(StateError):
     """The awaited run failed or was cancelled. The text states the reason."""
 
     code = "run_unsuccessful"
-    default_remedy = "correct the reason that the message gives, then enqueue the work again"
+    default_remedy = "fix the cause, then enqueue the work again"
 
 
 class AccessError(PostroomError):
@@ -587,14 +591,14 @@ class WrongToken(AccessError):
     """The token is unknown to this server, revoked or expired."""
 
     code = "wrong_token"
-    default_remedy = "make a new token with `postroom agents token` or `postroom tokens rotate`"
+    default_remedy = "create a new token with `postroom agents token` or `postroom tokens rotate`"
 
 
 class IdentityMismatch(AccessError):
     """The token belongs to a different agent than the call names."""
 
     code = "identity_mismatch"
-    default_remedy = "name the agent that the token belongs to"
+    default_remedy = "use the name of the agent that the token belongs to"
 
 
 class WrongSignature(AccessError):
@@ -613,7 +617,7 @@ class InsufficientScope(AccessError):
     """The token lacks scopes that this call requires. `details.needed` lists all required scopes."""
 
     code = "insufficient_scope"
-    default_remedy = "use a token with these scopes; the operator makes one with `postroom tokens create`"
+    default_remedy = "use a token with these scopes; the operator creates one with `postroom tokens create`"
 
 
 class StaleClaim(PostroomError):
@@ -679,7 +683,7 @@ class RunnerSecretMissing(RunFailure):
     """A runner's key or secret is missing. `value` names its variable or file."""
 
     code = "runner_secret_missing"
-    default_remedy = "set the variable for the server, and start it again"
+    default_remedy = "set the variable in the server's environment, and restart the server"
 
 
 class CommandError(RunFailure):
@@ -713,28 +717,30 @@ class CommandSaidNothing(CommandError):
     """The program exited successfully but without any output."""
 
     code = "command_said_nothing"
-    default_remedy = "check the output of the command, and that the recipe matches the program"
+    default_remedy = "check the command's output, and check that the recipe matches the program"
 
 
 class CommandTimedOut(CommandError):
     """The program exceeded its time limit, or wrote nothing for too long, and was stopped."""
 
     code = "command_timed_out"
-    default_remedy = "raise `timeout` or `idle_timeout` of the agent's runner, or ask for less"
+    default_remedy = (
+        "raise `timeout` or `idle_timeout` in the agent's runner, or give the agent a smaller task"
+    )
 
 
 class CommandFlooded(CommandError):
     """The program wrote more output than the limit, and was stopped."""
 
     code = "command_flooded"
-    default_remedy = "let the command write its output to a file"
+    default_remedy = "make the command write its output to a file"
 
 
 class CommandNotEnded(CommandError):
     """Some processes of the run could not be ended. The message names them."""
 
     code = "command_not_ended"
-    default_remedy = "end the named processes yourself"
+    default_remedy = "end these processes yourself"
 
 
 class CommandBusy(CommandError):
@@ -785,7 +791,7 @@ class RemoteRefused(RemoteError):
     """The other server rejected the run."""
 
     code = "remote_refused"
-    default_remedy = "check the runner's address and secret, and the log of the other server"
+    default_remedy = "check the runner's URL and secret, and read the other server's log"
 
 
 class RemoteMisbehaved(RemoteError):
@@ -929,7 +935,7 @@ class StoreClosed(StoreUnavailable):
     """This process has closed the store. Repeat the call after the store is open again."""
 
     code = "store_closed"
-    default_remedy = "open the store again; for the store of a server, start the server again"
+    default_remedy = "open the store again, or restart the server if it owns the store"
 
 
 class StoreFull(StoreError):
@@ -937,7 +943,7 @@ class StoreFull(StoreError):
 
     code = "store_full"
     retryable = True
-    default_remedy = "free space on the disk of the database, and try again"
+    default_remedy = "free space on the database's disk, and try again"
 
 
 class StoreReadOnly(StoreError):
@@ -958,7 +964,7 @@ class RecordTooNew(StoreCorrupt):
     """A newer release has written a value in this record. The record is intact, but this release skips it."""
 
     code = "record_too_new"
-    default_remedy = "run the newer release: it can read the record"
+    default_remedy = "run the newer release, which can read the record"
 
 
 class CommitUnknown(StoreError):
@@ -973,14 +979,14 @@ class StoreHeld(StoreError):
     """Another process uses the database file."""
 
     code = "store_held"
-    default_remedy = "stop the other server, or use it: commands write through the running server"
+    default_remedy = "stop the other server, or run commands through it"
 
 
 class SchemaTooNew(StoreError):
     """A newer release of postroom wrote the database."""
 
     code = "schema_too_new"
-    default_remedy = "run the newer release again, or restore the backup taken before its migration"
+    default_remedy = "run the newer release again, or restore the backup that was taken before its migration"
 
 
 class WrongStore(StoreError):
@@ -1043,14 +1049,14 @@ class ClientFileRefused(ConfigError):
     """A client's configuration file cannot be changed safely. It is unchanged."""
 
     code = "client_file_refused"
-    default_remedy = "correct the file, or write the entry by hand as docs/start.md shows"
+    default_remedy = "correct the file, or write the entry by hand as shown in docs/start.md"
 
 
 class ClientUnfit(ConfigError):
     """A client is not installed, or too old for setup. Its files are unchanged."""
 
     code = "client_unfit"
-    default_remedy = "install the client or update it"
+    default_remedy = "install or update the client"
 
 
 def why_unreadable(error: Exception) -> str:

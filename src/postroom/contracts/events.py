@@ -97,11 +97,12 @@ class CanonicalEventDraft:
         families = set(map(attrgetter("family"), self.scopes))
         if not self.scopes or len(families) != len(self.scopes) or not self.event_kind.strip():
             raise InvalidRecord(
-                "an event needs a kind, and at most one scope of each family", value=self.event_kind
+                "an event must have a kind, at least one scope, and at most one scope of each family",
+                value=self.event_kind,
             )
         if (self.options.writer_id is None) != (self.options.idempotency_key is None):
             raise InvalidRecord(
-                "a writer and an idempotency key must be given together", value=self.event_kind
+                "an event's writer_id and idempotency_key must be set together", value=self.event_kind
             )
 
     @property

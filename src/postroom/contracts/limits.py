@@ -208,7 +208,7 @@ class Budget:
             _zone(self.zone)
         except (KeyError, OSError, ValueError, TypeError) as error:
             raise ConfigError(
-                f"the time zone of a budget is unknown: {self.zone!r}",
+                f"the budget's time zone is unknown: {self.zone!r}",
                 value=str(self.zone),
                 remedy='write a time zone such as "Europe/Berlin" or "UTC"',
             ) from error

@@ -296,13 +296,19 @@ def refuse_broken_delta(delta: Sequence[Message]) -> tuple[str, ...]:
     ids: list[str] = []
     for message in delta:
         if not message.id:
-            raise InvalidRecord("an appended message has no id")
+            raise InvalidRecord("an appended message has no id", remedy="give each message an id")
         ids.append(message.id)
         if message.role is Role.TOOL and not message.tool_call_id:
-            raise InvalidRecord("the message of a tool has no tool call id", value=message.id)
+            raise InvalidRecord("a tool message has no tool call id", value=message.id)
         for call in message.tool_calls:
             if not call.id:
-                raise InvalidRecord("a tool call has no id", value=message.id)
+                raise InvalidRecord(
+                    f"a tool call of message {message.id} has no id",
+                    value=message.id,
+                    remedy="give each tool call an id",
+                )
     if len(set(ids)) != len(ids):
-        raise InvalidRecord("two appended messages have the same id", value=ids)
+        raise InvalidRecord(
+            "two appended messages have the same id", value=ids, remedy="give each message a different id"
+        )
     return tuple(ids)

@@ -176,18 +176,18 @@ def decision_on(asked: Asked, number: str, question: str, given: Given, now: int
     if not may_answer(asked, given.by):
         raise NotPermitted(
             f"{one_line(given.by.name) or 'somebody without a name'} may not answer {named}, which is still "
-            f"open: it takes {asked.takes}, from {asked.who}",
+            f"open: it accepts {asked.takes}, from {asked.who}",
             value=number,
-            remedy="ask one of those who may answer; nothing was changed",
+            remedy="ask one of the people who may answer it",
         )
     try:
         result, words = _read_files(given) if asked.kind is QuestionKind.FILE else _read(asked, given.value)
         _refuse_long("a comment", given.why)
     except _Misfit as error:
         raise InvalidArgument(
-            f"{named} is still open: {error}; it takes {asked.takes}, from {asked.who}",
+            f"{named} is still open: {error}; it accepts {asked.takes}, from {asked.who}",
             value=_abbreviate(given.value),
-            remedy="answer it again; nothing was changed",
+            remedy="answer the question again",
         ) from error
     if asked.digest:
         result["digest"] = asked.digest
@@ -264,7 +264,7 @@ def _read_text(given: Json) -> tuple[dict[str, Json], str]:
     text = given.strip() if isinstance(given, str) else ""
     if not text:
         is_empty = given is None or isinstance(given, str)
-        raise _Misfit("the answer has no text" if is_empty else f"{_abbreviate(given)} is no text")
+        raise _Misfit("the answer has no text" if is_empty else f"{_abbreviate(given)} is not text")
     _refuse_long("an answer", text)
     return {"text": storable(text)}, storable(text)
 
@@ -316,7 +316,7 @@ def _parse_typed_form(fields: Sequence[FormField], text: str) -> Json:
         return _each_once([(match[1], match[2]) for match in pairs if match is not None])
     if len(fields) == 1:
         return {fields[0].name: text}
-    raise _Misfit("write each field as `name = value`, one in a line")
+    raise _Misfit("write each field on its own line, as `name = value`")
 
 
 def _each_once(pairs: Sequence[tuple[str, Json]]) -> dict[str, Json]:
@@ -345,7 +345,7 @@ def _value(field: FormField, given: Json) -> Json:
         value = _number(value, is_integer=field.type == "integer")
         size = value or 0.0
     if value is None:
-        raise _Misfit(f"{_abbreviate(given)} is no value of the field {field.described}")
+        raise _Misfit(f"{_abbreviate(given)} is not a valid value for the field {field.described}")
     if field.choices or field.type == "boolean":
         return value
     if (field.least is not None and size < field.least) or (field.most is not None and size > field.most):
@@ -398,17 +398,18 @@ def asked_for(
     kinds = (len(choices) > 0) + wants_text + wants_file + (form is not None)
     if kinds > 1:
         raise InvalidArgument(
-            "a question takes only one kind of answer", remedy="give only one of choices, text, file and form"
+            "a question takes only one kind of answer", remedy="pass only one of choices, text, file and form"
         )
     if action and kinds:
         raise InvalidArgument(
-            "an action is permitted by a yes, so its question takes yes or no",
+            "a question with an action must be answered with yes or no, because a yes permits the action",
             value=action[:_MAX_SHOWN_LENGTH],
-            remedy="leave out choices, text, file and form, or describe the action in the question",
+            remedy="leave out choices, text, file and form; or leave out action, and describe it in the "
+            "question",
         )
     if wants_file and default is not None:
         raise InvalidArgument(
-            "a question that takes a file has no default",
+            "a question that takes a file cannot have a default",
             value=_abbreviate(default),
             remedy="leave out default, or use on_timeout 'cancel'",
         )
@@ -427,17 +428,17 @@ def asked_for(
         return wanted
     if kind is QuestionKind.YES_NO:
         raise InvalidArgument(
-            "a question that takes yes or no has no default: silence is never a yes",
+            "a yes or no question cannot have a default: silence is never a yes",
             value=_abbreviate(default),
-            remedy="leave out default; use on_timeout 'no' or 'cancel'",
+            remedy="leave out default, and use on_timeout 'no' or 'cancel'",
         )
     try:
         _read(wanted, default)
     except _Misfit as error:
         raise InvalidArgument(
-            f"the question does not take its default: {error}",
+            f"default is not a valid answer to the question: {error}",
             value=_abbreviate(default),
-            remedy=f"give {wanted.takes}",
+            remedy=f"as the default, pass {wanted.takes}",
         ) from error
     return Asked(kind=kind, choices=tuple(choices), fields=fields, action=action, default=default)
 
@@ -450,19 +451,21 @@ def _refuse_choices(name: str, choices: Sequence[object]) -> None:
     ]
     if len(words) < len(choices) or any(len(word) > MAX_CHOICE_LENGTH for word in words):
         raise InvalidArgument(
-            f"each of {name} must be a line of 1 to {MAX_CHOICE_LENGTH} characters",
+            f"each of {name} must be one line of 1 to {MAX_CHOICE_LENGTH} characters",
             value=name,
-            remedy="shorten them, without line breaks",
+            remedy="shorten them, and remove line breaks and surrounding spaces",
         )
     if not 1 < len(words) <= MAX_CHOICES:
         raise InvalidArgument(
-            f"{name} must be 2 to {MAX_CHOICES}, not {len(words)}", value=len(words), remedy="change them"
+            f"{name} must be 2 to {MAX_CHOICES}, not {len(words)}",
+            value=len(words),
+            remedy="add or remove some",
         )
     folded = [_fold_case(word) for word in words]
     twice = [word for place, word in enumerate(words) if folded[place] in folded[:place]]
     if twice:
         raise InvalidArgument(
-            f"{name} contain {_abbreviate(twice[0])} twice", value=twice[0], remedy="give each choice once"
+            f"{name} contain {_abbreviate(twice[0])} twice", value=twice[0], remedy="list each choice once"
         )
 
 
@@ -475,13 +478,13 @@ def form_fields(schema: Mapping[str, Any]) -> tuple[FormField, ...]:
     _refuse_other_keys("the form", schema, _SCHEMA_KEYS)
     properties, required = schema.get("properties"), schema.get("required", [])
     if schema.get("type", "object") != "object" or not isinstance(properties, dict):
-        raise _not_flat("it must be an object with properties")
+        raise _not_flat("its type must be object, with properties")
     if schema.get("additionalProperties", False) is not False:
-        raise _not_flat("it takes no additionalProperties")
+        raise _not_flat("additionalProperties must be false or left out")
     if not 0 < len(properties) <= MAX_FIELDS:
         raise _not_flat(f"it must have 1 to {MAX_FIELDS} properties")
     if not isinstance(required, list) or any(name not in list(properties) for name in required):
-        raise _not_flat("required must be a list of names of properties")
+        raise _not_flat("required must be a list of property names")
     return tuple(
         _field(name, definition, is_required=name in required) for name, definition in properties.items()
     )
@@ -495,7 +498,7 @@ def _refuse_other_keys(what: str, told: Mapping[str, Any], known: Sequence[str])
 def _field(name: str, told: object, *, is_required: bool) -> FormField:
     if not _FIELD_NAME.fullmatch(name):
         raise _not_flat(
-            f"{_abbreviate(name)} cannot be the name of a field: use up to 64 letters, digits, _ . and -"
+            f"{_abbreviate(name)} is not a valid field name: use up to 64 letters, digits, _ . and -"
         )
     if not isinstance(told, dict):
         raise _not_flat(f"the field {name} must be an object")
@@ -508,7 +511,7 @@ def _field(name: str, told: object, *, is_required: bool) -> FormField:
     _refuse_other_keys(f"the field {name}", told, (*_FIELD_KEYS, *keys))
     titles = [told.get("title", ""), told.get("description", "")]
     if not all(isinstance(title, str) for title in titles):
-        raise _not_flat(f"the title and the description of {name} must be strings")
+        raise _not_flat(f"the title and description of {name} must be strings")
     least, most = [told.get(limit) for limit in limits] or (None, None)
     if any(isinstance(limit, bool) or not isinstance(limit, int | float | None) for limit in (least, most)):
         raise _not_flat(f"the limits of {name} must be numbers")
@@ -537,7 +540,9 @@ def _read_choices(name: str, told: Mapping[str, Any]) -> tuple[str, ...]:
             if not isinstance(choice, dict) or choice.get("title", choice.get("const")) != choice.get(
                 "const"
             ):
-                raise _not_flat(f"each choice of {name} must have a const, and no other title")
+                raise _not_flat(
+                    f"each choice of {name} must have a const; its title, if any, must equal the const"
+                )
             _refuse_other_keys(f"each choice of {name}", choice, ("const", "title"))
         choices = [choice.get("const") for choice in choices]
     _refuse_choices(f"the values of {name}", choices)
@@ -547,7 +552,7 @@ def _read_choices(name: str, told: Mapping[str, Any]) -> tuple[str, ...]:
 def _not_flat(why: str) -> InvalidArgument:
     return InvalidArgument(
         f"the form is not a flat JSON schema: {why}",
-        remedy='give {"type": "object", "properties": {"amount": {"type": "number"}}}',
+        remedy='use a schema such as {"type": "object", "properties": {"amount": {"type": "number"}}}',
     )
 
 

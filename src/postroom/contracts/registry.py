@@ -16,11 +16,21 @@ def checked_scope(scope: str) -> str:
         InvalidRecord: The name is blank, longer than 512 bytes or contains a control character.
     """
     if not scope.strip():
-        raise InvalidRecord("a registry scope must not be blank", value=scope)
+        raise InvalidRecord(
+            "a registry scope must not be blank", value=scope, remedy="pass a name for the scope"
+        )
     if len(scope.encode()) > MAX_SCOPE_BYTES:
-        raise InvalidRecord(f"a registry scope must have at most {MAX_SCOPE_BYTES} bytes", value=scope[:80])
+        raise InvalidRecord(
+            f"a registry scope must have at most {MAX_SCOPE_BYTES} bytes",
+            value=scope[:80],
+            remedy="choose a shorter name for the scope",
+        )
     if any(ord(character) < 32 or ord(character) == 127 for character in scope):
-        raise InvalidRecord("a registry scope must not contain control characters", value=scope)
+        raise InvalidRecord(
+            "a registry scope must not contain control characters",
+            value=scope,
+            remedy="remove line breaks, tabs and other control characters",
+        )
     return scope
 
 

@@ -58,7 +58,7 @@ def told_fields(
         InvalidRunner: A field is unknown or missing, or a duration is invalid.
     """
     if not isinstance(plain, Mapping):
-        raise refused("runner", type(plain).__name__, "a runner must be a table of fields")
+        raise refused("runner", type(plain).__name__, "it must be a table of fields")
     known_names = {item.name for item in fields(kind)} | {KIND}
     if unknown := sorted(str(name) for name in plain if name not in known_names):
         raise refused(unknown[0], unknown, "unknown field", f"fields: {', '.join(sorted(known_names))}")
@@ -83,10 +83,10 @@ def one_of(kind: type[T], value: object, name: str) -> T:
 def words(value: object, name: str) -> tuple[str, ...]:
     """Check that a value is a list of texts that can be program arguments, and return the texts."""
     if not isinstance(value, tuple | list) or not all(isinstance(item, str) for item in value):
-        raise refused(name, value, "this must be a list of texts")
+        raise refused(name, value, "it must be a list of strings")
     if not all(can_be_given(item) for item in value):
         raise refused(
-            name, value, "a text contains a zero byte or half a character, which no program accepts"
+            name, value, "a string contains a zero byte or an unpaired surrogate, which no program accepts"
         )
     return tuple(value)
 
@@ -103,36 +103,36 @@ def refuse_variable(name: object, of: str) -> None:
     """Raise if the name of an environment variable is invalid."""
     if not isinstance(name, str) or not name or "=" in name or not can_be_given(name):
         raise refused(
-            of, name if isinstance(name, str) else None, "this is not a valid name of an environment variable"
+            of, name if isinstance(name, str) else None, "it is not a valid environment variable name"
         )
 
 
 def refuse_time(length: object, name: str) -> None:
     """Raise if the time limit of a run is invalid."""
     if not isinstance(length, timedelta) or not timedelta(0) < length <= MAX_TIMEOUT:
-        raise refused(name, length, "the time must be above 0 and at most 7 days")
+        raise refused(name, length, "it must be longer than 0 and at most 7 days")
 
 
 def refuse_number(value: object, name: str, *, most: int) -> None:
     """Raise unless the value is an integer from 1 to `most`."""
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
-        raise refused(name, value, f"this must be an integer from 1 to {most}")
+        raise refused(name, value, f"it must be an integer from 1 to {most}")
 
 
 def refuse_switch(value: object, name: str) -> None:
     """Raise unless the value is true or false."""
     if not isinstance(value, bool):
-        raise refused(name, value, "this must be true or false")
+        raise refused(name, value, "it must be true or false")
 
 
 def duration(value: object, name: str) -> timedelta:
     """Convert a number of seconds to a duration."""
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise refused(name, value, "this must be a number of seconds")
+        raise refused(name, value, "it must be a number of seconds")
     try:
         return timedelta(seconds=value)
     except (OverflowError, ValueError):
-        raise refused(name, value, "this must be a number of seconds") from None
+        raise refused(name, value, "it must be a number of seconds") from None
 
 
 DEFAULT_STEPS: Final = 32
@@ -184,24 +184,22 @@ class ModelRunner:
         """
         parts = _address(self.base_url, "base_url")
         if parts.query:
-            raise refused("base_url", None, "the URL has a query", "end the URL with /v1")
+            raise refused("base_url", None, "the URL must not have a query", "end the URL with /v1")
         if not isinstance(self.model, str) or not self.model.strip() or not can_be_given(self.model):
-            raise refused("model", None, "a model name must be text that is not empty")
+            raise refused("model", None, "it must be a model name")
         if self.api_key_env is not None:
             refuse_variable(self.api_key_env, "api_key_env")
         if not isinstance(self.instructions, str) or not can_be_given(self.instructions):
-            raise refused("instructions", None, "the instructions must be text")
+            raise refused("instructions", None, "they must be text")
         if len(self.instructions) > MAX_INSTRUCTIONS_LENGTH:
-            raise refused(
-                "instructions", None, f"the instructions exceed {MAX_INSTRUCTIONS_LENGTH} characters"
-            )
+            raise refused("instructions", None, f"they exceed {MAX_INSTRUCTIONS_LENGTH} characters")
         refuse_number(self.max_steps, "max_steps", most=MAX_STEPS)
         refuse_number(self.runs_at_once, "runs_at_once", most=MAX_RUNS_AT_ONCE)
         refuse_switch(self.claims_tasks, "claims_tasks")
         refuse_time(self.timeout, "timeout")
         object.__setattr__(self, "tools", words(self.tools, "tools"))
         if wrong := [tool for tool in self.tools if not _TOOL.fullmatch(tool)]:
-            raise refused("tools", wrong, "these are not names of operations")
+            raise refused("tools", wrong, "it must be a list of operation names")
         if len(set(self.tools)) < len(self.tools):
             raise refused("tools", list(self.tools), "an operation is listed twice")
 
@@ -268,13 +266,13 @@ class HttpRunner:
         if self.callback_base is not None:
             parts = _address(self.callback_base, "callback_base")
             if parts.query:
-                raise refused("callback_base", None, "the URL has a query")
+                raise refused("callback_base", None, "the URL must not have a query")
             self._refuse_plain(parts, "callback_base")
 
     def _refuse_plain(self, parts: SplitResult, name: str) -> None:
         if parts.scheme == "http" and parts.hostname not in LOOPBACK and not self.allow_plain:
             remedy = "use https, or set allow_plain if the network is trusted"
-            raise refused(name, None, "plain http is allowed to this machine only", remedy)
+            raise refused(name, None, "plain http is allowed only to this machine", remedy)
 
     def _refuse_secret(self) -> None:
         if (self.secret_env is None) == (self.secret_file is None):
@@ -333,14 +331,14 @@ def _address(value: object, name: str) -> SplitResult:
     """Return the parts of an http URL; an error does not quote the URL, because it may contain a password."""
     remedy = "write a URL that begins with https:// or http://, without user name and password"
     if not isinstance(value, str) or not value.isascii() or not value.isprintable() or " " in value:
-        raise refused(name, None, "this is not a valid URL", remedy)
+        raise refused(name, None, "it is not a valid URL", remedy)
     try:
         parts = urlsplit(value)
         fits = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         fits = False
     if not fits or parts.fragment or parts.username is not None or parts.password is not None:
-        raise refused(name, None, "this is not a valid URL", remedy)
+        raise refused(name, None, "it is not a valid URL", remedy)
     return parts
 
 
@@ -435,7 +433,7 @@ class Runner:
         """
         object.__setattr__(self, "kind", one_of(RunnerKind, self.kind, "kind"))
         if self.kind not in PROGRAMS:
-            raise refused("kind", self.kind.value, "a runner of this kind has no command")
+            raise refused("kind", self.kind.value, "this kind of runner has no command")
         object.__setattr__(self, "recipe", one_of(Recipe, self.recipe, "recipe"))
         object.__setattr__(self, "prompt", one_of(PromptWay, self.prompt, "prompt"))
         object.__setattr__(self, "session_per", one_of(SessionPer, self.session_per, "session_per"))
@@ -455,13 +453,11 @@ class Runner:
 
     def _refuse_command(self) -> None:
         if self.argv and not self.argv[0].strip():
-            raise refused("argv", self.argv[0], "the first word must be the program, and is empty")
+            raise refused("argv", self.argv[0], "its first word must be the program, but is empty")
         if self.recipe is Recipe.SHELL and not self.argv:
             known_value = ", ".join(recipe.value for recipe in Recipe if recipe is not Recipe.SHELL)
             remedy = f"give the program and its arguments, or a recipe with a command: {known_value}"
-            raise refused(
-                "argv", (), "no command is given, and the recipe 'shell' has no default command", remedy
-            )
+            raise refused("argv", (), "it is missing, and the recipe 'shell' has no default command", remedy)
         if self.kind is RunnerKind.ACP:
             if self.recipe is Recipe.CLINE and not self.argv:
                 remedy = "give the command in argv, or leave out --kind acp"
@@ -495,7 +491,7 @@ class Runner:
         ):
             raise refused("cwd", self.cwd, "the working folder must be an absolute path")
         if self.runs_on != "" and not is_place(self.runs_on):
-            raise refused("runs_on", self.runs_on, "this is neither a host name nor a label")
+            raise refused("runs_on", self.runs_on, "it is neither a host name nor a label")
         for name in self.pass_env:
             _refuse_name(name, "pass_env")
 
@@ -510,7 +506,7 @@ class Runner:
         if self.runs_at_once > 1 and self.resume and self.session_per is SessionPer.AGENT:
             remedy = "leave out session_per to give each mail thread its own session"
             raise refused(
-                "runs_at_once", self.runs_at_once, "one session cannot execute two runs at once", remedy
+                "runs_at_once", self.runs_at_once, "one session cannot have two runs at once", remedy
             )
 
     def to_dict(self) -> dict[str, Json]:
@@ -558,7 +554,7 @@ def runner_of(plain: Mapping[str, Json], *, home: str | None = None) -> AnyRunne
         InvalidRunner: The kind is unknown, or a field is unknown, missing or breaks its rule.
     """
     if not isinstance(plain, Mapping):
-        raise refused("runner", type(plain).__name__, "a runner must be a table of fields")
+        raise refused("runner", type(plain).__name__, "it must be a table of fields")
     match one_of(RunnerKind, plain.get(KIND, RunnerKind.COMMAND.value), KIND):
         case RunnerKind.MODEL:
             return ModelRunner.from_dict(plain)
@@ -586,7 +582,7 @@ class Runners(Protocol):
 def _environment(value: object) -> dict[str, str]:
     """Return a checked copy. An error names the variable but never its value, which may be a secret."""
     if not isinstance(value, Mapping):
-        raise refused("env", type(value).__name__, "the environment must be a table of texts")
+        raise refused("env", type(value).__name__, "it must be a table of strings")
     for name, content in value.items():
         if not isinstance(name, str) or not isinstance(content, str) or not can_be_given(content):
             raise refused("env", str(name), "a name or value is not text that a program accepts")
@@ -597,7 +593,7 @@ def _environment(value: object) -> dict[str, str]:
 def _refuse_name(name: str, of: str) -> None:
     refuse_variable(name, of)
     if name in RESERVED_ENV:
-        raise refused(of, name, f"the server sets {name} itself", "use another name")
+        raise refused(of, name, f"the server sets {name}", "use another name")
 
 
 @lru_cache(maxsize=1_024)
@@ -610,7 +606,7 @@ def read_runner(kept: str) -> AnyRunner:
     try:
         plain = json.loads(kept)
     except ValueError as error:
-        raise InvalidRunner("the stored runner cannot be read", value=kept[:80]) from error
+        raise InvalidRunner("the runner in the database cannot be read", value=kept[:80]) from error
     return runner_of(plain)
 
 

@@ -271,12 +271,13 @@ class RunRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
             InvalidRecord: An id is blank, or the status does not fit the other fields.
         """
         if not (self.run_id.strip() and self.thread_id.strip() and self.agent_id.strip()):
-            raise InvalidRecord("a run needs a run id, a thread id and an agent id", value=self.run_id)
+            raise InvalidRecord("a run's run id, thread id and agent id must not be blank", value=self.run_id)
         waits, is_done = self.status is RunStatus.WAITING, self.status is RunStatus.DONE
         broken = (self.waiting is not None) is not waits or (self.finished_at is not None) is not is_done
         if broken:
             raise InvalidRecord(
-                f"a run that is {self.status} cannot have this combination of waiting state and finish",
+                f"a run that is {self.status} has a waiting state or an end time that does not fit this "
+                f"status",
                 value=self.run_id,
             )
 
@@ -358,7 +359,7 @@ class Thread(Record, frozen=True, kw_only=True):
             InvalidRecord: The thread has no name, or is its own parent.
         """
         if not self.id.strip():
-            raise InvalidRecord("a thread needs an id", value=self.id)
+            raise InvalidRecord("a thread's id must not be blank", value=self.id)
         if self.parent_thread_id == self.id:
             raise InvalidRecord("a thread cannot be its own parent", value=self.id)
 

@@ -96,11 +96,11 @@ class Grant:
             )
         if self.project_id is not None and not is_of_one_project:
             raise NotPermitted(
-                f"{what} concerns more than one project, and the token `{self.name}` is bound to one project",
+                f"{what} covers more than one project, but the token `{self.name}` is bound to one project",
                 remedy=UNBOUND,
             )
         if self.project_id is not None and slug is not None and slug != self.project_slug:
             raise NotPermitted(
                 f"the token `{self.name}` is bound to the project {self.project_slug}",
-                remedy=f"read resources of this project, such as mail://project/{self.project_slug}",
+                remedy=f"read this project's resources, such as mail://project/{self.project_slug}",
             )

@@ -181,7 +181,7 @@ class MailboxConfig:
             )
         for name in same_limits(self.budgets):
             raise ConfigError(
-                f"two budgets limit {name} of the same runs in the same window",
+                f"two budgets limit {name} for the same runs in the same window",
                 remedy="remove one of the two",
             )
 

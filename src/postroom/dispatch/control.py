@@ -393,5 +393,5 @@ def fresh_decisions(
         if before is None:
             fresh.append((call, decision))
         elif before.decision_id != decision.decision_id:
-            raise StaleDecision(f"call {call!r} was answered already", value=call)
+            raise StaleDecision(f"call {call!r} has already been answered", value=call)
     return fresh

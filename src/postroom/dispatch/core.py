@@ -63,7 +63,7 @@ class Pinning:
         plan = await self._executor.resolve(request, pinned=pinned or run_id)
         if not plan.replayable:
             raise ResolveFailed(
-                f"the pinned configuration of run {run_id!r} cannot be assembled again",
+                f"the pinned configuration of run {run_id!r} cannot be loaded again",
                 value=plan.resolution_id,
             )
         return plan.resolution_id
@@ -81,7 +81,7 @@ class Pinning:
             raise InternalError(f"invalid pinned registry resolution id {shown!r}", value=shown)
         live = self._executor.live_registry()
         if live is None:
-            raise InternalError("the executor has no live registry to complete a pinned one")
+            raise InternalError("the executor has no live registry, which a pinned registry needs")
         manifest = await self._registry.publication(self._scope, int(resolution_id))
         if manifest is None:
             raise InternalError(

@@ -78,7 +78,7 @@ class ServerEvents:
         metrics: MailboxMetrics,
     ) -> None:
         if publisher is not None and not origin.strip():
-            raise InvalidRecord("the origin of server events must not be blank", value=origin)
+            raise InvalidRecord("the origin for server events must not be blank", value=origin)
         self._publisher = publisher
         self._origin = origin
         self._metrics = metrics

@@ -23,7 +23,7 @@ from postroom.stores.store import Transaction
 _REPLAYS: Final = uuid.UUID("5b0f0cf6-6f0e-5f5e-9d0b-2f6a1c7f1d26")
 
 
-_NONE_HERE: Final = "this process executes no runs; another process executes it"
+_NONE_HERE: Final = "this process does not execute runs; another process executes this run"
 
 
 def replayed_as(dispatch_id: str) -> str:
@@ -145,9 +145,9 @@ class Inspection:
         """
         if await self._core.dispatches.hasten(dispatch_id) is None:
             raise IllegalTransition(
-                f"dispatch {dispatch_id} does not wait for a time",
+                f"dispatch {dispatch_id} is not waiting for a point in time",
                 value=dispatch_id,
-                remedy="check what it waits for: why_not()",
+                remedy="call why_not() to see what the dispatch is waiting for",
             )
 
     async def discard(self, dispatch_id: str) -> RunDispatch:

@@ -85,7 +85,11 @@ class Mailbox:
         self.new_id = new_id = time_ordered_ids(stores.clock, random)
         self.consumer_id = consumer_id = f"mailbox-{new_id()}" if consumer_id is None else consumer_id
         if not consumer_id.strip():
-            raise InvalidRecord("the consumer id of a mailbox must not be blank", value=consumer_id)
+            raise InvalidRecord(
+                "the mailbox's consumer_id must not be blank",
+                value=consumer_id,
+                remedy="pass a unique name for this mailbox, or leave out consumer_id",
+            )
         self.metrics = metrics or MailboxMetrics()
         self._core = core = Core(
             executor=executor,
@@ -506,7 +510,7 @@ class Mailbox:
                 "runtime event capture requires an executor with StagedCommitCoordinator", remedy=_COMMITS
             )
         if not origin.strip():
-            raise InvalidRecord("the origin of captured events must not be blank", value=origin)
+            raise InvalidRecord("the origin for captured events must not be blank", value=origin)
         self._core.capture = Capture(durability, origin)
         return self
 
@@ -608,5 +612,5 @@ def _refuse_other_place(executor: RunDispatchExecutor, stores: RunStores) -> Non
         raise InvalidSubmission(
             "mailbox run_store must match executor CommitCoordinator: they write to different places",
             value=place,
-            remedy="open the mailbox on the stores of the executor",
+            remedy="open the mailbox with the executor's stores",
         )

@@ -162,7 +162,7 @@ class MailboxMetrics:
             if labels.keys() != set(item.labels):
                 needs = ", ".join(item.labels) or "none"
                 raise InvalidArgument(
-                    f"{name} has other labels", value=[*labels], remedy=f"its labels: {needs}"
+                    f"{name} does not have these labels", value=[*labels], remedy=f"its labels: {needs}"
                 )
             return recorded.get(tuple(labels[label] for label in item.labels), 0.0)
         raise InvalidArgument(

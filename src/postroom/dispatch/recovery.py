@@ -549,7 +549,7 @@ class Lifecycle:
             LifecycleBusy: The lifecycle is being started or stopped at the moment.
         """
         if self._stopping or (not self._tasks and self._transition.locked()):
-            raise LifecycleBusy("mailbox lifecycle transition is already running")
+            raise LifecycleBusy("the mailbox is already being started or closed")
         if not self._tasks:
             self._begin(config, recover=True)
         return MailboxLifecycleHandle(self)

@@ -169,7 +169,7 @@ def validate_run_inputs(
                 raise InvalidSubmission(
                     "a message id must not be blank",
                     value=message.text()[:80],
-                    remedy="leave out the id, and the message gets a new one",
+                    remedy="leave out the id to get a new one",
                 )
         for block in message.content:
             if storable(block.text) != block.text:
@@ -182,12 +182,12 @@ def validate_run_inputs(
             raise InvalidSubmission(
                 "a message must not be empty",
                 value=message.id,
-                remedy="give the message a text or other content",
+                remedy="add a text or other content to the message",
             )
         message_id = message.id or new_id()
         if message_id in accepted:
             raise InvalidSubmission(
-                "two messages have the same id", value=message_id, remedy="give each message another id"
+                "two messages have the same id", value=message_id, remedy="give each message a different id"
             )
         accepted[message_id] = message if message.id else replace(message, id=message_id)
     return thread_id.strip() or new_id(), tuple(accepted.values())
@@ -204,7 +204,8 @@ def refuse_odd_id(name: str, value: str) -> None:
             f"the {name} must have at most {_MAX_ID_LENGTH} characters, without NUL and unpaired "
             f"surrogate characters; this {name} has {len(value)}: {storable(value)[:_SHOWN_OF_ID]!r}",
             value=storable(value[:80]),
-            remedy=f"give the {name} at most {_MAX_ID_LENGTH} characters, and remove NUL characters",
+            remedy=f"shorten the {name} to {_MAX_ID_LENGTH} characters, and remove NUL and unpaired "
+            f"surrogate characters",
         )
 
 
@@ -240,8 +241,8 @@ def refuse_bad_delivery(request: RunActivation) -> None:
     for call, resume in request.decisions:
         if not call.strip() or not resume.decision_id.strip():
             raise InvalidSubmission(
-                "a decision needs its own id and the id of its tool call",
-                remedy="take the tool call's id from the open question, and choose a new id for the decision",
+                "a decision needs an id of its own and a tool call id",
+                remedy="use the open question's tool call id, and choose a new id for the decision",
             )
 
 
@@ -250,7 +251,7 @@ def _refuse_odd_numbers(options: DeliveryOptions) -> None:
         raise InvalidSubmission(
             f"the priority must be from 0 to {LOWEST_PRIORITY}, not {options.priority}",
             value=options.priority,
-            remedy=f"use 0 for the first, {LOWEST_PRIORITY} for the last, or leave out priority",
+            remedy=f"use a number from 0 (first) to {LOWEST_PRIORITY} (last), or leave out priority",
         )
     delays = {
         "delay": options.delay_ms,
@@ -272,7 +273,7 @@ def _refuse_odd_numbers(options: DeliveryOptions) -> None:
             raise InvalidSubmission(
                 f"the {name} is too large: {number}",
                 value=number,
-                remedy=f"give at most {_MAX_INTEGER}, or leave out the {name}",
+                remedy=f"use at most {_MAX_INTEGER}, or leave out the {name}",
             )
     if options.deadline_at is not None and options.deadline_at <= 0:
         raise InvalidSubmission(
@@ -282,7 +283,7 @@ def _refuse_odd_numbers(options: DeliveryOptions) -> None:
         )
     if options.max_attempts is not None and options.max_attempts < 1:
         raise InvalidSubmission(
-            f"there must be at least one attempt, not {options.max_attempts}",
+            f"the number of attempts must be at least 1, not {options.max_attempts}",
             value=options.max_attempts,
             remedy="leave out the number of attempts to use the default",
         )
@@ -307,16 +308,16 @@ def refuse_missed_deadline(options: DeliveryOptions, now: int) -> None:
     details = {"deadline_at": deadline_at, "delay_ms": delay_ms, "now": now}
     if deadline_at < now:
         raise InvalidSubmission(
-            f"the deadline {iso(deadline_at)} has passed: the time is {iso(now)}",
+            f"the deadline {iso(deadline_at)} has passed: it is now {iso(now)}",
             value=deadline_at,
-            remedy="give a later deadline, or no deadline",
+            remedy="set a later deadline, or leave it out",
             details=details,
         )
     raise InvalidSubmission(
         f"with the delay of {delay_ms / 1000:g} s the run starts at {iso(now + delay_ms)} at the "
         f"earliest, after the deadline {iso(deadline_at)}",
         value=delay_ms,
-        remedy="give a shorter delay or a later deadline",
+        remedy="set a shorter delay or a later deadline",
         details=details,
     )
 
@@ -592,7 +593,8 @@ def _answers(run: RunRecord, request: RunActivation, now: int) -> list[AnsweredT
         if tickets and all(ticket.tool_call_id != call_id for ticket in tickets):
             questions = ", ".join(repr(ticket.tool_call_id) for ticket in run.open_tickets) or "nothing"
             raise StaleDecision(
-                f"run {run.run_id} does not ask question {call_id!r} now: it asks {questions}", value=call_id
+                f"run {run.run_id} is not asking question {call_id!r}; its open questions: {questions}",
+                value=call_id,
             )
         for ticket in tickets:
             if ticket.tool_call_id != call_id:
@@ -602,7 +604,7 @@ def _answers(run: RunRecord, request: RunActivation, now: int) -> list[AnsweredT
                 ticket.refuse_late(now)
                 answered_tickets.append(AnsweredTicket(ticket=ticket, decision=decision))
             elif before.decision.decision_id != decision.decision_id:
-                raise StaleDecision(f"question {ticket.ticket_id!r} was answered already", value=call_id)
+                raise StaleDecision(f"question {ticket.ticket_id!r} has already been answered", value=call_id)
     return answered_tickets
 
 
@@ -1719,7 +1721,7 @@ def _going_on(
     if row.status is RunDispatchStatus.QUEUED:
         return existing, row, resumed
     if request.run_id is not None:
-        raise RunNotOpen(f"run {row.run_id!r} is being delivered already", value=row.dispatch_id)
+        raise RunNotOpen(f"run {row.run_id!r} is already being delivered", value=row.dispatch_id)
     return None, None, resumed  # another message is resuming the run; this one is for the next run
 
 

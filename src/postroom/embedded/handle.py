@@ -107,8 +107,8 @@ def _needs_question_id(
     async def call(*args: P.args, **kwargs: P.kwargs) -> None:
         if "question_id" not in kwargs:
             raise InvalidArgument(
-                "answer() needs the id of the question",
-                remedy="pass question_id=..., from mailbox.questions, the question event or status()",
+                "answer() needs the question's id",
+                remedy="pass question_id; mailbox.questions, the question event and status() contain it",
             )
         await method(*args, **kwargs)
 

@@ -48,7 +48,7 @@ def _refuse_same_keys(value: object) -> None:
         if any(type(key) is not str for key in value):
             names = msgspec.to_builtins(dict.fromkeys(value), str_keys=True)
             if len(names) < len(value):
-                raise ValueError("two keys of a dictionary are the same text")
+                raise ValueError("two keys of a dictionary become the same text")
         parts = value.values()
     elif isinstance(value, list | tuple | set | frozenset):
         parts = value

@@ -506,7 +506,7 @@ def live_channels(stores: Stores, opened: AsyncExitStack) -> LiveChannels:
 def _build_request(item: Item, new_id: Ids) -> RunActivation:
     if not isinstance(item, Item):
         raise InvalidArgument(
-            f"this must be an Item, not {type(item).__name__}",
+            f"it must be an Item, not {type(item).__name__}",
             value=repr(item)[:80],
             remedy="Item(thread, content)",
         )

@@ -56,7 +56,7 @@ class Pending:
         """
         if isinstance(ids, str | bytes) or not isinstance(ids, Sequence):
             raise InvalidArgument(
-                f"ids must be a list of the ids of messages, not {type(ids).__name__}",
+                f"ids must be a list of message ids, not {type(ids).__name__}",
                 value=repr(ids)[:80],
                 remedy="pass the ids of all messages that pending.list(thread) returns, in the new order",
             )

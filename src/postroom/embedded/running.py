@@ -314,12 +314,12 @@ class Run:
         wanted = asked_for(choices=choices, form=form)
         if not question.strip():
             raise InvalidArgument(
-                "the question must not be blank", value=question, remedy="pass the text that the person reads"
+                "the question must not be blank", value=question, remedy="pass the text of the question"
             )
         limit = None if timeout is None else given_duration(timeout, "the timeout of a question")
         if limit is not None and limit <= timedelta(0):
             raise InvalidArgument(
-                "the timeout of a question must be above 0",
+                "a question's timeout must be greater than 0",
                 value=repr(timeout)[:80],
                 remedy="leave out timeout to keep the question open without a limit",
             )
@@ -399,7 +399,7 @@ class Run:
         refuse_forked(self._process)
         if not isinstance(text, str):  # a lone surrogate is stored as `?`, as in program output
             raise InvalidArgument(
-                f"the text to stream must be text, not {type(text).__name__}",
+                f"the text to stream must be a str, not {type(text).__name__}",
                 value=repr(text)[:80],
                 remedy="pass a str: convert other data first",
             )
@@ -463,7 +463,7 @@ class Run:
         refuse_other_id("the name of a step", name)
         if not name.strip():
             raise InvalidStep(
-                "a step needs a name", value=name, remedy="pass a name that no other step of the run has"
+                "a step needs a name", value=name, remedy="pass a name that no other step of this run has"
             )
         if name in self._memory.used:
             raise InvalidStep(
@@ -555,7 +555,7 @@ class FunctionExecutor(RunDispatchExecutor):
         """
         control = activation.control
         if not isinstance(control, RunControl) or activation.run_id is None:
-            raise InvalidActivation("only a mailbox can start a run of a function", value=activation.run_id)
+            raise InvalidActivation("only a mailbox can start a function as a run", value=activation.run_id)
         run_id = activation.run_id
         activation, memory = await retried(partial(self._load_memory, activation, control), self._timer)
         if memory.is_streamed:
@@ -581,7 +581,8 @@ class FunctionExecutor(RunDispatchExecutor):
             raise ExecutorMisbehaved(
                 "the work continued after a question or a sleep",
                 value=run_id,
-                remedy="do not catch the exceptions of `ask` and `sleep`: catch no BaseException around them",
+                remedy="do not catch the exceptions that `ask` and `sleep` raise: catch no BaseException "
+                "around them",
             )
         return AgentRunResult(
             run_id=run_id,
@@ -687,9 +688,9 @@ def _refuse_other_options(
     """Refuse invalid options of a step, before its function is called."""
     if not callable(function):
         raise InvalidArgument(
-            f"the function of step {name!r} must be callable, not {type(function).__name__}",
+            f"the function for step {name!r} must be callable, not {type(function).__name__}",
             value=repr(function)[:80],
-            remedy="pass the function, then its arguments: run.step(name, function, argument)",
+            remedy="pass the function, followed by its arguments: run.step(name, function, argument)",
         )
     if not isinstance(attempts, int) or isinstance(attempts, bool) or attempts < 1:
         raise InvalidArgument(
@@ -715,9 +716,9 @@ def _in_range(instant: int, given: timedelta) -> int:
     """
     if instant > _LAST_INSTANT:
         raise InvalidArgument(
-            f"a run cannot wait for {given}: that is after the year 9999",
+            f"a run cannot wait for {given}: that would end after the year 9999",
             value=repr(given)[:80],
-            remedy="give a shorter time; a question without a timeout waits without limit",
+            remedy="use a shorter time; to let a question wait without limit, leave out its timeout",
         )
     return instant
 

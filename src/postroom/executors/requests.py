@@ -31,7 +31,7 @@ def prompt_of(activation: RunActivation) -> str:
     texts = [text for message in activation.messages for text in _told(message) if text.strip()]
     if not texts:
         raise InvalidActivation(
-            f"run {activation.run_id!r} contains no text for its agent", value=activation.run_id
+            f"run {activation.run_id!r} contains no text for the agent", value=activation.run_id
         )
     return storable("\n\n".join(texts))
 

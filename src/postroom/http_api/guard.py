@@ -288,7 +288,7 @@ class Guard:
             else:
                 grant = await grant_of(head.bearer)
             if grant is None:
-                raise WrongToken("the bearer token does not open this path", remedy=_HOW_TO_PROVE)
+                raise WrongToken("the bearer token does not give access to this path", remedy=_HOW_TO_PROVE)
             return _Admitted(caller="token", grant=grant)
         is_page = not f"{head.path}/".startswith(self._interfaces)
         if is_page and await self._credentials.sessions.recognises(head.cookie):

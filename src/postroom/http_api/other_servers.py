@@ -111,7 +111,7 @@ class OtherServers:
         """
         servers = [server for server in await self._leases.servers(name) if server.holder != self._this]
         if not servers:
-            raise ServerUnavailable(f"no server has the {name} now", value=name, remedy=_TRY)
+            raise ServerUnavailable(f"no server is responsible for the {name} now", value=name, remedy=_TRY)
         return servers[0]
 
     async def of_run(self, token: str) -> Lease | None:
@@ -228,7 +228,9 @@ class OtherServers:
         is_here = host == self._host
         if at.is_loopback and not is_here:
             raise ServerUnavailable(
-                f"the server on {host} is responsible, but listens on loopback only", value=host, remedy=_TRY
+                f"the server on {host} is responsible, but it listens only on loopback",
+                value=host,
+                remedy=_TRY,
             )
         if at.is_unspecified:
             return f"http://{'localhost' if is_here else host}:{address.port}"

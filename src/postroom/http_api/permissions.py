@@ -178,7 +178,9 @@ def check(who: Who | None, scope: Scope) -> None:
         if who is Who.ADMINS or grant.run_id is None:
             grant.check(ADMIN, scope["path"])
         return
-    raise NotPermitted(f"this path is for {who}", remedy=_REMEDIES.get(who, "use the server's own token"))
+    raise NotPermitted(
+        f"only {who} may use this path", remedy=_REMEDIES.get(who, "use the server's own token")
+    )
 
 
 _REMEDIES: Final = {

@@ -195,7 +195,7 @@ def _ensure_project(context: WriteContext, human_key: str, git_identity: str = "
         return known_project
     if is_run:
         raise NotPermitted(
-            "a run cannot create projects",
+            "a run cannot create a project",
             value=path,
             remedy="use an existing project, or create one outside of a run with `postroom`",
         )
@@ -242,7 +242,8 @@ def _update_agent(context: WriteContext, project: Project, asked: RegisterAgent 
         return _create_agent(context, project, asked, name=name)
     if known_agent.name != name:
         raise NameTaken(
-            f"agent {known_agent.name!r} exists and differs from {name!r} only in upper and lower case",
+            f"agent {known_agent.name!r} already exists, and its name differs from {name!r} only in upper "
+            f"and lower case",
             value=name,
             remedy=f"use {known_agent.name!r}, or a name such as '{name}-2'",
         )
@@ -321,7 +322,7 @@ def _free_name(context: WriteContext, project: Project) -> str:
         if context.tx.agent(project.id, name) is None:
             return name
     raise StateError(
-        f"project {project.slug} has no unused generated name",
+        f"project {project.slug} has no generated names left",
         value=project.slug,
         remedy="choose a name yourself",
     )

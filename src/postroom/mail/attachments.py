@@ -31,14 +31,14 @@ def load_attachments(asked: Sequence[AttachmentIn], *, root: str, rules: Rules) 
 
     Raises:
         TooLarge: A file, all files together, or their number exceeds its limit.
-        InvalidPath: A file is outside of the project's folder, is not a regular file or cannot be read.
+        InvalidPath: A file is outside the project's folder, is not a regular file or cannot be read.
         InvalidArgument: Path and content are both missing, or the content is not base64.
     """
     if len(asked) > rules.max_attachments:
         raise TooLarge(
             f"{len(asked)} attachments exceed the limit of {rules.max_attachments}",
             value=len(asked),
-            remedy="send the files with several messages",
+            remedy="send the files in several messages",
         )
     loaded = []
     total = 0
@@ -49,7 +49,7 @@ def load_attachments(asked: Sequence[AttachmentIn], *, root: str, rules: Rules) 
             raise TooLarge(
                 f"the attachments together exceed {rules.max_attachments_bytes} bytes",
                 value=total,
-                remedy="send the files with several messages",
+                remedy="send the files in several messages",
             )
         loaded.append(_load(name, content, rules))
     return loaded
@@ -63,7 +63,7 @@ def _content(one: AttachmentIn, root: str, rules: Rules) -> tuple[str, bytes]:
     raise InvalidArgument(
         "an attachment needs either `path`, or `name` with `content_base64`",
         value=one.path or one.name,
-        remedy="give exactly one of the two forms",
+        remedy="use exactly one of the two forms",
     )
 
 
@@ -90,7 +90,7 @@ def _read_inside(root: Path, asked: str, rules: Rules) -> bytes:
     except (OSError, ValueError, RuntimeError) as error:
         raise _unreadable(asked, "is not a file that the server can read") from error
     if not path.is_relative_to(real_root):
-        raise _unreadable(asked, "is outside of the project's folder")
+        raise _unreadable(asked, "is outside the project's folder")
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:

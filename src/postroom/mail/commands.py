@@ -952,7 +952,7 @@ def _named_arguments(kind: type[Command], arguments: dict[str, Any], tool: str) 
         field_name = field_name if field_name in fields or field_name in _OTHER_WORDS else name
         if field_name in named and named[field_name] != value:
             raise InvalidArgument(
-                f"{field_name} is given twice, with different values", remedy=f"give {field_name} only once"
+                f"{field_name} is given twice, with different values", remedy=f"pass {field_name} only once"
             )
         named[field_name] = value
     return _with_known_names(named, kind)
@@ -982,7 +982,7 @@ def _wrapped_arguments(
             raise InvalidArgument(
                 f"the arguments are those of the tool {named[:_MAX_SHOWN]!r}, and the call is for {tool}",
                 value=named[:_MAX_SHOWN],
-                remedy=f"call {named[:_MAX_SHOWN]}, or give the arguments of {tool}",
+                remedy=f"call {named[:_MAX_SHOWN]}, or pass the arguments of {tool}",
             )
     return inner
 
@@ -1134,7 +1134,7 @@ def _one_name(name: object) -> object:
         if address.casefold() == label.casefold() or "." in address.partition("@")[2]:  # no slug has a dot
             return label
         raise InvalidArgument(
-            f"{name[:_MAX_SHOWN]!r} is ambiguous: it may mean two agents",
+            f"{name[:_MAX_SHOWN]!r} is ambiguous: it may mean either of two agents",
             value=name[:_MAX_SHOWN],
             remedy=(
                 f"use {label[:64]!r} for the agent of this project, or {address[:64]!r} for the agent of "
@@ -1145,7 +1145,7 @@ def _one_name(name: object) -> object:
         raise InvalidArgument(
             f"{name[:_MAX_SHOWN]!r} is not a name: names contain no spaces",
             value=name[:_MAX_SHOWN],
-            remedy='give a list with one name each, such as ["Ben", "Cyd"]',
+            remedy='pass a list with one name per entry, such as ["Ben", "Cyd"]',
         )
     return name
 
@@ -1203,7 +1203,7 @@ def _with_known_names(given: dict[str, Any], kind: type[msgspec.Struct]) -> dict
         field_name = name if name in fields else next(meant, name)
         if field_name in named and named[field_name] != value:
             raise InvalidArgument(
-                f"{field_name} is given twice, with different values", remedy=f"give {field_name} only once"
+                f"{field_name} is given twice, with different values", remedy=f"pass {field_name} only once"
             )
         named[field_name] = value
     return named
@@ -1482,7 +1482,7 @@ def _refuse_broken_text(value: object, where: str = "", depth: int = 0) -> None:
         raise InvalidArgument(
             f"the arguments are nested deeper than {_DEEPEST} levels",
             value=_DEEPEST,
-            remedy="send plain arguments, with lists of texts and numbers only",
+            remedy="send plain values: texts, numbers, and lists of them",
         )
     elif isinstance(value, dict):
         for key, inner in value.items():

@@ -95,7 +95,8 @@ def check_cursor(after: int, bounds: LogBounds) -> None:
             f"entries up to {bounds.oldest} were purged",
             value=after,
             remedy=(
-                f"continue after {bounds.oldest}, and read the project's current state for earlier changes"
+                f"continue after {bounds.oldest}, and read the project's current state to learn about "
+                f"earlier changes"
             ),
             details=details,
         )

@@ -344,9 +344,9 @@ def spelled(raw: str) -> list[str]:
         )
     if text.startswith("!") or (len(results) > 1 and _EXCLUDES.search(text)):
         raise InvalidPattern(
-            f"the pattern {raw[:200]!r} begins a name with '!', but patterns cannot exclude files",
+            f"the pattern {raw[:200]!r} begins a name with '!', but a pattern cannot exclude files",
             value=raw,
-            remedy="reserve the files that you edit; write './!name' for a file with this name",
+            remedy="reserve only the files that you edit; for a file with this name, write './!name'",
         )
     for value in results:
         _refuse_lines_and_lists(raw, value)
@@ -365,7 +365,7 @@ def _refuse_lines_and_lists(raw: str, text: str) -> None:
         raise InvalidPattern(
             f"the pattern {raw[:200]!r} ends with line numbers, but a reservation covers whole files",
             value=raw,
-            remedy=f"reserve {path!r}; if the name of the file has this form, write ? instead of : or #",
+            remedy=f"reserve {path!r}; if the file's name really ends like this, write ? in place of : or #",
         )
     paths = [part.strip(_AROUND) for part in re.split(r",(?:\s|\Z)", text)]
     if len(paths) > 1:
@@ -373,8 +373,8 @@ def _refuse_lines_and_lists(raw: str, text: str) -> None:
             f"the pattern {raw[:200]!r} has a comma before a space, but a pattern is one path",
             value=raw,
             remedy=(
-                f"send a list: [{_paths_text(paths)}]; if the name of the file has this form, write ? "
-                "instead of the space"
+                f"send a list: [{_paths_text(paths)}]; if the file's name really contains this, write ? in "
+                f"place of the space"
             ),
         )
     paths = [part.strip(_AROUND) for part in _BETWEEN_PATHS.split(text)]
@@ -384,7 +384,7 @@ def _refuse_lines_and_lists(raw: str, text: str) -> None:
             value=raw,
             remedy=(
                 f"send a list: [{_paths_text(paths)}]; "
-                "if a name has this form, write ? instead of each separator"
+                "if a file's name really has this form, write ? in place of each separator"
             ),
         )
 
@@ -627,12 +627,12 @@ def _follow(pieces: Sequence[Sequence[_Unit]], row: Sequence[_Unit], agree: _Agr
 # Reading
 
 _SCHEME = re.compile(r"[a-z][a-z0-9+-]+:")
-_EXAMPLES = "give a path, a pattern or a resource: src/app.py, src/**, port:8080"
+_EXAMPLES = "pass a path, a pattern or a resource: src/app.py, src/**, port:8080"
 _RELATIVE = "write it relative to the project root, with forward slashes: src/app.py or src/**"
-_NOT_HOME = f"{_RELATIVE}; for a file of that name write ./~name"
+_NOT_HOME = f"{_RELATIVE}; for a file with that name, write ./~name"
 _NO_ESCAPES = f"{_RELATIVE}; for a literal wildcard character write [*]"
 _NO_SLASH = (
-    "write a resource as service:name, without a slash after the colon; for a path of that name write "
+    "write a resource as service:name, without a slash after the colon; for a path with that name, write "
     "./service:"
 )
 _REFUSED_TEXTS = (
@@ -716,13 +716,17 @@ def _check_wildcards(raw: str, path: str, case_sensitive: bool) -> None:
         raise _invalid(raw, f"has more than {MAX_WILDCARDS} wildcards", "use fewer: one ** covers any depth")
     for part in wild:
         if part == "[":
-            raise _invalid(raw, "has a [ without its ] in the same name", "write [[] for a literal [")
+            raise _invalid(
+                raw, "has a [ without a matching ] in the same path segment", "write [[] for a literal ["
+            )
         if "[:" in part:
             raise _invalid(
-                raw, "names a class of characters", "write the characters themselves: [a-z] or [0-9]"
+                raw, "uses a named character class", "list the characters instead, such as [a-z] or [0-9]"
             )
         if part[0] == "[" and runs_backwards(part):
-            raise _invalid(raw, "has a range that runs backwards", "write the lower character first: [a-z]")
+            raise _invalid(
+                raw, "has a character range in reverse order", "write the lower character first: [a-z]"
+            )
     if "[." in path and any(read_name(name, case_sensitive) in (".", "..") for name in path.split("/")):
         raise _invalid(raw, "spells `.` or `..` with sets", "remove these sets")
 

@@ -53,7 +53,7 @@ def unknown_agent(tx: RecordReads, project: Project, name: str) -> UnknownAgent:
             f"{shown(name)} is a person, but only an agent of {project.slug} can act here",
             value=name,
             remedy=(
-                "read a person's messages on the pages (`postroom open`) or in the person's chat; the "
+                "read a person's messages on the web pages (`postroom open`) or in the person's chat; the "
                 "operator adds people with `postroom people add NAME`"
             ),
             details={"nearest": [], "project": project.slug},
@@ -136,7 +136,9 @@ def check_token(context: ReadContext, agent: Agent) -> None:
     """
     if context.caller.agent_id is not None:
         if context.caller.agent_id != agent.id:
-            raise IdentityMismatch(f"this run does not belong to {shown(agent.name)}", value=agent.name)
+            raise IdentityMismatch(
+                f"this run belongs to another agent, not to {shown(agent.name)}", value=agent.name
+            )
         return
     token = context.caller.agent_token
     if token is None:
@@ -145,7 +147,7 @@ def check_token(context: ReadContext, agent: Agent) -> None:
         return
     owner = context.tx.agent_by_token(token_hash(token))
     if owner is None:
-        raise WrongToken("this server does not know the agent token")
+        raise WrongToken("this server does not know this agent token")
     if owner.id != agent.id:
         raise IdentityMismatch(f"the token does not belong to {shown(agent.name)}", value=agent.name)
 
@@ -157,7 +159,7 @@ def refuse_unknown_token(context: ReadContext) -> None:
         return
     owner = context.tx.agent_by_token(token_hash(token))
     if owner is None:
-        raise WrongToken("this server does not know the agent token")
+        raise WrongToken("this server does not know this agent token")
     context.active.add(owner.id)
 
 
@@ -165,7 +167,7 @@ def refuse_making(context: ReadContext) -> None:
     """Raise `TokenRequired` or `NotPermitted` unless the caller may create agents here."""
     if context.caller.agent_id is not None:
         raise NotPermitted(
-            "a run acts as its own agent and cannot create others", value=context.caller.agent_id
+            "a run acts as its own agent and cannot create other agents", value=context.caller.agent_id
         )
     if context.rules.verified and not context.caller.operator:
         raise TokenRequired(

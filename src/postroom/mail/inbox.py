@@ -317,15 +317,15 @@ def _attachment(message_id: int, attachments: Sequence[Attachment], asked: GetAt
     if fitting:
         digests = "; ".join(f"{attachment.name}: {attachment.sha256}" for attachment in fitting[:10])
         raise InvalidArgument(
-            f"{len(fitting)} files of message {message_id} fit",
+            f"{len(fitting)} files of message {message_id} match",
             value=value,
-            remedy=f"give `sha256`: {digests}",
+            remedy=f"pass `sha256`: {digests}",
         )
     known_value = ", ".join(f"{attachment.name!r}" for attachment in attachments[:10])
     raise UnknownMessage(
         f"message {message_id} has no such file" if attachments else f"message {message_id} has no files",
         value=value,
-        remedy=f"give the `name` of one of its files: {known_value}" if attachments else None,
+        remedy=f"pass the `name` of one of its files: {known_value}" if attachments else None,
     )
 
 
@@ -351,7 +351,7 @@ def acknowledge_message(context: WriteContext, asked: AcknowledgeMessage) -> Ack
         raise InvalidArgument(
             "acknowledge_message accepts either `message_id` or `message_ids`",
             value=asked.message_id,
-            remedy="give `message_id` for one message, or `message_ids` for several",
+            remedy="pass `message_id` for one message, or `message_ids` for several",
         )
     done: list[Acknowledgement] = []
     for message_id in ids:

@@ -69,7 +69,7 @@ def plan_of(
         raise InvalidArgument(
             f"{shown(source_key)} and {shown(target_key)} are the same project",
             value=source_key,
-            remedy="give two different projects",
+            remedy="choose two different projects",
         )
     new_names, refusals = dict(renames or {}), list(_refusals(tx, source, target))
     equal = [value for value in tx.shared_agents(source.id, target.id) if _new_name(new_names, value) is None]
@@ -174,7 +174,7 @@ def merge(
         raise StateError(
             f"{plan.source.slug} cannot be merged into {plan.target.slug}: {'; '.join(plan.refusals)}",
             value=plan.source.slug,
-            remedy="see the result of `postroom projects merge --dry-run`; nothing was changed",
+            remedy="run `postroom projects merge --dry-run` for details; nothing was changed",
             details={"refusals": list(plan.refusals)},
         )
     records = tx.archived_records(plan.source.id)

@@ -110,9 +110,9 @@ def check_new_name(name: str) -> str:
         is_speaker = _look(name) in _LOOKS
         raise InvalidName(
             f"the name {name!r} is reserved: a model could confuse it with "
-            + ("a role of its prompt" if is_speaker else "other recipients"),
+            + ("a role in its prompt" if is_speaker else "other recipients"),
             value=name,
-            remedy="use another name, for example 'builder-1'",
+            remedy="choose another name, for example 'builder-1'",
         )
     return name
 

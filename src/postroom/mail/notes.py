@@ -80,7 +80,7 @@ def add_note(context: WriteContext, asked: AddNote) -> NoteView:
         raise InvalidArgument(
             "the subject or the text is empty, or the subject contains line breaks or control characters",
             value=asked.subject,
-            remedy="use one line as the subject, and a text",
+            remedy="write a subject of one line, and a text",
         )
     if asked.task_id is not None:
         find_task(context, project, asked.task_id)
@@ -113,9 +113,9 @@ def add_note(context: WriteContext, asked: AddNote) -> NoteView:
         context.tx.prolong_note(note.id, note.ends_at)
     elif len(active) - len(note.replaces) >= MAX_ACTIVE:
         raise TooLarge(
-            f"the project has {len(active)} active notes, and may have {MAX_ACTIVE}",
+            f"the project has {len(active)} active notes, and the maximum is {MAX_ACTIVE}",
             value=MAX_ACTIVE,
-            remedy="end notes that nobody needs with end_note, or name them in `replaces`",
+            remedy="with end_note, end notes that nobody needs; or list them in `replaces`",
         )
     else:
         note = context.tx.insert_note(note)
@@ -162,7 +162,7 @@ def end_note(context: WriteContext, asked: EndNote) -> NoteView:
     project, agent = acting_active(context, asked.project_key, asked.agent_name)
     note = _require_note(context, project, asked.note_id)
     if note.ends_at <= context.now:
-        raise UnknownNote(f"note {note.id} has ended already, at {iso(note.ends_at)}", value=note.id)
+        raise UnknownNote(f"note {note.id} already ended at {iso(note.ends_at)}", value=note.id)
     context.tx.end_note(note, by=agent.id, now=context.now)
     [view] = note_views(context.tx, [replace(note, ends_at=context.now)])
     return view

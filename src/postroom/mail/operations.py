@@ -76,7 +76,7 @@ MAIL_OPERATIONS: tuple[Operation, ...] = (
         agents.whois,
         is_of_one_project=True,
         line="agents show AGENT_NAME",
-        line_help="Show an agent, its waiting messages and reservations, and how a message reaches it.",
+        line_help="Show an agent, its unread messages and reservations, and how a message reaches the agent.",
         options=_AGENT,
     ),
     _looks(
@@ -101,7 +101,7 @@ MAIL_OPERATIONS: tuple[Operation, ...] = (
         repeatable=True,
         is_of_one_project=True,
         line="agents retire AGENT_NAME",
-        line_help="Retire an agent. It sends and receives nothing, and its reservations end.",
+        line_help="Retire an agent. A retired agent sends and receives no messages. Its reservations end.",
         options=_AGENT,
     ),
     _changes(
@@ -156,7 +156,7 @@ MAIL_OPERATIONS: tuple[Operation, ...] = (
             **_HERE,
             "query": Option(help='Words, "phrases", prefix*, AND OR NOT, subject:word.'),
             "limit": Option(metavar="N", help="Maximum number of messages."),
-            "order": Option(help="Sort by newest, or by best match."),
+            "order": Option(help="Sort by newest or by best match."),
             "cursor": Option(metavar="N", help="Continue after a page: its `next`."),
         },
     ),
@@ -170,11 +170,13 @@ MAIL_OPERATIONS: tuple[Operation, ...] = (
         repeatable=True,
         is_of_one_project=True,
         line="agents request-contact TO",
-        line_help="Ask an agent to accept another agent's messages. A repeated request has no effect.",
+        line_help="Ask an agent to accept another agent's messages. Repeating a request has no effect.",
         options={
             **_HERE,
             "agent_name": Option(kind="acting"),
-            "to": Option(metavar="NAME", help="The agent to ask. In another project: name@project."),
+            "to": Option(
+                metavar="NAME", help="The agent to ask. For an agent of another project: name@project."
+            ),
             "reason": Option(metavar="TEXT", help="The reason for the request."),
         },
     ),
@@ -228,11 +230,13 @@ MAIL_OPERATIONS: tuple[Operation, ...] = (
         tasks.list_tasks,
         is_of_one_project=True,
         line="tasks list",
-        line_help="List the open tasks of a project, those to claim first, or show one task with its text.",
+        line_help="List a project's open tasks in the order of claiming, or show one task with its text.",
         options={
             **_HERE,
             "state": Option(help="Only tasks in this state."),
-            "task_id": Option(name="--id", metavar="ID", help="Only this task, with its text and evidence."),
+            "task_id": Option(
+                name="--id", metavar="ID", help="Show only this task, with its text and evidence."
+            ),
             "limit": Option(metavar="N", help="Maximum number of tasks."),
             "after": Option(metavar="CURSOR", help="Continue after a page: its `next`."),
         },
@@ -243,10 +247,10 @@ MAIL_OPERATIONS: tuple[Operation, ...] = (
         tasks.claim_task,
         is_of_one_project=True,
         line="tasks claim TASK_ID",
-        line_help="Claim the next ready task whose files nobody holds, and reserve its files.",
+        line_help="Claim the next ready task whose files are free, and reserve the files.",
         options={
             **_ACTING,
-            "task_id": Option(name="--id", help="The number of the task. Default: the next ready task."),
+            "task_id": Option(name="--id", help="The task's number. Default: the next ready task."),
             "roles": Option(name="--role", metavar="ROLE", help="A role of the agent, such as reviewer."),
             "ttl_seconds": Option(kind="ttl", help="Time after which an inactive agent loses the task."),
             "dry_run": Option(help="Show the task without claiming it."),
@@ -262,10 +266,14 @@ MAIL_OPERATIONS: tuple[Operation, ...] = (
         options={
             **_ACTING,
             "title": Option(help="The title, in one line."),
-            "text": Option(metavar="TEXT", help="The work to do, as Markdown."),
-            "paths": Option(name="--path", metavar="PATH", help="A file or pattern that the work touches."),
-            "depends_on": Option(name="--after", metavar="ID", help="A task that must be done first."),
-            "priority": Option(help="The priority; tasks with a higher one are claimed first."),
+            "text": Option(metavar="TEXT", help="The work to do, in Markdown."),
+            "paths": Option(
+                name="--path", metavar="PATH", help="A file or pattern that the work touches. Repeatable."
+            ),
+            "depends_on": Option(
+                name="--after", metavar="ID", help="A task that must be done first. Repeatable."
+            ),
+            "priority": Option(help="The priority. Tasks with a higher priority are claimed first."),
             "assignee": Option(name="--to", metavar="NAME", help="An agent, or role:NAME. Default: anybody."),
             "acceptance": Option(
                 name="--check",
@@ -280,24 +288,26 @@ MAIL_OPERATIONS: tuple[Operation, ...] = (
         tasks.update_task,
         is_of_one_project=True,
         line="tasks update TASK_ID",
-        line_help="Change a task, give it back, block it, or cancel it.",
+        line_help="Change, give back, block or cancel a task.",
         options={
             **_ACTING,
             "task_id": Option(help="The task's number."),
             "epoch": Option(
-                metavar="N", help="The epoch of the claim, to give back or block a claimed task."
+                metavar="N", help="The claim's epoch, needed to give back or block a claimed task."
             ),
-            "state": Option(help="Give it back or unblock it (ready), block it, or cancel it."),
+            "state": Option(help="The new state: ready gives back or unblocks the task."),
             "reason": Option(metavar="TEXT", help="The reason."),
             "title": Option(metavar="TEXT", help="The new title."),
             "text": Option(metavar="TEXT", help="The new text."),
             "paths": Option(
-                name="--path", metavar="PATH", help="A file or pattern; the new list replaces the old one."
+                name="--path",
+                metavar="PATH",
+                help="A file or pattern. Repeatable: the files given replace the old list.",
             ),
             "depends_on": Option(
                 name="--after",
                 metavar="ID",
-                help="A task that must be done first; the new list replaces the old one.",
+                help="A task that must be done first. Repeatable: the tasks given replace the old list.",
             ),
             "priority": Option(help="The new priority."),
             "assignee": Option(name="--to", metavar="NAME", help="An agent, or role:NAME."),
@@ -318,10 +328,10 @@ MAIL_OPERATIONS: tuple[Operation, ...] = (
         options={
             **_ACTING,
             "task_id": Option(help="The task's number."),
-            "epoch": Option(metavar="N", help="The epoch of the claim."),
+            "epoch": Option(metavar="N", help="The claim's epoch."),
             "commit": Option(metavar="COMMIT", help="The commit with the work."),
             "output": Option(metavar="TEXT", help="The output of the acceptance command."),
-            "message": Option(metavar="TEXT", help="A message to the author, as Markdown."),
+            "message": Option(metavar="TEXT", help="A message to the author, in Markdown."),
         },
     ),
     _changes(
@@ -330,15 +340,19 @@ MAIL_OPERATIONS: tuple[Operation, ...] = (
         notes.add_note,
         is_of_one_project=True,
         line="notes add SUBJECT TEXT",
-        line_help="Add a fact that agents are given when they work on its files or task.",
+        line_help="Add a fact that agents receive when they work on the note's files or task.",
         options={
             **_ACTING,
-            "subject": Option(help="What the note is about, in one line."),
+            "subject": Option(help="The subject of the note, in one line."),
             "text": Option(help="The fact."),
-            "paths": Option(name="--path", metavar="PATH", help="A file or pattern that the note is about."),
+            "paths": Option(
+                name="--path", metavar="PATH", help="A file or pattern that the note is about. Repeatable."
+            ),
             "task_id": Option(name="--task", metavar="ID", help="The task that the note is about."),
             "commit": Option(metavar="COMMIT", help="The commit for which the note is true."),
-            "replaces": Option(metavar="ID", help="A note that is no longer true."),
+            "replaces": Option(
+                metavar="ID", help="A note that is no longer true, which this note replaces. Repeatable."
+            ),
             "days": Option(metavar="N", help="Days until the note expires."),
         },
     ),
@@ -372,12 +386,13 @@ MAIL_OPERATIONS: tuple[Operation, ...] = (
         subscriptions.subscribe,
         is_of_one_project=True,
         line="subscriptions add KIND ABOUT",
-        line_help="Send an agent a message about idle agents, ready tasks, changed files or merged branches.",
+        line_help="Send an agent a message when an agent is idle, a task is ready, files change or a "
+        "branch is merged.",
         options={
             **_ACTING,
             "kind": Option(help="What to watch."),
-            "about": Option(help="The agent, the number of the task (default: every task), or the files."),
-            "once": Option(help="End the subscription with its first message."),
+            "about": Option(help="The agent, the task's number (default: every task), or the files."),
+            "once": Option(help="End the subscription after its first message."),
         },
     ),
     _looks(
@@ -405,11 +420,14 @@ MAIL_OPERATIONS: tuple[Operation, ...] = (
         catching_up.catch_up,
         is_of_one_project=True,
         line="catch-up",
-        line_help="Summarise what happened in a project lately.",
+        line_help="Summarise what happened recently in a project.",
         options={
             **_HERE,
-            "after": Option(metavar="N", help="Start after this event number: the `next` of a summary."),
-            "hours": Option(metavar="N", help="Without --after, the hours to look back."),
+            "after": Option(
+                metavar="N",
+                help="Start after this event number, for example the `next` value of an earlier summary.",
+            ),
+            "hours": Option(metavar="N", help="The hours to look back if --after is not used."),
         },
     ),
 )

@@ -184,9 +184,9 @@ class StoredChatDelivery:
         person = await self._mail.store.read(lambda tx: _reader_at(tx, chats, message))
         if person is None:
             raise UnknownMessage(
-                f"this chat received no message {message}",
+                f"this chat has received no message {message}",
                 value=message,
-                remedy="take the number from the first line of the message",
+                remedy="use the number in the message's first line",
             )
         me = {"project_key": PEOPLE_SLUG, "message_id": message}
         arguments = {**me, "sender_name": person, "body_md": text, "idempotency_key": key}
@@ -211,7 +211,7 @@ class StoredChatDelivery:
             raise InvalidArgument(
                 f"messages to {said.person} arrive in this same chat",
                 value=said.chat.name,
-                remedy="answer here, or name another person",
+                remedy="answer here, or choose another person",
             )
         arguments = {
             "project_key": PEOPLE_SLUG,

@@ -184,4 +184,6 @@ class OneProject(ProjectWrites):
 
     @override
     def add_project_alias(self, project_id: int, human_key: str) -> None:
-        raise NotPermitted("a token that is bound to a project cannot name folders", remedy=UNBOUND)
+        raise NotPermitted(
+            "a token that is bound to a project cannot use a folder as its name", remedy=UNBOUND
+        )

@@ -375,9 +375,9 @@ def checked_ttl(context: WriteContext, seconds: int | None) -> int:
     longest = context.rules.max_reservation_ttl
     if timedelta(seconds=seconds) > longest:
         raise InvalidArgument(
-            f"{seconds} s is longer than the maximum duration of a reservation",
+            f"{seconds} s is longer than the maximum reservation time",
             value=seconds,
-            remedy=f"use at most {int(longest.total_seconds())} s and renew while you work",
+            remedy=f"use at most {int(longest.total_seconds())} s, and renew the reservation while you work",
         )
     return seconds * 1000
 
@@ -469,7 +469,7 @@ def force_release_file_reservation(context: WriteContext, asked: ForceReleaseRes
     project, agent = acting_active(context, asked.project_key, asked.agent_name)
     if not asked.reason.strip():
         raise InvalidArgument(
-            "a reason is required", value=asked.reason, remedy="say why the holder must release the path"
+            "a reason is required", value=asked.reason, remedy="state why the holder must release the path"
         )
     return reservation_view(
         end_reservation(context, project, asked.reservation_id, home=project, by=agent, reason=asked.reason)

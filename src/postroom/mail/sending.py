@@ -252,7 +252,7 @@ def _choose_thread(context: WriteContext, asked: SendMessage) -> str | None:
             named.add(name.strip().removeprefix(THREAD))
     if len(named) > 1:
         raise InvalidArgument(
-            f"a message belongs to one thread, but this names {', '.join(sorted(named))}",
+            f"a message belongs to one thread, but this one names {', '.join(sorted(named))}",
             value=sorted(named),
             remedy="send a separate message for each thread",
         )
@@ -260,7 +260,7 @@ def _choose_thread(context: WriteContext, asked: SendMessage) -> str | None:
     match = _GENERATED_THREAD.fullmatch(thread_id or "")
     if match and len(match[1]) <= _ID_DIGITS and context.tx.message(int(match[1])) is None:
         raise UnknownThread(
-            f"thread {thread_id!r} would begin with message {match[1]}, which does not exist yet",
+            f"thread {thread_id!r} would belong to message {match[1]}, which does not exist yet",
             value=thread_id,
             remedy="use another id, or leave out `thread_id` to start a thread",
         )
@@ -276,7 +276,7 @@ def _everybody_else(
         raise TooLarge(
             f"project {project.slug} has more than {MAX_BROADCAST} active agents",
             value=MAX_BROADCAST,
-            remedy="list the recipients, or retire agents that no longer work",
+            remedy="list the recipients, or retire agents that are no longer in use",
         )
     named = {addressee.agent.id for addressee in addressees} | {sender.id}
     others = [
@@ -380,7 +380,7 @@ def _participants(
         raise UnknownThread(
             f"project {home.slug} has no thread {shown(thread_id)}",
             value=address,
-            remedy="`search_messages` finds threads; leave out `thread:` to start a thread",
+            remedy="find the thread with `search_messages`, or leave out `thread:` to start a new thread",
         )
     readers = context.tx.recipients([message.id for message in messages])
     entries = [
@@ -403,7 +403,7 @@ def _participants(
             f"no other active agent sent or received a message with {sender.name} on thread "
             f"{shown(thread_id)}",
             value=address,
-            remedy="list the recipients; `fetch_thread` shows the senders and recipients of its messages",
+            remedy="list the recipients; `fetch_thread` shows who sent and received the thread's messages",
         )
     return active
 
@@ -451,7 +451,7 @@ def post(context: WriteContext, new: NewMessage, *, bad: list[PostroomError], sk
         raise _invalid(problems)
     if not new.addressees:
         raise InvalidRecipients(
-            "the message has no recipient", value=[], remedy="give at least one agent in `to`, `cc` or `bcc`"
+            "the message has no recipient", value=[], remedy="name at least one agent in `to`, `cc` or `bcc`"
         )
     message, woken = store_message(context, new, reach)
     sent = _result_view(context, new, message, reach)  # must precede the start of a run with the message
@@ -594,7 +594,7 @@ def _check_size(context: WriteContext, new: NewMessage) -> None:
         raise TooLarge(
             f"the subject has {len(new.subject)} characters; the limit is {rules.max_subject_chars}",
             value=len(new.subject),
-            remedy="move the text to the body",
+            remedy="shorten the subject, and move the rest to the body",
         )
     if CONTROL.search(new.subject):
         raise InvalidArgument(
@@ -694,7 +694,7 @@ def recall_message(context: WriteContext, asked: RecallMessage) -> Recalled:
     message, recipients = visible_message(context, project, sender, asked.message_id)
     if message.sender_id != sender.id:
         raise NotPermitted(
-            f"the sender of message {message.id} is {message.sender_name}",
+            f"message {message.id} was sent by {message.sender_name}",
             value=message.id,
             remedy="only its sender can recall a message",
         )

@@ -264,7 +264,7 @@ class Mail:
         """Write a new token for the agent to a file on the server, so the calling model never sees it."""
         if self._keep_token is None:
             raise NotPermitted(
-                "this server stores no token files",
+                "this server does not store token files",
                 remedy="the operator runs `postroom agents token` on the server",
             )
 
@@ -473,7 +473,9 @@ class Mail:
             return None
         self._refuse_others(tx, command, caller)
         if stored.digest != place.digest:
-            raise IdempotencyConflict(f"key {place.key!r} was used with another call", value=place.key)
+            raise IdempotencyConflict(
+                f"key {place.key!r} was already used for a different call", value=place.key
+            )
         return msgspec.json.decode(stored.answer)
 
     def _refuse_others(self, tx: MailReads, command: Command, caller: Caller) -> None:

@@ -90,9 +90,9 @@ def subscribe(context: WriteContext, asked: Subscribe) -> SubscribedView:
     ]
     if not same and len(subscriptions) >= MAX_OF_AGENT:
         raise TooLarge(
-            f"{agent.name} has {len(subscriptions)} subscriptions, and may have {MAX_OF_AGENT}",
+            f"{agent.name} has {len(subscriptions)} subscriptions, and the maximum is {MAX_OF_AGENT}",
             value=MAX_OF_AGENT,
-            remedy="end one with end_subscription",
+            remedy="end a subscription with end_subscription",
         )
     [view] = _views(context.tx, [same[0] if same else context.tx.insert_subscription(wanted)])
     return {**view, "now": _state(context, project, wanted)}
@@ -240,36 +240,40 @@ def _checked_about(context: WriteContext, project: Project, agent: Agent, asked:
     if asked.kind == "task_ready":
         if about and not (about.isascii() and about.isdigit() and len(about) < 16):
             raise InvalidArgument(
-                f"`about` is not the number of a task: {about[:80]!r}",
+                f"`about` is not a task number: {about[:80]!r}",
                 value=about[:80],
-                remedy="give the number, or leave `about` empty for every task",
+                remedy="pass a task number, or leave `about` empty for every task",
             )
         return str(find_task(context, project, int(about)).id) if about else ""
     if asked.kind == "branch_merged":
         if CONTROL.search(about) or len(about) > _LONGEST_BRANCH:
             raise InvalidArgument(
-                f"`about` is not the name of a branch: {about[:80]!r}",
+                f"`about` is not a branch name: {about[:80]!r}",
                 value=about[:80],
-                remedy="give the name as `git branch` prints it, or leave `about` empty for every branch",
+                remedy="pass the name as `git branch` prints it, or leave `about` empty for every branch",
             )
         return about
     if not about:
         raise InvalidArgument(
             "`about` is empty",
             value=about,
-            remedy="give the name of an agent" if asked.kind == "agent_idle" else "give a file or a pattern",
+            remedy="pass an agent's name" if asked.kind == "agent_idle" else "pass a file or a pattern",
         )
     if asked.kind == "agent_idle":
         other = find_agent(context.tx, project, about)
         if other.id == agent.id:
             raise InvalidArgument(
-                "an agent cannot wait for itself", value=about, remedy="name another agent of the project"
+                "an agent cannot subscribe to its own idle state",
+                value=about,
+                remedy="choose another agent of the project",
             )
         return str(other.id)
     patterns = normal_paths(context, project, [about])
     if len(patterns) != 1:
         raise InvalidArgument(
-            f"`about` means {len(patterns)} patterns", value=about, remedy="subscribe to each separately"
+            f"`about` means {len(patterns)} patterns",
+            value=about,
+            remedy="subscribe to each pattern separately",
         )
     return patterns[0]
 

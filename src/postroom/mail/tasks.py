@@ -151,9 +151,9 @@ def tasks_page(
     cursor = _CURSOR.fullmatch(after)
     if after and (cursor is None or cursor[1] not in states):
         raise InvalidArgument(
-            f"{shown(after)} does not continue this list",
+            f"{shown(after)} is not the `next` value of this list",
             value=after,
-            remedy="give `next` of its last answer",
+            remedy="pass the `next` value of the previous page",
         )
     first, tasks = states.index(cursor[1]) if cursor else 0, list[Task]()
     for number, listed_state in enumerate(states[first:]):
@@ -401,7 +401,7 @@ def update_task(context: WriteContext, asked: UpdateTask) -> TaskView:
             raise InvalidArgument(
                 "a blocked task needs a reason",
                 value=asked.reason,
-                remedy="give `reason`, or `depends_on` with the tasks that must be done first",
+                remedy="pass `reason`, or list the tasks that must be done first in `depends_on`",
             )
         edited = _leave_task(context, edited, "blocked", by=agent.id, reason=asked.reason)
         _tell(context, project, task, agent, f"Blocked: {task.title}", asked.reason)
@@ -434,7 +434,7 @@ def _edit(context: WriteContext, project: Project, agent: Agent, task: Task, ask
         raise TaskNotReady(
             f"task {task.id} {_story(context, project, task)}: only its title, text and priority can change",
             value=task.id,
-            remedy="have its holder give it back with update_task (state `ready`), then change it",
+            remedy="ask the task's holder to give it back with update_task (state `ready`), then change it",
             details=_details(task),
         )
     depends_on = None if asked.depends_on is None else list(dict.fromkeys(asked.depends_on))
@@ -528,9 +528,10 @@ def done_task(context: WriteContext, asked: DoneTask) -> DoneAnswer:
     is_checked = task.acceptance == BY_PERSON
     if task.acceptance and not is_checked and not asked.output.strip():
         raise InvalidArgument(
-            f"task {task.id} is accepted by the command `{task.acceptance}`, and `output` is empty",
+            f"task {task.id} must pass the command `{task.acceptance}`, but `output` is empty",
             value=task.id,
-            remedy="run the command; if it succeeds, give its output, else block or continue the task",
+            remedy="run the command: if it succeeds, pass its output; if not, continue the work or block "
+            "the task",
         )
     context.tx.note_result(task.id, commit=asked.commit, output=asked.output, result=asked.message)
     state: TaskState = "review" if is_checked else "done"
@@ -592,13 +593,14 @@ def decide_task(  # noqa: PLR0913 - the terms of a decision
         raise TaskNotReady(
             f"task {task.id} {_story(context, project, task)}",
             value=task.id,
-            remedy="only a task in review can be accepted or rejected, and only an open task cancelled",
+            remedy="only a task in review can be accepted or rejected, and only an open task can be "
+            "cancelled",
             details=_details(task),
         )
     if answer == "cancel":
         return _cancelled(context, project, by, task, why.strip(), home)
     if not accepts and not why.strip():
-        raise InvalidArgument("a rejection needs a reason", value=why, remedy="say what is missing")
+        raise InvalidArgument("a rejection needs a reason", value=why, remedy="state what is missing")
     state: TaskState = "done" if accepts else "ready"
     decided = context.tx.move_task(
         task, state, by=by.id, now=context.now, reason=why, holder_id=task.holder_id if accepts else None
@@ -679,8 +681,8 @@ def _check_holder(
     is_holder = task.state == "claimed" and task.holder_id == agent.id
     if is_holder and epoch is None:
         raise InvalidArgument(
-            f"the epoch of your claim of task {task.id} is missing",
-            remedy="give `epoch` from the answer of claim_task",
+            f"the epoch of your claim on task {task.id} is missing",
+            remedy="pass the `epoch` that claim_task returned",
         )
     if is_holder and epoch == task.epoch:
         return
@@ -693,8 +695,8 @@ def _check_holder(
                 f"session of {agent.name} claimed it, stop working on the task"
             )
         raise TaskNotHeld(
-            f"{agent.name} holds task {task.id} with epoch {task.epoch}, and the call gives epoch {epoch}; "
-            "nothing was changed",
+            f"{agent.name} holds task {task.id} with epoch {task.epoch}, but the call passes epoch "
+            f"{epoch}; nothing was changed",
             value=task.id,
             remedy=remedy,
             details={**_details(task), "given_epoch": epoch},
@@ -751,7 +753,7 @@ def _open_among(context: WriteContext, project: Project, task_ids: Iterable[int]
         task = find_task(context, project, task_id)
         if task.state == "cancelled":
             raise TaskNotReady(
-                f"task {task_id} {_story(context, project, task)}: nothing can depend on it",
+                f"task {task_id} {_story(context, project, task)}, so no task can depend on it",
                 value=task_id,
                 remedy="leave it out of `depends_on`",
             )

@@ -109,7 +109,7 @@ class NamedTokens:
             token_hash(token) if form else "", _NOBODYS if stored_token is None else stored_token.hash
         )
         if stored_token is None or not same:
-            raise WrongToken("this server does not know the token")
+            raise WrongToken("this server does not know this token")
         now = self._clock.now()
         if not stored_token.lives(now):
             how = (
@@ -328,7 +328,7 @@ def _check_new(name: str, token_id: str, hashed: str) -> None:
         )
     if not TOKEN_ID.fullmatch(token_id) or not _HASH.fullmatch(hashed):
         raise InvalidArgument(
-            "this is not the id and hash of a token", remedy="let `postroom tokens` create the token"
+            "the id or the hash of the token is not valid", remedy="let `postroom tokens` create the token"
         )
 
 
@@ -339,14 +339,14 @@ def _scopes(given: Sequence[str], *, bound: bool) -> frozenset[Scope]:
         raise InvalidArgument(
             "a token needs at least one scope" if wrong is None else f"{shown(wrong)} is not a scope",
             value=None if wrong is None else wrong[:200],
-            remedy=f"use scopes of {', '.join(SCOPES)}",
+            remedy=f"choose from the scopes {', '.join(SCOPES)}",
         )
     chosen = frozenset(scopes[name] for name in given)
     if bound and "admin" in chosen:
         raise InvalidArgument(
-            "the scope `admin` concerns the whole server, so a token of one project cannot have it",
+            "the scope `admin` covers the whole server, so a token for one project cannot have it",
             value="admin",
-            remedy="leave out the project or the scope",
+            remedy="leave out either the project or the scope",
         )
     return chosen
 
@@ -396,9 +396,10 @@ def _free_name(tx: MailWrites, name: str, now: int) -> None:
         return
     if current.lives(now):
         raise NameTaken(
-            f"a valid token of the name {shown(name)} exists",
+            f"a valid token named {shown(name)} already exists",
             value=name,
-            remedy="use another name, or see `postroom tokens rotate` and `postroom tokens revoke`",
+            remedy="choose another name, or replace the token with `postroom tokens rotate` or `postroom "
+            "tokens revoke`",
         )
     tx.put_token(replace(current, replaced_at=now))
 
@@ -494,7 +495,7 @@ class RunTokens:
         if grant is None:
             raise WrongToken(
                 "the run of this token has ended",
-                remedy="use the token of a current run: a run's token ends with the run",
+                remedy="use the token of an active run: a run's token expires when the run ends",
             )
         return grant
 

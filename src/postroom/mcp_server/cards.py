@@ -111,16 +111,17 @@ async def _answer_question(
     number, answer, why = arguments.get("number"), arguments.get("answer"), arguments.get("why", "")
     if not isinstance(number, str) or not isinstance(answer, str | dict) or not isinstance(why, str):
         raise InvalidArgument(
-            "answer_question takes number and why as texts, and answer as a text or an object",
+            "in answer_question, number and why must be texts, and answer must be a text or an object",
             value=str(number)[:64],
-            remedy="press a button of the card",
+            remedy="use a button on the card",
         )
     question = await questions.show(number)
     if question["to"] or question["not_by"]:
         raise NotPermitted(
-            f"question {question['number']} names who may answer, and a card does not prove who answers",
+            f"question {question['number']} may only be answered by certain people, and a card does not "
+            f"prove who answers",
             value=question["number"],
-            remedy="answer it on its page; nothing was changed",
+            remedy="answer the question on its page; nothing was changed",
         )
     by = f"the person at {client or 'the client'}"[:MAX_NAME_LENGTH]
     result = await questions.answer(question["number"], answer, why=why, by=by, at=IN_WINDOW)

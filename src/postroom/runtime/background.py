@@ -125,7 +125,9 @@ class BackgroundTasks:
         """
         if name in RESERVED_NAMES:
             raise InvalidArgument(
-                f"{name!r} is not a valid task name", value=name, remedy="use another name, or leave it out"
+                f"{name!r} is not a valid task name",
+                value=name,
+                remedy="choose another name, or leave it out",
             )
         if owner is None and self._host is not None:
             owner = self._host.owner_on(thread_id)

@@ -97,7 +97,7 @@ async def _ask_once(
     finally:
         if (close := getattr(stream, "aclose", None)) is not None:
             await close()
-    raise StreamInterrupted("the model's answer ended too early", value=model.name)
+    raise StreamInterrupted("the model's answer ended before it was complete", value=model.name)
 
 
 def with_call_ids(

@@ -238,7 +238,7 @@ class Endpoint:
             raise InferenceTimeout("the model's endpoint did not answer in time") from error
         except openai.APIConnectionError as error:
             if begun:
-                raise StreamInterrupted("the connection broke before the answer was complete") from error
+                raise StreamInterrupted("the connection was lost before the response was complete") from error
             cause = self._hidden(error.__cause__ or error)
             raise ProviderFailed(f"the model's endpoint cannot be reached: {cause}") from error
         except openai.APIStatusError as error:
@@ -250,7 +250,7 @@ class Endpoint:
         except InferenceError as error:
             raise self._hide_key(error) from None
         except (ValueError, RecursionError) as error:
-            raise ProviderFailed("the model's endpoint sent invalid JSON") from error
+            raise ProviderFailed("the model's endpoint returned invalid JSON") from error
 
     async def transcribe(self, sound: bytes, *, name: str, media_type: str, model: str, now: int) -> str:
         """Return the transcript of a sound file. The SDK retries a temporary failure twice.
@@ -264,7 +264,7 @@ class Endpoint:
             )
         text = getattr(transcription, "text", None)
         if not isinstance(text, str):
-            raise ProviderFailed("the transcription endpoint sent no valid answer")
+            raise ProviderFailed("the transcription endpoint did not return a valid response")
         return text
 
     async def speak(
@@ -302,7 +302,7 @@ class Endpoint:
         except httpx2.RequestError as error:
             raise ProviderFailed(f"{endpoint} closed the connection: {self._hidden(error)}") from error
         except (openai.APIError, ValueError, RecursionError) as error:
-            raise ProviderFailed(f"{endpoint} sent no valid answer") from error
+            raise ProviderFailed(f"{endpoint} did not return a valid response") from error
 
     def _hide_key(self, failure: InferenceError) -> InferenceError:
         """Return the failure without the key, because some endpoints repeat the key in their answers."""

@@ -391,7 +391,7 @@ class Assembly:
             ContentFiltered: The provider withheld the answer.
         """
         if self._finish is None:
-            raise StreamInterrupted("the stream ended before the answer did")
+            raise StreamInterrupted("the stream ended before the answer was complete")
         if self._finish == "content_filter":
             raise ContentFiltered("the provider withheld the answer")
         if self._thoughts.is_text:

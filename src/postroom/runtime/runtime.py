@@ -96,7 +96,8 @@ class AgentRuntime(RunDispatchExecutor):
         else:
             if self._threads is None or self._coordinator is None:
                 raise InvalidActivation(
-                    "a run needs a thread store and a coordinator", value=activation.run_id
+                    "this executor needs a thread store and a coordinator to execute a run",
+                    value=activation.run_id,
                 )
             control = RunControl(coordinator=self._coordinator, threads=self._threads)
         identity = identity_of(activation, run_id=activation.run_id or self._new_id("run"))

@@ -173,9 +173,9 @@ class Schedules:
                 return known_schedule
             if known_schedule is not None and not replaces:
                 raise DuplicateRecord(
-                    f"a schedule named {made.name!r} exists already",
+                    f"a schedule named {made.name!r} already exists",
                     value=made.name,
-                    remedy="use another name, remove that schedule, or replace it",
+                    remedy="choose another name, or replace or remove the existing schedule",
                 )
             new = replace(made, created_at=tx.now(), starts_at=tx.now())
             if known_schedule is None:
@@ -479,7 +479,7 @@ def _still_due(tx: Transaction, due: Schedule) -> Schedule:
 def _refuse_name(name: str) -> None:
     if not name.strip() or len(name) > MAX_NAME_LENGTH or not name.isprintable():
         raise InvalidSchedule(
-            f"the name of a schedule must have 1 to {MAX_NAME_LENGTH} printable characters",
+            f"a schedule's name must have 1 to {MAX_NAME_LENGTH} printable characters",
             value=name[:MAX_NAME_LENGTH],
             remedy="use a short name such as 'report', without line breaks",
         )

@@ -81,7 +81,9 @@ def next_tick(schedule: Schedule, after: int) -> int:
         if tick > after:  # after clocks are set back, local times repeat
             return tick
     raise InvalidSchedule(
-        f"{schedule.cron!r} never fires", value=schedule.cron, remedy="use a day that exists"
+        f"{schedule.cron!r} never fires",
+        value=schedule.cron,
+        remedy="choose a day and month that exist together",
     )
 
 
@@ -127,9 +129,9 @@ def refuse_unfit(schedule: Schedule) -> None:
     _zone(schedule.zone)
     if (schedule.cron is None) == (schedule.every_ms is None):
         raise InvalidSchedule(
-            "a schedule needs either a cron line or an interval",
+            "a schedule needs either a cron expression or an interval",
             value=schedule.cron,
-            remedy="give `cron`, such as 0 9 * * MON, or `every`, but not both",
+            remedy="pass either `cron`, such as 0 9 * * MON, or `every`",
         )
     if schedule.every_ms is not None:
         least, most = milliseconds(MIN_INTERVAL), milliseconds(_MAX_INTERVAL)
@@ -137,7 +139,7 @@ def refuse_unfit(schedule: Schedule) -> None:
             raise InvalidSchedule(
                 f"an interval must be from {MIN_INTERVAL.total_seconds():g} s to {_MAX_INTERVAL.days} days",
                 value=f"{schedule.every_ms / 1000:g} s",
-                remedy="give another `every`",
+                remedy="choose another value for `every`",
             )
     first = next_tick(schedule, schedule.created_at)
     if not schedule.jitter_ms:
@@ -145,9 +147,10 @@ def refuse_unfit(schedule: Schedule) -> None:
     closest = schedule.every_ms or _closest(schedule, first)
     if not 0 <= schedule.jitter_ms < closest:
         raise InvalidSchedule(
-            f"the jitter must be at least 0 s and less than the {closest / 1000:g} s between two times",
+            f"the jitter must be at least 0 s and less than the {closest / 1000:g} s between two "
+            f"scheduled times",
             value=f"{schedule.jitter_ms / 1000:g} s",
-            remedy="give a shorter `jitter`, or leave it out",
+            remedy="choose a shorter `jitter`, or leave it out",
         )
 
 
@@ -185,9 +188,9 @@ def _cron(schedule: Schedule, start: int, *, reverse: bool = False) -> Iterator[
     line, zone = schedule.cron or "", _zone(schedule.zone)
     if len(line.split()) != 5 or len(line) > _MAX_LINE_LENGTH:
         raise InvalidSchedule(
-            "a cron line needs five fields: minute, hour, day of month, month, day of week",
+            "a cron expression needs five fields: minute, hour, day of month, month, day of week",
             value=line[:_MAX_LINE_LENGTH],
-            remedy='for example "0 9 * * MON"',
+            remedy='use an expression such as "0 9 * * MON"',
         )
     ticks = _by_offset if _follows_elapsed_time(schedule) else _by_wall
     return (moment * 1000 for moment in ticks(line, zone, start // 1000, reverse))
@@ -232,9 +235,9 @@ def _local_ticks(line: str, start: int, reverse: bool) -> Iterator[datetime]:
         return CronSim(line, _EPOCH + timedelta(seconds=start), reverse=reverse)
     except (CronSimError, ValueError, AssertionError) as error:
         raise InvalidSchedule(
-            f"{line!r} is not a valid cron line: {error}",
+            f"{line!r} is not a valid cron expression: {error}",
             value=line,
-            remedy='for example "0 9 * * MON"',
+            remedy='use an expression such as "0 9 * * MON"',
         ) from error
 
 
@@ -260,5 +263,5 @@ def _zone(name: str) -> ZoneInfo:
         raise InvalidSchedule(
             f"unknown time zone {name[:80]!r}",
             value=name[:80],
-            remedy="give a name such as Europe/Berlin, America/New_York or UTC",
+            remedy="use a name such as Europe/Berlin, America/New_York or UTC",
         ) from error

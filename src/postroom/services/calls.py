@@ -248,11 +248,11 @@ class Calls:
             return operation
         if name in OPERATIONS:
             raise ToolNotListed(
-                f"this address does not list {name}; {self._full_address} lists it",
+                f"this address does not offer the tool {name}; {self._full_address} offers it",
                 value=name,
                 remedy=(
-                    f"connect to {self._full_address}: `postroom setup CLIENT --tools full` writes that "
-                    "address"
+                    f"connect to {self._full_address}: `postroom setup CLIENT --tools full` configures a "
+                    f"client for that address"
                 ),
                 details={"address": self._full_address},
             )
@@ -260,5 +260,5 @@ class Calls:
         raise InvalidArgument(
             f"there is no tool {shown(name)}" + (f"; similar names: {', '.join(close)}" if close else ""),
             value=name[:200],
-            remedy="call tools/list, and use a name from its answer",
+            remedy="call tools/list, and use a name from the list",
         )

@@ -19,8 +19,8 @@ def whole_id(given: str, ids: Iterable[str], *, what: str, remedy: str) -> str |
         return given
     if len(fields) > 1:
         raise InvalidArgument(
-            f"several {what} begin with {given!r}: {', '.join(sorted(fields)[:_SHOWN])}",
+            f"several {what} have ids that begin with {given!r}: {', '.join(sorted(fields)[:_SHOWN])}",
             value=given,
-            remedy=f"give more of the id: {remedy}",
+            remedy=f"use more characters of the id: {remedy}",
         )
     return next(iter(fields), None)

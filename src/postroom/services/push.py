@@ -183,20 +183,20 @@ class PushNotifier:
         """
         if not is_permitted(endpoint, self._services):
             raise NotPermitted(
-                "the push service of this browser is not permitted",
+                "this browser's push service is not permitted",
                 value=endpoint.partition("://")[2].partition("/")[0][:100],
-                remedy="the operator can add it to the setting push_services",
+                remedy="the operator can add the push service to the setting push_services",
             )
         if not 0 < len(name) <= MAX_NAME_LENGTH:
             raise InvalidArgument(
-                f"a name has 1 to {MAX_NAME_LENGTH} characters", value="by", remedy="enter your name"
+                f"a name must have 1 to {MAX_NAME_LENGTH} characters", value="by", remedy="enter your name"
             )
         key = await self._server_key()
         try:
             await asyncio.to_thread(self._seal, b"", p256dh, auth)
         except ValueError as error:
             raise InvalidArgument(
-                "these are not the keys of a browser", value="p256dh", remedy="reload the page and try again"
+                "the browser sent invalid keys", value="p256dh", remedy="reload the page and try again"
             ) from error
         token, ends_at = self._visitors.form_token(cookies), self._visitors.ends_at(cookies)
         if token is None or ends_at is None:
@@ -214,8 +214,8 @@ class PushNotifier:
             )
             if len(subscriptions) >= MAX_SUBSCRIPTIONS:
                 raise NotPermitted(
-                    f"{MAX_SUBSCRIPTIONS} browsers are notified already",
-                    remedy="turn notifications off in a browser that is no longer used",
+                    f"{MAX_SUBSCRIPTIONS} browsers already get notifications, the maximum",
+                    remedy="turn off notifications in a browser that is no longer used",
                 )
             own = [subscription.id for subscription in subscriptions if subscription.person == name]
             tx.push.drop(own[: len(own) - MAX_OF_PERSON + 1] if len(own) >= MAX_OF_PERSON else [])

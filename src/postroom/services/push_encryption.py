@@ -61,7 +61,7 @@ def encrypted(text: bytes, p256dh: str, auth: str) -> bytes:
     """
     theirs, secret = decoded(p256dh), decoded(auth)
     if len(secret) != _AUTH_BYTES or len(text) > MAX_BYTES:
-        raise ValueError("the secret must have 16 bytes, and the text at most 3,993 bytes")
+        raise ValueError("the secret must have exactly 16 bytes and the text at most 3,993 bytes")
     browser = EllipticCurvePublicKey.from_encoded_point(SECP256R1(), theirs)
     own = generate_private_key(SECP256R1())
     ours, salt = _point(own.public_key()), os.urandom(16)

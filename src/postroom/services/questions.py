@@ -279,7 +279,7 @@ class QuestionService:
             raise InvalidArgument(
                 f"several questions begin with {number}: {', '.join(record['number'] for record in records)}",
                 value=number,
-                remedy="give the whole number; if they are equal, open the page of the run",
+                remedy="use the whole number; if the numbers are equal, answer on the run's page",
             )
         return records[0]
 
@@ -456,7 +456,7 @@ class QuestionService:
         raise StaleDecision(
             f"the answer to question {number} cannot be withdrawn: the agent has already received it",
             value=number,
-            remedy="write to the agent, or cancel its run",
+            remedy="write to the agent, or cancel the agent's run",
         )
 
     def _given_answer(self, run: RunRecord, answered: AnsweredTicket) -> GivenAnswer:
@@ -533,9 +533,9 @@ def _place(after: str) -> tuple[int, str, str]:
     given = _PLACE.fullmatch(after)
     if given is None:
         raise InvalidArgument(
-            "after must be a place in the list of questions",
+            "after must be the `next` value of a page of questions",
             value=after[:80],
-            remedy="give `next` of the last answer, or leave it out to begin at the start",
+            remedy="pass the `next` of the previous page, or leave out after to start with the first page",
         )
     return int(given[1]), given[2], given[3]
 

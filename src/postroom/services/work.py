@@ -385,7 +385,8 @@ class WorkService:
             raise IllegalTransition(
                 f"the caller of run {work.run_id} has already received the error",
                 value=run,
-                remedy="let the caller ask again; discard this dead letter with `postroom runs discard`",
+                remedy="discard this dead letter with `postroom runs discard`; the caller can send the "
+                "request again",
             )
         try:
             result = await self._runs.mailbox.replay_dead_letter(dispatch_id)
@@ -424,11 +425,11 @@ class WorkService:
         work = await self.named(run)
         if not work.can_hasten or work.dispatch_id is None:
             raise IllegalTransition(
-                f"run {work.run_id} is {SHOWN_STATES[work.state]} and has no attempt to wait for",
+                f"run {work.run_id} is {SHOWN_STATES[work.state]} and is not waiting for its next attempt",
                 value=run,
                 remedy=(
-                    "only a queued run that waits for its next attempt can be retried now; "
-                    f"`postroom runs why {work.run_id}` explains why this run does not continue"
+                    "only a run that waits for its next attempt can be retried now; `postroom runs why "
+                    "{work.run_id}` explains the state of this run"
                 ),
             )
         await self._runs.mailbox.hasten(work.dispatch_id)
@@ -499,7 +500,8 @@ def _not_dead_error(run_id: str) -> IllegalTransition:
     return IllegalTransition(
         f"run {run_id} is not a dead letter",
         value=run_id,
-        remedy="see `postroom runs dead`; a dead letter that was replayed or discarded is no longer listed",
+        remedy="list the dead letters with `postroom runs dead`; replayed and discarded ones are no longer "
+        "listed",
     )
 
 

@@ -74,7 +74,7 @@ def _open_both(source: Place, target: Place, *, now: int, writes: bool, is_gone:
             is_target = True
         case _:
             raise InvalidArgument(
-                "both databases use the same engine",
+                "both databases are of the same kind",
                 remedy="`postroom backup` and `postroom restore` copy SQLite; `pg_dump` copies PostgreSQL",
             )
     try:

@@ -122,7 +122,7 @@ def missing_migrations(
             raise StoreCorrupt(
                 f"schema step {step.version} differs from the step that was applied",
                 value=step.version,
-                remedy="install the release that made this database, or restore a backup",
+                remedy="install the release that created this database, or restore a backup",
             )
     return [step for step in known if step.version not in applied]
 
@@ -138,5 +138,5 @@ def refuse_old(applied: Mapping[int, str], engine: str) -> None:
         raise StateError(
             f"the database is from an older release: it lacks schema step {missing[0].version}",
             value=missing[0].version,
-            remedy="start `postroom up` of this release once with this database, then stop it",
+            remedy="start `postroom up` from this release once with this database, then stop it",
         )

@@ -145,7 +145,7 @@ def is_continued(source: Side, target: Side, tables: Sequence[Table]) -> bool:
     if not (store_id := source.store_id()):
         raise StateError(
             f"{source.name} has no store id",
-            remedy="start `postroom up` of this release once with this database, then stop it",
+            remedy="start `postroom up` from this release once with this database, then stop it",
         )
     unfinished = target.copied_from()
     if unfinished == store_id:
@@ -161,7 +161,8 @@ def is_continued(source: Side, target: Side, tables: Sequence[Table]) -> bool:
         raise StateError(
             f"{target.name} already contains this store, and that copy is complete",
             value=store_id,
-            remedy="if this is your copy, nothing more is needed; otherwise use an empty database or schema",
+            remedy="if this is the copy that you made, you are done; otherwise use an empty database or "
+            "schema",
         )
     if filled:
         raise StateError(

@@ -340,12 +340,13 @@ class SqlStore:
             raise
         self._room.found(wanted)
         if row is None or row[0] != now:
-            raise StoreCorrupt("the probe row was read back with another value", value=now)
+            raise StoreCorrupt("the test row was read back with a different value", value=now)
         store_id = None if items is None else items[0]
         if self._store_id not in (None, store_id):
             raise WrongStore(
                 f"the database was store {self._store_id} and is now {store_id or 'none'}",
-                remedy="stop the server and restore the previous database; the next start shows what to do",
+                remedy="stop the server and restore the previous database; or start the server, which then "
+                "reports what to do",
             )
         self._store_id = store_id
 

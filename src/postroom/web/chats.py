@@ -79,9 +79,10 @@ async def chat_run(site: WorkingSite, request: Request) -> Response:
             await runs.discard(run.run_id)
         case word:
             raise InvalidArgument(
-                "a run of a chat can be answered, replayed or discarded",
+                "this action does not exist for a chat's run, which can only be answered, replayed or "
+                "discarded",
                 value=word[:40],
-                remedy="press a button",
+                remedy="use a button on the page",
             )
     return site.done(request, links.chats(done=form.do))
 

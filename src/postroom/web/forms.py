@@ -77,16 +77,16 @@ async def read_form(
         body, is_cut = await _body(request, limit)
         if is_cut:
             raise TooLarge(
-                f"the form exceeds {limit} bytes", value=limit, remedy="send less; nothing was changed"
+                f"the form exceeds {limit} bytes", value=limit, remedy="shorten the text; nothing was changed"
             )
         fields = _parse(body)
     else:
-        raise InvalidArgument("the request is not a form of these pages", remedy=f"send it as {FORM_TYPE}")
+        raise InvalidArgument("the request is not a form from these pages", remedy=f"send it as {FORM_TYPE}")
     request.state.typed = typed_in(fields)
     if not visitors.takes_form(cookies_of(request), next(iter(fields.get(FORM_TOKEN, [])), "")):
         raise NotPermitted(
             "the form belongs to another session; nothing was changed",
-            remedy="reload the page and send its form",
+            remedy="reload the page, and submit its form again",
         )
     values: dict[str, object] = {}
     for field in msgspec.structs.fields(kind):

@@ -111,7 +111,9 @@ async def mark(site: WorkingSite, request: Request) -> Response:
         form = await read_form(request, site.services.visitors, MarkForm)
         if form.do not in ("read", "ack"):
             raise InvalidArgument(
-                "a message can be marked as read or acknowledged", value=form.do[:40], remedy="press a button"
+                "this action does not exist: a message can only be marked as read or acknowledged",
+                value=form.do[:40],
+                remedy="use a button on the page",
             )
         await site.services.messages.mark(form.name, message_id, acknowledge=form.do == "ack")
         if form.back == "home":
@@ -137,7 +139,7 @@ async def preview(site: Site, request: Request) -> Response:
         return files.unchanged(etag=sha256)
     media_type = files.picture_type(content)
     if media_type is None:
-        raise UnknownMessage("this attachment is not an image that can be shown", value=sha256)
+        raise UnknownMessage("this attachment cannot be shown as an image", value=sha256)
     return files.picture(content, media_type, etag=sha256)
 
 
@@ -145,7 +147,9 @@ async def _file(site: Site, request: Request) -> tuple[str, list[Attachment], by
     """Return a hash, the attachments with it, and their bytes; None if the browser has cached the bytes."""
     sha256, message_id = request.path_params["sha256"], number(request, "message")
     if not _SHA256.fullmatch(sha256) or message_id is None:
-        raise UnknownMessage("no message with this file is given", remedy="open the file from its message")
+        raise UnknownMessage(
+            "the address does not name a message with this file", remedy="open the file from its message"
+        )
     is_known = request.headers.get("if-none-match") == f'"{sha256}"'
 
     def look(tx: Transaction) -> tuple[list[Attachment], bytes | None]:
@@ -157,7 +161,7 @@ async def _file(site: Site, request: Request) -> tuple[str, list[Attachment], by
         raise UnknownMessage("the content of this attachment is missing from the store", value=sha256)
     if content is not None and not await asyncio.to_thread(is_content_of, sha256, content):
         raise StoreCorrupt(
-            "the content of this attachment changed on the disk",
+            "this attachment's content was changed on the disk",
             value=sha256,
             remedy="run `postroom doctor` on the server",
         )
@@ -177,7 +181,7 @@ def attached(reads: MailReads, message_id: int, sha256: str) -> list[Attachment]
     ]
     if message is None or message.recalled_at is not None or not matching:
         raise UnknownMessage(
-            f"message {message_id} has no such file",
+            f"message {message_id} does not have this file",
             value=message_id,
             remedy="open the file from its message",
         )

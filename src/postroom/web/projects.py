@@ -314,9 +314,9 @@ async def home(site: WorkingSite, request: Request) -> Response:
         return _hidden(site, request, form, now)
     if form.do not in ("replay", "discard") or not 0 < len(form.run) <= AT_ONCE:
         raise InvalidArgument(
-            f"between 1 and {AT_ONCE} dead letters can be replayed or discarded at once",
+            f"you can replay or discard 1 to {AT_ONCE} dead letters at once",
             value=form.do[:40],
-            remedy="reload the page and press a button",
+            remedy="reload the page, and use a button on it",
         )
     for run_id in form.run:
         try:
@@ -337,9 +337,9 @@ def _hidden(site: WorkingSite, request: Request, form: HomeForm, now: int) -> Re
         hidden.clear()
     elif match is None or not 0 < int(match[2]) <= LOOKED_BACK // HOUR:
         raise InvalidArgument(
-            "a row can be hidden for between 1 and 168 hours",
+            "a row can be hidden for 1 to 168 hours",
             value=form.later[:40],
-            remedy="reload the page and press a button",
+            remedy="reload the page, and use a button on it",
         )
     else:
         hidden[match[1]] = now + int(match[2]) * HOUR

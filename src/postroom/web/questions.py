@@ -181,7 +181,9 @@ async def snooze(site: WorkingSite, slug: str, form: AnswerForm) -> None:
     """
     if form.until not in _FOR:
         raise InvalidArgument(
-            "a question can be snoozed for 1h, 4h, 1d or 1w", value=form.until[:40], remedy="press a button"
+            "a question can only be snoozed for 1h, 4h, 1d or 1w",
+            value=form.until[:40],
+            remedy="use a button on the page",
         )
     asking, by = site.services.questions, form.by.strip()[:MAX_NAME_LENGTH]
     await asking.snooze_on_page(slug, form.run, form.number, for_ms=_FOR[form.until], by=by)
@@ -199,7 +201,7 @@ async def decide(site: WorkingSite, slug: str, form: AnswerForm) -> None:
         raise TooLarge(
             f"a comment can have at most {MAX_TEXT_LENGTH} characters, a name at most {MAX_NAME_LENGTH}",
             value=max(len(why), len(by)),
-            remedy="shorten it; nothing was answered",
+            remedy="shorten the comment or the name; nothing was answered",
         )
     if not by:
         raise InvalidArgument("the answer does not name a person", value=by, remedy="enter your name")

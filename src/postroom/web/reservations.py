@@ -79,9 +79,10 @@ async def decide(site: WorkingSite, request: Request) -> Response:
             await services.messages.share_reservations(project.slug, form.reservation)
         case other:
             raise InvalidArgument(
-                "a reservation can be ended, or conflicting reservations can be shared",
+                "this action does not exist: a reservation can only be ended, or shared if it conflicts "
+                "with another",
                 value=other[:40],
-                remedy="press a button",
+                remedy="use a button on the page",
             )
     at_home = form.back == "home"
     return site.done(request, f"/?done={form.do}" if at_home else links.page(project.slug, done=form.do))

@@ -49,24 +49,7 @@ async def runs(site: WorkingSite, request: Request) -> Response:
     if request.method == "POST":
         return await decide(site, request)
     span = choice(request, "since", tuple(_SPANS))
-    # The search for runs that an address describes.
-    now = site.clock.now()
-    query = request.query_params
-    before = _PLACE.fullmatch(query.get("before", ""))
-    if before is None and query.get("before"):
-        raise InvalidArgument(
-            f"no page of runs begins before {query['before'][:40]!r}",
-            value=query["before"][:40],
-            remedy="return to the newest runs",
-        )
-    wanted = RunSearch(
-        state=_state(request),
-        agent=query.get("agent", "")[:MAX_NAME_LENGTH],
-        text=query.get("q", "").strip()[:MAX_TEXT_LENGTH],
-        since=now - _SPANS[span] if span else 0,
-        before=BEFORE_ALL_RUNS if before is None else RunCursor(int(before[1]), int(before[2]), before[3]),
-    )
-    services = site.services.runs
+    services, wanted = site.services.runs, _read_search(request, span, site.clock.now())
     is_filtered = wanted != RunSearch()
 
     def look(tx: Transaction, project: Project) -> dict[str, Any]:
@@ -118,9 +101,9 @@ async def decide(site: WorkingSite, request: Request) -> Response:
     form = await read_form(request, services.visitors, RunForm)
     if form.do not in _ACTS or not 0 < len(form.run) <= MAX_AT_ONCE:
         raise InvalidArgument(
-            "a run can be cancelled, replayed, retried now or discarded",
+            "this action does not exist: a run can only be cancelled, replayed, retried now or discarded",
             value=form.do[:40],
-            remedy="press a button",
+            remedy="use a button on the page",
         )
     run_ids = await site.store.read(
         lambda tx: [known_run(services, tx, project, named).run_id for named in form.run]
@@ -171,5 +154,28 @@ def _state(request: Request) -> RunFilter:
     raise InvalidArgument(
         f"state must be one of {', '.join(filter(None, _BY_WORD))}, not {state[:40]!r}",
         value=state[:40],
-        remedy="choose a state in the list",
+        remedy="choose a state from the list",
+    )
+
+
+def _read_search(request: Request, span: str, now: int) -> RunSearch:
+    """Return the search for runs that an address describes.
+
+    Raises:
+        InvalidArgument: The address has an unknown state or an invalid position.
+    """
+    query = request.query_params
+    before = _PLACE.fullmatch(query.get("before", ""))
+    if before is None and query.get("before"):
+        raise InvalidArgument(
+            f"there is no page of runs before {query['before'][:40]!r}",
+            value=query["before"][:40],
+            remedy="return to the newest runs",
+        )
+    return RunSearch(
+        state=_state(request),
+        agent=query.get("agent", "")[:MAX_NAME_LENGTH],
+        text=query.get("q", "").strip()[:MAX_TEXT_LENGTH],
+        since=now - _SPANS[span] if span else 0,
+        before=BEFORE_ALL_RUNS if before is None else RunCursor(int(before[1]), int(before[2]), before[3]),
     )

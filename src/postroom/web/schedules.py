@@ -38,9 +38,9 @@ async def schedules(site: WorkingSite, request: Request) -> Response:
                 sent = await service.trigger(form.name)
             case other:
                 raise InvalidArgument(
-                    "a schedule can be paused, resumed or sent now",
+                    "this action does not exist: a schedule can only be paused, resumed or sent now",
                     value=other[:40],
-                    remedy="press a button",
+                    remedy="use a button on the page",
                 )
         return site.done(request, links.page(slug, "schedules", done=form.name, sent=sent))
 

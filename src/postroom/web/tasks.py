@@ -67,7 +67,9 @@ async def decide_task(site: WorkingSite, request: Request) -> Response:
         form = await read_form(request, services.visitors, TaskForm)
         if form.do not in _DECISIONS:
             raise InvalidArgument(
-                "a task can be accepted, rejected or cancelled", value=form.do[:40], remedy="press a button"
+                "this action does not exist: a task can only be accepted, rejected or cancelled",
+                value=form.do[:40],
+                remedy="use a button on the page",
             )
         decision, outcome = _DECISIONS[form.do]
         await services.runs.decide_task(project.slug, form.task, form.name, answer=decision, why=form.why)

@@ -56,7 +56,7 @@ def span_of(reads: MailReads, request: Request, project: Project, now: int) -> t
         return length, _around(shown, now), there.end
     if begin is None or end is None or not MIN_SPAN <= end - begin <= MAX_SPAN or end > now + MAX_SPAN:
         raise InvalidArgument(
-            "a span is from a time to a later time, in milliseconds",
+            "a time span needs a start and a later end, in milliseconds",
             value=str(request.query_params)[:80],
             remedy="go back",
         )

@@ -51,9 +51,9 @@ _PERCENT = 3
 _REMEDIES: Final = {
     AgentRetired.code: "choose another agent",
     InvalidRecipients.code: "choose at least one agent",
-    UnknownAgent.code: "choose an agent in the list, or correct the name under Others",
+    UnknownAgent.code: "choose an agent from the list, or correct the name under Others",
     UnknownMessage.code: "open the message that you want to answer, and press Reply",
-    UnknownProject.code: "correct the name of the project after the @",
+    UnknownProject.code: "correct the project's name after the @",
 }
 _LABELS: Final = {"body_md": "the message", "subject": "the subject", "to": "the list of recipients"}
 """The label that the form has for each argument of the sending tool."""
@@ -88,51 +88,7 @@ class MessageForm(msgspec.Struct, frozen=True, kw_only=True):
 async def write(site: WorkingSite, request: Request) -> Response:
     """Show the form, with a selected agent or a message to answer, or send the message in it."""
     if request.method == "POST":
-        project, room = await site.project(request), site.services
-        limits = room.messages.limits
-        limit = _PERCENT * limits.body_bytes + FORM_ROOM
-        typed = await read_form(
-            request, room.visitors, MessageForm, limit=limit, files_limit=limits.files_bytes
-        )
-        try:
-            if typed.do == "name":
-                name = await room.messages.name(typed.name.strip())
-                to = next(iter(typed.to), None)
-                answer = see(links.page(project.slug, "write", to=to, reply=typed.reply))
-                remember_name(request, answer, name)
-                return answer
-            if typed.is_cut:
-                raise TooLarge(
-                    f"the files together exceed {limits.files_bytes} bytes",
-                    value=limits.files_bytes,
-                    remedy="send the files with several messages",
-                )
-            posted = await room.messages.send(project.slug, _draft(typed))
-            if typed.again:
-                # Discard a dead letter whose message was sent again; if it no longer exists, do nothing.
-                await site.store.read(lambda tx: known_run(site.services, tx, project, typed.again))
-                try:
-                    await site.services.runs.discard(typed.again)
-                except IllegalTransition as error:
-                    _LOG.info("write.retried_before", run_id=typed.again, reason=error.message)
-        except StoreError:
-            raise
-        except IdempotencyConflict:
-            renewed = msgspec.structs.replace(typed, key=secrets.token_urlsafe(18))
-            sent_before = IdempotencyConflict(
-                "this form was already sent with other text, and that message was sent",
-                remedy="press Send again to send this text as a new message",
-            )
-            return await _form(site, request, renewed, sent_before)
-        except PostroomError as refusal:
-            return await _form(site, request, typed, refusal)
-        address = links.page(posted.slug, "m", posted.message, sent=True)
-        if typed.thread and posted.slug == project.slug:
-            address = links.page(posted.slug, "t", typed.thread, newest=True, sent=posted.message)
-            address += f"#m-{posted.message}"
-        answer = site.done(request, address)
-        remember_name(request, answer, typed.name.strip())
-        return answer
+        return await _send(site, request)
     chosen = request.query_params.get("to", "")[:400]
     typed = MessageForm(
         name=remembered_name(request),
@@ -162,6 +118,52 @@ def _retry_form(
     quoted = "\n".join(f"> {line}".rstrip() for line in first.body_md.splitlines())
     body = f"\n\nThis repeats message #{first.id} of {first.sender_name}, whose run failed:\n\n{quoted}"
     return msgspec.structs.replace(typed, subject=first.subject, body=body, again=work.run_id)
+
+
+async def _send(site: WorkingSite, request: Request) -> Response:
+    project, room = await site.project(request), site.services
+    limits = room.messages.limits
+    limit = _PERCENT * limits.body_bytes + FORM_ROOM
+    typed = await read_form(request, room.visitors, MessageForm, limit=limit, files_limit=limits.files_bytes)
+    try:
+        if typed.do == "name":
+            name = await room.messages.name(typed.name.strip())
+            to = next(iter(typed.to), None)
+            answer = see(links.page(project.slug, "write", to=to, reply=typed.reply))
+            remember_name(request, answer, name)
+            return answer
+        if typed.is_cut:
+            raise TooLarge(
+                f"the files together exceed {limits.files_bytes} bytes",
+                value=limits.files_bytes,
+                remedy="send the files in several messages",
+            )
+        posted = await room.messages.send(project.slug, _draft(typed))
+        if typed.again:
+            # Discard a dead letter whose message was sent again; if it no longer exists, do nothing.
+            await site.store.read(lambda tx: known_run(site.services, tx, project, typed.again))
+            try:
+                await site.services.runs.discard(typed.again)
+            except IllegalTransition as error:
+                _LOG.info("write.retried_before", run_id=typed.again, reason=error.message)
+    except StoreError:
+        raise
+    except IdempotencyConflict:
+        renewed = msgspec.structs.replace(typed, key=secrets.token_urlsafe(18))
+        sent_before = IdempotencyConflict(
+            "this form was already sent with other text, and that message was sent",
+            remedy="press Send again to send this text as a new message",
+        )
+        return await _form(site, request, renewed, sent_before)
+    except PostroomError as refusal:
+        return await _form(site, request, typed, refusal)
+    address = links.page(posted.slug, "m", posted.message, sent=True)
+    if typed.thread and posted.slug == project.slug:
+        address = links.page(posted.slug, "t", typed.thread, newest=True, sent=posted.message)
+        address += f"#m-{posted.message}"
+    answer = site.done(request, address)
+    remember_name(request, answer, typed.name.strip())
+    return answer
 
 
 async def _form(
@@ -211,7 +213,7 @@ def _draft(typed: MessageForm) -> Draft:
         raise InvalidArgument(
             f"{typed.importance[:40]!r} is not an importance",
             value=typed.importance[:40],
-            remedy="choose one of the list",
+            remedy="choose one from the list",
         )
     return Draft(
         name=typed.name,

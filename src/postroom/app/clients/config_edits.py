@@ -157,9 +157,10 @@ class Records:
             self._found = {}
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ConfigError(
-                f"{self._file} cannot be read as a record of setup: {error}",
+                f"{self._file} is not a valid setup record: {error}",
                 value=str(self._file),
-                remedy="move the file away; `setup remove` then removes the entries with postroom's name",
+                remedy="move the file away; after that, `setup remove` removes the entries that have "
+                "postroom's name",
             ) from error
 
     @contextmanager

@@ -57,7 +57,7 @@ def look(path: Path, base: Path) -> Found:
     try:
         place = real(path)
         if not place.is_relative_to(real(base)):
-            raise refused(path, f"it is a link to {place}, outside {base}")
+            raise refused(path, f"it is a link to {place}, which is outside {base}")
         try:
             value = place.stat()
         except FileNotFoundError:

@@ -148,35 +148,7 @@ def carry_out(changes: list[Change], records: Records, now: int) -> list[Change]
     done: list[Change] = []
     try:
         for change in changes:
-            # Write the record, backup and draft of a change.
-            # This does everything that needs disk space, before the first file is changed.
-            if change.is_none or change.after is None:
-                if not change.is_removal:
-                    records.put(change.found.path, change.record)
-                made_ready = change
-            else:
-                backup = None
-                if not change.is_removal:
-                    is_first = not change.record.made_file and not any(
-                        backup.exists() for backup in change.record.backups
-                    )
-                    backup = files.backup_place(change.found, now) if is_first else None
-                    record = replace(
-                        change.record,
-                        backups=[*change.record.backups, *([backup] if backup else [])],
-                        folders=[*change.record.folders, *files.missing_folders(change.found)],
-                    )
-                    records.put(change.found.path, record)
-                try:
-                    if backup is not None:
-                        files.back_up(change.found, backup)
-                    drafts.append(files.drafted(change.found, change.after))
-                except PostroomError:
-                    files.remove_same([backup] if backup else [], change.found.content)
-                    records.put(change.found.path, change.before_record)
-                    raise
-                made_ready = replace(change, backup=backup)
-            ready.append(made_ready)
+            ready.append(_made_ready(change, records, now, drafts))  # noqa: PERF401 - known as far as it came
         for change in ready:
             _put_in_place(change, records, drafts)
             done.append(change)
@@ -227,10 +199,7 @@ def _plan_part(client: Client, part: Part, records: Records) -> Change:
     value = files.look(part.file.path, part.file.base)
     text = value.text
     try:
-        if client.never_with and json_edit.find(text, client.never_with) is not None:
-            where = ".".join(client.never_with)
-            raise NotJson(f"`{where}` is in the file: it has the form of another version of {client.title}")
-        require_form(text, client.json_form, client.title)
+        _require_own_form(client, text)
         old = _still_true(records.get(value.path), value)
         places = {
             (edit.path, edit.sign) if edit.sign else ((*edit.path, edit.key), "") for edit in part.edits
@@ -357,6 +326,15 @@ def _planned_whole_removal(client: Client, part: Part, records: Records) -> Chan
     )
 
 
+def _require_own_form(client: Client, text: str) -> None:
+    if client.never_with and json_edit.find(text, client.never_with) is not None:
+        where = ".".join(client.never_with)
+        raise NotJson(
+            f"`{where}` is in the file: it has the form that another version uses of {client.title}"
+        )
+    require_form(text, client.json_form, client.title)
+
+
 def _still_true(record: Record, found: Found) -> Record:
     """Return the record if at least one part that it lists still exists; otherwise return an empty record."""
     if found.content is not None and any(_is_there(applied, found) for applied in record.applied_edits):
@@ -420,6 +398,38 @@ def _applied_by_name(client: Client, part: Part) -> list[AppliedEdit]:
     ]
 
 
+def _made_ready(change: Change, records: Records, now: int, drafts: list[Draft]) -> Change:
+    """Write the record, backup and draft of a change.
+
+    This does everything that needs disk space, before the first file is changed.
+    """
+    if change.is_none or change.after is None:
+        if not change.is_removal:
+            records.put(change.found.path, change.record)
+        return change
+    backup = None
+    if not change.is_removal:
+        is_first = not change.record.made_file and not any(
+            backup.exists() for backup in change.record.backups
+        )
+        backup = files.backup_place(change.found, now) if is_first else None
+        record = replace(
+            change.record,
+            backups=[*change.record.backups, *([backup] if backup else [])],
+            folders=[*change.record.folders, *files.missing_folders(change.found)],
+        )
+        records.put(change.found.path, record)
+    try:
+        if backup is not None:
+            files.back_up(change.found, backup)
+        drafts.append(files.drafted(change.found, change.after))
+    except PostroomError:
+        files.remove_same([backup] if backup else [], change.found.content)
+        records.put(change.found.path, change.before_record)
+        raise
+    return replace(change, backup=backup)
+
+
 def _put_in_place(change: Change, records: Records, drafts: list[Draft]) -> None:
     draft = next((draft for draft in drafts if draft.found is change.found), None)
     if draft is not None:
@@ -427,14 +437,18 @@ def _put_in_place(change: Change, records: Records, drafts: list[Draft]) -> None
     elif not change.is_none:
         files.remove(change.found)
     if change.is_removal:
-        # Update the record after parts of a file were removed, and remove their backups and folders.
-        files.remove_drafts(change.found)
-        content = None if change.after is None else change.after.encode("utf-8")
-        backups = files.remove_same(change.record.backups, content)
-        folders = records.get(change.found.path).folders
-        records.put(change.found.path, replace(change.record, backups=backups, folders=folders))
-        if change.after is None:
-            records.pass_on(files.remove_folders(folders))
+        _forget(change, records)
+
+
+def _forget(change: Change, records: Records) -> None:
+    """Update the record after parts of a file were removed, and remove their backups and folders."""
+    files.remove_drafts(change.found)
+    content = None if change.after is None else change.after.encode("utf-8")
+    backups = files.remove_same(change.record.backups, content)
+    folders = records.get(change.found.path).folders
+    records.put(change.found.path, replace(change.record, backups=backups, folders=folders))
+    if change.after is None:
+        records.pass_on(files.remove_folders(folders))
 
 
 def _give_back(change: Change, records: Records) -> None:

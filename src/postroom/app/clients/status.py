@@ -139,7 +139,7 @@ def entry_of(client: Client, file: ConfigFile) -> Mapping[str, object] | None:
         raise files.refused(file.path, str(error)) from error
     if result is None or isinstance(result, Mapping):
         return result
-    raise files.refused(file.path, f"`{'.'.join(path)}` is not an entry of a server")
+    raise files.refused(file.path, f"`{'.'.join(path)}` is not a server entry")
 
 
 def address_of(entry: Mapping[str, object]) -> str:

@@ -78,7 +78,7 @@ def put(text: str, edit: ConfigEdit, client: str) -> tuple[str, list[AppliedEdit
         applied = AppliedEdit(client=client, kind="replaced", path=path, was=text[start:stop])
     _require_same(result, text, path)
     if not fits(find(result, path), edit):
-        raise NotToml(f"[{'.'.join(path)}] has a form that setup cannot change; remove it by hand")
+        raise NotToml(f"[{'.'.join(path)}] has a form that setup cannot edit; remove it by hand")
     return result, [applied]
 
 
@@ -96,7 +96,9 @@ def take(text: str, applied: AppliedEdit) -> tuple[str, bool]:
     else:
         result = _without_tables(text, applied)
         if find(result, applied.path) is not None:
-            raise NotToml(f"[{'.'.join(applied.path)}] has another form; remove it by hand")
+            raise NotToml(
+                f"[{'.'.join(applied.path)}] does not have the form that setup writes; remove it by hand"
+            )
     _require_same(result, text, applied.path)
     return result, False
 
@@ -146,7 +148,7 @@ def _body(text: str, path: tuple[str, ...]) -> tuple[int, int]:
     lines = _without_long_texts(text)
     header = _header(path, inner=False).search(lines)
     if header is None:
-        raise NotToml(f"[{'.'.join(path)}] has another form; remove it by hand")
+        raise NotToml(f"[{'.'.join(path)}] does not have the form that setup writes; remove it by hand")
     return header.end(), _end(lines, header.end())
 
 
@@ -185,7 +187,7 @@ def _require_same(after: str, before: str, path: tuple[str, ...]) -> None:
         NotToml: The result has other changes, or cannot be read.
     """
     if _apart_from(_read(after), path) != _apart_from(_read(before), path):
-        raise NotToml(f"[{'.'.join(path)}] cannot be changed alone; change it by hand")
+        raise NotToml(f"[{'.'.join(path)}] cannot be edited on its own; edit it by hand")
 
 
 def _apart_from(document: dict[str, object], path: tuple[str, ...]) -> object:

@@ -82,7 +82,7 @@ def work(assignment: Assignment) -> str:
     if mine is repository.COUNT:
         _await_the_other(assignment)
     if not passes:
-        raise SystemExit(f"test_shop.{mine.test} fails: my change of {mine.path} is wrong")
+        raise SystemExit(f"test_shop.{mine.test} fails: my change to {mine.path} is wrong")
     text = f"{mine.path} passes test_shop.{mine.test}." if mine.test else f"{mine.path} is written."
     output = "OK" if mine.test else ""
     assignment.call(

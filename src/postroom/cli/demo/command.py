@@ -107,7 +107,9 @@ class Play:
             waited = 0.0 if items else waited + _POLL_SECONDS
             if not items:
                 waiting.wait(_POLL_SECONDS)
-        raise ServerUnavailable("nothing happened for 2 minutes", remedy="read the server's log")
+        raise ServerUnavailable(
+            "nothing happened for 2 minutes", remedy="look for the cause in the server's log"
+        )
 
     def task(self, number: int) -> dict[str, Any]:
         """Return one task."""
@@ -131,8 +133,10 @@ app = typer.Typer(rich_markup_mode=None)
 
 @app.command()
 def demo(
-    yes: Annotated[bool, typer.Option("--yes", help="Answer yes to the agents' question.")] = False,
-    no: Annotated[bool, typer.Option("--no", help="Answer no to the agents' question.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Answer yes to the question that the agents ask.")
+    ] = False,
+    no: Annotated[bool, typer.Option("--no", help="Answer no to the question that the agents ask.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Watch two programs do six tasks.

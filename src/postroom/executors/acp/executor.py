@@ -41,8 +41,8 @@ DONE: Final = "end_turn"
 MAX_NAMES_SHOWN: Final = 80
 """Maximum characters of the agent's own text that an error quotes."""
 _STOPS: Final = {
-    "max_tokens": "it reached its limit of tokens",
-    "max_turn_requests": "it reached its limit of model requests",
+    "max_tokens": "it reached its token limit",
+    "max_turn_requests": "it reached its model request limit",
     "refusal": "it refused to continue",
     "cancelled": "it reported that its turn was cancelled, but postroom had not cancelled it",
 }

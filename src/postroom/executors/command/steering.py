@@ -72,7 +72,9 @@ class SteeredTalk:
         try:
             folder, listening = await asyncio.to_thread(_listening)
         except OSError as error:
-            raise CommandBusy(f"no socket for messages during a run: {error.strerror or error}") from error
+            raise CommandBusy(
+                f"the socket for messages during a run could not be opened: {error.strerror or error}"
+            ) from error
         server = await asyncio.get_running_loop().create_unix_server(self._plugin_came, sock=listening)
         try:
             yield listening.getsockname()

@@ -443,7 +443,10 @@ class ProgramExecutor(RunDispatchExecutor):
         """
         control = activation.control
         if not isinstance(control, RunControl):
-            raise InvalidActivation("a run needs a thread store and a coordinator", value=activation.run_id)
+            raise InvalidActivation(
+                "this executor needs a thread store and a coordinator to execute a run",
+                value=activation.run_id,
+            )
         active = ActiveRun(identity_of(activation))
         await self._runs.enter(active)
         try:

@@ -222,7 +222,9 @@ class Launcher:
                 )
             if begun.returncode != 0:
                 ours.close()
-                raise OSError(errno.EAGAIN, f"the process that starts programs ended with {begun.returncode}")
+                raise OSError(
+                    errno.EAGAIN, f"the process that starts programs ended with exit code {begun.returncode}"
+                )
             weakref.finalize(self, ours.close)
             self._line = ours
             socket.send_fds(ours, [b"+"], ends)
@@ -254,7 +256,8 @@ def started(
         length = len(storable(word).encode()) + 1
         if length > ARGUMENT_BYTES:
             raise PromptTooLong(
-                f"an argument of {length} bytes is longer than the system's {ARGUMENT_BYTES}", value=length
+                f"an argument of {length} bytes exceeds the system limit of {ARGUMENT_BYTES} bytes",
+                value=length,
             )
         if "\0" in word:
             raise PromptTooLong(
@@ -392,7 +395,7 @@ def program_of(program: str, runner: Runner, server: Mapping[str, str]) -> str:
     raise CommandNotStarted(
         f"the command {program!r} was not found",
         value=program,
-        remedy="install it, or give the runner its full path or a PATH",
+        remedy="install the command; or set its full path or a PATH in the runner",
     )
 
 
@@ -461,7 +464,7 @@ class ProcessRunner:
             ConfigError: The folder is not absolute.
         """
         if not folder.is_absolute():
-            raise ConfigError("programs as agents need an absolute folder", value=str(folder))
+            raise ConfigError("runs of programs need an absolute folder", value=str(folder))
         self.folder, self.server = folder, dict(environment)
         self.clock, self.timer = clock or SystemClock(), timer or SystemTimer()
         self.limits = limits or CommandLimits()
@@ -698,7 +701,9 @@ class Program:
         if ended.left:
             _LOG.error("command.processes_left", run_id=self._work.active.identity.run_id, pids=ended.left)
         elif ended.is_late:
-            raise StaleClaim("the program was ended: its server was suspended, or could not renew the claim")
+            raise StaleClaim(
+                "the program was stopped because its server was suspended or could not renew the claim"
+            )
         return ended
 
     def _start(self, launch: Launch) -> Started:

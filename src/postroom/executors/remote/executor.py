@@ -214,7 +214,7 @@ class RemoteClient:
             why = f"the other server did not answer: {type(error).__name__}"
             raise RemoteUnavailable(why) from error
         except httpx2.InvalidURL as error:
-            raise RemoteRefused("the runner's url is not a valid URL") from error
+            raise RemoteRefused("the runner's `url` is not a valid URL") from error
 
     async def close(self) -> None:
         """Close the connections; a repeated call has no effect."""
@@ -344,7 +344,7 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
         identity = identity_of(activation)
         dispatch_id = identity.dispatch_id
         if dispatch_id is None:
-            raise InvalidActivation("a run that another server executes needs a dispatch")
+            raise InvalidActivation("a run on another server needs a dispatch")
         await asyncio.to_thread(check_installed)  # the first call loads the library, which takes a while
         runner = await self._runner_of(identity.agent_id)
         base = runner.callback(self._address())

@@ -46,7 +46,7 @@ _CHANGERS: Final = _LOOKERS[:-1]
 _KEY: Final = {
     "name": KEY_HEADER,
     "in": "header",
-    "description": f"The same as the field {KEY_FIELD}; give it in one place.",
+    "description": f"The same as the field {KEY_FIELD}; pass it in only one place.",
     "schema": {"type": "string", "minLength": 1, "maxLength": 200, "pattern": "^[!-~]+$"},
 }
 _STREAM: Final = (

@@ -144,7 +144,7 @@ def _read_query(request: Request) -> FollowEvents:
         raise InvalidArgument(
             f"the header {LAST_ID} is not the number of an event",
             value=last[:60],
-            remedy="send the last `id`",
+            remedy="send the `id` of the last event that you received",
         )
     return msgspec.structs.replace(query, after=int(last))
 

@@ -39,7 +39,7 @@ def query_arguments(query: bytes, lists: frozenset[str]) -> dict[str, Any]:
             raise InvalidArgument(
                 f"{name[:200]} is given more than once",
                 value=name[:200],
-                remedy="give it only once, because it is not a list",
+                remedy="pass it only once, because it is not a list",
             )
         else:
             values[name] = value
@@ -55,7 +55,7 @@ async def body_arguments(request: Request) -> dict[str, Any]:
     """
     kind, _, _ = request.headers.get("content-type", "").partition(";")
     if kind.strip().lower() != JSON:
-        raise HTTPException(415, f"the body has no content type {JSON}", headers={"Accept-Post": JSON})
+        raise HTTPException(415, f"the body's content type is not {JSON}", headers={"Accept-Post": JSON})
     values = _object(await request.body())
     header = request.headers.get(KEY_HEADER)  # the guard lets at most one through
     if header is None:
@@ -63,7 +63,8 @@ async def body_arguments(request: Request) -> dict[str, Any]:
     key = header.strip()
     if values.get(KEY_FIELD) not in (None, key):
         raise InvalidArgument(
-            f"the header {KEY_HEADER} and the field {KEY_FIELD} differ", remedy="give the key in one of them"
+            f"the header {KEY_HEADER} and the field {KEY_FIELD} differ",
+            remedy="pass the key in only one of them",
         )
     return {**values, KEY_FIELD: key}
 

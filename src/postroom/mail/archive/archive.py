@@ -212,9 +212,9 @@ def read_mark(folder: Path) -> StoreMark | None:
         return None
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ConfigError(
-            f"{file} does not name the store of this folder: {why_unreadable(error)}",
+            f"{file} is not a valid store marker for this folder: {why_unreadable(error)}",
             value=str(file),
-            remedy="restore the file from a copy, or remove it; the next start writes a new file",
+            remedy="restore the file from a copy, or remove it: the next start writes a new one",
         ) from error
 
 
@@ -397,7 +397,7 @@ class Archive:
                     write_mark(self.root, replace(mark, logs={**mark.logs, slug: newest}))
         except OSError as error:
             raise ArchiveUnavailable(
-                f"the archive's mark cannot be written: {error}", value=str(self.root)
+                f"the archive's store marker cannot be written: {error}", value=str(self.root)
             ) from error
         repository.write(
             batch.files,

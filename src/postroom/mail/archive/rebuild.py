@@ -157,7 +157,7 @@ def _read_project(found: _Found, slug: str, repository: ArchiveRepository) -> No
     for path, content in repository.walk("attachments/"):
         sha256 = path.rsplit("/", 1)[-1]
         if hashlib.sha256(content).hexdigest() != sha256:
-            raise StoreCorrupt(f"{slug}:{path} does not match its name", value=path)
+            raise StoreCorrupt(f"{slug}:{path} does not match its file name", value=path)
         if sha256 not in found.blobs:
             found.blobs.add(sha256)
             found.add("blobs", {"sha256": sha256, "content": content})

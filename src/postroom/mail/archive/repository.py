@@ -263,7 +263,7 @@ def checked_path(path: str) -> str:
         raise InvalidPath(
             f"{path!r} cannot be archived: {fault}",
             value=path,
-            remedy="give a relative path of plain names, separated by /",
+            remedy="use a relative path of plain names, separated by /",
         )
     return path
 
@@ -312,7 +312,7 @@ def file_changes(files: Mapping[str, bytes]) -> bytes:
         segments = checked_path(path).split("/")
         for depth in range(1, len(segments)):
             if (folder := "/".join(segments[:depth])) in files:
-                raise InvalidPath(f"{folder!r} is both a file and the folder of {path!r}", value=path)
+                raise InvalidPath(f"{folder!r} is a file, but must be a folder for {path!r}", value=path)
     parts: list[bytes] = []
     for path, content in files.items():
         parts += [b"M 100644 inline ", _quote_path(path), b"\n", _data(content)]
@@ -500,7 +500,7 @@ class ArchiveRepository:
         raise ArchiveUnavailable(
             f"other writers moved {BRANCH} {ATTEMPTS} times while one batch was written",
             value=str(self._git.folder),
-            remedy="let only one process write the archive; postroom repeats the batch",
+            remedy="make sure that only one process writes the archive; postroom repeats the batch",
         )
 
     def tip(self) -> str | None:
@@ -622,7 +622,7 @@ class ArchiveRepository:
             raise ArchiveUnavailable(
                 f"another process has held {path} for {self._git.timeout.total_seconds():g} s",
                 value=str(path),
-                remedy="let only one process write the archive; postroom repeats the batch",
+                remedy="make sure that only one process writes the archive; postroom repeats the batch",
             ) from None
         except OSError as error:
             raise ArchiveUnavailable(
@@ -665,9 +665,10 @@ class ArchiveRepository:
         for status, path in zip(words[::2], words[1::2], strict=False):
             if status == "D" and path not in removed:
                 raise InvalidPath(
-                    f"the archive has {path!r}, which cannot be both a file and a folder",
+                    f"a new file would replace {path!r} in the archive: a path cannot be both a file and a "
+                    f"folder",
                     value=path,
-                    remedy="give the new file another name",
+                    remedy="choose another name for the new file",
                 )
         return bool(changed)
 

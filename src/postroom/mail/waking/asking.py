@@ -20,7 +20,7 @@ from postroom.mail.waking.prompts import ASKED, ASKING_LANES, asking_thread, dec
 
 STARTER: Final = "starter"
 """Stands for the person or agent who wrote the message that started the run."""
-_OWN_RUN = "give the run's own id from POSTROOM_RUN of the program that the server started"
+_OWN_RUN = "pass the run's own id, which the server's program finds in POSTROOM_RUN"
 
 
 class AskedView(TypedDict):
@@ -50,9 +50,9 @@ def ask_person(context: WriteContext, asked: AskPerson) -> AskedView:
     home, agent = acting_active(context, asked.project_key, asked.agent_name)
     if (asked.timeout_seconds is None) != (asked.on_timeout == "wait"):
         raise InvalidArgument(
-            "timeout_seconds and an on_timeout other than 'wait' require each other",
+            "timeout_seconds and an on_timeout other than 'wait' can only be used together",
             value=asked.on_timeout,
-            remedy="give both, or neither to wait without a timeout",
+            remedy="pass both; or pass neither, to wait without a timeout",
         )
     if _is_outside(context, asked, agent):
         return _ask_outside(context, home, agent, _question(context, asked, home, agent, ""))
@@ -111,7 +111,7 @@ def _find_run(context: WriteContext, asked: AskPerson) -> str:
     run_id = asked.run_id or context.caller.run_id
     if run_id is None:
         raise InvalidArgument(
-            "run_id is required, because the call has no run's token", value=None, remedy=_OWN_RUN
+            "run_id is required, because the call does not use a run's token", value=None, remedy=_OWN_RUN
         )
     return run_id
 
@@ -143,7 +143,7 @@ def _ask_outside(context: WriteContext, home: Project, agent: Agent, question: A
         raise IllegalTransition(
             f"{agent.name} has {ASKING_LANES} open questions",
             value=question.text,
-            remedy="wait for answers, or answer some: `postroom questions list`",
+            remedy="wait until some are answered; people see them with `postroom questions list`",
         )
     numbered = replace(question, id=number)
     message = Message(
@@ -186,11 +186,13 @@ def _question(
     )
     if (asked.on_timeout == "default") != bool(asked.default):
         raise InvalidArgument(
-            "default and on_timeout 'default' require each other", value=asked.default, remedy="give both"
+            "default and on_timeout 'default' can only be used together",
+            value=asked.default,
+            remedy="pass both",
         )
     if asked.on_timeout == "no" and kind.kind is not QuestionKind.YES_NO:
         raise InvalidArgument(
-            "only a question that takes yes or no can be answered with no",
+            "on_timeout 'no' works only for a yes or no question",
             value=asked.on_timeout,
             remedy="use on_timeout 'cancel', or 'default' with a default",
         )
@@ -204,9 +206,9 @@ def _question(
     not_by = tuple(_address(context, value, home, run_id) for value in asked.not_by)
     if to and set(to) <= {*not_by, full_address(home, agent)}:
         raise InvalidArgument(
-            "to leaves nobody who may answer: its names are yours or in not_by",
+            "nobody in `to` may answer: each name is your own or is also in `not_by`",
             value=asked.to,
-            remedy="name somebody else",
+            remedy="add somebody else to `to`",
         )
     return AskedQuestion(
         id="",
@@ -241,7 +243,7 @@ def _address(context: WriteContext, written: str, home: Project, run_id: str) ->
         raise InvalidArgument(
             "no message started this run, so it has no starter",
             value=written,
-            remedy="name the person: human:NAME",
+            remedy="write the person's name: human:NAME",
         )
     sender = context.tx.agents_by_id([messages[numbers[0]].sender_id])[messages[numbers[0]].sender_id]
     place = context.tx.project_by_id(sender.project_id)

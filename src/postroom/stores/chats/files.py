@@ -89,7 +89,7 @@ class FileStore:
         for position in range(max(1, whole)):
             content = await self._piece(sha256, position)
             if content is None:
-                raise UnknownMessage("the content of this file is missing from the store", value=sha256)
+                raise UnknownMessage("this file's content is missing from the store", value=sha256)
             yield content
 
     async def _piece(self, sha256: str, position: int) -> bytes | None:

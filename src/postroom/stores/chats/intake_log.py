@@ -145,7 +145,7 @@ class IntakeLog:
             message = tx.chats.inbound(key)
             if message is None:
                 raise UnknownMessage(
-                    f"this chat received no message {key.message_id!r}", value=key.message_id
+                    f"this chat has received no message {key.message_id!r}", value=key.message_id
                 )
             edited = message.edited(plain_body, now=tx.now() if now is None else now)
             if edited is not message:
@@ -166,7 +166,7 @@ class IntakeLog:
             message = tx.chats.inbound(key)
             if message is None:
                 raise UnknownMessage(
-                    f"this chat received no message {key.message_id!r}", value=key.message_id
+                    f"this chat has received no message {key.message_id!r}", value=key.message_id
                 )
             metadata = {**message.body.get("metadata", {}), "forgotten": True}
             tx.chats.put_body(replace(message, body={**message.body, "metadata": metadata}))
@@ -233,7 +233,7 @@ def not_too_many(inbound_ids: Collection[int]) -> frozenset[int]:
     requested_ids = frozenset(inbound_ids)
     if len(requested_ids) > MAX_INBOUND:
         raise InvalidRecord(
-            f"{len(requested_ids)} messages were requested; the maximum is {MAX_INBOUND}",
+            f"{len(requested_ids)} messages were requested, but the maximum is {MAX_INBOUND}",
             value=len(requested_ids),
         )
     return requested_ids

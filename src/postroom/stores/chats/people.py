@@ -80,7 +80,7 @@ class ChatPeople:
                 raise QueueFull(
                     f"too many people are waiting for access on {platform!r}",
                     value=platform,
-                    remedy="try again after some of them were admitted or rejected",
+                    remedy="try again after some of them have been admitted or rejected",
                 )
             kept_pairing_request = replace(request, asked_at=at, expires_at=at + rules.code_ms)
             tx.chats.drop_ended_requests(platform, now=at, asked_until=at - rules.ask_again_ms)
@@ -175,7 +175,7 @@ def _count_wrong_codes(tx: Transaction, platform: str, now: int) -> int:
         raise QueueFull(
             f"pairing on {platform!r} is locked after too many wrong codes",
             value=platform,
-            remedy="try again later, or let an owner admit the person",
+            remedy="try again later, or ask an owner to admit the person",
             details={"locked_until": locked_until},
         )
     return failures

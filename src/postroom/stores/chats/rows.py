@@ -188,7 +188,7 @@ def refuse_unfit(*optional: str | None, **needed: str) -> None:
     try:
         "".join(filter(None, (*optional, *needed.values()))).encode()
     except UnicodeEncodeError as error:
-        raise InvalidRecord(f"no database can store a text: {error}") from error
+        raise InvalidRecord(f"the database cannot store this text: {error}") from error
 
 
 def _fields(text: str, where: str) -> dict[str, Any]:

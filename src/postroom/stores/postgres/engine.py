@@ -421,7 +421,7 @@ def _refuse_unwritable(connection: Connection) -> None:
     if is_read_only == "on":
         raise StoreReadOnly(
             "the PostgreSQL server accepts no writes",
-            remedy="connect to the writable server: this server is a standby or read-only",
+            remedy="connect to the writable server; this server is a standby or read-only",
         )
     if encoding != "UTF8":
         raise ConfigError(
@@ -450,8 +450,8 @@ def _refuse_pooler(first: Connection, address: Address) -> None:
             raise ConfigError(
                 "database_url is a pooler that may use another PostgreSQL session for each transaction",
                 remedy=(
-                    "also set database_direct_url to the database's own address: notifications between "
-                    "servers need it"
+                    "also set database_direct_url to the database's own address, which notifications "
+                    "between servers need"
                 ),
             )
     finally:

@@ -37,7 +37,7 @@ _KINDS: tuple[tuple[tuple[str, ...], type[StoreError], str], ...] = (
 BACKUP_OF_POSTGRES: Final = "ask the administrator of the PostgreSQL server to restore a backup"
 _REMEDIES: Final = {
     StoreFull: "free space on the disk of the PostgreSQL server, and try again",
-    StoreReadOnly: "connect to the writable server: this server is a standby or read-only",
+    StoreReadOnly: "connect to the writable server; this server is a standby or read-only",
     StoreCorrupt: BACKUP_OF_POSTGRES,
     WrongStore: (
         "stop the server and restore a backup of the database or schema with pg_restore; if the "
@@ -46,8 +46,8 @@ _REMEDIES: Final = {
     StoreUnavailable: "check that the PostgreSQL server runs and is reachable",
 }
 _MORE_CONNECTIONS: Final = (
-    "raise max_connections of the server, or the CONNECTION LIMIT of the user or the database, "
-    "or max_client_conn of a pooler, or end other sessions"
+    "raise the server's max_connections, the user's or database's CONNECTION LIMIT, or a pooler's "
+    "max_client_conn; or end other sessions"
 )
 _NO_DATABASE: Final = re.compile('database ".+" does not exist')
 _CORRECT: Final = "correct database_url: postgresql://user:password@host:port/database"
@@ -58,11 +58,15 @@ _REFUSED_AT_LOGIN: Final = (
     ),
     ('role "(.+)" does not exist', "create it with `createuser \\1`, or use another user in database_url"),
     ("authentication failed|no password supplied", "correct the user and the password in database_url"),
-    ("no pg_hba.conf entry|is not permitted to log in", "ask the server's administrator to admit this user"),
+    (
+        "no pg_hba.conf entry|is not permitted to log in",
+        "ask the server's administrator to allow this user to connect",
+    ),
     ("does not support SSL", "enable SSL on the server, or write sslmode=disable in database_url"),
     (
         "unsupported startup parameter",
-        "with a pooler, set time-outs by ALTER ROLE ... SET: remove options from database_url and PGOPTIONS",
+        "with a pooler, remove `options` from database_url and PGOPTIONS, and set timeouts with ALTER ROLE "
+        "... SET",
     ),
     ("^invalid |does not exist", _CORRECT),
 )
@@ -228,7 +232,7 @@ def _granting(refusal: Refusal) -> str:
         rights = f"GRANT {_RIGHTS['schema']} ON SCHEMA {refusal.schema}"
         return f"let an administrator run {rights} TO {refusal.user}"
     if _OF_A_TABLE.search(refusal.text):
-        return f"let an administrator run {'; '.join(grants(refusal.schema, refusal.user))}"
+        return f"ask an administrator to run {'; '.join(grants(refusal.schema, refusal.user))}"
     return "make the user in database_url the owner of the schema and its objects"
 
 

@@ -160,7 +160,11 @@ def opened(
         with closing(Ownership(address, alone=True).connect(0)) as connection:
             applied = applied_steps(connection)
             if not is_target and not applied:
-                raise StateError(f"{name} contains no store", value=schema, remedy="use the right schema")
+                raise StateError(
+                    f"{name} contains no store",
+                    value=schema,
+                    remedy="choose the schema that contains the store",
+                )
             if not is_target:
                 refuse_servers(connection, name, is_gone)
             if applied and not (is_target and UNFINISHED in applied):

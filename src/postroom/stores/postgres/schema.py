@@ -107,7 +107,7 @@ def refuse_lacking(found: Row, schema: str) -> None:
     wanted = {*(rights.split(", ") if count else ()), *(("USAGE",) if has_no_use else ())}
     raise StoreReadOnly(
         f"the user {user} lacks {', and '.join(missing)}",
-        remedy=f"let an administrator run {'; '.join(given_values)}",
+        remedy=f"ask an administrator to run {'; '.join(given_values)}",
         details={"lacking": sorted(wanted)},
     )
 
@@ -381,10 +381,10 @@ def _refuse_servers_without(connection: Connection, step: int, is_gone: IsGone) 
     up = servers_up(connection, is_gone) if step else {}
     if without := {name: about for name, about in up.items() if int(about.get("schema") or 0) < step}:
         raise StoreHeld(
-            f"the schema cannot be upgraded while a server runs that lacks schema step {step}: "
+            f"the schema cannot be upgraded while a server without schema step {step} is running: "
             f"{_sessions_text(without)}",
             value=list(without),
-            remedy="stop these servers, then start this server again",
+            remedy="stop these servers, then restart this server",
         )
 
 
@@ -402,8 +402,8 @@ def refuse_servers(connection: Connection, name: str, is_gone: IsGone) -> None:
             f"running servers use {name}: {_sessions_text(up)}",
             value=list(up),
             remedy=(
-                "stop them all and repeat the command; on a standby, wait until it has caught up with "
-                "the primary"
+                "stop all of them and repeat the command; if this is a standby, wait until it has caught "
+                "up with the primary"
             ),
         )
 

@@ -220,7 +220,9 @@ class Writer:
             connection.wait()
         except ConnectionLost as error:
             self._disconnect()
-            raise CommitUnknown(f"the connection to PostgreSQL broke before it answered: {error}") from error
+            raise CommitUnknown(
+                f"the connection to PostgreSQL was lost before the answer arrived: {error}"
+            ) from error
         except (PostroomError, Contended):
             connection.undo()
             raise

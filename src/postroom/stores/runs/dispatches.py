@@ -634,7 +634,7 @@ def refuse_taken(dispatch: RunDispatch, against: Sequence[Row]) -> None:
     """
     for rule, conflicting in against:
         if rule == 0:
-            raise DuplicateRecord(f"dispatch {conflicting!r} exists already", value=conflicting)
+            raise DuplicateRecord(f"dispatch {conflicting!r} already exists", value=conflicting)
         kind: type[PostroomError] = DedupeKeyInUse if rule == 1 else RunNotOpen
         does = (
             f"has the dedupe key {dispatch.dedupe_key!r}"

@@ -270,7 +270,9 @@ class Messages(Tables):
             raise VersionConflict("the waiting messages have changed", value=thread_id)
         by_id = {pending.pending_id: pending for pending in there}
         if sorted(order) != sorted(by_id):
-            raise InvalidRecord("an order must name each waiting message once", value=list(order))
+            raise InvalidRecord(
+                "the new order must list each waiting message exactly once", value=list(order)
+            )
         self.take(thread_id, [pending.version for pending in there])
         ordered = tuple(replace(by_id[name], position=at) for at, name in enumerate(order, start=1))
         self._insert(ordered, [row[1] for row in found_rows])
@@ -324,7 +326,7 @@ class Messages(Tables):
         )
         pending = rows.pending(there[0][:-1], there[0][-1]) if there else None
         if pending is None and committed:
-            raise AlreadyConsumed(f"message {pending_id!r} is already consumed", value=pending_id)
+            raise AlreadyConsumed(f"message {pending_id!r} has already been consumed", value=pending_id)
         if pending is None:
             raise UnknownMessage(f"no pending message {pending_id!r}", value=pending_id)
         if expected_revision not in (None, pending.revision):

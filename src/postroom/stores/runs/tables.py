@@ -265,7 +265,7 @@ def thread_before(step: ThreadCommit, state: ThreadState, found: Found, now: int
     count, stored_run, delivery = state.message_count, state.run, step.delivery
     if step.begins is not None or step.ends is not None:
         if step.claim is not None and delivery is not None:
-            raise InvalidRecord("a commit that starts or ends an execution cannot deliver another one")
+            raise InvalidRecord("a commit that starts or ends one execution cannot deliver another")
         begins_its = delivery is not None and delivery.claim is not None
         if step.claim is None and (step.ends is not None or not begins_its):
             raise InvalidRecord("a commit that starts or ends an execution must name its claim")
@@ -332,7 +332,8 @@ def delivered(
         raise ForeignThread(f"the dispatch is of thread {dispatch.thread_id!r}", value=dispatch.run_id)
     if asks is not None and state.held_by not in (None, dispatch.run_id):
         raise ActiveRunConflict(
-            f"run {state.held_by!r} of thread {thread_id!r} waits for an answer, and later runs wait for it",
+            f"run {state.held_by!r} of thread {thread_id!r} waits for an answer, and later runs of the "
+            f"thread wait for that run",
             value=thread_id,
             remedy="answer the question, or cancel that run",
         )

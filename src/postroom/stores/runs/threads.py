@@ -124,7 +124,7 @@ class Threads(Tables):
             ("threads.run", {"run_id": run.run_id}), ("threads.thread", {"thread_id": run.thread_id})
         )
         if there:
-            raise DuplicateRecord(f"run {run.run_id!r} exists already", value=run.run_id)
+            raise DuplicateRecord(f"run {run.run_id!r} already exists", value=run.run_id)
         thread = rows.thread(threads[0]) if threads else new_thread(run.thread_id, self._now())
         self.put(thread.after(run))
         self._sql.run("threads.add_run", rows.run_values(run))

@@ -139,9 +139,9 @@ def refuse_shared(path: Path, *, mounts: Path = MOUNTS) -> None:
     # The mount is checked first, because the name in its folder belongs to another file.
     if str(path).translate(_ESCAPED) in (line.split(" ")[4] for line in text.splitlines()):
         raise WrongStore(
-            f"{path} is mounted without its folder, which contains its lock and its log",
+            f"{path} is mounted without the folder that contains its lock and its log",
             value=str(path),
-            remedy=f"mount its folder instead: {path.parent}",
+            remedy=f"mount the folder instead: {path.parent}",
         )
     if value.st_nlink > names:
         raise WrongStore(

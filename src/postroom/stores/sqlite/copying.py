@@ -115,7 +115,7 @@ def _refuse_strangers(partial: Path) -> None:
     for path in (partial.with_name(partial.name + ending) for ending in ("", *COMPANIONS)):
         if path.exists():
             raise InvalidPath(
-                f"{path} exists already, but a backup needs this name until it is complete",
+                f"{path} exists already, but a backup needs this name while it is being written",
                 value=str(path),
                 remedy="move the file away, or use another name for the backup",
             )

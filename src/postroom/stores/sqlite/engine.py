@@ -740,7 +740,7 @@ class SqliteEngine(Engine):
     async def back_up(self, target: Path, *, is_read_back: bool = True) -> None:
         """Write a copy; only one copy runs at a time, and `close` stops it."""
         if self._copier is None:
-            raise StateError("a database in memory cannot be copied", remedy="use a database in a file")
+            raise StateError("an in-memory database cannot be copied", remedy="use a database file")
         watcher = progress.here()
 
         def copy(connection: sqlite3.Connection) -> None:

@@ -86,8 +86,8 @@ def refuse_lost_commits(connection: sqlite3.Connection, database: Path) -> None:
         return
     if _number_in(connection) < kept_count:
         raise WrongStore(
-            f"{database} lacks committed changes: its log {database.name}-wal was lost, or the file "
-            "is an older copy",
+            f"{database} lacks committed changes: its log {database.name}-wal was lost, or the database "
+            f"file is an older copy",
             value=str(database),
             remedy=(
                 f"restore {database.name}-wal, if you have it; or {WrongStore.default_remedy}. A program "

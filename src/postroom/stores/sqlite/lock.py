@@ -12,8 +12,8 @@ from postroom.contracts.errors import StoreFull, StoreHeld
 from postroom.stores.sqlite.connection import file_error, refuse_no_file
 
 _OF_A_PROGRAM = (
-    "only one process at a time can open a SQLite file: use that process, end it first, or use "
-    "PostgreSQL (postgresql://...), which several processes can share"
+    "only one process at a time can open a SQLite file: use that process, stop it first, or use PostgreSQL "
+    "(postgresql://...), which several processes can share"
 )
 
 

@@ -185,7 +185,7 @@ def opened(path: Path, *, now: int, is_target: bool, writes: bool) -> Iterator[S
     """
     if not path.exists():
         if not is_target:
-            raise StateError(f"no database at {path}", value=str(path), remedy="use the right file")
+            raise StateError(f"no database at {path}", value=str(path), remedy="choose the database file")
         if not writes:
             with closing(SqliteSide(_new(now), str(path))) as side:
                 yield side
@@ -218,7 +218,9 @@ def _refuse_other_file(path: Path) -> None:
     except OSError as error:
         raise file_error(error, path, is_read=True) from error
     if begins not in (_BEGINS, b""):
-        raise StateError(f"{path} is not a SQLite database", value=str(path), remedy="use the right file")
+        raise StateError(
+            f"{path} is not a SQLite database", value=str(path), remedy="choose the database file"
+        )
 
 
 def _side(path: Path, *, now: int, is_target: bool) -> SqliteSide:

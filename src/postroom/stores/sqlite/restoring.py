@@ -92,7 +92,7 @@ def restore(wish: RestoreOptions, *, now: int) -> Restored:
     try:
         if wish.database.exists() and not (wish.force or wish.dry_run):
             raise StateError(
-                f"{wish.database} exists already",
+                f"{wish.database} already exists",
                 value=str(wish.database),
                 remedy=(
                     "add --force to replace the database (the old file stays in the folder), or use --to "
@@ -142,7 +142,7 @@ def _refuse_live(source: Path) -> None:
         raise InvalidArgument(
             f"{source} is a database in use: its changes in {log.name} are not in the file",
             value=str(source),
-            remedy="make a backup with `postroom backup` and restore that",
+            remedy="create a backup with `postroom backup`, and restore that backup",
         )
 
 
