@@ -383,7 +383,29 @@ class AgentSupervisor:
         still_declared: set[tuple[str, str]] = set()
         for declared in self._declared:
             try:
-                still_declared.add((await self._declare_one(declared), declared.name.casefold()))
+                # Register an agent in the configuration file with its runner, and return the slug of its
+                # project.
+                self._executors.check(declared.runner)
+                made = await self._mail.call(
+                    "ensure_project", {"human_key": declared.project}, caller=_OPERATOR
+                )
+                arguments = {
+                    "project_key": declared.project,
+                    "name": declared.name,
+                    **_introduction(declared.runner),
+                    "task_description": declared.task,
+                }
+                await self._mail.call("register_agent", arguments, caller=_OPERATOR)
+                await self._mail.set_runner(
+                    declared.project,
+                    declared.name,
+                    written_runner(declared.runner),
+                    place=place_of(declared.runner),
+                    runs_at_once=declared.runner.runs_at_once,
+                    declared_by="file",
+                    claims_tasks=declared.runner.claims_tasks,
+                )
+                still_declared.add((str(made["slug"]), declared.name.casefold()))
             except (InputError, StateError, RunFailure) as error:
                 raise declared.refused(error) from error
         for before in await self._mail.store.read(declared_runners):
@@ -397,28 +419,6 @@ class AgentSupervisor:
         self._tasks.start(TaskRuns(self._mail, self._waker).serve(), name="tasks for agents")
         self._tasks.start(self._timeouts.serve(), name="question timeouts")
         self._tasks.start(self._schedules.kept.serve(), name="schedules")
-
-    async def _declare_one(self, one: DeclaredAgent) -> str:
-        """Register an agent in the configuration file with its runner, and return the slug of its project."""
-        self._executors.check(one.runner)
-        made = await self._mail.call("ensure_project", {"human_key": one.project}, caller=_OPERATOR)
-        arguments = {
-            "project_key": one.project,
-            "name": one.name,
-            **_introduction(one.runner),
-            "task_description": one.task,
-        }
-        await self._mail.call("register_agent", arguments, caller=_OPERATOR)
-        await self._mail.set_runner(
-            one.project,
-            one.name,
-            written_runner(one.runner),
-            place=place_of(one.runner),
-            runs_at_once=one.runner.runs_at_once,
-            declared_by="file",
-            claims_tasks=one.runner.claims_tasks,
-        )
-        return str(made["slug"])
 
     async def stop(self) -> None:
         """Stop all parts; no effect if they were never started."""

@@ -89,7 +89,11 @@ class ArchiveCheck:
                 "compare them with `git show main:<file>`; if the archive is right, run `postroom "
                 f"restore`; if the database is right, `postroom rebuild archive {project.slug}`",
             )
-        return value("ok", _describe(archive_state, written))
+        # How many messages an archive has, and how many wait to be written or deleted.
+        leaving = len(archive_state.going & written)
+        coming = len(archive_state.stored & archive_state.coming - written)
+        text = f"{len(written) - leaving} messages, {coming} waiting to be written"
+        return value("ok", f"{text}, {leaving} waiting to be deleted" if leaving else text)
 
     def _failure(self, project: Project, differs: _Difference) -> CheckResult | None:
         if differs.unknown:
@@ -152,16 +156,6 @@ def _list_known(tx: MailReads, *, project: Project) -> _Known:
         archive_state.coming.update(int(number) for kind, _, number in coming if kind == "message")
         archive_state.going.update(deleted_of(row.payload))
     return archive_state
-
-
-def _describe(known: _Known, written: set[int]) -> str:
-    """Return how many messages an archive has, and how many wait to be written or deleted."""
-    leaving = len(known.going & written)
-    text = (
-        f"{len(written) - leaving} messages, {len(known.stored & known.coming - written)} waiting to be "
-        "written"
-    )
-    return f"{text}, {leaving} waiting to be deleted" if leaving else text
 
 
 def _found(slug: str, state: str, detail: str, remedy: str = "") -> CheckResult:

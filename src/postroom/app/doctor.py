@@ -209,10 +209,39 @@ class Doctor:
         counts = await self._application.runs.counts()
         text = ", ".join(f"{counts.get(status, 0)} {status.label}" for status in RunDispatchStatus)
         state: CheckState = "ok"
-        waits, remedy = await self._longest_waiting()
+        # A note about the run that has waited longest, and a remedy if it should not be waiting.
+        runs, now = self._application.runs, self._application.clock.now()
+        longest = await runs.longest_waiting(now)
+        if longest is None:
+            longest_waiting = "; no due run is waiting", ""
+        else:
+            why = await runs.mailbox.why_not(longest.dispatch_id)
+            waited = now - longest.due_since
+            detail = f"; the longest waiting run is {longest.run_id}, for {span(waited)}: {why.text}"
+            if longest.attempt_count or longest.interruption_count:
+                detail += (
+                    f" (failed attempts: {longest.attempt_count}, interruptions because its server ended or "
+                    f"lost its lease: {longest.interruption_count})"
+                )
+            if not runs.mailbox.lifecycle_is_running():
+                longest_waiting = (
+                    detail,
+                    "no worker claims runs: read in the log why it ended, and start the server again",
+                )
+            else:
+                is_stuck = why.why is WhyNot.ABOUT_TO_START and waited > milliseconds(MAX_UNTAKEN)
+                longest_waiting = (
+                    detail,
+                    "no limit holds the run: read the log, and start the server again" if is_stuck else "",
+                )
+        waits, remedy = longest_waiting
         if remedy:
             state = "failed"
-        if left := await self._find_idle_claims():
+        # The runs that this server claimed more than 10 s ago and does not execute.
+        before = self._application.clock.now() - milliseconds(_MAX_UNEXECUTED)
+        rows = await self._application.runs.mailbox.unexecuted_claims()
+        idle_claims = [row.run_id for row in rows if row.claimed_at is not None and row.claimed_at < before]
+        if left := idle_claims:
             text += f"; claimed by this server but not executed: {', '.join(left[:20])}"
             state, remedy = "failed", "search the log for `claims.not_looked_at`, and start the server again"
         dead = counts.get(RunDispatchStatus.DEAD_LETTER, 0)
@@ -223,12 +252,6 @@ class Doctor:
             state, remedy = "failed", f"list the {dead} dead letters and their reasons: `postroom runs dead`"
         facts = {status.label: counts.get(status, 0) for status in RunDispatchStatus}
         return [CheckResult(part="runs", state=state, detail=text + waits, remedy=remedy, facts=facts)]
-
-    async def _find_idle_claims(self) -> list[str]:
-        """Return the runs that this server claimed more than 10 s ago and does not execute."""
-        before = self._application.clock.now() - milliseconds(_MAX_UNEXECUTED)
-        rows = await self._application.runs.mailbox.unexecuted_claims()
-        return [row.run_id for row in rows if row.claimed_at is not None and row.claimed_at < before]
 
     async def _outbox(self) -> list[CheckResult]:
         """Check the effects outside the database: a dead letter needs a person."""
@@ -242,25 +265,6 @@ class Doctor:
         facts = {kind: backlog.dead for kind, backlog in backlogs.items()}
         state: CheckState = "failed" if is_dead else "ok"
         return [CheckResult(part="outbox", state=state, detail=detail, remedy=remedy, facts=facts)]
-
-    async def _longest_waiting(self) -> tuple[str, str]:
-        """Return a note about the run that has waited longest, and a remedy if it should not be waiting."""
-        runs, now = self._application.runs, self._application.clock.now()
-        longest = await runs.longest_waiting(now)
-        if longest is None:
-            return "; no due run is waiting", ""
-        why = await runs.mailbox.why_not(longest.dispatch_id)
-        waited = now - longest.due_since
-        detail = f"; the longest waiting run is {longest.run_id}, for {span(waited)}: {why.text}"
-        if longest.attempt_count or longest.interruption_count:
-            detail += (
-                f" (failed attempts: {longest.attempt_count}, interruptions because its server ended or lost "
-                f"its lease: {longest.interruption_count})"
-            )
-        if not runs.mailbox.lifecycle_is_running():
-            return detail, "no worker claims runs: read in the log why it ended, and start the server again"
-        is_stuck = why.why is WhyNot.ABOUT_TO_START and waited > milliseconds(MAX_UNTAKEN)
-        return detail, "no limit holds the run: read the log, and start the server again" if is_stuck else ""
 
     async def _runners(self) -> list[CheckResult]:
         """Check the program or address of each runner, without starting anything."""

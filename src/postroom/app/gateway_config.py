@@ -299,7 +299,20 @@ def _routes(
                 )
         if is_person(route.agent):
             _check_person(table, route.agent, route, connected)
-        routes.append(structs.replace(route, agent=_routed_agent(table, route.agent, agent, models)))
+        # A route to the agent in `[agent]` names no agent.
+        name = route.agent
+        is_default = name in (DEFAULT_AGENT, agent.agent_id)
+        if not is_default and not is_person(name) and name not in models:
+            who, at, project = name.partition("@")
+            if not (at and RULE.fullmatch(who) and project.strip()):
+                known_value = ", ".join((DEFAULT_AGENT, *models))
+                table.refuse(
+                    f"there is no agent {name!r}",
+                    value=name,
+                    remedy='write agent = "name@project" for an agent of the mail room, "human:name" for a '
+                    f"person, or one of {known_value}",
+                )
+        routes.append(structs.replace(route, agent=None if is_default else name))
     try:
         check_routes(routes)
     except ConfigError as error:
@@ -325,26 +338,6 @@ def _check_person(table: TableName, person: str, route: Route, connected: Sequen
                 value=platform.value,
                 remedy="limit the rule to other platforms",
             )
-
-
-def _routed_agent(
-    table: TableName, name: str, agent: AgentConfig, models: Mapping[str, AgentConfig]
-) -> str | None:
-    """Return the agent that a route names; None if it is the one in `[agent]`."""
-    if name in (DEFAULT_AGENT, agent.agent_id):
-        return None
-    who, at, project = name.partition("@")
-    if is_person(name):
-        return name
-    if name not in models and not (at and RULE.fullmatch(who) and project.strip()):
-        known_value = ", ".join((DEFAULT_AGENT, *models))
-        table.refuse(
-            f"there is no agent {name!r}",
-            value=name,
-            remedy='write agent = "name@project" for an agent of the mail room, "human:name" for a person, '
-            f"or one of {known_value}",
-        )
-    return name
 
 
 def _platforms(source: _Source, told: Mapping[str, Any]) -> Mapping[Platform, PlatformConfig]:

@@ -74,10 +74,6 @@ class ModelAgents(AgentRuntime):
             raise RunnerNotFound(f"agent {agent_id!r} has no runner", value=agent_id)
         if not isinstance(runner, ModelRunner):
             raise InvalidRunner(f"the runner of {agent_id!r} is not a model", value=runner.kind.value)
-        self._agents[agent_id] = await self._resolve(agent_id, runner)
-        return await super().run(await _request_as_seen(activation), sink)
-
-    async def _resolve(self, agent_id: str, runner: ModelRunner) -> ResolvedAgent:
         name, _, slug = agent_id.partition("@")
         row_id = await self._store.read(lambda tx: _row_id(tx, slug, name))
         caller = Caller(agent_id=row_id)
@@ -93,7 +89,10 @@ class ModelAgents(AgentRuntime):
         ends = ("done_task", "update_task") if runner.claims_tasks else ()
         named = tuple(dict.fromkeys((*runner.tools, *ends)))
         tools = tools_for(named, self._calls, project=slug, agent=name, caller=caller)
-        return ResolvedAgent(spec=spec, model=await self._model_client(runner), tools=tuple(tools))
+        self._agents[agent_id] = ResolvedAgent(
+            spec=spec, model=await self._model_client(runner), tools=tuple(tools)
+        )
+        return await super().run(await _request_as_seen(activation), sink)
 
     async def _model_client(self, runner: ModelRunner) -> OpenAICompatibleModel:
         """Return the client for the endpoint; all agents of the endpoint share it and its connections."""

@@ -41,7 +41,16 @@ def keep_private(settings: Settings) -> None:
             path.chmod(stat.S_IMODE(value.st_mode) & ~_SHARED)
         elif path != settings.data_dir or value.st_mode & stat.S_IWOTH:
             # A data folder that another user owns, such as a mounted volume, only leads to postroom's files.
-            raise _access_error(path, value)
+            access_error = ConfigError(
+                f"other users can use {path} (mode {stat.S_IMODE(value.st_mode):04o}), and it belongs to "
+                f"user {value.st_uid}, not to the server's user {os.geteuid()}",
+                value=str(path),
+                remedy=(
+                    f"run `chown -R {os.geteuid()} {path}` as root, run this command as user {value.st_uid}, "
+                    "or use another path: see `postroom config show`"
+                ),
+            )
+            raise access_error
 
 
 def told_of_folders(settings: Settings) -> CheckResult:
@@ -68,15 +77,3 @@ def _is_readable_by_others(path: Path) -> bool:
     mode = path.stat().st_mode
     # A device is open to everybody, even if it is used as the database.
     return bool(mode & _SHARED) and (stat.S_ISDIR(mode) or stat.S_ISREG(mode))
-
-
-def _access_error(path: Path, found: os.stat_result) -> ConfigError:
-    return ConfigError(
-        f"other users can use {path} (mode {stat.S_IMODE(found.st_mode):04o}), and it belongs to "
-        f"user {found.st_uid}, not to the server's user {os.geteuid()}",
-        value=str(path),
-        remedy=(
-            f"run `chown -R {os.geteuid()} {path}` as root, run this command as user {found.st_uid}, or "
-            "use another path: see `postroom config show`"
-        ),
-    )

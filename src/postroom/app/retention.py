@@ -200,9 +200,12 @@ class Retention:
             StoreError: The store failed; completed deletions stay.
         """
         keep_ms = self._answers_kept
-        return await self._repeat_until_empty(
-            lambda tx: tx.purge_answers(tx.now() - keep_ms, limit=STEP), STEP
-        )
+        gone = 0
+        while True:
+            went = await self._step(lambda tx: tx.purge_answers(tx.now() - keep_ms, limit=STEP))
+            gone += went
+            if went < STEP:
+                return gone
 
     async def messages(self) -> int:
         """Delete messages that no rule keeps any longer; return how many were deleted.
@@ -313,14 +316,6 @@ class Retention:
             for number, log_bounds in bounds
         ]
 
-    async def _repeat_until_empty(self, change: Callable[[MailWrites], int], step: int) -> int:
-        gone = 0
-        while True:
-            went = await self._step(change)
-            gone += went
-            if went < step:
-                return gone
-
     async def _step(self, change: Callable[[MailWrites], int]) -> int:
         if self._runs is None:
             return await self._do_and_rest(self._store.write(change))
@@ -347,16 +342,12 @@ class Retention:
                 jobs += [("messages", self.messages), ("threads of runs", self.runs), ("files", self.files)]
             for what, job in jobs:
                 if self._leases is None or self._leases.holds(RETENTION):
-                    await _log_result(what, job)
+                    try:
+                        if gone := await job():
+                            _LOG.info("retention.deleted", what=what, count=gone)
+                    except PostroomError as error:
+                        _LOG.warning("retention.failed", what=what, code=error.code, reason=error.message)
             minutes += 1
-
-
-async def _log_result(what: str, job: Callable[[], Awaitable[int]]) -> None:
-    try:
-        if gone := await job():
-            _LOG.info("retention.deleted", what=what, count=gone)
-    except PostroomError as error:
-        _LOG.warning("retention.failed", what=what, code=error.code, reason=error.message)
 
 
 def _trim(tx: MailWrites, *, project_id: int, keep: int) -> int:

@@ -145,9 +145,15 @@ class Site:
         )
         channels = () if application.gateway is None else application.gateway.open_paths
         self.has_chat_page = any(channel.path == "/chat" for channel in channels)
-        self.app: ASGIApp = Addresses(
-            _door(app, settings, credentials, channels), settings.mcp_path, others=ALIASES
+        rules = GuardRules(
+            host=settings.host,
+            allowed_hosts=settings.allowed_hosts,
+            mcp_path=settings.mcp_path,
+            max_request_bytes=settings.max_request_bytes,
+            channels=(*channels, OpenPath(path=CALLBACKS, limit=LARGEST_BODY)),
+            rest_paths=rest_paths(),
         )
+        self.app: ASGIApp = Addresses(Guard(app, rules, credentials), settings.mcp_path, others=ALIASES)
         if application.others is not None:
             application.others.know(derived_key(token, "passed-on").hex())
             self.app = Believing(self.app, application.others)
@@ -164,6 +170,16 @@ class Site:
                 FreshReadiness(self._operator.ready, application.clock),
                 started_at=self._started_at,
             ),
+        )
+        # The services that pages for logged-in people need.
+        messages = MessageService(self._application.mail, self._application.calls, self._people)
+        page_services = PageServices(
+            visitors=self._visitors,
+            questions=questions,
+            messages=messages,
+            runs=runs,
+            schedules=self._application.schedules,
+            push=self._push,
         )
         return [
             Route(settings.mcp_path, self._mcp),
@@ -195,7 +211,7 @@ class Site:
             *page_routes(
                 application.store.runs.store,
                 clock=application.clock,
-                services=self._page_services(questions, runs),
+                services=page_services,
             ),
         ]
 
@@ -211,18 +227,6 @@ class Site:
         )
         gc.freeze()  # as at the start, because the modules loaded now stay
         return made
-
-    def _page_services(self, questions: QuestionService, runs: WorkService) -> PageServices:
-        """Return the services that pages for logged-in people need."""
-        messages = MessageService(self._application.mail, self._application.calls, self._people)
-        return PageServices(
-            visitors=self._visitors,
-            questions=questions,
-            messages=messages,
-            runs=runs,
-            schedules=self._application.schedules,
-            push=self._push,
-        )
 
     def end_listening(self) -> None:
         """End the streams of subscribers, whose other requests are still answered."""
@@ -242,20 +246,6 @@ class Site:
                 pushing.cancel()
                 self._mcp.end()
                 self._meter.stop()
-
-
-def _door(
-    app: ASGIApp, settings: Settings, credentials: Credentials, channels: tuple[OpenPath, ...]
-) -> Guard:
-    rules = GuardRules(
-        host=settings.host,
-        allowed_hosts=settings.allowed_hosts,
-        mcp_path=settings.mcp_path,
-        max_request_bytes=settings.max_request_bytes,
-        channels=(*channels, OpenPath(path=CALLBACKS, limit=LARGEST_BODY)),
-        rest_paths=rest_paths(),
-    )
-    return Guard(app, rules, credentials)
 
 
 class _Server(uvicorn.Server):
@@ -295,7 +285,20 @@ class _Server(uvicorn.Server):
         set_for_a_server()
         code = await self._site.codes.make() if sys.stdout.isatty() else ""
         with suppress(OSError):  # if the disk is too full for the log, it is too full for the greeting
-            _greet(self._application, code, chat=self._site.has_chat_page)
+            # Print the addresses; on a terminal, also print a one-time login link.
+            application = self._application
+            settings, url = application.settings, application.address
+            endpoint = f"{url}{settings.mcp_path}"
+            token_file = places.token_file(settings.data_dir)
+            page = f"{url}/login?code={code}" if code else f"{url}/  (`postroom open` logs in)"
+            chat = f"  chat      {url}/chat\n" if self._site.has_chat_page else ""
+            print(
+                f"postroom {__version__}\n  page      {page}\n{chat}  MCP       {endpoint}\n"
+                f"  token     {token_file}\n"
+                f"  connect   claude mcp add --transport http postroom {endpoint}/core "
+                f'--header "Authorization: Bearer $(cat {token_file})"\nPress Ctrl-C to stop the server.',
+                flush=True,
+            )
 
     async def _start_work(self) -> None:
         """Start to run agents and connect the chats; a failure that a person must fix ends the server."""
@@ -370,7 +373,51 @@ def run(settings: Settings, *, new_store: bool = False) -> int:
         see_database(settings, new_store=new_store)
     token = load_or_make_token(token_file)
     with _alone_in(settings):
-        return _serve(settings, declared, token, new_store=new_store)
+        listener = _listen(settings)
+        try:
+            with progress.watched(progress.Lines(_going_on, time.monotonic)):
+                host, port = listener.getsockname()[:2]
+                address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+                application = Application.open(
+                    settings, declared=declared, address=address, new_store=new_store
+                )
+        except BaseException:
+            listener.close()
+            raise
+        try:
+            site = Site(application, token)
+            server = _Server(
+                uvicorn.Config(
+                    site.app,
+                    http=Connection,
+                    loop="asyncio",  # otherwise uvicorn uses uvloop if it is installed
+                    backlog=ACCEPTED_AT_ONCE,
+                    log_config=None,
+                    access_log=False,
+                    lifespan="on",
+                    ws="none",
+                    server_header=False,
+                    date_header=False,
+                    timeout_graceful_shutdown=GRACE_SECONDS,
+                    timeout_keep_alive=30,
+                ),
+                application,
+                site,
+            )
+            # Uvicorn stops gracefully and then raises the signal again, for other handlers.
+            signal.signal(signal.SIGTERM, _raise_interrupt)
+            server.run(sockets=[listener])
+            if server.failure is not None:
+                raise server.failure
+        except KeyboardInterrupt:
+            return 128 + signal.SIGINT
+        except _StoppedBySignal:
+            return 0
+        finally:
+            places.remove_server_note(settings.data_dir, pid=os.getpid())
+            application.close()
+            listener.close()
+        return 0
 
 
 @contextmanager
@@ -393,52 +440,6 @@ def _alone_in(settings: Settings) -> Iterator[None]:
 
 def _going_on(text: str) -> None:
     _LOG.info("start.going_on", doing=text)
-
-
-def _serve(settings: Settings, declared: Declared, token: str, *, new_store: bool) -> int:
-    listener = _listen(settings)
-    try:
-        with progress.watched(progress.Lines(_going_on, time.monotonic)):
-            application = Application.open(
-                settings, declared=declared, address=_address(listener), new_store=new_store
-            )
-    except BaseException:
-        listener.close()
-        raise
-    try:
-        site = Site(application, token)
-        server = _Server(_uvicorn(site.app), application, site)
-        # Uvicorn stops gracefully and then raises the signal again, for other handlers.
-        signal.signal(signal.SIGTERM, _raise_interrupt)
-        server.run(sockets=[listener])
-        if server.failure is not None:
-            raise server.failure
-    except KeyboardInterrupt:
-        return 128 + signal.SIGINT
-    except _StoppedBySignal:
-        return 0
-    finally:
-        places.remove_server_note(settings.data_dir, pid=os.getpid())
-        application.close()
-        listener.close()
-    return 0
-
-
-def _uvicorn(app: ASGIApp) -> uvicorn.Config:
-    return uvicorn.Config(
-        app,
-        http=Connection,
-        loop="asyncio",  # otherwise uvicorn uses uvloop if it is installed
-        backlog=ACCEPTED_AT_ONCE,
-        log_config=None,
-        access_log=False,
-        lifespan="on",
-        ws="none",
-        server_header=False,
-        date_header=False,
-        timeout_graceful_shutdown=GRACE_SECONDS,
-        timeout_keep_alive=30,
-    )
 
 
 class _StoppedBySignal(Exception):
@@ -469,11 +470,6 @@ def _listen(settings: Settings) -> socket.socket:
         ) from error
     listener.set_inheritable(True)
     return listener
-
-
-def _address(listener: socket.socket) -> str:
-    host, port = listener.getsockname()[:2]
-    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 async def _leave_note_later(application: Application) -> None:
@@ -508,18 +504,3 @@ def _leave_note(application: Application, *, is_again: bool = False) -> bool:
             )
         return False
     return True
-
-
-def _greet(application: Application, code: str, *, chat: bool) -> None:
-    """Print the addresses; on a terminal, also print a one-time login link."""
-    settings, url = application.settings, application.address
-    endpoint = f"{url}{settings.mcp_path}"
-    token_file = places.token_file(settings.data_dir)
-    page = f"{url}/login?code={code}" if code else f"{url}/  (`postroom open` logs in)"
-    print(
-        f"postroom {__version__}\n  page      {page}\n"
-        f"{f'  chat      {url}/chat{chr(10)}' if chat else ''}  MCP       {endpoint}\n  token     "
-        f"{token_file}\n  connect   claude mcp add --transport http postroom {endpoint}/core "
-        f'--header "Authorization: Bearer $(cat {token_file})"\nPress Ctrl-C to stop the server.',
-        flush=True,
-    )

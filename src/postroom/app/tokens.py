@@ -143,7 +143,26 @@ def _read(path: Path) -> str | None:
     except FileNotFoundError:
         return None
     with open(descriptor, "rb") as file:  # noqa: PTH123 - the checks below need this very descriptor
-        _check_private(path, os.fstat(descriptor))
+        found = os.fstat(descriptor)
+        if found.st_mode & _SHARED:
+            raise ConfigError(
+                f"other users can use the token file {path} (mode {stat.S_IMODE(found.st_mode):04o})",
+                value=str(path),
+                remedy=(
+                    f"run chmod 600 {path}; if others may have read it, remove the file instead to get a new "
+                    "token"
+                ),
+            )
+        if found.st_uid != os.geteuid():
+            raise ConfigError(
+                f"the token file {path} belongs to user {found.st_uid}, not to the server's user "
+                f"{os.geteuid()}",
+                value=str(path),
+                remedy=(
+                    f"run `chown {os.geteuid()} {path}` as root, or run this command as user {found.st_uid}; "
+                    "if others may have read the token, remove the file to get a new token"
+                ),
+            )
         text = file.read(_LARGEST_FILE).decode("ascii", "replace").strip()
     if not _FORM.fullmatch(text):
         raise ConfigError(
@@ -152,27 +171,6 @@ def _read(path: Path) -> str | None:
             remedy="remove the file; the next start creates a new token, which clients then need",
         )
     return text
-
-
-def _check_private(path: Path, found: os.stat_result) -> None:
-    if found.st_mode & _SHARED:
-        raise ConfigError(
-            f"other users can use the token file {path} (mode {stat.S_IMODE(found.st_mode):04o})",
-            value=str(path),
-            remedy=(
-                f"run chmod 600 {path}; if others may have read it, remove the file instead to get a new "
-                "token"
-            ),
-        )
-    if found.st_uid != os.geteuid():
-        raise ConfigError(
-            f"the token file {path} belongs to user {found.st_uid}, not to the server's user {os.geteuid()}",
-            value=str(path),
-            remedy=(
-                f"run `chown {os.geteuid()} {path}` as root, or run this command as user {found.st_uid}; "
-                "if others may have read the token, remove the file to get a new token"
-            ),
-        )
 
 
 def _publish(path: Path, token: str) -> None:

@@ -102,7 +102,8 @@ class Application:
         self.others = None if store.is_exclusive else OtherServers(self.leases, clock)
         """The other servers that share its database; None if no other server may."""
         self.archive = self._archive()
-        self.relay = self._relay()
+        handlers: dict[str, Handler] = {ARCHIVE: self.archive} if self.settings.archive_enabled else {}
+        self.relay = Relay(self.store.store, handlers, is_exclusive=self.store.is_exclusive)
         self.runs = RunService(
             store.runs,
             registry=self.metrics.registry,
@@ -114,11 +115,28 @@ class Application:
             if store.is_exclusive
             else lambda duration: self.executors.programs.hold(duration),
         )
-        self.executors = self._executors(declared.chats)
+        self.executors = ExecutorRegistry(
+            self.settings,
+            self.mail,
+            self.calls,
+            self.runs.stores.dispatches,
+            self.clock,
+            address=self.address,
+            in_chats=in_chats(declared.chats),
+            tokens=self.tokens.runs,
+            server=tag_of(self.leases.holder),
+            alone_at=self._places() if self.store.is_exclusive else (),
+        )
         delivery = StoredChatDelivery(self.mail)
         self.gateway = None if declared.chats is None else self._gateway(declared.chats, delivery)
         """The gateway to chats, if chats are configured; the serving process runs it."""
-        self.waker = self._waker(delivery)
+        self.waker = Waker(
+            self.store,
+            self.runs.mailbox,
+            verified=self.settings.verified,
+            chat_delivery=delivery,
+            chats=None if self.gateway is None else self.gateway.mail_outbox,
+        )
         self.schedules = MailSchedules(self.mail, store.store, self.waker)
         self.agents = AgentSupervisor(
             self.mail, self.runs, self.executors, clock, self.waker, self.schedules, declared.agents
@@ -220,33 +238,6 @@ class Application:
         store = self.store
         return Retention(
             self.settings, store, keep, runs=store.store, files=store.chat.files, leases=self.leases
-        )
-
-    def _relay(self) -> Relay:
-        handlers: dict[str, Handler] = {ARCHIVE: self.archive} if self.settings.archive_enabled else {}
-        return Relay(self.store.store, handlers, is_exclusive=self.store.is_exclusive)
-
-    def _executors(self, chats: "GatewayFile | None") -> ExecutorRegistry:
-        return ExecutorRegistry(
-            self.settings,
-            self.mail,
-            self.calls,
-            self.runs.stores.dispatches,
-            self.clock,
-            address=self.address,
-            in_chats=in_chats(chats),
-            tokens=self.tokens.runs,
-            server=tag_of(self.leases.holder),
-            alone_at=self._places() if self.store.is_exclusive else (),
-        )
-
-    def _waker(self, delivery: StoredChatDelivery) -> Waker:
-        return Waker(
-            self.store,
-            self.runs.mailbox,
-            verified=self.settings.verified,
-            chat_delivery=delivery,
-            chats=None if self.gateway is None else self.gateway.mail_outbox,
         )
 
     def _gateway(self, told: "GatewayFile", delivery: StoredChatDelivery) -> "ChatService":

@@ -68,7 +68,11 @@ def create(
             from postroom.app.offline import back_up_offline
 
             answer = back_up_offline(chosen, data_dir=data_dir, now=SystemClock().now())
-    show.answer(answer, as_json=as_json, text=lambda: _print_backup(answer))
+    show.answer(
+        answer,
+        as_json=as_json,
+        text=lambda: f"Wrote {show.line(answer['path'])} ({answer['bytes']:,} bytes).",
+    )
 
 
 @backups.command("list")
@@ -175,10 +179,6 @@ def _folder(data_dir: Path | None) -> Path:
     from postroom.app.config import load_settings
 
     return folder_of(load_settings(overrides={"data_dir": data_dir}))
-
-
-def _print_backup(found: dict[str, object]) -> str:
-    return f"Wrote {show.line(found['path'])} ({found['bytes']:,} bytes)."
 
 
 def _line(one: dict[str, object]) -> str:

@@ -67,7 +67,18 @@ def attachments(files: Sequence[Path]) -> list[dict[str, str]] | None:
     items = []
     left = LARGEST_ATTACHMENTS
     for file in files:
-        _check_file(file, left)
+        try:
+            value = file.stat()
+        except OSError as error:
+            raise InvalidPath(f"{str(file)!r} cannot be read: {error.strerror}", value=str(file)) from error
+        if not stat.S_ISREG(value.st_mode):
+            raise InvalidPath(
+                f"{str(file)!r} is not a regular file",
+                value=str(file),
+                remedy="pack the folder into one file",
+            )
+        if value.st_size > left:
+            raise _too_large(str(file), left)
         content = _read(file, left)
         left -= len(content)
         items.append({"name": file.name, "content_base64": base64.b64encode(content).decode("ascii")})
@@ -88,7 +99,13 @@ def save_file(folder: Path, name: str, content: bytes) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         for number in itertools.count(2):
             try:
-                _write_new(path, content)
+                with path.open("xb") as file:
+                    try:
+                        file.write(content)
+                        file.flush()
+                    except OSError:
+                        path.unlink(missing_ok=True)
+                        raise
             except FileExistsError:
                 if path.is_file() and path.stat().st_size == len(content) and path.read_bytes() == content:
                     return path
@@ -98,29 +115,6 @@ def save_file(folder: Path, name: str, content: bytes) -> Path:
     except OSError as error:
         raise InvalidPath(f"{str(path)!r} cannot be written: {error.strerror}", value=str(path)) from error
     raise AssertionError("unreachable: the loop has no end")
-
-
-def _write_new(path: Path, content: bytes) -> None:
-    with path.open("xb") as file:
-        try:
-            file.write(content)
-            file.flush()
-        except OSError:
-            path.unlink(missing_ok=True)
-            raise
-
-
-def _check_file(file: Path, limit: int) -> None:
-    try:
-        value = file.stat()
-    except OSError as error:
-        raise InvalidPath(f"{str(file)!r} cannot be read: {error.strerror}", value=str(file)) from error
-    if not stat.S_ISREG(value.st_mode):
-        raise InvalidPath(
-            f"{str(file)!r} is not a regular file", value=str(file), remedy="pack the folder into one file"
-        )
-    if value.st_size > limit:
-        raise _too_large(str(file), limit)
 
 
 def _read(file: Path, limit: int) -> bytes:

@@ -53,7 +53,10 @@ def run_check(hook: str, arguments: Sequence[str], *, sent: str | None = None) -
         else:
             paths = list(pushed(sys.stdin.read() if sent is None else sent, arguments))
         top = _git("rev-parse", "--show-toplevel").decode("utf-8", "replace").rstrip("\r\n")
-        agent = environment.get("POSTROOM_AGENT") or _read_setting("postroom.agent")
+        agent = (
+            environment.get("POSTROOM_AGENT")
+            or _ask_git("config", "--get", "postroom.agent").stdout.decode("utf-8", "replace").strip()
+        )
         call = {"cwd": top, "agent": agent[:400], "guard": mode}
         endpoint = endpoint_of(environment) if paths else None
         answer = ("allow", "", mode)
@@ -116,10 +119,6 @@ def pushed(sent: str, arguments: Sequence[str]) -> Iterator[str]:
     listed = "".join(f"{commit}\n" for commit in commits).encode()
     options = ("--stdin", "-r", "-c", "--no-commit-id", "--root")
     return _names(_git("diff-tree", *options, *_NAMES, given=listed) if commits else b"")
-
-
-def _read_setting(name: str) -> str:
-    return _ask_git("config", "--get", name).stdout.decode("utf-8", "replace").strip()
 
 
 def _names(found: bytes) -> Iterator[str]:

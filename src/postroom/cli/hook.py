@@ -70,7 +70,10 @@ def answered(client: str, event: str, raw: bytes, environment: Mapping[str, str]
     call, look = _call_and_look(client, kind, sent, environment)
     if call is None:
         return _add_warning(client, event, kind, "", "", look)
-    queued = _queue_prompt(client, kind, sent)
+    # The prompt that mail used to wake an idle Codex session.
+    # When this prompt arrives at the hook, the mail counts as announced.
+    prompt = sent.get("prompt") if client == "codex" and kind == "prompt" and isinstance(sent, dict) else ""
+    queued = prompt.strip() if isinstance(prompt, str) and prompt.startswith("postroom: ") else ""
     call.update(agent=environment.get("POSTROOM_AGENT", "")[:400], guard=mode)
     reply: object = None
     try:
@@ -115,15 +118,6 @@ def _call_and_look(
     return call, look
 
 
-def _queue_prompt(client: str, kind: str, sent: object) -> str:
-    """Return the prompt that mail used to wake an idle Codex session.
-
-    When this prompt arrives at the hook, the mail counts as announced.
-    """
-    prompt = sent.get("prompt") if client == "codex" and kind == "prompt" and isinstance(sent, dict) else ""
-    return prompt.strip() if isinstance(prompt, str) and prompt.startswith("postroom: ") else ""
-
-
 def _understood(kind: str, status: int, found: object, mode: str) -> tuple[str, str]:
     """Return the outcome and the text that the server's response contains.
 
@@ -156,7 +150,15 @@ def _format_answer(client: str, event: str, kind: str, outcome: str, text: str) 
     if not text or (outcome != fits if fits else outcome not in ("deny", "note")):
         return None
     if client == "cursor":
-        return _for_cursor(kind, outcome, text)
+        if outcome == "hold":
+            return {"followup_message": text}
+        if outcome == "deny":
+            return {"permission": "deny", "user_message": text, "agent_message": text}
+        if outcome == "note":
+            return {"agent_message": text}
+        if kind == "prompt":
+            return {"continue": True, "user_message": text, "additional_context": text}
+        return {"additional_context": text}
     if client in ("copilot", "opencode", "cline") and outcome != "hold":
         return _block(text) if outcome == "deny" else {"additionalContext": text}
     if outcome == "note":
@@ -172,15 +174,3 @@ def _format_answer(client: str, event: str, kind: str, outcome: str, text: str) 
 
 def _block(text: str) -> dict[str, object]:
     return {"permissionDecision": "deny", "permissionDecisionReason": text}
-
-
-def _for_cursor(kind: str, outcome: str, text: str) -> dict[str, object]:
-    if outcome == "hold":
-        return {"followup_message": text}
-    if outcome == "deny":
-        return {"permission": "deny", "user_message": text, "agent_message": text}
-    if outcome == "note":
-        return {"agent_message": text}
-    if kind == "prompt":
-        return {"continue": True, "user_message": text, "additional_context": text}
-    return {"additional_context": text}

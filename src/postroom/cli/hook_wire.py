@@ -68,7 +68,18 @@ def endpoint_of(environment: Mapping[str, str]) -> Endpoint | None:
     token = environment.get("POSTROOM_TOKEN", "")
     if not token:
         token = _read(os.path.join(folder, "token")).decode("ascii").strip()  # noqa: PTH118 - as above
-    return _endpoint(url, (token, environment.get("POSTROOM_AGENT_TOKEN", "")))
+    tokens = (token, environment.get("POSTROOM_AGENT_TOKEN", ""))
+    scheme, _, rest = url.partition("://")
+    place, _, prefix = rest.rstrip("/").partition("/")
+    name, _, port = place.rpartition(":") if ":" in place and place[-1] != "]" else (place, "", "")
+    host = _LOOPBACK.get(name.strip("[]").lower())
+    if (
+        scheme != "http"
+        or host is None
+        or not all(token.isascii() and token.isprintable() for token in tokens)
+    ):
+        return None
+    return Endpoint(host, int(port or 80), f"/{prefix}" if prefix else "", tokens)
 
 
 def data_dir(environment: Mapping[str, str], *, platform: str = sys.platform) -> str:
@@ -157,20 +168,6 @@ def _parse_response(found: bytes) -> tuple[int, bytes]:
     if not words[0].startswith(b"HTTP/1.") or len(words) < 2 or len(body) < length:
         raise ValueError("the answer is incomplete")
     return int(words[1]), body[:length]
-
-
-def _endpoint(url: str, tokens: tuple[str, str]) -> Endpoint | None:
-    scheme, _, rest = url.partition("://")
-    place, _, prefix = rest.rstrip("/").partition("/")
-    name, _, port = place.rpartition(":") if ":" in place and place[-1] != "]" else (place, "", "")
-    host = _LOOPBACK.get(name.strip("[]").lower())
-    if (
-        scheme != "http"
-        or host is None
-        or not all(token.isascii() and token.isprintable() for token in tokens)
-    ):
-        return None
-    return Endpoint(host, int(port or 80), f"/{prefix}" if prefix else "", tokens)
 
 
 def _read(path: str) -> bytes:

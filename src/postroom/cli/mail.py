@@ -338,9 +338,15 @@ def thread(
     people = ", ".join(
         f"{show.line(item['name'])} ({item['messages']})" for item in show.items(answer["participants"])
     )
+    # A text with the number of messages in a thread and the times of its first and last message.
+    first, last = show.moment(answer["first_ts"]), show.moment(answer["last_ts"])
+    if answer["messages"] == 1:
+        description = f"1 message, sent at {first}"
+    else:
+        description = f"{answer['messages']} messages from {first} to {last}"
     lines = [
         f"{show.line(answer['subject'])}",
-        f"{_describe_thread(answer)}, by {people}",
+        f"{description}, by {people}",
     ]
     lines += [
         f"open question from {show.line(item['asked_by'])} in message {item['message_id']}: "
@@ -456,11 +462,3 @@ def _message(message: Mapping[str, Any]) -> str:
     if left := message.get("characters_left"):
         text += f"\n... {left:,} more characters: postroom mail read {message.get('id')}"
     return text
-
-
-def _describe_thread(thread: Mapping[str, Any]) -> str:
-    """Return a text with the number of messages in a thread and the times of its first and last message."""
-    first, last = show.moment(thread["first_ts"]), show.moment(thread["last_ts"])
-    if thread["messages"] == 1:
-        return f"1 message, sent at {first}"
-    return f"{thread['messages']} messages from {first} to {last}"

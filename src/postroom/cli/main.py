@@ -39,10 +39,6 @@ def _short_way(given: list[str]) -> Callable[[], int] | None:
         from postroom.cli.guard_check import run_check
 
         return lambda: run_check(given[2], given[3:])
-    return _stdio_entry(given)
-
-
-def _stdio_entry(given: list[str]) -> Callable[[], int] | None:
     if not given or given[0] != "mcp":
         return None
     rest = [word for word in given[1:] if word != "--no-start"]

@@ -120,35 +120,31 @@ def read_line(line: bytes) -> Message:
         )
         return Message(body=body, awaits=awaited, batch=True)
     if isinstance(document, dict):
-        return _single(body, document)
+        method = document.get("method", "")
+        named = _id(document.get("id"))
+        is_answer = "result" in document or "error" in document
+        if not isinstance(method, str) or not _PLAIN.fullmatch(method) or not (method or is_answer):
+            raise UnreadableLine(
+                failure(named, INVALID_REQUEST, "the method name of a request contains invalid characters")
+            )
+        parameters = document.get("params")
+        given_fields = parameters if isinstance(parameters, dict) else {}
+        version = _version(given_fields)
+        return Message(
+            body=body,
+            awaits=(named,) if method and "id" in document else (),
+            method=method,
+            headers=_routing(method, given_fields, version) if version else {},
+            version=version,
+            client=_client(given_fields) if method == "initialize" else "",
+            marks=_marks(given_fields) if method == "initialize" else (),
+            cancels=_id(given_fields.get("requestId")) if method == "notifications/cancelled" else None,
+            reads=method in _READING_METHODS
+            or (method == "tools/call" and _is_reading(given_fields.get("name"))),
+            has_key=method == "tools/call" and _has_key(given_fields.get("arguments")),
+        )
     raise UnreadableLine(
         failure(None, INVALID_REQUEST, "a message must be an object, or an array of objects")
-    )
-
-
-def _single(body: bytes, found: dict[str, object]) -> Message:
-    method = found.get("method", "")
-    named = _id(found.get("id"))
-    is_answer = "result" in found or "error" in found
-    if not isinstance(method, str) or not _PLAIN.fullmatch(method) or not (method or is_answer):
-        raise UnreadableLine(
-            failure(named, INVALID_REQUEST, "the method name of a request contains invalid characters")
-        )
-    parameters = found.get("params")
-    given_fields = parameters if isinstance(parameters, dict) else {}
-    version = _version(given_fields)
-    return Message(
-        body=body,
-        awaits=(named,) if method and "id" in found else (),
-        method=method,
-        headers=_routing(method, given_fields, version) if version else {},
-        version=version,
-        client=_client(given_fields) if method == "initialize" else "",
-        marks=_marks(given_fields) if method == "initialize" else (),
-        cancels=_id(given_fields.get("requestId")) if method == "notifications/cancelled" else None,
-        reads=method in _READING_METHODS
-        or (method == "tools/call" and _is_reading(given_fields.get("name"))),
-        has_key=method == "tools/call" and _has_key(given_fields.get("arguments")),
     )
 
 

@@ -143,14 +143,13 @@ def _find_command(given: tuple[str, ...]) -> tuple[list[str], Mapping[str, str]]
         command = inner
         words.append(word)
     shown = {
-        param.name: next((opt for opt in param.opts if opt.startswith("--")), _argument_name(param))
+        param.name: next(
+            (opt for opt in param.opts if opt.startswith("--")),
+            str(param.metavar or param.name).partition("|")[0].strip("- ").upper(),
+        )
         for param in command.params
     }
     return words, shown
-
-
-def _argument_name(parameter: Any) -> str:
-    return str(parameter.metavar or parameter.name).partition("|")[0].strip("- ").upper()
 
 
 def as_commands(remedy: str) -> str:

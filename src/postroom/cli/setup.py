@@ -23,7 +23,7 @@ from postroom.app.clients.config_paths import (
 )
 from postroom.app.clients.plugins import forget, form_in_place, form_to_write, forms, make_known
 from postroom.app.clients.readiness import refuse_unfit, release_of, to_do
-from postroom.app.clients.setting_up import Change, Part, give_back, parts, plan, plan_removal, steadily
+from postroom.app.clients.setting_up import Change, give_back, parts, plan, plan_removal, steadily
 from postroom.app.clients.status import ClientStatus, extras_in_place, is_recorded, status_of
 from postroom.app.clients.table import CLIENTS, TOKEN_NAME, Client, Extra, Scope, Tools, Way
 from postroom.app.clients.trust import HOW_TO_TRUST
@@ -282,7 +282,17 @@ def remove(
     """Remove what setup wrote from the clients' files. Exit code 78 if a client fails."""
     target = SetupScope(environment=places.environment(), scope=scope)
     records = Records(target.environment)
-    taken = chosen(clients, target) if clients else _list_recorded_clients(target, records)
+    # The clients whose files setup has written to.
+    # Entries that others wrote under postroom's name are not touched.
+    taken = (
+        chosen(clients, target)
+        if clients
+        else [
+            client
+            for client in _fitting(target)
+            if any(is_recorded(form, target, records) for form in forms(client, target))
+        ]
+    )
     results = [_take_out(client, target, records, dry_run=dry_run) for client in taken]
     document = {"dry_run": dry_run, "clients": results, "notes": notes_of(results, target, dry_run=dry_run)}
     show.answer(document, as_json=as_json, text=lambda: done_text(document))
@@ -318,18 +328,6 @@ def _fitting(target: SetupScope) -> list[Client]:
     return [client for client in CLIENTS if target.scope == "user" or client.project is not None]
 
 
-def _list_recorded_clients(target: SetupScope, records: Records) -> list[Client]:
-    """Return the clients whose files setup has written to.
-
-    Entries that others wrote under postroom's name are not touched.
-    """
-    return [
-        client
-        for client in _fitting(target)
-        if any(is_recorded(form, target, records) for form in forms(client, target))
-    ]
-
-
 def _set_up(
     client: Client,
     target: SetupScope,
@@ -344,7 +342,19 @@ def _set_up(
         wanted = parts(client, target, way, server.address, tools=tools, hooks=hooks, extras=chosen_extras)
         plan(client, wanted, records)  # report files that cannot be written before the other form is removed
         unclear = refuse_unfit(client, target, hooks=hooks and client.hooks is not None)
-        changes = _write_parts(client, wanted, target, records, dry_run=dry_run)
+        # Write the parts of a client and remove its other form; if one step fails, undo all of them.
+        if dry_run:
+            changes = plan(client, wanted, records)
+        else:
+            taken_out: list[Change] = []
+            if (other := form_in_place(client, target, records)).market != client.market:
+                taken_out = _remove_parts(other, target, records, dry_run=False)
+            with records.kept():
+                try:
+                    changes = steadily(lambda: plan(client, wanted, records), records, SystemClock().now())
+                except PostroomError:
+                    give_back(taken_out, records)
+                    raise
         return {
             **_head(client),
             "way": way,
@@ -356,23 +366,6 @@ def _set_up(
         }
     except PostroomError as error:
         return {**_head(client), "way": way, **_print_failure(error)}
-
-
-def _write_parts(
-    client: Client, wanted: list[Part], target: SetupScope, records: Records, *, dry_run: bool
-) -> list[Change]:
-    """Write the parts of a client and remove its other form; if one step fails, undo all of them."""
-    if dry_run:
-        return plan(client, wanted, records)
-    taken_out: list[Change] = []
-    if (other := form_in_place(client, target, records)).market != client.market:
-        taken_out = _remove_parts(other, target, records, dry_run=False)
-    with records.kept():
-        try:
-            return steadily(lambda: plan(client, wanted, records), records, SystemClock().now())
-        except PostroomError:
-            give_back(taken_out, records)
-            raise
 
 
 def _take_out(client: Client, target: SetupScope, records: Records, *, dry_run: bool) -> dict[str, Any]:
@@ -478,7 +471,20 @@ def done_text(document: Mapping[str, Any]) -> str:
     """Return the changes to each client's files as lines."""
     lines: list[str] = []
     for result in document["clients"]:
-        lines.append(_headline(result, dry_run=bool(document["dry_run"])))
+        dry_run = bool(document["dry_run"])
+        title = show.line(result["title"])
+        if error := result.get("error"):
+            remedy = f"\n  remedy: {show.line(error['remedy'])}" if error["remedy"] else ""
+            headline = f"{title}: failed\n  {show.line(error['message'])}{remedy}"
+        elif way := result.get("way"):
+            headline = (
+                f"{title}: {'would be ' if dry_run else ''}set up over {way} ({show.line(result['why'])})"
+            )
+        elif all(file["change"] == "none" for file in result["files"]):
+            headline = f"{title}: nothing from setup to remove"
+        else:
+            headline = f"{title}: {'would be ' if dry_run else ''}removed"
+        lines.append(headline)
         for file in result["files"]:
             lines += _file_lines(file, is_removal="way" not in result)
         for item in result.get("to_do", ()):
@@ -489,18 +495,6 @@ def done_text(document: Mapping[str, Any]) -> str:
             lines.append(f"  call: {show.line(trial['state'])}: {show.line(trial['detail'])}")
             lines += [f"  remedy: {show.line(trial['remedy'])}"] if trial["remedy"] else []
     return "\n".join([*lines, *(show.line(note) for note in document["notes"])])
-
-
-def _headline(result: Mapping[str, Any], *, dry_run: bool) -> str:
-    title = show.line(result["title"])
-    if error := result.get("error"):
-        remedy = f"\n  remedy: {show.line(error['remedy'])}" if error["remedy"] else ""
-        return f"{title}: failed\n  {show.line(error['message'])}{remedy}"
-    if way := result.get("way"):
-        return f"{title}: {'would be ' if dry_run else ''}set up over {way} ({show.line(result['why'])})"
-    if all(file["change"] == "none" for file in result["files"]):
-        return f"{title}: nothing from setup to remove"
-    return f"{title}: {'would be ' if dry_run else ''}removed"
 
 
 def _file_lines(one: Mapping[str, Any], *, is_removal: bool) -> list[str]:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import IO, Final
+from typing import Final
 
 from postroom.app import places
 from postroom.cli.client import Server, locate
@@ -41,9 +41,22 @@ def ensure_server(environment: Mapping[str, str], log: Log, *, data_dir: Path | 
     folder = data_dir or places.data_dir(environment)
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with _opened_log(folder / "server.log") as output:
+        log_file = os.open(folder / "server.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        with open(log_file, "ab") as output:  # noqa: PTH123 - the descriptor has the file's mode
             begin = output.seek(0, os.SEEK_END)
-            server = _spawn(environment, folder, output)
+            # With -P and a neutral folder, the server neither imports a project's own files as its modules,
+            # nor keeps a project's folder in use.
+            command = [sys.executable, "-P", "-m", "postroom", "up"]
+            given_fields = _for_server(environment, folder)
+            server = subprocess.Popen(  # noqa: S603 - this very interpreter, with fixed words
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd=folder,
+                env=given_fields,
+                start_new_session=True,
+            )
     except OSError as error:
         log(f"the server did not start: {error}")
         return str(error)
@@ -64,26 +77,6 @@ def _answers(environment: Mapping[str, str], data_dir: Path | None) -> bool:
         return False
     except PostroomError:
         return True  # it exists but fails, or the configuration is wrong: another server would not help
-
-
-def _opened_log(path: Path) -> IO[bytes]:
-    return open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab")  # noqa: PTH123 - for its mode
-
-
-def _spawn(environment: Mapping[str, str], folder: Path, output: IO[bytes]) -> "subprocess.Popen[bytes]":
-    # With -P and a neutral folder, the server neither imports a project's own files as its modules,
-    # nor keeps a project's folder in use.
-    command = [sys.executable, "-P", "-m", "postroom", "up"]
-    given_fields = _for_server(environment, folder)
-    return subprocess.Popen(  # noqa: S603 - this very interpreter, with fixed words
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=output,
-        cwd=folder,
-        env=given_fields,
-        start_new_session=True,
-    )
 
 
 def _for_server(environment: Mapping[str, str], folder: Path) -> dict[str, str]:

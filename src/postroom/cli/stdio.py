@@ -167,7 +167,22 @@ class Proxy:
 
     def _run(self, request: PendingRequest) -> None:
         try:
-            self._forward(request)
+            if request.dropped:
+                return
+            endpoint, exchange = self._connected_somehow(request)
+            try:
+                self._exchange(request, endpoint, exchange)
+            except ServerUnavailable as lost:
+                message = request.message
+                if request.dropped or not (message.reads or message.has_key) or not _broke_off(lost):
+                    raise
+                try:
+                    endpoint, exchange = self._connected_somehow(request)
+                except ServerUnavailable as gone:
+                    if message.reads:
+                        raise
+                    raise lost from gone  # the first attempt may have stored the change
+                self._exchange(request, endpoint, exchange)
         except PostroomError as error:
             self._fail(request, error)
         except Exception as error:  # if one request fails, the client gets an error and the proxy continues
@@ -188,46 +203,6 @@ class Proxy:
         exchange.connect()
         return endpoint, exchange
 
-    def _connected_to_a_new_server(self, request: PendingRequest) -> tuple[Endpoint, Exchange]:
-        """Start a server unless one already answers, and connect to it; only one thread at a time does this.
-
-        Raises:
-            ServerUnavailable: No server started, or the last failed start is too recent.
-        """
-        with self._starting:
-            if self._start is not None and time.monotonic() >= self._start_refused_until:
-                self._start_failure = self._start()
-            try:
-                result = self._connect(request)
-            except ServerUnavailable as error:
-                if time.monotonic() >= self._start_refused_until:
-                    self._start_refused_until = time.monotonic() + self._pause.total_seconds()
-                    self._pause = min(self._pause * 2, MAX_PAUSE)
-                if not self._start_failure:
-                    raise
-                text = f"{error.message}; the server did not start: {self._start_failure}"
-                raise ServerUnavailable(text, value=error.value) from error
-            self._pause = FIRST_PAUSE
-            return result
-
-    def _forward(self, request: PendingRequest) -> None:
-        if request.dropped:
-            return
-        endpoint, exchange = self._connected_somehow(request)
-        try:
-            self._exchange(request, endpoint, exchange)
-        except ServerUnavailable as lost:
-            message = request.message
-            if request.dropped or not (message.reads or message.has_key) or not _broke_off(lost):
-                raise
-            try:
-                endpoint, exchange = self._connected_somehow(request)
-            except ServerUnavailable as gone:
-                if message.reads:
-                    raise
-                raise lost from gone  # the first attempt may have stored the change
-            self._exchange(request, endpoint, exchange)
-
     def _connected_somehow(self, request: PendingRequest) -> tuple[Endpoint, Exchange]:
         """Connect to the server; if no server accepts the connection, start one."""
         try:
@@ -235,69 +210,77 @@ class Proxy:
         except ServerUnavailable:
             if self._start is None or request.dropped:
                 raise
-            return self._connected_to_a_new_server(request)
+            # Start a server unless one already answers, and connect to it; only one thread at a time does
+            # this.
+            with self._starting:
+                if self._start is not None and time.monotonic() >= self._start_refused_until:
+                    self._start_failure = self._start()
+                try:
+                    result = self._connect(request)
+                except ServerUnavailable as error:
+                    if time.monotonic() >= self._start_refused_until:
+                        self._start_refused_until = time.monotonic() + self._pause.total_seconds()
+                        self._pause = min(self._pause * 2, MAX_PAUSE)
+                    if not self._start_failure:
+                        raise
+                    text = f"{error.message}; the server did not start: {self._start_failure}"
+                    raise ServerUnavailable(text, value=error.value) from error
+                self._pause = FIRST_PAUSE
+                return result
 
     def _exchange(self, request: PendingRequest, endpoint: Endpoint, exchange: Exchange) -> None:
         """Send a request and deliver its answer."""
         try:
-            call = Call(
-                path=endpoint.mcp_path, body=request.message.body, headers=self._headers(request.message)
-            )
+            message = request.message
+            headers = {
+                "Content-Type": "application/json",
+                "Accept": "application/json, text/event-stream",
+                **message.headers,
+            }
+            if self._version and not message.version and message.method != "initialize":
+                headers["MCP-Protocol-Version"] = self._version
+            if self._client:
+                headers[CLIENT_HEADER] = self._client
+            if self._marks and not self._modern:
+                headers["Mcp-Session-Id"] = "-".join([*self._marks, "pipe"])
+            call = Call(path=endpoint.mcp_path, body=request.message.body, headers=headers)
             response = exchange.send(call)
             if response.status == 200 and content_type(response) == "text/event-stream":
-                self._stream(request, endpoint, response)
+                request.streams = True
+                try:
+                    for data in events(response.read1):
+                        self._deliver(request, json.loads(data), data.encode())
+                        if request.message.awaits and not request.owed:
+                            return
+                except ValueError as error:
+                    raise PostroomError("the server sent an event that is not JSON") from error
+                except (OSError, http.client.HTTPException) as error:
+                    raise unavailable(endpoint, error) from error
+                if request.owed:
+                    ended = ConnectionError("the server ended the stream before it answered")
+                    raise unavailable(endpoint, ended) from ended
             else:
-                self._whole(request, endpoint, response)
+                kind = content_type(response)
+                reply = Reply(status=response.status, content_type=kind, body=whole_body(endpoint, response))
+                document = reply.json()
+                if request.owed and protocol.answered(document):
+                    self._deliver(request, document, reply.body)
+                elif not 200 <= reply.status < 300:
+                    raise refused(reply)
+                if request.owed:
+                    raise PostroomError(
+                        f"the server accepted the request with status {reply.status} but did not answer it"
+                    )
         finally:
             exchange.close()
 
-    def _headers(self, message: Message) -> dict[str, str]:
-        headers = {
-            "Content-Type": "application/json",
-            "Accept": "application/json, text/event-stream",
-            **message.headers,
-        }
-        if self._version and not message.version and message.method != "initialize":
-            headers["MCP-Protocol-Version"] = self._version
-        if self._client:
-            headers[CLIENT_HEADER] = self._client
-        if self._marks and not self._modern:
-            headers["Mcp-Session-Id"] = "-".join([*self._marks, "pipe"])
-        return headers
-
-    def _stream(
-        self, request: PendingRequest, endpoint: Endpoint, response: http.client.HTTPResponse
-    ) -> None:
-        request.streams = True
-        try:
-            for data in events(response.read1):
-                self._deliver(request, json.loads(data), data.encode())
-                if request.message.awaits and not request.owed:
-                    return
-        except ValueError as error:
-            raise PostroomError("the server sent an event that is not JSON") from error
-        except (OSError, http.client.HTTPException) as error:
-            raise unavailable(endpoint, error) from error
-        if request.owed:
-            ended = ConnectionError("the server ended the stream before it answered")
-            raise unavailable(endpoint, ended) from ended
-
-    def _whole(self, request: PendingRequest, endpoint: Endpoint, response: http.client.HTTPResponse) -> None:
-        kind = content_type(response)
-        reply = Reply(status=response.status, content_type=kind, body=whole_body(endpoint, response))
-        document = reply.json()
-        if request.owed and protocol.answered(document):
-            self._deliver(request, document, reply.body)
-        elif not 200 <= reply.status < 300:
-            raise refused(reply)
-        if request.owed:
-            raise PostroomError(
-                f"the server accepted the request with status {reply.status} but did not answer it"
-            )
-
     def _deliver(self, request: PendingRequest, document: object, raw: bytes) -> None:
         """Write a document from the server as a line, and mark the requests that it answers as done."""
-        if _lacks_id(document) and len(request.message.awaits) == 1 and isinstance(document, dict):
+        if (
+            (isinstance(document, dict) and document.get("id") is None and "error" in document)
+            and len(request.message.awaits) == 1
+            and isinstance(document, dict)
+        ):
             document = {**document, "id": request.message.awaits[0]}
             raw = protocol.compact(document)
         if request.message.method == "initialize":
@@ -328,10 +311,6 @@ def _broke_off(error: ServerUnavailable) -> bool:
     """Return whether the connection was lost; False for an error response or a timeout."""
     cause = error.__cause__
     return isinstance(cause, OSError | http.client.HTTPException) and not isinstance(cause, TimeoutError)
-
-
-def _lacks_id(document: object) -> bool:
-    return isinstance(document, dict) and document.get("id") is None and "error" in document
 
 
 class LineWriter:
@@ -367,7 +346,11 @@ def carry(find: Callable[[], Endpoint], *, start: Callable[[], str] | None = Non
     `start` starts a server unless one answers. It is called before the first line, and whenever the server
     has gone.
     """
-    writer = LineWriter(_take_stdout())
+    # Keep stdout for the protocol, and redirect all other output of this process to stderr.
+    sys.stdout.flush()
+    kept_count = os.dup(sys.stdout.fileno())
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    writer = LineWriter(kept_count)
     proxy = Proxy(find, writer.write, _log, start=start)
     try:
         if start is not None:
@@ -378,14 +361,6 @@ def carry(find: Callable[[], Endpoint], *, start: Callable[[], str] | None = Non
     except KeyboardInterrupt:
         return 130
     return 0
-
-
-def _take_stdout() -> int:
-    """Keep stdout for the protocol, and redirect all other output of this process to stderr."""
-    sys.stdout.flush()
-    kept_count = os.dup(sys.stdout.fileno())
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    return kept_count
 
 
 def serve_stdio(*, start: bool, data_dir: Path | None = None, tools: str | None = None) -> int:

@@ -40,7 +40,20 @@ def support_bundle(
         raise _there_already(target)
     with show.progress(as_json=as_json):
         files, is_running = _collect_files(data_dir, now)
-    _write(target, files, now)
+    # Write the bundle completely or not at all, readable only by this user.
+    packed = _pack(files, now)
+    try:
+        descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError as error:
+        raise _there_already(target) from error
+    except OSError as error:
+        raise _write_error(target, error) from error
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(packed)
+    except OSError as error:
+        target.unlink(missing_ok=True)
+        raise _write_error(target, error) from error
     fields: dict[str, object] = {"path": str(target), "server": is_running, "files": sorted(files)}
     show.answer(
         fields, as_json=as_json, text=lambda: f"Wrote {show.line(target)}. Read it before you share it."
@@ -62,27 +75,6 @@ def _collect_files(data_dir: Path | None, now: int) -> tuple[dict[str, str], boo
     if not isinstance(files, Mapping):
         raise PostroomError("the server's answer contains no files", remedy="run `postroom status`")
     return {Path(str(name)).name: str(text) for name, text in files.items()}, True
-
-
-def _write(target: Path, files: Mapping[str, str], now: int) -> None:
-    """Write the bundle completely or not at all, readable only by this user.
-
-    Raises:
-        InvalidPath: A file with this name exists, or the bundle cannot be written.
-    """
-    packed = _pack(files, now)
-    try:
-        descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError as error:
-        raise _there_already(target) from error
-    except OSError as error:
-        raise _write_error(target, error) from error
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(packed)
-    except OSError as error:
-        target.unlink(missing_ok=True)
-        raise _write_error(target, error) from error
 
 
 def _pack(files: Mapping[str, str], now: int) -> bytes:

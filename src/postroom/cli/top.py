@@ -57,7 +57,14 @@ def look(server: Server) -> dict[str, Any]:
     for run in runs:
         if run["state"] == "at work":
             output = perform(server, "show_run", run=run["run_id"])
-            run["last_line"] = _last_line(str(output["output"]))
+            run["last_line"] = next(
+                (
+                    text.strip()
+                    for text in reversed(without_escapes(str(output["output"])).splitlines())
+                    if text.strip()
+                ),
+                "",
+            )
     return {
         "server": perform(server, "show_status"),
         "questions": show.items(perform(server, "list_questions", limit=500).get("questions")),
@@ -65,10 +72,6 @@ def look(server: Server) -> dict[str, Any]:
         "waiting": show.items(answer.get("waiting")),
         "tasks": show.items(perform(server, "list_open_tasks").get("tasks")),
     }
-
-
-def _last_line(output: str) -> str:
-    return next((text.strip() for text in reversed(without_escapes(output).splitlines()) if text.strip()), "")
 
 
 def _live(server: Server) -> None:
@@ -117,11 +120,37 @@ def drawn(found: Mapping[str, Any], *, lines: int | None = None) -> "Group":
     states = {state: [run for run in found["runs"] if run["state"] == state] for state in _STATES}
     ended = [run for run in found["runs"] if run["state"] in ("done", "cancelled")][:_SHOWN_EVENTS]
     lists = [
-        ("QUESTIONS", "magenta", [_question(question, now) for question in found["questions"]]),
+        (
+            "QUESTIONS",
+            "magenta",
+            [
+                (
+                    question["number"],
+                    since(question["waiting_since"], now),
+                    "",
+                    show.agent(question),
+                    question["question"],
+                )
+                for question in found["questions"]
+            ],
+        ),
         ("ACTIVE", "green", [_run(item, now, item.get("last_line", "")) for item in states["at work"]]),
         ("QUEUED", "yellow", [_run(item, now, item["why"]) for item in states["queued"]]),
         ("TASKS", "blue", [_task(task, now) for task in found["tasks"]]),
-        ("WAITING MESSAGES", "yellow", [_mail(item, now) for item in found["waiting"]]),
+        (
+            "WAITING MESSAGES",
+            "yellow",
+            [
+                (
+                    f"message {item['message']}",
+                    since(item["since_at"], now),
+                    "",
+                    f"{item['agent']}: {item['why']}",
+                    "",
+                )
+                for item in found["waiting"]
+            ],
+        ),
         ("FAILED", "red", [_run(item, now, item["why"]) for item in states["failed"]]),
         ("LATELY", "cyan", [_ended_row(item, now) for item in ended]),
     ]
@@ -200,10 +229,6 @@ Row = tuple[str, str, str, str, str]
 """The cells of a row: id, time, result, agent or subject, and the text that has its own line."""
 
 
-def _question(one: Mapping[str, Any], now: int) -> Row:
-    return one["number"], since(one["waiting_since"], now), "", show.agent(one), one["question"]
-
-
 def _run(run: Mapping[str, Any], now: int, text: str) -> Row:
     moment = run["finished_at"] or run["started_at"] or run["created_at"]
     return run["run_id"], since(moment, now), "", show.agent(run), text
@@ -212,10 +237,6 @@ def _run(run: Mapping[str, Any], now: int, text: str) -> Row:
 def _ended_row(run: Mapping[str, Any], now: int) -> Row:
     run_id, moment, _, whose, _ = _run(run, now, "")
     return run_id, moment, f"  {show.state_word(run['state']):<9}", whose, ""
-
-
-def _mail(one: Mapping[str, Any], now: int) -> Row:
-    return f"message {one['message']}", since(one["since_at"], now), "", f"{one['agent']}: {one['why']}", ""
 
 
 def _task(one: Mapping[str, Any], now: int) -> Row:

@@ -130,7 +130,11 @@ def wait_to_wake(who: Mapping[str, str], after: int | None) -> NoReturn:
             raise SystemExit(DONE) from None
         kept_text.seek(0)
         last = kept_text.read()
-        message = _unread(who, int(last) if last.isdigit() else after)
+        message = next(
+            message
+            for message in messages(who, int(last) if last.isdigit() else after, is_quiet=True)
+            if message.get("read_at") is None
+        )
         kept_text.truncate(0)
         kept_text.write(str(message["seq"]))
     names = {"agent": show.line(who["agent_name"]), "sender": show.line(message["from"])}
@@ -142,10 +146,6 @@ def _who(acting: str | None, project: str) -> dict[str, str]:
     if not acting:
         raise InvalidArgument("no agent is named", remedy="choose an agent with --as, or set POSTROOM_AGENT")
     return {"project_key": project_key(project), "agent_name": acting}
-
-
-def _unread(who: Mapping[str, object], after: int | None) -> Mapping[str, Any]:
-    return next(message for message in messages(who, after, is_quiet=True) if message.get("read_at") is None)
 
 
 def _as_line(message: Mapping[str, Any]) -> str:

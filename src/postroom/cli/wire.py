@@ -77,7 +77,9 @@ class Exchange:
         self._endpoint = endpoint
         self._timeout = timeout
         self._parts = parts(endpoint.url)
-        self._connection = _connection(self._parts)
+        found = self._parts
+        kind = http.client.HTTPSConnection if found.scheme == "https" else http.client.HTTPConnection
+        self._connection = kind(found.hostname or "", found.port, timeout=CONNECT_TIMEOUT.total_seconds())
         self._socket: socket.socket | None = None
         self._broken_off = False
 
@@ -126,7 +128,10 @@ class Exchange:
         self._broken_off = True
         held = self._socket
         if held is not None:
-            _shut(held)
+            try:
+                held.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                return  # it is already closed
 
     def close(self) -> None:
         """Close the connection; a repeated call has no effect."""
@@ -209,15 +214,3 @@ def parts(url: str) -> SplitResult:
     if parts.scheme not in {"http", "https"} or not parts.hostname or port == 0:
         raise ConfigError(f"{url!r} is not an http or https address", value=url, remedy="set POSTROOM_URL")
     return parts
-
-
-def _connection(found: SplitResult) -> http.client.HTTPConnection:
-    kind = http.client.HTTPSConnection if found.scheme == "https" else http.client.HTTPConnection
-    return kind(found.hostname or "", found.port, timeout=CONNECT_TIMEOUT.total_seconds())
-
-
-def _shut(held: socket.socket) -> None:
-    try:
-        held.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        return  # it is already closed

@@ -154,27 +154,23 @@ class Peer:
                 raise ProtocolFault("sent a call whose id is neither a number nor text")
             return Asked(id=id, method=method, params=named)
         if "id" in message:
-            return self._resolve_answer(message)
+            id = message["id"]
+            method = None if isinstance(id, bool) or not isinstance(id, int) else self._asked.pop(id, None)
+            error = message.get("error")
+            if method is None:
+                raise ProtocolFault("answered a request that it never received")
+            if error is not None:
+                fields = error if isinstance(error, dict) else _FIELDS
+                code = fields.get("code")
+                text, data = str(fields.get("message") or "no reason was given"), fields.get("data")
+                more = "" if data is None else f" {json.dumps(data, ensure_ascii=False)}"
+                known_number = code if isinstance(code, int) and abs(code) < 1 << 31 else 0
+                return Answer(
+                    method=method,
+                    refusal=Refusal(code=known_number, text=storable(f"{text}{more}"[:ERRORS_KEPT])),
+                )
+            result = message.get("result")
+            if result is not None and not isinstance(result, dict):
+                raise ProtocolFault(f"answered {method!r} with a value that is not an object")
+            return Answer(method=method, result=result or _FIELDS)
         raise ProtocolFault("wrote a message that is neither a request, a notification nor an answer")
-
-    def _resolve_answer(self, message: Mapping[str, Any]) -> Answer:
-        id = message["id"]
-        method = None if isinstance(id, bool) or not isinstance(id, int) else self._asked.pop(id, None)
-        error = message.get("error")
-        if method is None:
-            raise ProtocolFault("answered a request that it never received")
-        if error is not None:
-            return Answer(method=method, refusal=_refusal(error))
-        result = message.get("result")
-        if result is not None and not isinstance(result, dict):
-            raise ProtocolFault(f"answered {method!r} with a value that is not an object")
-        return Answer(method=method, result=result or _FIELDS)
-
-
-def _refusal(error: object) -> Refusal:
-    fields = error if isinstance(error, dict) else _FIELDS
-    code = fields.get("code")
-    text, data = str(fields.get("message") or "no reason was given"), fields.get("data")
-    more = "" if data is None else f" {json.dumps(data, ensure_ascii=False)}"
-    known_number = code if isinstance(code, int) and abs(code) < 1 << 31 else 0
-    return Refusal(code=known_number, text=storable(f"{text}{more}"[:ERRORS_KEPT]))

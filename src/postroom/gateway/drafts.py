@@ -146,7 +146,24 @@ class Draft:
     def _look(self, now: int) -> Step:
         """Return a step that shows the received text if it is longer than the text that the chat shows."""
         self._looked_at = self._length
-        look, shown = self._draw(), self._shown
+        # The first part of the received text; None if the text is blank and there is no reasoning.
+        # This function reads only as much of the answer as one part can need.
+        look: Look | None
+        text = "".join(self._deltas)
+        self._deltas = [text]
+        lead = _BLANK_LINES.match(text)
+        start = lead.end() if lead else 0
+        text = text[start : start + 2 * self._capabilities.limit]
+        line = text.rfind("\n") + 1
+        settled = text[:line] if _MAY_BE_FENCE.fullmatch(text, line) else text
+        settled = settled.rstrip()
+        pieces = cut(settled, limit=self._capabilities.limit, unit=self._capabilities.unit)
+        reasoning = "".join(self._thoughts).strip()
+        if not pieces:
+            look = Look("", 0, is_full=False, reasoning=reasoning) if reasoning else None
+        else:
+            look = Look(pieces[0].of(settled), start + pieces[0].end, len(pieces) > 1, reasoning)
+        shown = self._shown
         if look is None:
             return None
         if shown is not None and look.reasoning != shown.reasoning:
@@ -160,25 +177,6 @@ class Draft:
         self._under_way = look
         self._next_look = now + self._interval_ms
         return look
-
-    def _draw(self) -> Look | None:
-        """Return the first part of the received text; None if the text is blank and there is no reasoning.
-
-        This function reads only as much of the answer as one part can need.
-        """
-        text = "".join(self._deltas)
-        self._deltas = [text]
-        lead = _BLANK_LINES.match(text)
-        start = lead.end() if lead else 0
-        text = text[start : start + 2 * self._capabilities.limit]
-        line = text.rfind("\n") + 1
-        settled = text[:line] if _MAY_BE_FENCE.fullmatch(text, line) else text
-        settled = settled.rstrip()
-        pieces = cut(settled, limit=self._capabilities.limit, unit=self._capabilities.unit)
-        reasoning = "".join(self._thoughts).strip()
-        if not pieces:
-            return Look("", 0, is_full=False, reasoning=reasoning) if reasoning else None
-        return Look(pieces[0].of(settled), start + pieces[0].end, len(pieces) > 1, reasoning)
 
 
 def settled(draft: str) -> str:

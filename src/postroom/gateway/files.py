@@ -239,7 +239,35 @@ class FilesOfRun(RunFiles):
             size=size or 0,
         )
         try:
-            return await self._fetch(file, block)
+            if file.position > MAX_FILES:
+                raise TooLarge(f"a message has more than {MAX_FILES} files", value=file.position)
+            adapter = self._files.adapter_of(self._thread_id)
+            if adapter is None:
+                raise ServerUnavailable(
+                    "its channel is not connected here", remedy="see `postroom gateway status`"
+                )
+            most = self._files.most()
+            if file.size > most:
+                raise too_large(file.size, most)
+            # Wait for a channel that is about to be connected.
+            liveness = adapter.liveness
+            try:
+                async with asyncio.timeout(_CONNECTED_SECONDS if liveness.may_come_back else 0):
+                    await liveness.reached()
+            except TimeoutError:
+                raise ServerUnavailable(
+                    "its channel is not connected", remedy="see `postroom gateway status`"
+                ) from None
+            attachment = Attachment(
+                kind=MessageType.of_file(block.type),
+                ref=block.data["ref"],
+                mime=block.data.get("mime"),
+                name=block.data.get("name"),
+                size=block.data.get("size"),
+            )
+            pieces = adapter.fetch_media(attachment, max_bytes=most)
+            async with spooled(pieces, most=most) as spool:
+                return await self._check_file(file, block, spool)
         except StoreError:
             raise
         except InputError as error:
@@ -261,29 +289,6 @@ class FilesOfRun(RunFiles):
         adapter = self._files.adapter_of(self._thread_id)
         is_away = adapter is not None and adapter.liveness.may_come_back
         return _TRIES_UNCONNECTED if is_away else _TRIES
-
-    async def _fetch(self, file: ChatFile, block: ContentBlock) -> ChatFile:
-        if file.position > MAX_FILES:
-            raise TooLarge(f"a message has more than {MAX_FILES} files", value=file.position)
-        adapter = self._files.adapter_of(self._thread_id)
-        if adapter is None:
-            raise ServerUnavailable(
-                "its channel is not connected here", remedy="see `postroom gateway status`"
-            )
-        most = self._files.most()
-        if file.size > most:
-            raise too_large(file.size, most)
-        await _wait_for_channel(adapter)
-        attachment = Attachment(
-            kind=MessageType.of_file(block.type),
-            ref=block.data["ref"],
-            mime=block.data.get("mime"),
-            name=block.data.get("name"),
-            size=block.data.get("size"),
-        )
-        pieces = adapter.fetch_media(attachment, max_bytes=most)
-        async with spooled(pieces, most=most) as spool:
-            return await self._check_file(file, block, spool)
 
     async def _check_file(self, file: ChatFile, block: ContentBlock, found: SpooledFile) -> ChatFile:
         """Determine the type of a file from its bytes, and store the file."""
@@ -340,22 +345,6 @@ class FilesOfRun(RunFiles):
         key = sha256(notice.encode("utf-8", "replace")).hexdigest()[:16]
         draft = reply.draft(f"file/{self._thread_id}/{file.message_id}/{file.position}/{key}")
         return await self._store.put(file, notices=(draft,), claim=self._claim)
-
-
-async def _wait_for_channel(adapter: BasePlatformAdapter) -> None:
-    """Wait for a channel that is about to be connected.
-
-    Raises:
-        ServerUnavailable: The channel was not connected in time, or will never be connected.
-    """
-    liveness = adapter.liveness
-    try:
-        async with asyncio.timeout(_CONNECTED_SECONDS if liveness.may_come_back else 0):
-            await liveness.reached()
-    except TimeoutError:
-        raise ServerUnavailable(
-            "its channel is not connected", remedy="see `postroom gateway status`"
-        ) from None
 
 
 async def attached(one: MailAttachment, thread_id: str, position: int, store: FileStore) -> ChatFile:

@@ -121,12 +121,7 @@ class Gateway:
             mail,
             self._reminders,
         )
-        services = self._services(handover, notices, commands)
-        self.runner = GatewayRunner(config, services)
-        self.intake = Intake(config, self.runner, services, clock)
-
-    def _services(self, handover: Handover, notices: Notices, commands: Commands) -> Services:
-        return Services(
+        services = Services(
             stores=self.stores,
             sessions=self._presenter.sessions,
             people=self.people,
@@ -141,6 +136,8 @@ class Gateway:
             acknowledgements=Acknowledgements(self._clock),
             to_people=ToPeople(self.stores.intake_log, self._mail),
         )
+        self.runner = GatewayRunner(config, services)
+        self.intake = Intake(config, self.runner, services, clock)
 
     @property
     def adapters(self) -> Mapping[Platform, BasePlatformAdapter]:

@@ -63,7 +63,11 @@ class Links:
             minutes = self._config.pairing.code_ms // 60_000
             return wording.link_code(code, minutes, others)
         if word.casefold() in (_APART, _TOGETHER):
-            return await self._share(address, shares=word.casefold() == _TOGETHER)
+            shares = word.casefold() == _TOGETHER
+            if not await self._store.share(address, shares=shares):
+                return wording.NOT_LINKED
+            self._people.forget_links()
+            return wording.TOGETHER if shares else wording.APART
         outcome, giver = await self._store.redeem(
             address, hash_of(_SCOPE, word.upper()), self._config.pairing, person=token_hex(16)
         )
@@ -95,12 +99,6 @@ class Links:
             here,
             *(linked_chat.address for linked_chat in await self._others(await self._store.find(here))),
         ]
-
-    async def _share(self, address: ChatAddress, *, shares: bool) -> str:
-        if not await self._store.share(address, shares=shares):
-            return wording.NOT_LINKED
-        self._people.forget_links()
-        return wording.TOGETHER if shares else wording.APART
 
     async def _tell(self, giver: LinkedChat, source: SessionSource) -> None:
         """Notify the chat in which the code was created that the code was used.

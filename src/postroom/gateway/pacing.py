@@ -116,7 +116,16 @@ class Pacing:
         With `chat_id`, the call sends a message to that chat. A caller that comes back with the same key
         keeps its place in the queue.
         """
-        scopes = self._scopes_for(method, chat_id, is_group=is_group, is_alone=gives_way and chat_id is None)
+        # The scopes that a call counts against, from the narrowest to that of the bot.
+        is_alone = gives_way and chat_id is None
+        limits, items = self._limits, []
+        if is_alone or method in limits.methods:
+            items.append(self._scope("method", method, limits.methods.get(method)))
+        if chat_id is not None:
+            items.append(self._scope("chat", chat_id, limits.chat))
+            if is_group and limits.group is not None:
+                items.append(self._scope("group", chat_id, limits.group))
+        scopes = [*items, self._scope("bot", "", limits.bot)]
         wait = await self._wait_turn(scopes, key, gives_way=gives_way)
         turn = Turn(wait)
         if wait:
@@ -176,19 +185,6 @@ class Pacing:
             if not wait or comes_back:
                 return wait
             await self._timer.sleep(wait)
-
-    def _scopes_for(
-        self, method: str, chat_id: str | None, *, is_group: bool, is_alone: bool
-    ) -> "list[_Scope]":
-        """Return the scopes that a call counts against, from the narrowest to that of the bot."""
-        limits, items = self._limits, []
-        if is_alone or method in limits.methods:
-            items.append(self._scope("method", method, limits.methods.get(method)))
-        if chat_id is not None:
-            items.append(self._scope("chat", chat_id, limits.chat))
-            if is_group and limits.group is not None:
-                items.append(self._scope("group", chat_id, limits.group))
-        return [*items, self._scope("bot", "", limits.bot)]
 
     def _scope(self, kind: str, name: str, rate: Rate | None) -> _Scope:
         scope = self._scopes.get((kind, name))

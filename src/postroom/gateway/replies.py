@@ -366,7 +366,20 @@ class ChatEffects(RunEffects):
         if not is_chat(run.thread_id):
             return ()
         if run.status is RunStatus.WAITING:
-            reply = self._question(run)
+            waiting = run.waiting
+            if waiting is None or waiting.reason is WaitingReason.BACKGROUND_TASKS:
+                reply = None
+            else:
+                questions = tuple(question_of(run, ticket) for ticket in waiting.tickets)
+                text = run.final_output or waiting.message or ""
+                reply = Reply(
+                    kind=ReplyKind.QUESTION,
+                    thread_id=run.thread_id,
+                    run_id=run.run_id,
+                    text=text,
+                    inbound_ids=inbound_ids_of(run),
+                    questions=questions,
+                )
         else:  # the reply contains its destination, so that delivery need not look it up
             reason = run.termination
             if run.final_output and reason is not None and reason.type is TerminationKind.CANCELLED:
@@ -384,21 +397,6 @@ class ChatEffects(RunEffects):
         if reply is None:
             return ()
         return (reply.draft(f"{reply.kind}/{run.run_id}/{run.dispatch_id}"),)
-
-    def _question(self, run: RunRecord) -> Reply | None:
-        waiting = run.waiting
-        if waiting is None or waiting.reason is WaitingReason.BACKGROUND_TASKS:
-            return None
-        questions = tuple(question_of(run, ticket) for ticket in waiting.tickets)
-        text = run.final_output or waiting.message or ""
-        return Reply(
-            kind=ReplyKind.QUESTION,
-            thread_id=run.thread_id,
-            run_id=run.run_id,
-            text=text,
-            inbound_ids=inbound_ids_of(run),
-            questions=questions,
-        )
 
 
 def inbound_ids_of(run: RunRecord) -> tuple[int, ...]:

@@ -44,7 +44,14 @@ def decide(routes: Sequence[Route], event: MessageEvent, chosen: str | None = No
     if not event.addressed:
         return None
     open_to = reachable(routes, source)
-    replied = next((agent for agent in open_to if agent and _is_by(event.reply_to_text, agent)), None)
+    replied = next(
+        (
+            agent
+            for agent in open_to
+            if agent and (event.reply_to_text is not None and event.reply_to_text.startswith(label(agent)))
+        ),
+        None,
+    )
     if replied is not None:
         return Decision(replied, "the message replies to this agent")
     if chosen is not None and chosen in open_to:
@@ -73,7 +80,3 @@ def check_routes(routes: Sequence[Route]) -> None:
 def listed(routes: Sequence[Route]) -> list[dict[str, Json]]:
     """Return the rules in order as plain data, followed by the implicit rule for `[agent]`."""
     return [{"agent": route.agent or DEFAULT_AGENT, "answers": str(route)} for route in (*routes, Route())]
-
-
-def _is_by(text: str | None, agent: str) -> bool:
-    return text is not None and text.startswith(label(agent))

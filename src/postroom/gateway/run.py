@@ -383,7 +383,20 @@ class GatewayRunner:
                 answer = reply.text if isinstance(reply, Card) else reply
                 await self._close(event, InboundStatus.DONE, reason=answer)
         elif not may_write:
-            await self._refuse(event, source)
+            # Refuse a message whose sender may not write. A stranger may get a pairing code.
+            services = self.services
+            services.metrics.message("refused")
+            if self._knows(source):
+                key = notice_key("rejected", event.inbound_id)
+                await services.notices.answer(event, wording.ONLY_LOOKS, key=key)
+                await self._close(event, InboundStatus.REJECTED, reason=wording.ONLY_LOOKS)
+                return
+            code = await services.people.code_for(source)
+            if code is not None:
+                lifetime = span_in_words(timedelta(milliseconds=self.config.pairing.code_ms))
+                text = wording.pairing(source.platform.value, code, lifetime)
+                await services.notices.answer(event, text, key=notice_key("pair", event.inbound_id))
+            await self._close(event, InboundStatus.REJECTED, reason="its sender may not write")
         elif event.is_empty:
             text = wording.nothing_to_read(event.unread)
             self.services.metrics.message("refused")
@@ -541,22 +554,6 @@ class GatewayRunner:
             return True
         return self._services is not None and self._services.people.may(source, PersonRole.VIEWER)
 
-    async def _refuse(self, event: MessageEvent, source: SessionSource) -> None:
-        """Refuse a message whose sender may not write. A stranger may get a pairing code."""
-        services = self.services
-        services.metrics.message("refused")
-        if self._knows(source):
-            key = notice_key("rejected", event.inbound_id)
-            await services.notices.answer(event, wording.ONLY_LOOKS, key=key)
-            await self._close(event, InboundStatus.REJECTED, reason=wording.ONLY_LOOKS)
-            return
-        code = await services.people.code_for(source)
-        if code is not None:
-            lifetime = span_in_words(timedelta(milliseconds=self.config.pairing.code_ms))
-            text = wording.pairing(source.platform.value, code, lifetime)
-            await services.notices.answer(event, text, key=notice_key("pair", event.inbound_id))
-        await self._close(event, InboundStatus.REJECTED, reason="its sender may not write")
-
     # Commands.
 
     async def _obey(self, event: MessageEvent, source: SessionSource, key: str) -> Answer:
@@ -573,24 +570,22 @@ class GatewayRunner:
         if (refusal := command.refusal(name, event.get_command_args())) is not None:
             return refusal
         is_starting = self._running_agents.get(key) is _AGENT_PENDING_SENTINEL
-        if not command.has_turn and is_starting and not self._runs_here(key):
+        if (
+            not command.has_turn
+            and is_starting
+            and not (self._services is not None and key in self._services.presenter.runs)
+        ):
             self.workers.stop_requested.add(key)
             return wording.STARTING_UP
         if command.name == "help" and self._services is None:
-            return await self._handle_help_command(event)
+            return help_text(
+                lambda command: event.source is None or self._may_use(command, event.source),
+                event.get_command_args(),
+            )
         return await self.services.commands.obey(command, event, source, key)
-
-    def _runs_here(self, key: str) -> bool:
-        return self._services is not None and key in self._services.presenter.runs
 
     def _may_use(self, command: Command, source: SessionSource) -> bool:
         return self._services is None or self._services.commands.may_use(command, source)
-
-    async def _handle_help_command(self, event: MessageEvent) -> str:
-        return help_text(
-            lambda command: event.source is None or self._may_use(command, event.source),
-            event.get_command_args(),
-        )
 
     async def pressed(self, press: ButtonPress) -> str:
         """Handle a pressed button as if the person had sent the command in the button's value."""

@@ -216,7 +216,15 @@ class Sessions:
             for group in (chat_id, new_id)
         )
         moved = 0
-        for session in await self._below(old):
+        # The session with this key, and the sessions whose keys extend it.
+        first = await self._store.load(old)
+        sessions, after = [] if first is None else [first], f"{old}:"
+        while page := await self._store.sessions(after=after):
+            sessions += [session for session in page if session.session_key.startswith(f"{old}:")]
+            after = page[-1].session_key
+            if not after.startswith(f"{old}:"):
+                break
+        for session in sessions:
             if session.source.get("account", "default") == account:
                 there = {**session.source, "chat_id": new_id}
                 moved += await self._store.rename(
@@ -248,17 +256,6 @@ class Sessions:
                 await self._store.rename(key, shared, {**session.source, "person": person})
         self._known.clear()
         self._addresses.clear()
-
-    async def _below(self, key: str) -> list[ChatSession]:
-        """Return the session with this key, and the sessions whose keys extend it."""
-        first = await self._store.load(key)
-        sessions, after = [] if first is None else [first], f"{key}:"
-        while page := await self._store.sessions(after=after):
-            sessions += [session for session in page if session.session_key.startswith(f"{key}:")]
-            after = page[-1].session_key
-            if not after.startswith(f"{key}:"):
-                break
-        return sessions
 
     async def place_of(self, thread_id: str, messages: Sequence[Message]) -> tuple[str, SessionSource] | None:
         """Return the session of a run's thread, and the chat in which the run is answered.
@@ -364,15 +361,11 @@ def ends_session(policy: SessionResetPolicy, *, active_at: int, now: int) -> boo
         return True
     if policy.mode not in (ResetMode.DAILY, ResetMode.BOTH):
         return False
-    return active_at < _last_boundary(policy.at_hour, now) <= now
-
-
-def _last_boundary(hour: int, now: int) -> int:
     moment = datetime.fromtimestamp(now / 1_000).astimezone()
-    boundary = moment.replace(hour=hour, minute=0, second=0, microsecond=0)
+    boundary = moment.replace(hour=policy.at_hour, minute=0, second=0, microsecond=0)
     if boundary > moment:
         boundary -= timedelta(days=1)
-    return int(boundary.timestamp() * 1_000)
+    return active_at < int(boundary.timestamp() * 1_000) <= now
 
 
 def chat_of(tx: Transaction, thread_id: str, inbound_ids: Sequence[int]) -> SessionSource | None:

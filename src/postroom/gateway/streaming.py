@@ -156,16 +156,16 @@ class SeenMarks:
         if result.success:
             return _SeenReaction(adapter, source, message_id, result.message_id or message_id)
         if result.error_kind in _REFUSED:
-            self._note_refusal(source, result.error or "")
+            why = result.error or ""
+            chat = (source.platform, source.chat_id)
+            if chat not in self._refusing:
+                _LOG.warning(
+                    "reactions.off", platform=source.platform.value, chat_id=source.chat_id, reason=why
+                )
+            self._refusing[chat] = None
+            if len(self._refusing) > _MAX_MARKS:
+                self._refusing.popitem(last=False)
         return None
-
-    def _note_refusal(self, source: SessionSource, why: str) -> None:
-        chat = (source.platform, source.chat_id)
-        if chat not in self._refusing:
-            _LOG.warning("reactions.off", platform=source.platform.value, chat_id=source.chat_id, reason=why)
-        self._refusing[chat] = None
-        if len(self._refusing) > _MAX_MARKS:
-            self._refusing.popitem(last=False)
 
     async def _take_away(self, marking: "asyncio.Task[_SeenReaction | None]") -> None:
         """Remove a reaction as soon as the rate limits allow it. The platform's response does not matter."""
@@ -400,16 +400,6 @@ class StreamingPresenter:
             )
         self.drafts.pop(run_id, None)
 
-    async def _keep_draft_id(self, run: RunInChat, message_id: str) -> None:
-        """Store the id of the newest draft, so that the answer replaces it even after a crash."""
-        draft = {"run": run.run_id, "id": message_id}
-        try:
-            await self.sessions.changed(
-                run.key, lambda one: replace(one, settings={**one.settings, _DRAFT: draft})
-            )
-        except PostroomError as error:
-            _LOG.warning("draft.not_kept", run_id=run.run_id, reason=error.describe())
-
     async def _take_step(
         self,
         adapter: BasePlatformAdapter,
@@ -426,7 +416,14 @@ class StreamingPresenter:
             result = await adapter.send(chat_id, step.text, reply_to, metadata)
             shown.message_id = result.message_id
             if result.success and result.message_id is not None and not adapter.capabilities.streams:
-                await self._keep_draft_id(run, result.message_id)
+                # Store the id of the newest draft, so that the answer replaces it even after a crash.
+                draft = {"run": run.run_id, "id": result.message_id}
+                try:
+                    await self.sessions.changed(
+                        run.key, lambda one: replace(one, settings={**one.settings, _DRAFT: draft})
+                    )
+                except PostroomError as error:
+                    _LOG.warning("draft.not_kept", run_id=run.run_id, reason=error.describe())
         else:
             result = await adapter.edit_message(chat_id, shown.message_id, step.text, metadata)
         now = self._clock.now()

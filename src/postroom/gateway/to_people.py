@@ -46,11 +46,14 @@ class ToPeople:
             words = f"{words}\n\n{wording.left_behind(len(latest.media))}"
         if self._mail is None:
             return wording.not_passed_on(short_name(person), "this server has no mail here")
+        # The name of the group, or of the sender in a direct chat.
+        who = source.user_name or source.user_id or source.chat_id
+        where = who if source.chat_type == "dm" else source.chat_name or source.chat_id
         chat_words = ChatWords(
             person=person,
             chat=source.address,
             thread_id=f"chat-{sha256(session.thread_id.encode()).hexdigest()[:_DIGITS]}",
-            subject=wording.passed_on_from(_where(source), source.platform.value),
+            subject=wording.passed_on_from(where, source.platform.value),
             text=words.strip(),
             key=f"chat/{source.address.name}/{inbound.inbound_id}",
         )
@@ -63,9 +66,3 @@ class ToPeople:
         except PostroomError as error:
             return wording.not_passed_on(short_name(person), error.message)
         return None
-
-
-def _where(source: SessionSource) -> str:
-    """Return the name of the group, or of the sender in a direct chat."""
-    who = source.user_name or source.user_id or source.chat_id
-    return who if source.chat_type == "dm" else source.chat_name or source.chat_id

@@ -140,7 +140,25 @@ class Voices:
             return self._give_up(row, reply, error.describe())
         except TimeoutError:
             return self._give_up(row, reply, f"the speech endpoint took longer than {_SPEAK_SECONDS:g} s")
-        return await self._send_voice(row, reply, adapter, file)
+        source = SessionSource.from_dict(reply.source or {})
+        attachment = attachment_of(file)
+        if file.media_type == "audio/ogg" and MessageType.VOICE in adapter.capabilities.media:
+            attachment = replace(attachment, kind=MessageType.VOICE)
+        may_be_there = row.may_have_arrived and row.steps_done >= _BEING_SENT
+        mark = wording.POSSIBLE_DUPLICATE if may_be_there and not adapter.capabilities.dedupes else None
+        metadata = send_metadata(source, dedupe_key=f"{row.outbox_id}/voice", final=True)
+        await self._stores.note_sent(row.outbox_id, _BEING_SENT)
+        content = content_of(file, self._stores.files)
+        result = await adapter.send_media(source.chat_id, attachment, content, mark, metadata)
+        if result.success:
+            return Performed()
+        kind, why = result.error_kind or SendErrorKind.UNKNOWN, f"{result.error_kind}: {result.error}"
+        wait_ms = result.retry_after_ms or 0
+        if kind is SendErrorKind.RATE_LIMITED:
+            return NotPerformed(error=why, untried=True, not_before_ms=wait_ms or UNTOLD_MS)
+        if kind.may_pass:
+            return NotPerformed(error=why, not_before_ms=wait_ms, may_have_arrived=kind.may_have_arrived)
+        return self._give_up(row, reply, why)
 
     async def _spoken(self, row: OutboxMessage, reply: Reply, adapter: BasePlatformAdapter) -> ChatFile:
         """Return the audio as a stored file. Audio that an earlier attempt has stored is reused."""
@@ -170,29 +188,6 @@ class Voices:
             await self._stores.files.put_bytes(spooled_file)
         await self._stores.files.put(file)
         return file
-
-    async def _send_voice(
-        self, row: OutboxMessage, reply: Reply, adapter: BasePlatformAdapter, file: ChatFile
-    ) -> Outcome:
-        source = SessionSource.from_dict(reply.source or {})
-        attachment = attachment_of(file)
-        if file.media_type == "audio/ogg" and MessageType.VOICE in adapter.capabilities.media:
-            attachment = replace(attachment, kind=MessageType.VOICE)
-        may_be_there = row.may_have_arrived and row.steps_done >= _BEING_SENT
-        mark = wording.POSSIBLE_DUPLICATE if may_be_there and not adapter.capabilities.dedupes else None
-        metadata = send_metadata(source, dedupe_key=f"{row.outbox_id}/voice", final=True)
-        await self._stores.note_sent(row.outbox_id, _BEING_SENT)
-        content = content_of(file, self._stores.files)
-        result = await adapter.send_media(source.chat_id, attachment, content, mark, metadata)
-        if result.success:
-            return Performed()
-        kind, why = result.error_kind or SendErrorKind.UNKNOWN, f"{result.error_kind}: {result.error}"
-        wait_ms = result.retry_after_ms or 0
-        if kind is SendErrorKind.RATE_LIMITED:
-            return NotPerformed(error=why, untried=True, not_before_ms=wait_ms or UNTOLD_MS)
-        if kind.may_pass:
-            return NotPerformed(error=why, not_before_ms=wait_ms, may_have_arrived=kind.may_have_arrived)
-        return self._give_up(row, reply, why)
 
     def _give_up(self, row: OutboxMessage, reply: Reply, why: str) -> Performed:
         """Give up sending a voice message: notify the chat in one sentence, and log the reason."""

@@ -379,24 +379,19 @@ class _Exchange:
             headers["X-Request-Id"] = self._request_id
         elif self._is_body_due and not message.get("more_body", False):
             await self._send({**message, "more_body": True})
-            await self._read_on()
+            # Read and drop the rest of the body, up to a limit.
+            # If the body is longer than the limit, the connection is closed.
+            dropped = 0
+            is_unknown = self._limit == SMALL_BODY
+            most_bytes, seconds = (
+                (SMALL_BODY, READ_ON_UNKNOWN_SECONDS) if is_unknown else (READ_ON_BYTES, READ_ON_SECONDS)
+            )
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    while self._is_body_due and dropped < most_bytes:
+                        dropped += len((await self._next()).get("body", b""))
             message = {"type": "http.response.body"}
         await self._send(message)
-
-    async def _read_on(self) -> None:
-        """Read and drop the rest of the body, up to a limit.
-
-        If the body is longer than the limit, the connection is closed.
-        """
-        dropped = 0
-        is_unknown = self._limit == SMALL_BODY
-        most_bytes, seconds = (
-            (SMALL_BODY, READ_ON_UNKNOWN_SECONDS) if is_unknown else (READ_ON_BYTES, READ_ON_SECONDS)
-        )
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                while self._is_body_due and dropped < most_bytes:
-                    dropped += len((await self._next()).get("body", b""))
 
     async def _next(self) -> Message:
         message = await self._receive()

@@ -168,7 +168,9 @@ class OtherServers:
             request.method,
             f"{url}?{query}" if query else url,
             headers=self.headers_for(request),
-            content=request.stream() if _has_body(request) else None,
+            content=request.stream()
+            if request.headers.get("content-length", "0") != "0" or "transfer-encoding" in request.headers
+            else None,
         )
         try:
             return client, await client.send(outgoing, stream=True)
@@ -277,10 +279,6 @@ def server_of(token: str) -> str | None:
 
 def _caller(client: str, scheme: str) -> bytes:
     return f"{client} {scheme}".encode()
-
-
-def _has_body(request: Request) -> bool:
-    return request.headers.get("content-length", "0") != "0" or "transfer-encoding" in request.headers
 
 
 def _is_forwarded_header(name: bytes, without: frozenset[str]) -> bool:

@@ -64,8 +64,23 @@ def routes(  # noqa: PLR0913 - the parts behind the routes, by name
     paths = [f"/.well-known/{name}" for name in _DISCOVERY]
     paths += [f"{path}/{{rest:path}}" for path in paths]
     paths += [f"{mcp_path}/.well-known/{{rest:path}}", *_OAUTH]
+    readiness = FreshReadiness(ready, clock)
+
+    async def healthz(_: Request) -> Response:
+        return JSONResponse({"status": "ok", "version": __version__})
+
+    async def readyz(_: Request) -> Response:
+        report = await readiness()
+        return JSONResponse(report.as_dict(), status_code=200 if report.is_ready else 503)
+
+    async def metrics(_: Request) -> Response:
+        if refresh is not None:
+            await refresh()
+        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+
+    health_routes = [Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", metrics)]
     return [
-        *_health_routes(ready, registry, clock, refresh),
+        *health_routes,
         *login.routes(),
         *administration_routes(operations, {**services, **own}),
         *(
@@ -121,29 +136,6 @@ def application(
         lifespan=lifespan,
         exception_handlers={HTTPException: _http_refusal, PostroomError: _refusal, Exception: _failure},
     )
-
-
-def _health_routes(
-    ready: Callable[[], Awaitable[Readiness]],
-    registry: CollectorRegistry,
-    clock: Clock,
-    refresh: Callable[[], Awaitable[None]] | None,
-) -> list[Route]:
-    readiness = FreshReadiness(ready, clock)
-
-    async def healthz(_: Request) -> Response:
-        return JSONResponse({"status": "ok", "version": __version__})
-
-    async def readyz(_: Request) -> Response:
-        report = await readiness()
-        return JSONResponse(report.as_dict(), status_code=200 if report.is_ready else 503)
-
-    async def metrics(_: Request) -> Response:
-        if refresh is not None:
-            await refresh()
-        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
-
-    return [Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", metrics)]
 
 
 def callback_routes(path: str, results: RemoteExecutor, others: OtherServers | None = None) -> list[Route]:

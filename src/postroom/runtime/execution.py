@@ -118,31 +118,28 @@ class Execution:
             StoreError: A checkpoint could not be written.
         """
         try:
-            await self._begin()
+            identity, log = self._active.identity, self._log
+            await self._sink.emit(
+                RunStart(
+                    thread_id=identity.thread_id,
+                    run_id=identity.run_id,
+                    parent_run_id=identity.parent_run_id,
+                    identity=identity,
+                )
+            )
+            self._tickets = by_call(log.state.tickets)
+            self._active.expect(self._asked_ids())
+            waited = log.record.status is RunStatus.WAITING
+            self._tell_of_orphans()
+            if log.record.status is not RunStatus.RUNNING or log.state != state_of(log.record):
+                await self._checkpoint(running)
+            if waited:
+                await self._with.read(Boundary.RESUME_INPUT)
             return await self._go_on()
         except Interrupted as asked:
             self._with.tasks.abandon(self._log.run_id)
             await self._with.put_down()
             return await self._end(asked.reason)
-
-    async def _begin(self) -> None:
-        identity, log = self._active.identity, self._log
-        await self._sink.emit(
-            RunStart(
-                thread_id=identity.thread_id,
-                run_id=identity.run_id,
-                parent_run_id=identity.parent_run_id,
-                identity=identity,
-            )
-        )
-        self._tickets = by_call(log.state.tickets)
-        self._active.expect(self._asked_ids())
-        waited = log.record.status is RunStatus.WAITING
-        self._tell_of_orphans()
-        if log.record.status is not RunStatus.RUNNING or log.state != state_of(log.record):
-            await self._checkpoint(running)
-        if waited:
-            await self._with.read(Boundary.RESUME_INPUT)
 
     def _tell_of_orphans(self) -> None:
         log = self._log
@@ -174,20 +171,20 @@ class Execution:
             decisions = {}
             if (answer := self._log.answer()) is None:
                 await self._with.read(Boundary.NEXT_STEP)
-                self._refuse_too_much()
+                spec, used = self._with.agent.spec, self._log.used()
+                over = None
+                if self._steps >= spec.max_rounds:
+                    over = "max_rounds"
+                elif (
+                    spec.token_budget is not None
+                    and used.input_tokens + used.output_tokens >= spec.token_budget
+                ):
+                    over = "token_budget"
+                if over:
+                    raise Interrupted(TerminationReason(type=TerminationKind.STOPPED, value=over))
                 await self._step()
             elif result := await self._natural_end(answer):
                 return result
-
-    def _refuse_too_much(self) -> None:
-        spec, used = self._with.agent.spec, self._log.used()
-        over = None
-        if self._steps >= spec.max_rounds:
-            over = "max_rounds"
-        elif spec.token_budget is not None and used.input_tokens + used.output_tokens >= spec.token_budget:
-            over = "token_budget"
-        if over:
-            raise Interrupted(TerminationReason(type=TerminationKind.STOPPED, value=over))
 
     async def _step(self) -> None:
         await self._note(await self._compaction.when_full(self._request()))

@@ -85,18 +85,25 @@ async def _block(file: ChatFile, files: RunFiles, room: _Room) -> ContentBlock:
         what = "is missing" if file.sha256 is None else "cannot be shown to you"
         return ContentBlock(text=f"[The file {file.described} {what}: {one_line(file.missing)}]")
     if is_readable_text(file.media_type):
-        return await _words(file, files, room)
+        # A text file in a code fence that does not occur in the file.
+        if file.size > room.most_words:
+            why = f"it has {file.size:,} bytes; the limit for text is {room.most_words:,}"
+            await files.not_taken(file, why)
+            return ContentBlock(text=f"[The file {file.described} cannot be shown to you: {why}]")
+        if file.size > room.words:
+            return ContentBlock(text=f"[The file {file.described} was sent earlier and is not shown again]")
+        room.words -= file.size
+        text = storable((await _whole(file, files)).decode("utf-8", "replace"))
+        return ContentBlock(text=f"File {quoted(file.name)}:\n{in_code_fence(text)}")
     kind = "image" if file.media_type in _PICTURES else "document" if file.media_type in _DOCUMENTS else None
-    why = None
-    if kind is None:
-        if file.media_type.startswith("audio/"):
+    if kind is None or file.size > MAX_BYTES:
+        if kind is not None:
+            why = f"it has {file.size:,} bytes; the limit for a model is {MAX_BYTES:,}"
+        elif file.media_type.startswith("audio/"):
             why = "there is no transcription; set a transcription endpoint"
         else:
             why = f"the model does not accept {one_line(file.media_type)}"
-    elif file.size > MAX_BYTES:
-        why = f"it has {file.size:,} bytes; the limit for a model is {MAX_BYTES:,}"
-    if kind is None or why is not None:
-        await files.not_taken(file, why or "")
+        await files.not_taken(file, why)
         return ContentBlock(text=f"[The file {file.described} cannot be shown to you: {why}]")
     if not room.takes_parts:
         return ContentBlock(text=f"[The file {file.described} cannot be shown to you]")
@@ -108,19 +115,6 @@ async def _block(file: ChatFile, files: RunFiles, room: _Room) -> ContentBlock:
     return ContentBlock(
         type=kind, data={"url": f"data:{file.media_type};base64,{content}", "name": file.name}
     )
-
-
-async def _words(file: ChatFile, files: RunFiles, room: _Room) -> ContentBlock:
-    """Return a text file in a code fence that does not occur in the file."""
-    if file.size > room.most_words:
-        why = f"it has {file.size:,} bytes; the limit for text is {room.most_words:,}"
-        await files.not_taken(file, why)
-        return ContentBlock(text=f"[The file {file.described} cannot be shown to you: {why}]")
-    if file.size > room.words:
-        return ContentBlock(text=f"[The file {file.described} was sent earlier and is not shown again]")
-    room.words -= file.size
-    text = storable((await _whole(file, files)).decode("utf-8", "replace"))
-    return ContentBlock(text=f"File {quoted(file.name)}:\n{in_code_fence(text)}")
 
 
 async def _whole(file: ChatFile, files: RunFiles) -> bytes:

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,7 @@ from postroom.contracts.runs import Usage
 
 if TYPE_CHECKING:
     from openai.types.chat import ChatCompletionChunk
-    from openai.types.chat.chat_completion_chunk import ChoiceDelta, ChoiceDeltaToolCall
+    from openai.types.chat.chat_completion_chunk import ChoiceDeltaToolCall
 
 _STOPS = {
     "length": StopReason.MAX_TOKENS,
@@ -35,9 +35,26 @@ def request_body(request: InferenceRequest, *, token_limit_field: str) -> dict[s
     """Return the body of a streamed chat completion."""
     wishes = request.overrides
     system = [{"role": "system", "content": request.system}] if request.system else []
+    # Make user and assistant messages alternate, because several chat templates refuse any other order.
+    # After a failed or empty turn, two messages from the same side follow each other; they are merged into
+    # one. A message that was sent again before it was answered is included once.
+    turns: list[dict[str, Json]] = []
+    newest: dict[str, Json] | None = None
+    for message in request.messages:
+        if (turn := _message(message)) is None:
+            continue
+        before = turns[-1] if turns else {}
+        is_same_side = turn["role"] != "tool" and turn["role"] == before.get("role")
+        if turn["role"] == "user" and before.get("role") == "tool":
+            turns.append({"role": "assistant", "content": NO_ANSWER})
+        if not is_same_side or "tool_calls" in before:
+            turns.append(turn)
+        elif turn != newest or turn["role"] != "user":
+            turns[-1] = {**turn, "content": _join(before["content"], turn["content"])}
+        newest = turn
     body: dict[str, Json] = {
         "model": (wishes.upstream_model if wishes else None) or request.model,
-        "messages": [*system, *_alternating(request.messages)],
+        "messages": [*system, *turns],
         "stream": True,
         "stream_options": {"include_usage": True},
     }
@@ -69,29 +86,6 @@ NO_ANSWER = "(no answer)"
 """Replaces the missing answer between the result of a tool and the user's next message."""
 
 
-def _alternating(messages: Iterable[Message]) -> list[dict[str, Json]]:
-    """Make user and assistant messages alternate, because several chat templates refuse any other order.
-
-    After a failed or empty turn, two messages from the same side follow each other; they are merged into one.
-    A message that was sent again before it was answered is included once.
-    """
-    turns: list[dict[str, Json]] = []
-    newest: dict[str, Json] | None = None
-    for message in messages:
-        if (turn := _message(message)) is None:
-            continue
-        before = turns[-1] if turns else {}
-        is_same_side = turn["role"] != "tool" and turn["role"] == before.get("role")
-        if turn["role"] == "user" and before.get("role") == "tool":
-            turns.append({"role": "assistant", "content": NO_ANSWER})
-        if not is_same_side or "tool_calls" in before:
-            turns.append(turn)
-        elif turn != newest or turn["role"] != "user":
-            turns[-1] = {**turn, "content": _join(before["content"], turn["content"])}
-        newest = turn
-    return turns
-
-
 def _join(before: Json, content: Json) -> Json:
     """Join the contents of two messages into one.
 
@@ -109,26 +103,22 @@ def _message(message: Message) -> dict[str, Json] | None:
     if message.role is Role.TOOL:
         return {"role": "tool", "tool_call_id": message.tool_call_id, "content": _text(message)}
     if message.role is Role.ASSISTANT:
-        return _assistant(message)
+        text = _text(message)
+        if not text and not message.tool_calls:
+            return None
+        result: dict[str, Json] = {"role": "assistant", "content": text or None}
+        if message.tool_calls:
+            result["tool_calls"] = [
+                {
+                    "id": call.id,
+                    "type": "function",
+                    "function": {"name": call.name, "arguments": json.dumps(call.arguments or {})},
+                }
+                for call in message.tool_calls
+            ]
+        return result
     content = _content(message)
     return {"role": str(message.role), "content": content} if content else None
-
-
-def _assistant(message: Message) -> dict[str, Json] | None:
-    text = _text(message)
-    if not text and not message.tool_calls:
-        return None
-    result: dict[str, Json] = {"role": "assistant", "content": text or None}
-    if message.tool_calls:
-        result["tool_calls"] = [
-            {
-                "id": call.id,
-                "type": "function",
-                "function": {"name": call.name, "arguments": json.dumps(call.arguments or {})},
-            }
-            for call in message.tool_calls
-        ]
-    return result
 
 
 def _content(message: Message) -> Json:
@@ -220,7 +210,16 @@ class _Thoughts:
             begun = self._held.lstrip()
             if not begun.startswith(_THINK):
                 if self._holds_beginning:
-                    return self._lone_end()
+                    # Split the held text at a line `</think>`. Until that line arrives, hold the text back.
+                    while (at := self._held.find(_END_OF_THOUGHT, self._looked)) >= 0:
+                        if (match := _LONE_END.match(self._held, at)) is not None:
+                            self.ended_alone = True
+                            return self._ended(self._held[:at].strip(), self._held[match.end() :])
+                        if not self._held[at + len(_END_OF_THOUGHT) :].strip():
+                            return "", ""  # the rest of the line may still arrive
+                        self._looked = at + 1
+                    self._looked = max(self._looked, len(self._held) - len(_END_OF_THOUGHT))
+                    return "", ""
                 return ("", "") if _THINK.startswith(begun) else ("", self.rest())
             self._mark, self._held = _END_OF_THOUGHT, begun.removeprefix(_THINK)
         if _END_OF_THOUGHT in self._held:
@@ -232,18 +231,6 @@ class _Thoughts:
         split = len(self._held) - kept_count
         thought, self._held = self._held[:split], self._held[split:]
         return thought, ""
-
-    def _lone_end(self) -> tuple[str, str]:
-        """Split the held text at a line `</think>`. Until that line arrives, hold the text back."""
-        while (at := self._held.find(_END_OF_THOUGHT, self._looked)) >= 0:
-            if (match := _LONE_END.match(self._held, at)) is not None:
-                self.ended_alone = True
-                return self._ended(self._held[:at].strip(), self._held[match.end() :])
-            if not self._held[at + len(_END_OF_THOUGHT) :].strip():
-                return "", ""  # the rest of the line may still arrive
-            self._looked = at + 1
-        self._looked = max(self._looked, len(self._held) - len(_END_OF_THOUGHT))
-        return "", ""
 
     def _ended(self, thought: str, text: str) -> tuple[str, str]:
         text = text.lstrip()
@@ -346,29 +333,38 @@ class Assembly:
         for choice in chunk.choices or ():
             if choice.index in (None, 0):
                 if choice.delta:
-                    yield from self._delta(choice.delta)
+                    delta = choice.delta
+                    more = delta.model_extra or {}
+                    thought = more.get("reasoning_content") or more.get("reasoning")
+                    begun = ""
+                    if isinstance(thought, str) and (shown := self._reasoning.add(thought)):
+                        yield InferenceReasoningDelta(delta=shown)
+                        begun = self._thoughts.release()
+                    thought, text = self._thoughts.add(delta.content or delta.refusal or "")
+                    text = begun + text
+                    if thought and (shown := self._reasoning.add(thought)):
+                        yield InferenceReasoningDelta(delta=shown)
+                    if text and (shown := self._text.add(text)):
+                        yield InferenceTextDelta(delta=shown)
+                    for fragment in delta.tool_calls or ():
+                        yield from self._fragment(fragment)
                 self._finish = choice.finish_reason or self._finish
-
-    def _delta(self, delta: "ChoiceDelta") -> Iterator[InferencePiece]:
-        more = delta.model_extra or {}
-        thought = more.get("reasoning_content") or more.get("reasoning")
-        begun = ""
-        if isinstance(thought, str) and (shown := self._reasoning.add(thought)):
-            yield InferenceReasoningDelta(delta=shown)
-            begun = self._thoughts.release()
-        thought, text = self._thoughts.add(delta.content or delta.refusal or "")
-        text = begun + text
-        if thought and (shown := self._reasoning.add(thought)):
-            yield InferenceReasoningDelta(delta=shown)
-        if text and (shown := self._text.add(text)):
-            yield InferenceTextDelta(delta=shown)
-        for fragment in delta.tool_calls or ():
-            yield from self._fragment(fragment)
 
     def _fragment(self, fragment: "ChoiceDeltaToolCall") -> Iterator[InferencePiece]:
         function = fragment.function
         name = (function and function.name) or ""
-        call = self._find_call(fragment.index, fragment.id or "", name)
+        # The call that a fragment continues.
+        # Some endpoints number the calls, and some give the id of the call; without either, the fragment
+        # continues the last call. Some endpoints number every call 0, so a different id starts a new call.
+        index: int | None = fragment.index  # some endpoints leave it out
+        id = fragment.id or ""
+        if index is not None:
+            known_call = self._places.get(index)
+        else:
+            known_call = next((call for call in self._calls if call.id == id), None) if id else None
+            if known_call is None and not id and not name and self._calls:
+                known_call = self._calls[-1]
+        call = None if known_call is not None and id and known_call.id != id else known_call
         if call is None:
             call = _Call(id=fragment.id or f"call_{len(self._calls)}", name=name)
             self._calls.append(call)
@@ -376,20 +372,6 @@ class Assembly:
             yield InferenceToolCallStart(id=call.id, name=call.name)
         if shown := call.arguments.add((function and function.arguments) or ""):
             yield InferenceToolCallDelta(id=call.id, args_delta=shown)
-
-    def _find_call(self, index: int | None, id: str, name: str) -> _Call | None:
-        """Return the call that a fragment continues.
-
-        Some endpoints number the calls, and some give the id of the call; without either, the fragment
-        continues the last call. Some endpoints number every call 0, so a different id starts a new call.
-        """
-        if index is not None:
-            known_call = self._places.get(index)
-        else:
-            known_call = next((call for call in self._calls if call.id == id), None) if id else None
-            if known_call is None and not id and not name and self._calls:
-                known_call = self._calls[-1]
-        return None if known_call is not None and id and known_call.id != id else known_call
 
     def end(self) -> None:
         """End the answer at `[DONE]`.

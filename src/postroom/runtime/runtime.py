@@ -108,54 +108,49 @@ class AgentRuntime(RunDispatchExecutor):
         listener = Listener(self._live, active)
         try:
             await listener.start()
-            return await self._execute(activation, control, active, sink)
+            identity = active.identity
+            now = self._clock.now()
+            log = RunLog(
+                control,
+                RunRecord(
+                    run_id=identity.run_id,
+                    thread_id=identity.thread_id,
+                    agent_id=identity.agent_id,
+                    status=RunStatus.CREATED,
+                    parent_run_id=identity.parent_run_id,
+                    dispatch_id=identity.dispatch_id,
+                    session_id=identity.session_id,
+                    transport_request_id=identity.transport_request_id,
+                    created_at=now,
+                    updated_at=now,
+                ),
+                self._clock,
+            )
+            stored = await log.stored()
+            if stored.status is RunStatus.DONE:
+                return await self._told_again(activation, stored, identity, sink)
+            active.identity = replace(identity, agent_id=activation.agent_id or stored.agent_id)
+            agent = self._resolver.resolve(active.identity.agent_id)
+            await log.load(activation.messages, restart=activation.recovery is Recovery.RESTART)
+            active.open()
+            active.accept(self.tasks.untold(identity.thread_id))
+            context = self._step_context(activation, control, active, agent, log, sink)
+            limits = Tasks("run limits")
+            try:
+                if (most := agent.spec.wall_timeout_ms) is not None:
+                    limits.start(self._end_after(most, active), name=identity.run_id)
+                return await Execution(context).run()
+            except BaseException:
+                await context.put_down_in_haste()
+                raise
+            finally:
+                await limits.close()
         finally:
             active.shut()
             try:
                 await listener.stop()
             finally:
                 self._runs.leave(active)
-
-    async def _execute(
-        self, activation: RunActivation, control: RunControl, active: ActiveRun, sink: EventSink
-    ) -> AgentRunResult:
-        identity = active.identity
-        now = self._clock.now()
-        log = RunLog(
-            control,
-            RunRecord(
-                run_id=identity.run_id,
-                thread_id=identity.thread_id,
-                agent_id=identity.agent_id,
-                status=RunStatus.CREATED,
-                parent_run_id=identity.parent_run_id,
-                dispatch_id=identity.dispatch_id,
-                session_id=identity.session_id,
-                transport_request_id=identity.transport_request_id,
-                created_at=now,
-                updated_at=now,
-            ),
-            self._clock,
-        )
-        stored = await log.stored()
-        if stored.status is RunStatus.DONE:
-            return await self._told_again(activation, stored, identity, sink)
-        active.identity = replace(identity, agent_id=activation.agent_id or stored.agent_id)
-        agent = self._resolver.resolve(active.identity.agent_id)
-        await log.load(activation.messages, restart=activation.recovery is Recovery.RESTART)
-        active.open()
-        active.accept(self.tasks.untold(identity.thread_id))
-        context = self._step_context(activation, control, active, agent, log, sink)
-        limits = Tasks("run limits")
-        try:
-            if (most := agent.spec.wall_timeout_ms) is not None:
-                limits.start(self._end_after(most, active), name=identity.run_id)
-            return await Execution(context).run()
-        except BaseException:
-            await context.put_down_in_haste()
-            raise
-        finally:
-            await limits.close()
 
     async def _end_after(self, milliseconds: int, active: ActiveRun) -> None:
         await self._timer.sleep(milliseconds)

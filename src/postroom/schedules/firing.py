@@ -353,7 +353,21 @@ class Schedules:
         if not plan.submits:
             return await self._store_skip(due, lambda row: _passed_over(row, then))
         try:
-            await self._targets[due.kind].submit(self._firing(due, plan.tick, then))
+            target = self._targets[due.kind]
+
+            def begin(tx: Transaction) -> None:
+                row = _still_due(tx, due)
+                last = row.last_id
+                if row.overlap is Overlap.SKIP and last is not None and target.is_open(tx, last):
+                    raise StillOpen
+
+            def done(tx: Transaction, made: str) -> None:
+                tx.schedules.put(_count_submission(tx, _at(_still_due(tx, due), then), made))
+
+            # After a clock was set back, the same time can come again. That is a separate submission.
+            key = f"schedule-{due.schedule_id}-{due.submitted}-{plan.tick}"
+            firing = Firing(schedule=due, key=key, lock=due.lock, begin=begin, done=done)
+            await self._targets[due.kind].submit(firing)
         except NotDue:
             return False
         except StillOpen:
@@ -369,22 +383,6 @@ class Schedules:
             crash = f"{type(error).__name__} inside postroom; its log has the cause"
             return await self._store_skip(due, lambda row: _record_error(_at(row, then), crash))
         return True
-
-    def _firing(self, due: Schedule, tick: int, then: int) -> Firing:
-        target = self._targets[due.kind]
-
-        def begin(tx: Transaction) -> None:
-            row = _still_due(tx, due)
-            last = row.last_id
-            if row.overlap is Overlap.SKIP and last is not None and target.is_open(tx, last):
-                raise StillOpen
-
-        def done(tx: Transaction, made: str) -> None:
-            tx.schedules.put(_count_submission(tx, _at(_still_due(tx, due), then), made))
-
-        # After a clock was set back, the same time can come again. That is a separate submission.
-        key = f"schedule-{due.schedule_id}-{due.submitted}-{tick}"
-        return Firing(schedule=due, key=key, lock=due.lock, begin=begin, done=done)
 
     async def _store_skip(self, due: Schedule, moved: Callable[[Schedule], Schedule]) -> bool:
         """Store why a tick is not submitted, and advance; return False if another worker was faster."""

@@ -19,7 +19,7 @@ from postroom.contracts.errors import InvalidArgument, PostroomError, ToolNotLis
 from postroom.contracts.operations import Operation
 from postroom.contracts.tokens import Grant
 from postroom.log import get_logger
-from postroom.mail.commands import Command, ReplyMessage, read_command
+from postroom.mail.commands import ReplyMessage, read_command
 from postroom.mail.context import Caller
 from postroom.mail.names import nearest, shown
 from postroom.mail.operations import OPERATIONS, WHOLE_ATTACHMENT
@@ -128,7 +128,13 @@ def touched(operation: str, answer: Any, slug: str) -> list[str]:
     """Return the resources of project `slug` that an operation has changed, according to its result."""
     match operation:
         case "send_message" | "reply_message":
-            return _messages(answer, slug)
+            uris = [
+                f"mail://inbox/{delivery['project']}/{quote(name)}"
+                for delivery in answer["deliveries"]
+                for name in delivery["recipients"]
+            ]
+            thread = answer["deliveries"][0]["payload"]["thread_id"]
+            return [*uris, f"mail://thread/{slug}/{quote(thread, safe=':')}"]
         case (
             "register_agent"
             | "create_agent_identity"
@@ -147,16 +153,6 @@ def touched(operation: str, answer: Any, slug: str) -> list[str]:
             return [f"mail://agents/{slug}", f"mail://reservations/{slug}"]
         case _:
             return []
-
-
-def _messages(answer: Any, slug: str) -> list[str]:
-    uris = [
-        f"mail://inbox/{delivery['project']}/{quote(name)}"
-        for delivery in answer["deliveries"]
-        for name in delivery["recipients"]
-    ]
-    thread = answer["deliveries"][0]["payload"]["thread_id"]
-    return [*uris, f"mail://thread/{slug}/{quote(thread, safe=':')}"]
 
 
 Observe = Callable[[str, str, float], None]
@@ -206,7 +202,17 @@ class Calls:
             known_value = operation.name
             if is_file_taken and operation.name == WHOLE_ATTACHMENT.name:
                 operation = WHOLE_ATTACHMENT
-            answers = await self._answered_trace(operation, arguments)
+            # The traceparent of the message to which this call replies.
+            answers: str | None
+            message = str(arguments.get("message_id"))
+            if (
+                not self._mail.tracing.is_on
+                or operation.command is not ReplyMessage
+                or not message.isdecimal()
+            ):
+                answers = None
+            else:
+                answers = await self._mail.trace_of(message)
             with self._mail.tracing.executing(known_value, follows=follows, answers=answers) as span:
                 caller = replace(caller, trace=span.traceparent)
                 answer = await self._perform(operation, arguments, caller)
@@ -231,15 +237,11 @@ class Calls:
                 project=project,
                 agent=agent,
             )
-        await self._announce(operation, command, answer)
+        if operation.changes and self._news.heard:
+            key = getattr(command, "project_key", None) or getattr(command, "human_key", "")
+            slug = await self._mail.slug(str(key))
+            await self._news.announce(touched(operation.name, answer, slug))
         return answer
-
-    async def _answered_trace(self, operation: Operation, arguments: dict[str, Any]) -> str | None:
-        """Return the traceparent of the message to which this call replies."""
-        message = str(arguments.get("message_id"))
-        if not self._mail.tracing.is_on or operation.command is not ReplyMessage or not message.isdecimal():
-            return None
-        return await self._mail.trace_of(message)
 
     def _operation(self, name: str) -> Operation:
         if operation := self._operations.get(name):
@@ -260,10 +262,3 @@ class Calls:
             value=name[:200],
             remedy="call tools/list, and use a name from the list",
         )
-
-    async def _announce(self, operation: Operation, command: Command, answer: Any) -> None:
-        if not (operation.changes and self._news.heard):
-            return
-        key = getattr(command, "project_key", None) or getattr(command, "human_key", "")
-        slug = await self._mail.slug(str(key))
-        await self._news.announce(touched(operation.name, answer, slug))

@@ -265,23 +265,23 @@ class _Why:
     def of_queued(self, row: RunDispatch) -> tuple[str, int | None]:
         """Return why a dispatch does not execute yet and, if known, until when."""
         if row.available_at > self._now:
-            return _why_later(row), row.available_at
+            # Why a queued dispatch is not due yet: its next attempt, and how many interruptions it had.
+            if row.interruption_count and row.last_error in (LEASE_ENDED, OWNER_GONE):
+                times = "once" if row.interruption_count == 1 else f"{row.interruption_count} times"
+                why_later = f"interrupted {times} because its server ended or lost its lease; it starts again"
+            else:
+                why_later = (
+                    f"attempt {row.attempt_count + 1} of {row.max_attempts}"
+                    if row.attempt_count
+                    else "it is due later"
+                )
+            return why_later, row.available_at
         name = whose(row.thread_id)[1]
         if row.thread_id in self._at_work:
             return f"{name} is active, and reads this message afterwards", None
         if (asks := self._asking.get(row.thread_id)) is not None:
             return why_held(name, asks), None
         return "it is about to start, or waits for a free slot", None
-
-
-def _why_later(row: RunDispatch) -> str:
-    """Return why a queued dispatch is not due yet: its next attempt, and how many interruptions it had."""
-    if row.interruption_count and row.last_error in (LEASE_ENDED, OWNER_GONE):
-        times = "once" if row.interruption_count == 1 else f"{row.interruption_count} times"
-        return f"interrupted {times} because its server ended or lost its lease; it starts again"
-    return (
-        f"attempt {row.attempt_count + 1} of {row.max_attempts}" if row.attempt_count else "it is due later"
-    )
 
 
 def dispatch_of(tx: Transaction, run: RunRecord) -> RunDispatch | None:

@@ -483,7 +483,11 @@ class PushNotifier:
             return Performed(also=_drop(subscription))
         if notice is None or now - row.created_at > _KEPT_MS or notice.is_closed != does_close:
             # What was settled before it could be shown is neither shown nor closed.
-            return Performed(also=None if does_close else _forgotten(subscription, item))
+            return Performed(
+                also=None
+                if does_close
+                else Joined(locks=(PUSH,), change=lambda tx: tx.push.drop_notice(subscription.id, item))
+            )
         if not is_permitted(subscription.endpoint, self._services):
             return Performed(
                 also=_note_error(subscription, "its push service is not in the setting push_services")
@@ -600,10 +604,6 @@ def _enqueue(tx: Transaction, effects: Sequence[tuple[str, str, str]]) -> None:
 
 def _drop(subscription: PushSubscription) -> Joined:
     return Joined(locks=(PUSH,), change=lambda tx: tx.push.drop([subscription.id]))
-
-
-def _forgotten(subscription: PushSubscription, item: str) -> Joined:
-    return Joined(locks=(PUSH,), change=lambda tx: tx.push.drop_notice(subscription.id, item))
 
 
 def _note_error(subscription: PushSubscription, error: str) -> Joined:

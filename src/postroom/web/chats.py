@@ -53,7 +53,18 @@ async def chat_run(site: WorkingSite, request: Request) -> Response:
     match form.do:
         case "answer":
             form.run = run.run_id
-            return await _answer(site, request, form)
+            try:
+                await decide(site, "", form)
+            except (StaleDecision, InvalidArgument, NotPermitted, TooLarge) as refusal:
+                return await refused(site, request, "", form, refusal)
+            done = form.answer if form.answer in ("yes", "no") else "answered"
+            home = form.home(done=done, answered=f"/{form.run}/{form.number}")
+            answer = site.done(
+                request,
+                home if form.back == "home" else links.chats(done=done, answered=f"{form.run}/{form.number}"),
+            )
+            remember_name(request, answer, form.by.strip())
+            return answer
         case "snooze":
             form.run = run.run_id
             await snooze(site, "", form)
@@ -74,21 +85,6 @@ async def chat_run(site: WorkingSite, request: Request) -> Response:
                 remedy="use a button on the page",
             )
     return site.done(request, links.chats(done=form.do))
-
-
-async def _answer(site: WorkingSite, request: Request, form: AnswerForm) -> Response:
-    try:
-        await decide(site, "", form)
-    except (StaleDecision, InvalidArgument, NotPermitted, TooLarge) as refusal:
-        return await refused(site, request, "", form, refusal)
-    done = form.answer if form.answer in ("yes", "no") else "answered"
-    home = form.home(done=done, answered=f"/{form.run}/{form.number}")
-    answer = site.done(
-        request,
-        home if form.back == "home" else links.chats(done=done, answered=f"{form.run}/{form.number}"),
-    )
-    remember_name(request, answer, form.by.strip())
-    return answer
 
 
 def _look(site: WorkingSite, tx: Transaction) -> tuple[Sequence[ChatWork], Sequence[OpenQuestion]]:

@@ -62,8 +62,49 @@ async def find(site: Site, request: Request) -> Response:
         results = [result for result in _acts(site, projects, me) if _matches(result, words)][: 2 * EACH]
         results += [result for result in _agents(tx, projects) if words and _matches(result, words)][:EACH]
         if len(question) >= MIN_QUESTION_LENGTH:
-            results += _runs(site, tx, question, is_whole=is_whole)
-            results += _messages(tx, projects, question)
+            # The runs whose id begins with a text.
+            # If there are none, a whole page gets the newest runs that contain its words.
+            if site.services is None:
+                runs = []
+            else:
+                works = [
+                    work_of(run, dispatch_of(tx, run))
+                    for run in tx.runs.threads.list_runs(RunQuery(id_prefix=question), EACH)
+                ]
+                if is_whole and not works:
+                    works = list(site.services.runs.found(tx, "", RunSearch(text=question)).works[:EACH])
+                runs = [
+                    Found(
+                        "run",
+                        f"{work.agent}: {SHOWN_STATES[work.state]}",
+                        f"{work.project} {work.run_id}",
+                        links.page(work.project, "runs", work.run_id),
+                    )
+                    for work in works
+                    if work.project
+                ]
+            results += runs
+            # The newest messages that match; the last word of the text may be only the start of a word.
+            query = parse_query(question if question.endswith(("*", '"')) else f"{question}*")
+            if query is None:
+                messages = []
+            else:
+                hits = [
+                    (hit.message, project)
+                    for project in projects
+                    for hit in tx.mail.search(project.id, query, order="newest", limit=EACH)
+                ]
+                hits.sort(key=lambda one: one[0].id, reverse=True)
+                messages = [
+                    Found(
+                        "message",
+                        message.subject or "no subject",
+                        f"#{message.id} of {message.sender_name} in {folder_name(project.human_key)}",
+                        links.page(project.slug, "m", message.id),
+                    )
+                    for message, project in hits[:EACH]
+                ]
+            results += messages
         return Shown({"q": question, "found": results}, site.clock.now())
 
     if is_whole:
@@ -101,50 +142,3 @@ def _agents(tx: Transaction, projects: list[Project]) -> Iterator[Found]:
         name = folder_name(project.human_key)
         for agent in tx.mail.agents(project.id, include_retired=False, limit=AGENTS):
             yield Found("agent", agent.name, name, links.page(project.slug, "agents", agent.name))
-
-
-def _runs(site: Site, tx: Transaction, question: str, *, is_whole: bool) -> list[Found]:
-    """Return the runs whose id begins with a text.
-
-    If there are none, a whole page gets the newest runs that contain its words.
-    """
-    if site.services is None:
-        return []
-    works = [
-        work_of(run, dispatch_of(tx, run))
-        for run in tx.runs.threads.list_runs(RunQuery(id_prefix=question), EACH)
-    ]
-    if is_whole and not works:
-        works = list(site.services.runs.found(tx, "", RunSearch(text=question)).works[:EACH])
-    return [
-        Found(
-            "run",
-            f"{work.agent}: {SHOWN_STATES[work.state]}",
-            f"{work.project} {work.run_id}",
-            links.page(work.project, "runs", work.run_id),
-        )
-        for work in works
-        if work.project
-    ]
-
-
-def _messages(tx: Transaction, projects: list[Project], question: str) -> list[Found]:
-    """Return the newest messages that match; the last word of the text may be only the start of a word."""
-    query = parse_query(question if question.endswith(("*", '"')) else f"{question}*")
-    if query is None:
-        return []
-    hits = [
-        (hit.message, project)
-        for project in projects
-        for hit in tx.mail.search(project.id, query, order="newest", limit=EACH)
-    ]
-    hits.sort(key=lambda one: one[0].id, reverse=True)
-    return [
-        Found(
-            "message",
-            message.subject or "no subject",
-            f"#{message.id} of {message.sender_name} in {folder_name(project.human_key)}",
-            links.page(project.slug, "m", message.id),
-        )
-        for message, project in hits[:EACH]
-    ]

@@ -1,6 +1,5 @@
 """The timeline of a project as a picture; its address contains the zoom, the filters and the selection."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -18,7 +17,7 @@ from postroom.web.site import Site
 from postroom.web.timeline import Window, window
 from postroom.web.timeline_axis import MIN_SPAN, PRESETS, Axis, lasts, spelled
 from postroom.web.timeline_marks import BAR, LANE, LANES, Picture, picture, took
-from postroom.web.timeline_rows import ROWS, Row, listed, upright
+from postroom.web.timeline_rows import ROWS, listed, upright
 from postroom.web.timeline_span import DEFAULT, LENGTHS, MIN_ZOOM, ends_by, longest_of, span_of
 
 KINDS: Final = {"messages": "arrows", "runs": "marks", "files": "bands"}
@@ -130,13 +129,22 @@ async def timeline(site: Site, request: Request) -> Response:
     shown = await site.read(request, look)
     view, drawn, seen = (shown.values[name] for name in ("asked", "drawn", "seen"))
     rows = listed(drawn)
+    # The address of the rest of the list; "" if the list is complete.
+    if len(rows) <= ROWS:
+        further = ""
+    else:
+        last = rows[ROWS - 1].at
+        # Other events of the same time may follow it, unless the list has only events of this time.
+        end = last + (rows[0].at > last)
+        begin = max(min(view.span.begin, end - MIN_SPAN), 0)
+        further = view.to(length="", span=Span(begin=begin, end=end))
     return await site.draw(
         request,
         "timeline",
         shown,
         rows=rows,
         tall=upright(drawn, rows),
-        further=_further(view, rows),
+        further=further,
         day=Axis(seen.day),
         lengths=LENGTHS,
         kinds=KINDS,
@@ -175,17 +183,6 @@ def _chosen(site: Site, tx: Transaction, project: Project, asked: Asked, drawn: 
         open_now = site.services.questions.open_questions(tx, project.slug)
         panel["questions"] = [question for question in open_now if question.run_id == work.run_id]
     return panel
-
-
-def _further(asked: Asked, rows: Sequence[Row]) -> str:
-    """Return the address of the rest of the list; "" if the list is complete."""
-    if len(rows) <= ROWS:
-        return ""
-    last = rows[ROWS - 1].at
-    # Other events of the same time may follow it, unless the list has only events of this time.
-    end = last + (rows[0].at > last)
-    begin = max(min(asked.span.begin, end - MIN_SPAN), 0)
-    return asked.to(length="", span=Span(begin=begin, end=end))
 
 
 def _seen(reads: MailReads, request: Request, project: Project, now: int) -> tuple[Window, Asked]:

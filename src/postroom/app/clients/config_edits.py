@@ -206,7 +206,18 @@ class Records:
             self._found[str(path)] = record
         else:
             self._found.pop(str(path), None)
-        document = {_FORM: {key: _plain(record) for key, record in self._found.items()}}
+        document = {
+            _FORM: {
+                key: {
+                    "clients": record.clients,
+                    "marks": [asdict(applied) for applied in record.applied_edits],
+                    "made_file": record.made_file,
+                    "folders": [str(folder) for folder in record.folders],
+                    "backups": [str(backup) for backup in record.backups],
+                }
+                for key, record in self._found.items()
+            }
+        }
         try:
             if self._found:
                 places.write_private(self._file, json.dumps(document, indent=1))
@@ -230,16 +241,6 @@ class Records:
             if heir is not None and folder not in self._found[heir].folders:
                 self._found[heir].folders.append(folder)
                 self.put(Path(heir), self._found[heir])
-
-
-def _plain(record: Record) -> dict[str, object]:
-    return {
-        "clients": record.clients,
-        "marks": [asdict(applied) for applied in record.applied_edits],
-        "made_file": record.made_file,
-        "folders": [str(folder) for folder in record.folders],
-        "backups": [str(backup) for backup in record.backups],
-    }
 
 
 def _record(found: dict[str, Any]) -> Record:

@@ -135,19 +135,15 @@ def _base(config_path: ConfigPath, target: SetupScope) -> Path:
 def is_installed(client: Client, target: SetupScope) -> bool:
     """Return whether the client's folder or its program exists on this machine."""
     if client.known_by:
-        return _stands_in(client, target)
+        servers = servers_file(client, target)
+        try:
+            return json_edit.find(look(servers.path, servers.base).text, client.known_by) is not None
+        except (ClientFileRefused, NotJson):
+            return False
     path = target.environment.get("PATH")
     if any(config_file(config_path, target).path.exists() for config_path in client.folders):
         return True
     return any(shutil.which(program, path=path) for program in client.programs)
-
-
-def _stands_in(client: Client, target: SetupScope) -> bool:
-    config_file = servers_file(client, target)
-    try:
-        return json_edit.find(look(config_file.path, config_file.base).text, client.known_by) is not None
-    except (ClientFileRefused, NotJson):
-        return False
 
 
 def chosen(names: list[str], target: SetupScope) -> list[Client]:

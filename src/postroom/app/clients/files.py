@@ -62,26 +62,22 @@ def look(path: Path, base: Path) -> Found:
             value = place.stat()
         except FileNotFoundError:
             return Found(path=place, content=None)
-        return _looked_into(path, place, value)
+        if not stat.S_ISREG(value.st_mode):
+            raise refused(path, "it is not a regular file")
+        if value.st_size > LARGEST:
+            raise refused(path, f"it has {value.st_size} bytes; the limit is {LARGEST}")
+        if not value.st_mode & stat.S_IWUSR or not os.access(place, os.W_OK):
+            raise refused(path, "it is read-only")
+        content = place.read_bytes()
+        try:
+            content.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise refused(path, f"it is not UTF-8 text: {error.reason} at byte {error.start}") from error
+        return Found(
+            path=place, content=content, mode=stat.S_IMODE(value.st_mode), owner=(value.st_uid, value.st_gid)
+        )
     except OSError as error:
         raise refused(path, f"it cannot be read: {error}") from error
-
-
-def _looked_into(path: Path, place: Path, found: os.stat_result) -> Found:
-    if not stat.S_ISREG(found.st_mode):
-        raise refused(path, "it is not a regular file")
-    if found.st_size > LARGEST:
-        raise refused(path, f"it has {found.st_size} bytes; the limit is {LARGEST}")
-    if not found.st_mode & stat.S_IWUSR or not os.access(place, os.W_OK):
-        raise refused(path, "it is read-only")
-    content = place.read_bytes()
-    try:
-        content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise refused(path, f"it is not UTF-8 text: {error.reason} at byte {error.start}") from error
-    return Found(
-        path=place, content=content, mode=stat.S_IMODE(found.st_mode), owner=(found.st_uid, found.st_gid)
-    )
 
 
 def refused(path: Path, why: str, remedy: str = "") -> ClientFileRefused:

@@ -137,7 +137,9 @@ def _put_last(text: str, edit: ConfigEdit) -> tuple[str, AppliedEdit | None]:
     if fits(present, edit):
         return text, None
     was = text[node.start : node.end]
-    shown = _format_value(mended(present, edit), text, node.start, in_lines=_begins_line(text, node.start))
+    value = mended(present, edit)
+    in_lines = _begins_line(text, node.start)
+    shown = _render(value, text, _indent_of_line(text, node.start), in_lines=in_lines)
     applied = AppliedEdit(client="", kind="replaced", path=path, was=was)
     return text[: node.start] + shown + text[node.end :], applied
 
@@ -194,10 +196,6 @@ def _dump(value: object, indent: str | None) -> str:
     shown = json.dumps(value, ensure_ascii=False, indent=indent)
     halves = any("\ud800" <= value <= "\udfff" for value in shown)
     return json.dumps(value, indent=indent) if halves else shown
-
-
-def _format_value(value: object, text: str, at: int, *, in_lines: bool) -> str:
-    return _render(value, text, _indent_of_line(text, at), in_lines=in_lines)
 
 
 def _begins_line(text: str, at: int) -> bool:

@@ -104,7 +104,27 @@ def to_do(client: Client, target: SetupScope) -> list[ToDo]:
     to_dos = [_login(made, program, target)]
     if made.lists_servers and program not in target.silent:
         if target.scope == "project":
-            to_dos.append(_folder(made, program, target))
+            folder: ToDo | None
+            words = (program, "mcp", "list")
+            code, text = asked(
+                {**target.environment, **_NOWHERE}, *words, cwd=target.project, silent=target.silent
+            )
+            if code != 0:
+                folder = _unknown(
+                    made, f"a list in the output of `{made.program} mcp list`", shown(code, text)
+                )
+            else:
+                lines = [line.strip() for line in text.splitlines() if re.match(rf"\W*{NAME}\b", line)]
+                folder = None
+                if all(_HELD_BACK.search(line) for line in lines):
+                    value = repr(lines[0][:_SHOWN]) if lines else "no such line"
+                    folder = ToDo(
+                        kind="folder_untrusted",
+                        detail=f"written, folder not trusted: expected that `{made.program} mcp list` names "
+                        f"{NAME} in {target.project}, found {value}",
+                        remedy=f"start `{made.program}` there, and trust the folder and its server",
+                    )
+            to_dos.append(folder)
         elif not made.oldest:  # other clients were asked before, or will be asked about the login
             to_dos.append(_version(made, program, target)[1])
     return [to_do for to_do in to_dos if to_do is not None]
@@ -198,20 +218,3 @@ def _login_of_claude(program: str, target: SetupScope) -> tuple[bool | None, str
     except (ValueError, KeyError, TypeError):
         document = None
     return (document if isinstance(document, bool) else None), expected, shown(code, text)
-
-
-def _folder(made: ClientProgram, program: str, target: SetupScope) -> ToDo | None:
-    words = (program, "mcp", "list")
-    code, text = asked({**target.environment, **_NOWHERE}, *words, cwd=target.project, silent=target.silent)
-    if code != 0:
-        return _unknown(made, f"a list in the output of `{made.program} mcp list`", shown(code, text))
-    lines = [line.strip() for line in text.splitlines() if re.match(rf"\W*{NAME}\b", line)]
-    if any(not _HELD_BACK.search(line) for line in lines):
-        return None
-    value = repr(lines[0][:_SHOWN]) if lines else "no such line"
-    return ToDo(
-        kind="folder_untrusted",
-        detail=f"written, folder not trusted: expected that `{made.program} mcp list` names {NAME} in "
-        f"{target.project}, found {value}",
-        remedy=f"start `{made.program}` there, and trust the folder and its server",
-    )

@@ -40,13 +40,41 @@ def put(text: str, edit: ConfigEdit, client: str) -> tuple[str, list[AppliedEdit
     end = _line_end(text)
     lines = _lines(edit.value, end)
     if value is None:
-        before = _separator(text, end)
+        before = "" if not text.removeprefix("\ufeff") else end if text.endswith("\n") else end + end
         result = f"{text}{before}[{'.'.join(path)}]{end}{lines}"
-        _require_open(text, result, edit)
+        # Raise if the parent table is written in braces, because TOML does not allow extending such a
+        # table.
+        try:
+            _read(result)
+        except NotToml as error:
+            name = ".".join(edit.path)
+            braces = re.search(rf"^[ \t]*[\"']?{re.escape(name)}[\"']?[ \t]*=", text, re.MULTILINE)
+            if braces is None:
+                raise
+            line = text.count("\n", 0, braces.end()) + 1
+            # A table of plain values as an inline table in braces.
+            inline = "{ " + _lines(edit.value, "\n").strip().replace("\n", ", ") + " }"
+            raise NotToml(
+                f"line {line}: found `{name}` as an inline table, in braces, and TOML does not allow "
+                f"[{name}.{edit.key}] to extend it; expected its entries as tables, like [{name}.x]",
+                remedy=(
+                    f"write each entry inside the braces as a table, [{name}.x] with its lines below, and "
+                    f"run this again; or add this entry in the braces by hand: {edit.key} = {inline}"
+                ),
+            ) from error
         applied = AppliedEdit(client=client, kind="table", path=path, before=before)
     else:
         start, stop = _body(text, path)
-        result = text[:start] + lines + _theirs(text[start:stop], edit) + text[stop:]
+        # Those lines of a table whose keys are not postroom's.
+        body = text[start:stop]
+        assert isinstance(edit.value, Mapping)  # noqa: S101 - our own table of clients
+        ours = edit.foreign | edit.value.keys()
+        theirs = "".join(
+            line
+            for line in body.splitlines(keepends=True)
+            if not ((key := _ASSIGNED.match(line)) and key[1] in ours)
+        )
+        result = text[:start] + lines + theirs + text[stop:]
         applied = AppliedEdit(client=client, kind="replaced", path=path, was=text[start:stop])
     _require_same(result, text, path)
     if not fits(find(result, path), edit):
@@ -91,35 +119,6 @@ def find(text: str, path: tuple[str, ...]) -> object:
     return result
 
 
-def _require_open(text: str, result: str, edit: ConfigEdit) -> None:
-    """Raise if the parent table is written in braces, because TOML does not allow extending such a table.
-
-    Raises:
-        NotToml: The parent is an inline table; `result`, with postroom's table at its end, cannot be read.
-    """
-    try:
-        _read(result)
-    except NotToml as error:
-        name = ".".join(edit.path)
-        braces = re.search(rf"^[ \t]*[\"']?{re.escape(name)}[\"']?[ \t]*=", text, re.MULTILINE)
-        if braces is None:
-            raise
-        line = text.count("\n", 0, braces.end()) + 1
-        raise NotToml(
-            f"line {line}: found `{name}` as an inline table, in braces, and TOML does not allow "
-            f"[{name}.{edit.key}] to extend it; expected its entries as tables, like [{name}.x]",
-            remedy=(
-                f"write each entry inside the braces as a table, [{name}.x] with its lines below, and run "
-                f"this again; or add this entry in the braces by hand: {edit.key} = {_inline(edit.value)}"
-            ),
-        ) from error
-
-
-def _inline(value: object) -> str:
-    """Return a table of plain values as an inline table in braces."""
-    return "{ " + _lines(value, "\n").strip().replace("\n", ", ") + " }"
-
-
 def _read(text: str) -> dict[str, object]:
     try:
         return tomllib.loads(text.removeprefix("\ufeff"))
@@ -131,12 +130,6 @@ def _lines(value: object, end: str) -> str:
     """Return the lines of a table of plain values; JSON writes these as TOML does."""
     assert isinstance(value, Mapping)  # noqa: S101 - our own table of clients
     return "".join(f"{key} = {json.dumps(item, ensure_ascii=False)}{end}" for key, item in value.items())
-
-
-def _separator(text: str, end: str) -> str:
-    if not text.removeprefix("\ufeff"):
-        return ""
-    return end if text.endswith("\n") else end + end
 
 
 def _line_end(text: str) -> str:
@@ -174,17 +167,6 @@ def _end(text: str, start: int) -> int:
         if line[0].strip() and not line[0].lstrip().startswith("#"):
             stop = start + line.end()
     return stop
-
-
-def _theirs(body: str, edit: ConfigEdit) -> str:
-    """Return those lines of a table whose keys are not postroom's."""
-    assert isinstance(edit.value, Mapping)  # noqa: S101 - our own table of clients
-    ours = edit.foreign | edit.value.keys()
-    return "".join(
-        line
-        for line in body.splitlines(keepends=True)
-        if not ((key := _ASSIGNED.match(line)) and key[1] in ours)
-    )
 
 
 def _without_tables(text: str, applied: AppliedEdit) -> str:

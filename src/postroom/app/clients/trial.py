@@ -92,7 +92,17 @@ async def _connect(
             transport = streamable_http_client(address, http_client=http)
         else:
             silent = stack.enter_context(open(os.devnull, "w"))  # noqa: ASYNC230, PTH123, SIM115 - no disk is behind it, and the stack closes it
-            transport = stdio_client(_command(entry, environment), errlog=silent)
+            command, arguments = entry.get("command"), entry.get("args", [])
+            words = [str(item) for item in (command if isinstance(command, list) else [command])]
+            words += [str(argument) for argument in (arguments if isinstance(arguments, list) else [])]
+            added = entry.get("env", entry.get("environment", {}))
+            given_fields = (
+                {str(name): str(value) for name, value in added.items()} if isinstance(added, Mapping) else {}
+            )
+            transport = stdio_client(
+                StdioServerParameters(command=words[0], args=words[1:], env={**environment, **given_fields}),
+                errlog=silent,
+            )
         yield await stack.enter_async_context(McpClient(transport))
 
 
@@ -103,17 +113,6 @@ def _headers(client: Client, entry: Mapping[str, object], environment: Mapping[s
     headers = entry.get("headers")
     written = headers if isinstance(headers, Mapping) else {}
     return {str(name): str(value).replace(client.token, token) for name, value in written.items()}
-
-
-def _command(entry: Mapping[str, object], environment: Mapping[str, str]) -> StdioServerParameters:
-    command, arguments = entry.get("command"), entry.get("args", [])
-    words = [str(item) for item in (command if isinstance(command, list) else [command])]
-    words += [str(argument) for argument in (arguments if isinstance(arguments, list) else [])]
-    added = entry.get("env", entry.get("environment", {}))
-    given_fields = (
-        {str(name): str(value) for name, value in added.items()} if isinstance(added, Mapping) else {}
-    )
-    return StdioServerParameters(command=words[0], args=words[1:], env={**environment, **given_fields})
 
 
 def _failure_text(error: BaseException) -> str:

@@ -49,7 +49,12 @@ def hook_trust(client: Client, target: SetupScope) -> HookTrust | None:
     except (OSError, ValueError) as error:
         return HookTrust(trouble=_trouble(client, "", str(error)))
     try:
-        ours = [hook for entry in answer.result["data"] for hook in entry["hooks"] if _is_ours(client, hook)]
+        ours = [
+            hook
+            for entry in answer.result["data"]
+            for hook in entry["hooks"]
+            if str(hook.get("command", "")).startswith(f"{NAME} hook {client.name} ")
+        ]
         values = [(str(item["eventName"]), str(item["trustStatus"]), bool(item["enabled"])) for item in ours]
     except (KeyError, TypeError, AttributeError):
         ours, values = [], []
@@ -79,10 +84,6 @@ def account(program: str, target: SetupScope) -> tuple[bool | None, str, str]:
 
 def _answer_text(answer: "Answer") -> str:
     return answer.refusal.text if answer.refusal else json.dumps(dict(answer.result))[:300]
-
-
-def _is_ours(client: Client, hook: Mapping[str, Any]) -> bool:
-    return str(hook.get("command", "")).startswith(f"{NAME} hook {client.name} ")
 
 
 def _trouble(client: Client, version: str, found: str) -> str:

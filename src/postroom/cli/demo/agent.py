@@ -60,7 +60,17 @@ def work(assignment: Assignment) -> str:
     held = {"task_id": task["id"], "epoch": task["epoch"]}
     mine = next(work for work in repository.WORKS if work.title == task["title"])
     if mine is repository.COMMIT:
-        return _commit(assignment, held)
+        # Ask the person whether to commit, and commit if the answer is yes.
+        if assignment.answer is None:
+            arguments = {"run_id": assignment.run, "idempotency_key": f"commit/{assignment.run}"}
+            assignment.call("ask_person", question=MAY_I, **arguments)
+            return "All tests pass, and I have asked."
+        if assignment.answer == "no":
+            assignment.call("update_task", **held, state="blocked", reason="You said no.")
+            return "I have not committed it. The files are as they are."
+        name = repository.commit(assignment.folder, "A shop with discounts and receipts")
+        assignment.call("done_task", **held, commit=name, message=f"Committed as {name}.")
+        return f"Committed as {name}."
     if mine is repository.SAVE and not (assignment.folder / mine.path).exists():
         # Try to reserve a file that the other agent holds, and then do not touch it.
         wanted = {"paths": [repository.BASKET], "reason": "the discount could be here, too"}
@@ -91,20 +101,6 @@ def _await_the_other(assignment: Assignment) -> None:
         ):
             return
         threading.Event().wait(0.1)
-
-
-def _commit(assignment: Assignment, held: dict[str, object]) -> str:
-    """Ask the person whether to commit, and commit if the answer is yes."""
-    if assignment.answer is None:
-        arguments = {"run_id": assignment.run, "idempotency_key": f"commit/{assignment.run}"}
-        assignment.call("ask_person", question=MAY_I, **arguments)
-        return "All tests pass, and I have asked."
-    if assignment.answer == "no":
-        assignment.call("update_task", **held, state="blocked", reason="You said no.")
-        return "I have not committed it. The files are as they are."
-    name = repository.commit(assignment.folder, "A shop with discounts and receipts")
-    assignment.call("done_task", **held, commit=name, message=f"Committed as {name}.")
-    return f"Committed as {name}."
 
 
 def main() -> int:

@@ -103,28 +103,25 @@ class Turn:
         """Process an update; unknown kinds are ignored."""
         match update.get("sessionUpdate"):
             case "agent_message_chunk":
-                await self._text(update)
+                content, message_id = update.get("content"), update.get("messageId")
+                text = content.get("text") if isinstance(content, dict) else None
+                if not isinstance(text, str) or not text or self.is_broken_off:
+                    return
+                if isinstance(message_id, str):
+                    self._begins_anew = self._begins_anew or self._message_id not in (None, message_id)
+                    self._message_id = message_id
+                if self._begins_anew and self.said.total:
+                    text = f"\n\n{text}"
+                self._begins_anew = False
+                text = storable(text)
+                self.said.add(text.encode())
+                await self._stream.pass_on(text)
             case "tool_call" | "tool_call_update":
                 self._begins_anew = True
                 await self._call(update)
             case "notice":
                 words = (str(update.get(part) or "") for part in ("title", "description"))
                 _LOG.warning("acp.notice", notice=storable(" ".join(words))[:MAX_TOLD])
-
-    async def _text(self, update: Mapping[str, Any]) -> None:
-        content, message_id = update.get("content"), update.get("messageId")
-        text = content.get("text") if isinstance(content, dict) else None
-        if not isinstance(text, str) or not text or self.is_broken_off:
-            return
-        if isinstance(message_id, str):
-            self._begins_anew = self._begins_anew or self._message_id not in (None, message_id)
-            self._message_id = message_id
-        if self._begins_anew and self.said.total:
-            text = f"\n\n{text}"
-        self._begins_anew = False
-        text = storable(text)
-        self.said.add(text.encode())
-        await self._stream.pass_on(text)
 
     def details(self, call: Mapping[str, Any]) -> dict[str, Any]:
         """Return all known details of a call, including those in this update."""
@@ -151,7 +148,18 @@ class Turn:
         if isinstance(status, str) and status in _ENDS and id not in self._ended:
             self._ended.add(id)
             if self._may_tell(1):
-                await self._sink.emit(_tool_call_end(text, name, status, update))
+                shown = _short(
+                    update.get("rawOutput") if update.get("content") is None else update["content"]
+                )
+                outcome = _ENDS[status]
+                failed = outcome is ToolCallOutcome.FAILED
+                result = (
+                    ToolResult.error(name, str(shown or "it failed"))
+                    if failed
+                    else ToolResult.success(name, shown)
+                )
+                tool_call_end = ToolCallDone(id=text, message_id="", result=result, outcome=outcome)
+                await self._sink.emit(tool_call_end)
 
     def _may_tell(self, events: int) -> bool:
         self._events += events
@@ -161,14 +169,6 @@ class Turn:
 def told_id(id: object) -> str:
     """Return the id of a call in the form that the run's events use."""
     return storable(str(id))[:MAX_TOLD]
-
-
-def _tool_call_end(id: str, name: str, status: str, update: Mapping[str, Any]) -> ToolCallDone:
-    shown = _short(update.get("rawOutput") if update.get("content") is None else update["content"])
-    outcome = _ENDS[status]
-    failed = outcome is ToolCallOutcome.FAILED
-    result = ToolResult.error(name, str(shown or "it failed")) if failed else ToolResult.success(name, shown)
-    return ToolCallDone(id=id, message_id="", result=result, outcome=outcome)
 
 
 def _short(value: object) -> str | None:
@@ -535,7 +535,29 @@ class Conversation:
                 if said.method == "initialize" and self._work.received:
                     can = table_in(table_in(said.result, "agentCapabilities"), "promptCapabilities")
                     self._files = await asyncio.to_thread(file_blocks, self._work.received, can)
-                self._answered(said)
+                if (
+                    said.refusal is not None
+                    and said.method in _RESTORES
+                    and said.refusal.code != AUTH_REQUIRED
+                ):
+                    self._ask("session/new", self._place())
+                elif said.refusal is not None:
+                    self._refuse(said.method, said.refusal)
+                elif said.method == "initialize":
+                    self._on_initialize(said.result)
+                else:
+                    is_restored = said.method in _RESTORES
+                    id = self._former if is_restored else said.result.get("sessionId")
+                    if not is_session(id):
+                        raise ProtocolFault("answered 'session/new' without a session")
+                    self.session = id
+                    mode = table_in(said.result, "modes").get("currentModeId")
+                    if is_restored and self._acp.replays_after_answer and isinstance(mode, str):
+                        # Such an agent answers before it has replayed the past. The replay is over when it
+                        # answers another request.
+                        self._ask("session/set_mode", {"sessionId": id, "modeId": mode})
+                    else:
+                        self._tell(self._brief.prompt if is_restored else self._brief.anew)
             case Asked(method=method) if method == _PERMISSION:
                 await self._permission(said)
             case Asked():
@@ -547,27 +569,6 @@ class Conversation:
     def _is_ours(self, params: Mapping[str, Any]) -> bool:
         """Return whether a message belongs to this turn. The agent may first replay the past of a session."""
         return self._stage == "session/prompt" and params.get("sessionId") == self.session
-
-    def _answered(self, said: Answer) -> None:
-        if said.refusal is not None and said.method in _RESTORES and said.refusal.code != AUTH_REQUIRED:
-            self._ask("session/new", self._place())
-        elif said.refusal is not None:
-            self._refuse(said.method, said.refusal)
-        elif said.method == "initialize":
-            self._on_initialize(said.result)
-        else:
-            is_restored = said.method in _RESTORES
-            id = self._former if is_restored else said.result.get("sessionId")
-            if not is_session(id):
-                raise ProtocolFault("answered 'session/new' without a session")
-            self.session = id
-            mode = table_in(said.result, "modes").get("currentModeId")
-            if is_restored and self._acp.replays_after_answer and isinstance(mode, str):
-                # Such an agent answers before it has replayed the past. The replay is over when it answers
-                # another request.
-                self._ask("session/set_mode", {"sessionId": id, "modeId": mode})
-            else:
-                self._tell(self._brief.prompt if is_restored else self._brief.anew)
 
     def _tell(self, prompt: str) -> None:
         requested_items = [{"type": "text", "text": prompt}, *self._files]

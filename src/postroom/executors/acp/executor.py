@@ -173,7 +173,19 @@ class AcpExecutor(ProgramExecutor):
         run_id = work.active.identity.run_id
         former = await self._sessions(work).former(of_run=None if runner.resume else run_id)
         prompt = prompt_of(work.activation)
-        anew = "\n\n".join((*await _asked_before(work), prompt))
+        # The original prompts of a resumed run, which an agent with a new session does not know.
+        if work.activation.continue_run_id is None:
+            asked_before = []
+        else:
+            control, thread_id = work.control, work.active.identity.thread_id
+            run = await control.threads.load_run(work.active.identity.run_id)
+            message_ids = {message.id for message in work.activation.messages}
+            ids = run.input.trigger_message_ids if run is not None and run.input is not None else ()
+            new = [id for id in ids if id not in message_ids]
+            records = await control.threads.load_message_records(thread_id, new) if new else ()
+            texts = (record.message.text() for record in records if control.shows(record.message))
+            asked_before = [storable(text) for text in texts if text.strip()]
+        anew = "\n\n".join((*asked_before, prompt))
         used = UsedPermissions(control=work.control, thread_id=work.active.identity.thread_id, run_id=run_id)
         decisions = Decisions(work.activation.decisions, used=await used.all())
         brief = Brief(acp=client.acp, prompt=prompt, anew=anew, former=former)
@@ -223,17 +235,3 @@ class AcpExecutor(ProgramExecutor):
             per=work.runner.session_per,
             made_with=(sha256(storable(command).encode()).hexdigest(), work.runner.cwd),
         )
-
-
-async def _asked_before(work: Work) -> list[str]:
-    """Return the original prompts of a resumed run, which an agent with a new session does not know."""
-    if work.activation.continue_run_id is None:
-        return []
-    control, thread_id = work.control, work.active.identity.thread_id
-    run = await control.threads.load_run(work.active.identity.run_id)
-    message_ids = {message.id for message in work.activation.messages}
-    ids = run.input.trigger_message_ids if run is not None and run.input is not None else ()
-    new = [id for id in ids if id not in message_ids]
-    records = await control.threads.load_message_records(thread_id, new) if new else ()
-    texts = (record.message.text() for record in records if control.shows(record.message))
-    return [storable(text) for text in texts if text.strip()]

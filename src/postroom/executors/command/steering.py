@@ -11,7 +11,7 @@ import asyncio
 import json
 import os
 import socket
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from tempfile import TemporaryDirectory, gettempdir
 from typing import IO, Any, Final
@@ -109,7 +109,15 @@ class SteeredTalk:
         await self._stream.pass_on(self._reading.take(chunk))
         if self._taken:
             taken, self._taken = self._taken, []
-            await self._note(taken)
+            # Assign messages to the run. If this fails, they start the next run, too, so that none is lost.
+            pending = self._work.control.pending
+            if pending is not None:
+                try:
+                    await pending.freeze(Boundary.NEXT_STEP, only=frozenset(taken))
+                except StaleClaim:
+                    self._work.active.cancel()
+                except PostroomError as error:
+                    _LOG.warning("command.taken_not_noted", run_id=self._run_id, reason=error.describe())
         if self._steering.is_over:
             self._finish()
         # look for pending messages between two steps, because a notification may have been lost
@@ -152,30 +160,16 @@ class SteeredTalk:
             arrivals.clear()
             try:
                 for message in await pending.waiting(Boundary.NEXT_STEP):
-                    self._tell(message.id or "", storable(message.text()))
+                    message_id = message.id or ""
+                    text = storable(message.text())
+                    if not (self._writer is None or message_id in self._passed or not text.strip()):
+                        name = self._steering.tell(text)
+                        if name is not None:
+                            self._told[name] = message_id
+                            self._passed.add(message_id)
             except PostroomError as error:  # the messages stay pending, and the next round tries again
                 _LOG.warning("command.not_steered", run_id=self._run_id, reason=error.describe())
             await arrivals.wait()
-
-    def _tell(self, message_id: str, text: str) -> None:
-        if self._writer is None or message_id in self._passed or not text.strip():
-            return
-        name = self._steering.tell(text)
-        if name is not None:
-            self._told[name] = message_id
-            self._passed.add(message_id)
-
-    async def _note(self, taken: Sequence[str]) -> None:
-        """Assign messages to the run. If this fails, they start the next run, too, so that none is lost."""
-        pending = self._work.control.pending
-        if pending is None:
-            return
-        try:
-            await pending.freeze(Boundary.NEXT_STEP, only=frozenset(taken))
-        except StaleClaim:
-            self._work.active.cancel()
-        except PostroomError as error:
-            _LOG.warning("command.taken_not_noted", run_id=self._run_id, reason=error.describe())
 
     @property
     def _run_id(self) -> str:

@@ -281,7 +281,37 @@ def started(
             control.setblocking(False)
             return Started(pid=pid, control=control, said=response, stdin=stdin, stdout=stdout, stderr=stderr)
     except OSError as error:
-        raise _refusal(launch, error) from error
+        # The error for a program that the system did not start, with the reason.
+        program = launch.words[0]
+        refusal: CommandError
+        if error.errno == errno.E2BIG:
+            refusal = PromptTooLong(
+                "arguments and environment are longer than the system takes", value=program
+            )
+        elif isinstance(error, BrokenPipeError | ConnectionResetError):  # the launcher or the shim was killed
+            refusal = CommandBusy(
+                f"the command {program!r} could not be started now: {error.strerror}", value=program
+            )
+        elif error.errno in NO_ROOM or isinstance(error, TimeoutError):
+            refusal = CommandBusy(
+                f"the system lacks resources to start {program!r} now: {error.strerror}", value=program
+            )
+        else:
+            path = launch.environment.get("PATH", os.defpath)
+            where = program if os.sep not in program else str(Path(launch.cwd, program))
+            full_path = shutil.which(where, path=path)
+            if not Path(launch.cwd).is_dir() or not os.access(launch.cwd, os.X_OK):
+                what = f"the working folder {launch.cwd!r} cannot be entered"
+            elif isinstance(error, FileNotFoundError) and full_path is None:
+                what = f"the command {program!r} was not found"
+            elif isinstance(error, FileNotFoundError):
+                what = f"the command {program!r} names an interpreter that is missing"
+            elif isinstance(error, PermissionError):
+                what = f"the command {program!r} is not executable"
+            else:
+                what = f"the command {program!r} could not be started: {error.strerror}"
+            refusal = CommandNotStarted(what, value=program)
+        raise refusal from error
 
 
 def _stdin(
@@ -341,35 +371,6 @@ def private_files() -> Iterator[None]:
         raise (CommandBusy if error.errno in NO_ROOM else CommandNotStarted)(
             what, remedy="give the server's user write access to it, and free space"
         ) from error
-
-
-def _refusal(launch: Launch, error: OSError) -> CommandError:
-    """Return the error for a program that the system did not start, with the reason."""
-    program = launch.words[0]
-    if error.errno == errno.E2BIG:
-        return PromptTooLong("arguments and environment are longer than the system takes", value=program)
-    if isinstance(error, BrokenPipeError | ConnectionResetError):  # the launcher or the shim was killed
-        return CommandBusy(
-            f"the command {program!r} could not be started now: {error.strerror}", value=program
-        )
-    if error.errno in NO_ROOM or isinstance(error, TimeoutError):
-        return CommandBusy(
-            f"the system lacks resources to start {program!r} now: {error.strerror}", value=program
-        )
-    path = launch.environment.get("PATH", os.defpath)
-    where = program if os.sep not in program else str(Path(launch.cwd, program))
-    full_path = shutil.which(where, path=path)
-    if not Path(launch.cwd).is_dir() or not os.access(launch.cwd, os.X_OK):
-        what = f"the working folder {launch.cwd!r} cannot be entered"
-    elif isinstance(error, FileNotFoundError) and full_path is None:
-        what = f"the command {program!r} was not found"
-    elif isinstance(error, FileNotFoundError):
-        what = f"the command {program!r} names an interpreter that is missing"
-    elif isinstance(error, PermissionError):
-        what = f"the command {program!r} is not executable"
-    else:
-        what = f"the command {program!r} could not be started: {error.strerror}"
-    return CommandNotStarted(what, value=program)
 
 
 def program_of(program: str, runner: Runner, server: Mapping[str, str]) -> str:

@@ -119,7 +119,17 @@ class Shim:
             if self._wish is not None:
                 self._signal(self._wish)
             heard = [woken] if self._is_alone else [woken, self._control.fileno()]
-            ready = select.select(heard, [], [], self._pause())[0]
+            # The seconds until the next check if no event occurs.
+            pause: float | None
+            if self._wish is signal.SIGKILL:
+                pause = _KILL_AGAIN if self._kills < _QUICK_ROUNDS else _LOOK_AT_CLOCK
+            elif self._wish is not None:
+                pause = _TERM_AGAIN
+            elif self._until is None:
+                pause = None
+            else:
+                pause = min(max(self._until - time.clock_gettime(self._clock), 0.0), _LOOK_AT_CLOCK)
+            ready = select.select(heard, [], [], pause)[0]
             if woken in ready:
                 os.read(woken, 4_096)
             if self._control.fileno() in ready:
@@ -201,16 +211,6 @@ class Shim:
         except PermissionError:  # macOS reports this for ended processes
             return False
         return True
-
-    def _pause(self) -> float | None:
-        """Return the seconds until the next check if no event occurs."""
-        if self._wish is signal.SIGKILL:
-            return _KILL_AGAIN if self._kills < _QUICK_ROUNDS else _LOOK_AT_CLOCK
-        if self._wish is not None:
-            return _TERM_AGAIN
-        if self._until is None:
-            return None
-        return min(max(self._until - time.clock_gettime(self._clock), 0.0), _LOOK_AT_CLOCK)
 
     def _hear(self) -> None:
         """Read the server's commands. If the server has ended, kill all processes of the run."""

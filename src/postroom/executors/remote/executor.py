@@ -195,29 +195,26 @@ class RemoteClient:
         headers |= {} if key is None else {IDEMPOTENCY_KEY: key}
         try:
             async with self._client.stream("POST", url, content=body, headers=headers) as answer:
-                return await self._read_reply(answer)
+                status = answer.status_code
+                if status == 202:
+                    return None
+                if status == 200:
+                    told = bytearray()
+                    async for piece in answer.aiter_bytes():
+                        told += piece
+                        if len(told) > LARGEST_BODY:
+                            raise RemoteMisbehaved(f"the other server's answer exceeds {LARGEST_BODY} bytes")
+                    return bytes(told)
+                if status >= 500 or status in _PASSING:
+                    wait = retry_after_ms(answer.headers, now=self._clock.now())
+                    text = f"the other server answered with status {status}"
+                    raise RemoteUnavailable(text, value=status, retry_after_ms=wait)
+                raise RemoteRefused(f"the other server answered with status {status}", value=status)
         except httpx2.RequestError as error:
             why = f"the other server did not answer: {type(error).__name__}"
             raise RemoteUnavailable(why) from error
         except httpx2.InvalidURL as error:
             raise RemoteRefused("the runner's `url` is not a valid URL") from error
-
-    async def _read_reply(self, answer: "httpx2.Response") -> bytes | None:
-        status = answer.status_code
-        if status == 202:
-            return None
-        if status == 200:
-            body = bytearray()
-            async for piece in answer.aiter_bytes():
-                body += piece
-                if len(body) > LARGEST_BODY:
-                    raise RemoteMisbehaved(f"the other server's answer exceeds {LARGEST_BODY} bytes")
-            return bytes(body)
-        if status >= 500 or status in _PASSING:
-            wait = retry_after_ms(answer.headers, now=self._clock.now())
-            text = f"the other server answered with status {status}"
-            raise RemoteUnavailable(text, value=status, retry_after_ms=wait)
-        raise RemoteRefused(f"the other server answered with status {status}", value=status)
 
     async def close(self) -> None:
         """Close the connections; a repeated call has no effect."""
@@ -369,9 +366,28 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
                 identity=identity,
             )
             await sink.emit(start)
-            return await self._executed(execution, runner, body)
+            answer = await self._await_answer(execution, runner, body)
+            if execution.cancelled:
+                await self._tell_of_cancel(execution, runner)
+                run_id = execution.identity.run_id
+                return AgentRunResult(run_id=run_id, termination=TerminationReason.cancelled())
+            if execution.result is None and isinstance(answer, Result):
+                execution.result = answer
+            if execution.result is not None:
+                execution.is_used = True
+                if failure := execution.result.failure():
+                    raise failure
+                return AgentRunResult(run_id=execution.identity.run_id, response=execution.result.text)
+            if isinstance(answer, PostroomError):
+                raise answer
+            await self._tell_of_cancel(execution, runner)
+            seconds = runner.timeout.total_seconds()
+            raise RemoteTimedOut(f"no result arrived within {seconds:g} s", value=seconds)
         finally:
-            self._leave(execution)
+            del self._by_thread[execution.identity.thread_id]
+            execution.ended.set()
+            if not (execution.is_used and execution.senders):
+                self._forget(execution)
 
     async def _runner_of(self, agent_id: str) -> HttpRunner:
         runner = await self._runners.runner_of(agent_id)
@@ -381,36 +397,11 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
             raise InvalidRunner(f"the runner of {agent_id!r} is not another server", value=runner.kind.value)
         return runner
 
-    def _leave(self, execution: _Execution) -> None:
-        del self._by_thread[execution.identity.thread_id]
-        execution.ended.set()
-        if not (execution.is_used and execution.senders):
-            self._forget(execution)
-
     def _forget(self, execution: _Execution) -> None:
         """Remove an execution; later results of its dispatch are checked against the stored state."""
         if self._by_dispatch.get(execution.dispatch_id) is execution:
             del self._by_dispatch[execution.dispatch_id]
         execution.over.set()
-
-    async def _executed(self, execution: _Execution, runner: HttpRunner, body: bytes) -> AgentRunResult:
-        answer = await self._await_answer(execution, runner, body)
-        if execution.cancelled:
-            await self._tell_of_cancel(execution, runner)
-            run_id = execution.identity.run_id
-            return AgentRunResult(run_id=run_id, termination=TerminationReason.cancelled())
-        if execution.result is None and isinstance(answer, Result):
-            execution.result = answer
-        if execution.result is not None:
-            execution.is_used = True
-            if failure := execution.result.failure():
-                raise failure
-            return AgentRunResult(run_id=execution.identity.run_id, response=execution.result.text)
-        if isinstance(answer, PostroomError):
-            raise answer
-        await self._tell_of_cancel(execution, runner)
-        seconds = runner.timeout.total_seconds()
-        raise RemoteTimedOut(f"no result arrived within {seconds:g} s", value=seconds)
 
     async def _await_answer(self, execution: _Execution, runner: HttpRunner, body: bytes) -> Answer:
         """Return the result of the request, or its cancellation, failure or timeout."""
@@ -434,7 +425,14 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
             )
             if response is not None:
                 return result_of(response, execution.dispatch_id)
-            return None if runner.callback(self._address()) else _no_way_back()
+            return (
+                None
+                if runner.callback(self._address())
+                else RemoteMisbehaved(
+                    "the other server needs an address for its result",
+                    remedy="set callback_base to this server's address as the other server reaches it",
+                )
+            )
         except InvalidArgument as error:
             return RemoteMisbehaved(f"the other server's answer is invalid: {error.message}")
         except PostroomError as error:
@@ -476,7 +474,17 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
         result = result_of(body, dispatch_id)
         execution = self._by_dispatch.get(dispatch_id)
         if execution is not None:
-            await self._hand_over(execution, result)
+            # Pass a result to its run and wait, within a time limit, until the end of the run is stored.
+            if execution.result is None and not execution.cancelled:
+                execution.result = result
+                execution.stirred.set()
+            execution.senders += 1
+            try:
+                await within(execution.over.wait(), STORE_MS, self._timer)
+            finally:
+                execution.senders -= 1
+                if execution.ended.is_set() and not execution.senders:
+                    self._forget(execution)
         judge(await self._dispatches.load_dispatch(dispatch_id), result)
 
     async def _secret_for(self, dispatch_id: str) -> str | None:
@@ -493,19 +501,6 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
             # the error must not tell an unverified sender where the secret is stored
             _LOG.warning("remote.result_not_checked", dispatch_id=dispatch_id, reason=error.describe())
             raise ResultTooEarly("the result cannot be verified now", value=dispatch_id) from error
-
-    async def _hand_over(self, execution: _Execution, result: Result) -> None:
-        """Pass a result to its run and wait, within a time limit, until the end of the run is stored."""
-        if execution.result is None and not execution.cancelled:
-            execution.result = result
-            execution.stirred.set()
-        execution.senders += 1
-        try:
-            await within(execution.over.wait(), STORE_MS, self._timer)
-        finally:
-            execution.senders -= 1
-            if execution.ended.is_set() and not execution.senders:
-                self._forget(execution)
 
     def stored(self, run: RunRecord) -> None:
         """Record that the end of a run is durable."""
@@ -533,10 +528,3 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
     async def close(self) -> None:
         """Close the connections; the callers must end the runs."""
         await self._client.close()
-
-
-def _no_way_back() -> RemoteMisbehaved:
-    return RemoteMisbehaved(
-        "the other server needs an address for its result",
-        remedy="set callback_base to this server's address as the other server reaches it",
-    )

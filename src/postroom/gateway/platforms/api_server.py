@@ -208,9 +208,24 @@ def _message(one: Mapping[str, Json], where: str, image_bytes: int) -> Message |
         name = Role.USER if role == "user" else Role.SYSTEM
         return Message(role=name, content=(ContentBlock(text=text), *files))
     if role == "assistant" or kind == "function_call":
-        return _of_assistant(one, where)
+        calls, content = one.get("tool_calls") or (), one.get("content")
+        if one.get("type") == "function_call":
+            calls = [{"id": one.get("call_id"), "function": one}]
+        if isinstance(content, list):
+            kinds = ("text", "output_text", "refusal")
+            parts = [item for item in content if isinstance(item, Mapping) and item.get("type") in kinds]
+            content = "".join(str(part.get("text") or part.get("refusal") or "") for part in parts)
+        if not isinstance(content, str | None) or not isinstance(calls, Sequence):
+            raise wrong("a message of the assistant needs text or calls", where)
+        return Message.assistant(clean(content or ""), tool_calls=[_call(call, where) for call in calls])
     if role == "tool" or kind == "function_call_output":
-        return _of_tool(one, where)
+        call_id = one.get("tool_call_id") or one.get("call_id")
+        content = one.get("content") if "content" in one else one.get("output")
+        if isinstance(content, list):
+            content = "".join(str(part.get("text") or "") for part in content if isinstance(part, Mapping))
+        if not isinstance(call_id, str) or not call_id or not isinstance(content, str):
+            raise wrong("the result of a tool needs its call and text", where)
+        return Message.tool(call_id, clean(content))
     if kind == "reasoning":
         return None
     raise wrong("the role of a message must be system, user, assistant or tool", where)
@@ -235,19 +250,6 @@ def _join_calls(said: Sequence[Message]) -> tuple[Message, ...]:
     return tuple(joined)
 
 
-def _of_assistant(one: Mapping[str, Json], where: str) -> Message:
-    calls, content = one.get("tool_calls") or (), one.get("content")
-    if one.get("type") == "function_call":
-        calls = [{"id": one.get("call_id"), "function": one}]
-    if isinstance(content, list):
-        kinds = ("text", "output_text", "refusal")
-        parts = [item for item in content if isinstance(item, Mapping) and item.get("type") in kinds]
-        content = "".join(str(part.get("text") or part.get("refusal") or "") for part in parts)
-    if not isinstance(content, str | None) or not isinstance(calls, Sequence):
-        raise wrong("a message of the assistant needs text or calls", where)
-    return Message.assistant(clean(content or ""), tool_calls=[_call(call, where) for call in calls])
-
-
 def _call(told: Json, where: str) -> ToolCall:
     function = told.get("function") if isinstance(told, Mapping) else None
     call_id = told.get("id") if isinstance(told, Mapping) else None
@@ -261,16 +263,6 @@ def _call(told: Json, where: str) -> ToolCall:
     return ToolCall(id=call_id, name=str(function.get("name") or ""), arguments=decoded)
 
 
-def _of_tool(one: Mapping[str, Json], where: str) -> Message:
-    call_id = one.get("tool_call_id") or one.get("call_id")
-    content = one.get("content") if "content" in one else one.get("output")
-    if isinstance(content, list):
-        content = "".join(str(part.get("text") or "") for part in content if isinstance(part, Mapping))
-    if not isinstance(call_id, str) or not call_id or not isinstance(content, str):
-        raise wrong("the result of a tool needs its call and text", where)
-    return Message.tool(call_id, clean(content))
-
-
 def _content(content: Json, param: str, image_bytes: int) -> tuple[str, tuple[Attachment, ...]]:
     parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
     if not isinstance(parts, list) or len(parts) > MAX_PARTS:
@@ -281,7 +273,12 @@ def _content(content: Json, param: str, image_bytes: int) -> tuple[str, tuple[At
         where = f"{param}[{index}]"
         kind = part.get("type") if isinstance(part, Mapping) else None
         if kind in _TEXT_PARTS:
-            texts.append(_text(part.get("text"), where))
+            told = part.get("text")
+            if not isinstance(told, str):
+                raise wrong("a text part has no text", where)
+            if len(told.encode("utf-8", "surrogatepass")) > MAX_PART_LENGTH:
+                raise wrong(f"a text part exceeds {MAX_PART_LENGTH} bytes", where, "string_above_max_length")
+            texts.append(told)
         elif kind in _IMAGE_PARTS:
             media.append(_image(part.get("image_url"), where, image_bytes))
         elif kind in _FILE_PARTS:
@@ -294,14 +291,6 @@ def _content(content: Json, param: str, image_bytes: int) -> tuple[str, tuple[At
     if not text.strip() and not media:
         raise wrong("a message is empty", param)
     return text, tuple(media)
-
-
-def _text(told: Json, where: str) -> str:
-    if not isinstance(told, str):
-        raise wrong("a text part has no text", where)
-    if len(told.encode("utf-8", "surrogatepass")) > MAX_PART_LENGTH:
-        raise wrong(f"a text part exceeds {MAX_PART_LENGTH} bytes", where, "string_above_max_length")
-    return told
 
 
 def _image(told: Json, where: str, limit: int) -> Attachment:
@@ -1021,7 +1010,10 @@ class ResponseShape:
             "temperature": self.asked.get("temperature", 1.0),
             "text": self.asked.get("text") or {"format": {"type": "text"}},
             "tool_choice": self.asked.get("tool_choice", "auto"),
-            "tools": [_shown_tool(item) for item in self.asked.get("tools") or ()],
+            "tools": [
+                {"description": None, "parameters": None, "strict": None, **item}
+                for item in self.asked.get("tools") or ()
+            ],
             "top_logprobs": 0,
             "top_p": self.asked.get("top_p", 1.0),
             "truncation": "disabled",
@@ -1029,10 +1021,6 @@ class ResponseShape:
             "user": None,
             "metadata": self.asked.get("metadata") or {},
         }
-
-
-def _shown_tool(tool: Mapping[str, Json]) -> dict[str, Json]:
-    return {"description": None, "parameters": None, "strict": None, **tool}
 
 
 # Exchanges of the API, their known answers, and their waiting callers. In memory.
@@ -1627,7 +1615,16 @@ class Repeats:
             earlier_one = known_message or exchange
             if (earlier_one is not None and earlier_one.has_failed) or now - since >= RETRIED_WITHIN_MS:
                 continue
-            if self._was_missed(exchange, known_message, since, is_again=is_again):
+            # Whether the caller of a request got no answer and no longer waits for it.
+            # This is unknown for a request that this process did not receive. If `is_again`, return False
+            # for it. Otherwise, return True if the request is older than this process, and is not a
+            # background request.
+            if exchange is None or exchange.fingerprint is None:  # this process did not receive the request
+                is_background = known_message is not None and "background" in known_message.event.metadata
+                was_missed = not is_again and since < self._began and not is_background
+            else:
+                was_missed = not exchange.is_collected and (is_again or not exchange.waits)
+            if was_missed:
                 return key
             latest = latest or key
         if is_again and latest:
@@ -1680,19 +1677,6 @@ class Repeats:
             )
         text = f"{_MAX_FAILED} requests with this Idempotency-Key failed or were cancelled: send a new key"
         raise Refused(409, "idempotency_conflict", text)
-
-    def _was_missed(
-        self, exchange: Exchange | None, known: KnownMessage | None, since: int, *, is_again: bool
-    ) -> bool:
-        """Return whether the caller of a request got no answer and no longer waits for it.
-
-        This is unknown for a request that this process did not receive. If `is_again`, return False for it.
-        Otherwise, return True if the request is older than this process, and is not a background request.
-        """
-        if exchange is None or exchange.fingerprint is None:  # this process did not receive the request
-            is_background = known is not None and "background" in known.event.metadata
-            return not is_again and since < self._began and not is_background
-        return not exchange.is_collected and (is_again or not exchange.waits)
 
 
 def _copy_answer(exchange: Exchange, known: KnownMessage | None) -> bool:
@@ -1856,7 +1840,16 @@ class ApiServerAdapter(HttpAdapter):
             after = request.query_params.get("starting_after", "-1")
             if not re.fullmatch(r"-1|\d{1,9}", after, re.ASCII):
                 raise wrong("`starting_after` must be the sequence number of an event", "starting_after")
-            wait = await self._watch(chat_id, message_id, known_message)
+            # Begin to wait for the answer to an earlier message.
+            wait = self._exchanges.ask(
+                chat_id, message_id, known_message.event.metadata.get("fingerprint", "")
+            )
+            try:
+                await self._repeats.is_known(wait.exchange, wait.exchange.fingerprint or "")
+            except BaseException:
+                self._leave(wait)
+                raise
+            self._begin_waiting(wait)
             return SseResponse(response_events(wait, shape, int(after)), left=lambda: self._leave(wait))
         exchange = self._exchanges.find(chat_id, message_id)
         so_far = "" if exchange is None or not exchange.asked else exchange.sure
@@ -1980,7 +1973,26 @@ class ApiServerAdapter(HttpAdapter):
         wait = self._exchanges.ask(chat_id, key, asked.fingerprint)
         try:
             if not await self._repeats.is_known(wait.exchange, asked.fingerprint):
-                await self._keep(self._event(wait.exchange, asked, in_session=session is not None))
+                exchange = wait.exchange
+                in_session = session is not None
+                metadata: dict[str, Any] = {"fingerprint": asked.fingerprint}
+                metadata |= asked.caller(in_session=in_session).as_data()
+                if asked.store:
+                    metadata["response"] = dict(asked.shown)
+                if asked.background:
+                    metadata["background"] = True
+                event = MessageEvent(
+                    text=asked.text,
+                    message_type=MessageType.PHOTO if asked.media else MessageType.TEXT,
+                    media=asked.media,
+                    source=self._source(exchange.chat_id),
+                    message_id=exchange.message_id,
+                    timestamp=self._clock.now(),
+                    metadata=metadata,
+                )
+                if event.is_command():
+                    event.message_type = MessageType.COMMAND
+                await self._keep(event)
             wait.exchange.is_background = wait.exchange.is_collected = asked.background
             self._begin_waiting(wait)
         except BaseException:
@@ -1988,17 +2000,6 @@ class ApiServerAdapter(HttpAdapter):
             self._exchanges.forget(wait.exchange)
             raise
         return wait, {KEY_HEADER: key} | ({SESSION_HEADER: chat_id} if chat_id.isascii() else {})
-
-    async def _watch(self, chat_id: str, message_id: str, known: KnownMessage) -> Wait:
-        """Begin to wait for the answer to an earlier message."""
-        wait = self._exchanges.ask(chat_id, message_id, known.event.metadata.get("fingerprint", ""))
-        try:
-            await self._repeats.is_known(wait.exchange, wait.exchange.fingerprint or "")
-        except BaseException:
-            self._leave(wait)
-            raise
-        self._begin_waiting(wait)
-        return wait
 
     def _begin_waiting(self, wait: Wait) -> None:
         if wait.exchange.is_final:
@@ -2028,26 +2029,6 @@ class ApiServerAdapter(HttpAdapter):
                 "previous_response_id",
             )
         return value[0]
-
-    def _event(self, exchange: Exchange, asked: Asked, *, in_session: bool) -> MessageEvent:
-        metadata: dict[str, Any] = {"fingerprint": asked.fingerprint}
-        metadata |= asked.caller(in_session=in_session).as_data()
-        if asked.store:
-            metadata["response"] = dict(asked.shown)
-        if asked.background:
-            metadata["background"] = True
-        event = MessageEvent(
-            text=asked.text,
-            message_type=MessageType.PHOTO if asked.media else MessageType.TEXT,
-            media=asked.media,
-            source=self._source(exchange.chat_id),
-            message_id=exchange.message_id,
-            timestamp=self._clock.now(),
-            metadata=metadata,
-        )
-        if event.is_command():
-            event.message_type = MessageType.COMMAND
-        return event
 
     # Waiting callers.
 

@@ -618,26 +618,23 @@ class BasePlatformAdapter(ABC):
                 self._fail("unauthorized", f"{refused.message}; {refused.remedy}", retryable=False)
             except Exception as error:  # whatever error one poll raises, the next poll is made
                 failures += 1
-                pause = pause_ms(failures, least=self._missed(error))
+                # Report why receiving is interrupted; return the pause, in ms, that the platform asks for.
+                platform = self.platform.value
+                if isinstance(error, PostroomError):
+                    code, why = str(error.details.get("channel", "unreachable")), error.message
+                    if isinstance(error, StoreError):
+                        code, why = "not_kept", f"a message could not be stored: {error.code}"
+                    _LOG.warning("channel.interrupted", platform=platform, code=code, error=error.code)
+                else:
+                    code, why = _DEFECT, "receiving failed; see the log"
+                    _LOG.error("channel.interrupted", platform=platform, code=code, exc_info=error)
+                if not self.liveness.has_failed:
+                    self.liveness.state = AdapterState.RECONNECTING
+                    self.liveness.error_code, self.liveness.error = code, why
+                wait = error.details.get("retry_after_ms") if isinstance(error, PostroomError) else None
+                pause = pause_ms(failures, least=wait if isinstance(wait, int) else 0)
             if pause and not self.liveness.has_failed:
                 await self._timer.sleep(pause)
-
-    def _missed(self, error: Exception) -> int:
-        """Report why receiving is interrupted; return the pause, in ms, that the platform asks for."""
-        platform = self.platform.value
-        if isinstance(error, PostroomError):
-            code, why = str(error.details.get("channel", "unreachable")), error.message
-            if isinstance(error, StoreError):
-                code, why = "not_kept", f"a message could not be stored: {error.code}"
-            _LOG.warning("channel.interrupted", platform=platform, code=code, error=error.code)
-        else:
-            code, why = _DEFECT, "receiving failed; see the log"
-            _LOG.error("channel.interrupted", platform=platform, code=code, exc_info=error)
-        if not self.liveness.has_failed:
-            self.liveness.state = AdapterState.RECONNECTING
-            self.liveness.error_code, self.liveness.error = code, why
-        wait = error.details.get("retry_after_ms") if isinstance(error, PostroomError) else None
-        return wait if isinstance(wait, int) else 0
 
     async def take_until_kept(self, update: Json | bytes, take: Callable[[], Awaitable[None]]) -> None:
         """Process an update that the platform sends only once, with retries until it succeeds.
@@ -710,46 +707,39 @@ class BasePlatformAdapter(ABC):
             is_passing = isinstance(error, (StoreError, *self.passing))
             if is_passing or (isinstance(error, PostroomError) and error.retryable):
                 raise
-            await self._set_aside(update, error)
+            # Count a failed attempt at an update; after the last attempt, store the update as a dead
+            # letter.
+            raw = _raw(update)
+            key = sha256(raw.encode()).hexdigest()
+            before = self._failing.pop(key, 0)
+            if isinstance(error, InputError):
+                tries, why = MAX_TRIES, f"an invalid update: {error.message}"
+                self.liveness.refused += 1
+                kind = type(error).__name__
+                _LOG.warning("channel.refused", platform=self.platform.value, code=error.code, kind=kind)
+            else:
+                tries, why = min(before + 1, MAX_TRIES), f"an update caused a defect: {type(error).__name__}"
+                _LOG.error("channel.update_failed", platform=self.platform.value, tries=tries, exc_info=error)
+            self._failing[key] = tries if tries < MAX_TRIES else before
+            if len(self._failing) > _MAX_FAILING:
+                self._failing.popitem(last=False)
+            if tries < MAX_TRIES:
+                if self.liveness.state is AdapterState.CONNECTED:
+                    self.liveness.state = AdapterState.RECONNECTING
+                self.liveness.error_code, self.liveness.error = _DEFECT, f"{why}; see the log"
+                raise ServerUnavailable(
+                    f"{why}; see the log", remedy="postroom retries", details={"channel": _DEFECT}
+                ) from error
+            if before < MAX_TRIES:
+                if self.keep_dead is not None:
+                    await self.keep_dead(self.account, key, raw[:MAX_RAW_LENGTH], why)
+                if not isinstance(error, InputError):
+                    if not self.liveness.dead_updates:
+                        self.liveness.degraded_at = self._clock.now()
+                    self.liveness.dead_updates += 1
+                self._failing[key] = MAX_TRIES
         if self.liveness.error_code == _DEFECT:
             self._connected()
-
-    async def _set_aside(self, update: Json | bytes, error: Exception) -> None:
-        """Count a failed attempt at an update; after the last attempt, store the update as a dead letter.
-
-        Raises:
-            ServerUnavailable: The update must be retried.
-            StoreError: The dead letter could not be stored.
-        """
-        raw = _raw(update)
-        key = sha256(raw.encode()).hexdigest()
-        before = self._failing.pop(key, 0)
-        if isinstance(error, InputError):
-            tries, why = MAX_TRIES, f"an invalid update: {error.message}"
-            self.liveness.refused += 1
-            kind = type(error).__name__
-            _LOG.warning("channel.refused", platform=self.platform.value, code=error.code, kind=kind)
-        else:
-            tries, why = min(before + 1, MAX_TRIES), f"an update caused a defect: {type(error).__name__}"
-            _LOG.error("channel.update_failed", platform=self.platform.value, tries=tries, exc_info=error)
-        self._failing[key] = tries if tries < MAX_TRIES else before
-        if len(self._failing) > _MAX_FAILING:
-            self._failing.popitem(last=False)
-        if tries < MAX_TRIES:
-            if self.liveness.state is AdapterState.CONNECTED:
-                self.liveness.state = AdapterState.RECONNECTING
-            self.liveness.error_code, self.liveness.error = _DEFECT, f"{why}; see the log"
-            raise ServerUnavailable(
-                f"{why}; see the log", remedy="postroom retries", details={"channel": _DEFECT}
-            ) from error
-        if before < MAX_TRIES:
-            if self.keep_dead is not None:
-                await self.keep_dead(self.account, key, raw[:MAX_RAW_LENGTH], why)
-            if not isinstance(error, InputError):
-                if not self.liveness.dead_updates:
-                    self.liveness.degraded_at = self._clock.now()
-                self.liveness.dead_updates += 1
-            self._failing[key] = MAX_TRIES
 
     def _turn(
         self,

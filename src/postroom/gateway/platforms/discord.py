@@ -834,53 +834,56 @@ class Intake:
                 if inbound is not None and message.has_new_words and (event := await self._event(message)):
                     await inbound.edited(event)
             case "MESSAGE_DELETE" | "MESSAGE_DELETE_BULK":
-                await self._on_delete(read(data, Deletion))
+                gone = read(data, Deletion)
+                inbound = self._inbound()
+                if inbound is None or self.me is None:
+                    return
+                channel = await self._channel(gone.channel_id, gone.guild_id)
+                source = source_of(gone.channel_id, channel, self.me.user_id)
+                for message_id in gone.ids or filter(None, [gone.id]):
+                    await inbound.deleted(source, message_id)
             case "INTERACTION_CREATE":
-                await self._on_press(read(data, Interaction))
+                interaction = read(data, Interaction)
+                inbound = self._inbound()
+                if inbound is None or self.me is None:
+                    return
+                channel = await self._channel(interaction.channel_id, interaction.guild_id)
+                pressed = press_of(interaction, channel, self.me)
+                if pressed is None:
+                    return
+                if isinstance(pressed, ButtonPress):
+                    note = await inbound.pressed(pressed)
+                else:
+                    await self._accept(pressed)
+                    note = TAKEN
+                try:
+                    await self._request(
+                        "POST",
+                        "/interactions/{interaction_id}/{webhook_token}/callback",
+                        json=note_of(note),
+                        interaction_id=interaction.id,
+                        webhook_token=interaction.token,
+                    )
+                except RestFailure as failure:  # the press was accepted; the note was probably late
+                    _LOG.info("discord.note_not_shown", status=failure.status, code=failure.code)
             case "CHANNEL_UPDATE" | "THREAD_UPDATE":
                 channel_id = data.get("id") if isinstance(data, dict) else None
                 if isinstance(channel_id, str):
                     self._channels.pop(channel_id, None)
             case _:
-                await self._caught_up()
+                # In each known channel, request the messages after the newest known message.
+                for channel_id in tuple(self._marks):
+                    try:
+                        await self._read_on(channel_id)
+                    except RestFailure as failure:
+                        if failure.status not in (403, 404):
+                            raise
+                        self._marks.pop(channel_id, None)
 
     async def _event(self, message: Message) -> MessageEvent | None:
         if self.me is None or not message.is_for(self.me):
             return None
         return event_of(message, await self._channel(message.channel_id, message.guild_id), self.me)
-
-    async def _on_delete(self, gone: Deletion) -> None:
-        inbound = self._inbound()
-        if inbound is None or self.me is None:
-            return
-        channel = await self._channel(gone.channel_id, gone.guild_id)
-        source = source_of(gone.channel_id, channel, self.me.user_id)
-        for message_id in gone.ids or filter(None, [gone.id]):
-            await inbound.deleted(source, message_id)
-
-    async def _on_press(self, interaction: Interaction) -> None:
-        inbound = self._inbound()
-        if inbound is None or self.me is None:
-            return
-        channel = await self._channel(interaction.channel_id, interaction.guild_id)
-        pressed = press_of(interaction, channel, self.me)
-        if pressed is None:
-            return
-        if isinstance(pressed, ButtonPress):
-            note = await inbound.pressed(pressed)
-        else:
-            await self._accept(pressed)
-            note = TAKEN
-        try:
-            await self._request(
-                "POST",
-                "/interactions/{interaction_id}/{webhook_token}/callback",
-                json=note_of(note),
-                interaction_id=interaction.id,
-                webhook_token=interaction.token,
-            )
-        except RestFailure as failure:  # the press was accepted; the note was probably late
-            _LOG.info("discord.note_not_shown", status=failure.status, code=failure.code)
 
     # The channel of a message.
 
@@ -912,16 +915,6 @@ class Intake:
         return channel
 
     # After an absence.
-
-    async def _caught_up(self) -> None:
-        """In each known channel, request the messages after the newest known message."""
-        for channel_id in tuple(self._marks):
-            try:
-                await self._read_on(channel_id)
-            except RestFailure as failure:
-                if failure.status not in (403, 404):
-                    raise
-                self._marks.pop(channel_id, None)
 
     async def _read_on(self, channel_id: str) -> None:
         guild_id = (await self._looked_up(channel_id)).guild
@@ -1045,7 +1038,13 @@ class DiscordAdapter(BasePlatformAdapter):
         connected = False
         try:
             self._intake.me = Me(user_id=await bot.login())
-            await self._begin(bot)
+            # Open the first session and wait until Discord confirms it.
+            self._greeted = False
+            async with asyncio.timeout(READY_SECONDS):
+                await bot.open(resume=False)
+                while not self._greeted:
+                    await bot.poll()
+                    self._heard()
             connected = True
         except Refused as refused:
             raise self._refused(refused.code) from None
@@ -1076,15 +1075,6 @@ class DiscordAdapter(BasePlatformAdapter):
         if bot is not None:
             await bot.close()
         self.liveness.state = AdapterState.STOPPED
-
-    async def _begin(self, bot: Bot) -> None:
-        """Open the first session and wait until Discord confirms it."""
-        self._greeted = False
-        async with asyncio.timeout(READY_SECONDS):
-            await bot.open(resume=False)
-            while not self._greeted:
-                await bot.poll()
-                self._heard()
 
     async def _watch(self, work: Callable[[], Awaitable[None]]) -> None:
         """Run background work and report if it fails, because the bot then no longer receives anything."""

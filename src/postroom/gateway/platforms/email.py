@@ -419,47 +419,51 @@ def understood(mail: Message, where: Where, me: Ourselves) -> MessageEvent | Non
         Malformed: The author is ambiguous, or the e-mail has too many parts.
     """
     try:
-        return _understood(mail, where, me)
+        address, name = sender_of(mail)
+        if address == me.address:
+            return None
+        message_id = message_id_of(mail) or where.name
+        thread = thread_of(mail)
+        subject = thread.subject
+        text, forwarded, media = _content(mail, where, subject)
+        if not thread.references and subject and not text.startswith("/"):
+            text = f"{subject}\n\n{text}".strip()
+        source = SessionSource(
+            platform=Platform.EMAIL,
+            chat_id=address,
+            chat_name=name,
+            chat_topic=subject or None,
+            chat_type="dm",
+            user_id=address,
+            user_name=name,
+            thread_id=thread.references[0] if thread.references else message_id,
+            account=me.address,
+        )
+        sent_at: int | None
+        try:
+            sent_at = int(parsedate_to_datetime(_line(mail.get("Date", ""))).timestamp() * 1000)
+        except (ValueError, TypeError, IndexError, OverflowError):
+            sent_at = None
+        event = MessageEvent(
+            text=text,
+            source=source,
+            message_id=message_id,
+            media=media,
+            reply_to_message_id=thread.references[-1] if thread.references else None,
+            timestamp=sent_at,
+            forwarded=() if forwarded is None else (forwarded,),
+            metadata={
+                "verified": is_verified(mail, address, me.authserv_id),
+                **automatic_marks(mail, address),
+            },
+        )
+        if event.is_command():
+            event.message_type = MessageType.COMMAND
+        elif not text and media:
+            event.message_type = media[0].kind
+        return event
     except BROKEN as error:
         raise Malformed("the parser cannot process the e-mail") from error
-
-
-def _understood(mail: Message, where: Where, me: Ourselves) -> MessageEvent | None:
-    address, name = sender_of(mail)
-    if address == me.address:
-        return None
-    message_id = message_id_of(mail) or where.name
-    thread = thread_of(mail)
-    subject = thread.subject
-    text, forwarded, media = _content(mail, where, subject)
-    if not thread.references and subject and not text.startswith("/"):
-        text = f"{subject}\n\n{text}".strip()
-    source = SessionSource(
-        platform=Platform.EMAIL,
-        chat_id=address,
-        chat_name=name,
-        chat_topic=subject or None,
-        chat_type="dm",
-        user_id=address,
-        user_name=name,
-        thread_id=thread.references[0] if thread.references else message_id,
-        account=me.address,
-    )
-    event = MessageEvent(
-        text=text,
-        source=source,
-        message_id=message_id,
-        media=media,
-        reply_to_message_id=thread.references[-1] if thread.references else None,
-        timestamp=_parse_date(mail),
-        forwarded=() if forwarded is None else (forwarded,),
-        metadata={"verified": is_verified(mail, address, me.authserv_id), **automatic_marks(mail, address)},
-    )
-    if event.is_command():
-        event.message_type = MessageType.COMMAND
-    elif not text and media:
-        event.message_type = media[0].kind
-    return event
 
 
 def sender_of(mail: Message) -> tuple[str, str | None]:
@@ -527,25 +531,21 @@ def is_verified(mail: Message, address: str, authserv_id: str | None) -> bool:
             text = _COMMENT.sub(" ", text)
         server, *results = text.split(";")
         if server.split()[:1] and server.split()[0].lower() == authserv_id.lower():
-            return _passes(results, domain)
+            passed = False
+            for text in results:
+                match = _RESULT.match(text)
+                if match is None:
+                    continue
+                method, result = match[1].lower(), match[2].lower()
+                about = {name.lower(): value.lower() for name, value in _PROPERTY.findall(text)}
+                if method == "dmarc" and result != "none":
+                    return result == "pass" and about.get("header.from", domain) == domain
+                signed = about.get("header.d", "") if method == "dkim" else about.get("smtp.mailfrom", "")
+                signer = signed.rpartition("@")[2]
+                aligned = "." in signer and (domain == signer or domain.endswith(f".{signer}"))
+                passed = passed or (method != "dmarc" and result == "pass" and aligned)
+            return passed
     return False
-
-
-def _passes(results: list[str], domain: str) -> bool:
-    passed = False
-    for text in results:
-        match = _RESULT.match(text)
-        if match is None:
-            continue
-        method, result = match[1].lower(), match[2].lower()
-        about = {name.lower(): value.lower() for name, value in _PROPERTY.findall(text)}
-        if method == "dmarc" and result != "none":
-            return result == "pass" and about.get("header.from", domain) == domain
-        signed = about.get("header.d", "") if method == "dkim" else about.get("smtp.mailfrom", "")
-        signer = signed.rpartition("@")[2]
-        aligned = "." in signer and (domain == signer or domain.endswith(f".{signer}"))
-        passed = passed or (method != "dmarc" and result == "pass" and aligned)
-    return passed
 
 
 def message_id_of(mail: Message) -> str | None:
@@ -607,11 +607,29 @@ def _content(
         # a container without parts is treated as text
         kind = "text/plain" if is_container else part.get_content_type()
         is_text = kind in ("text/plain", "text/html") and name is None
-        if is_text and _disposition(part) != "attachment":
+        if (
+            is_text
+            and (_line(part.get("Content-Disposition", "")).partition(";")[0].strip().lower() or None)
+            != "attachment"
+        ):
             text = _text(part)
             (plain if kind == "text/plain" else pages).append(text)
         else:
-            media.append(_attachment(part, section, name, where))
+            encoding = _line(part.get("Content-Transfer-Encoding", "7bit")).strip().lower()
+            encoding = encoding if encoding in ("base64", "quoted-printable") else "plain"
+            payload = part.get_payload()
+            size = len(payload) if isinstance(payload, str) else None
+            if size is not None and encoding == "base64":
+                size = size * 3 // 4
+            media.append(
+                Attachment(
+                    kind=MessageType.of_file(part.get_content_type()),
+                    ref=f"imap/{where.validity}/{where.uid}/{section}/{encoding}",
+                    mime=one_line(part.get_content_type()),
+                    name=name,
+                    size=size,
+                )
+            )
     text = "\n\n".join(value for value in plain if value.strip())
     if not text.strip():
         text = "\n\n".join(text_of_html(page) for page in pages)
@@ -648,22 +666,6 @@ def _decode(raw: bytes, charset: str | None) -> str:
     return raw.decode("utf-8", "replace")
 
 
-def _attachment(part: Message, section: str, name: str | None, where: Where) -> Attachment:
-    encoding = _line(part.get("Content-Transfer-Encoding", "7bit")).strip().lower()
-    encoding = encoding if encoding in ("base64", "quoted-printable") else "plain"
-    payload = part.get_payload()
-    size = len(payload) if isinstance(payload, str) else None
-    if size is not None and encoding == "base64":
-        size = size * 3 // 4
-    return Attachment(
-        kind=MessageType.of_file(part.get_content_type()),
-        ref=f"imap/{where.validity}/{where.uid}/{section}/{encoding}",
-        mime=one_line(part.get_content_type()),
-        name=name,
-        size=size,
-    )
-
-
 # Headers, which may be malicious.
 
 
@@ -694,17 +696,6 @@ def _param(part: Message, name: str) -> str | None:
     except (LookupError, ValueError, TypeError):
         return None
     return value if isinstance(value, str) else None
-
-
-def _disposition(part: Message) -> str | None:
-    return _line(part.get("Content-Disposition", "")).partition(";")[0].strip().lower() or None
-
-
-def _parse_date(mail: Message) -> int | None:
-    try:
-        return int(parsedate_to_datetime(_line(mail.get("Date", ""))).timestamp() * 1000)
-    except (ValueError, TypeError, IndexError, OverflowError):
-        return None
 
 
 # Access to a mailbox by IMAP and to a mail server by SMTP. All calls block, so they must run on a thread, and
@@ -984,7 +975,14 @@ class Mailbox:
     def fetch(self, uid: int, *, most: int) -> tuple[bytes, bool] | None:
         """Return an e-mail, cut off after `most` bytes, and whether it was cut; None if it is gone."""
         size = _SIZE.search(
-            b" ".join(_flat(_response_data(self._open().uid("FETCH", str(uid), "(RFC822.SIZE)"))))
+            b" ".join(
+                [
+                    entry
+                    for item in _response_data(self._open().uid("FETCH", str(uid), "(RFC822.SIZE)"))
+                    for entry in (item if isinstance(item, tuple) else (item,))
+                    if isinstance(entry, bytes)
+                ]
+            )
         )
         if size is None:
             return None
@@ -1059,15 +1057,6 @@ def _response_data(answer: tuple[str, Any]) -> list[Any]:
     if status != "OK":
         raise imaplib.IMAP4.error("the IMAP server rejected a command")
     return data
-
-
-def _flat(data: list[Any]) -> list[bytes]:
-    return [
-        entry
-        for item in data
-        for entry in (item if isinstance(item, tuple) else (item,))
-        if isinstance(entry, bytes)
-    ]
 
 
 def check(server: Server, domain: str) -> None:

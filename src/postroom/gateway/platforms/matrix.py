@@ -379,7 +379,14 @@ class Room:
             case "m.room.encryption":
                 self.encrypted = True
             case "m.room.member":
-                self._learn_member(event.get("state_key"), content)
+                user_id = event.get("state_key")
+                if not self.counted:
+                    self.joined = None
+                if isinstance(user_id, str) and (name := _name(content.get("displayname"))):
+                    self.names.pop(user_id, None)
+                    self.names[user_id] = name
+                    if len(self.names) > REMEMBERED_NAMES:
+                        del self.names[next(iter(self.names))]
 
     def count(self, summary: object) -> None:
         """Record the number of members that the server reports."""
@@ -389,15 +396,6 @@ class Room:
             self.joined, self.counted = joined, True
         if isinstance(invited, int):
             self.invited = invited
-
-    def _learn_member(self, user_id: object, content: Mapping[str, Any]) -> None:
-        if not self.counted:
-            self.joined = None
-        if isinstance(user_id, str) and (name := _name(content.get("displayname"))):
-            self.names.pop(user_id, None)
-            self.names[user_id] = name
-            if len(self.names) > REMEMBERED_NAMES:
-                del self.names[next(iter(self.names))]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -593,7 +591,24 @@ def _fill(message: MessageEvent, content: Content, me: Ourselves, *, is_sticker:
         raise Malformed("a message without a body")
     text, quote_of_old = clean(content.body), ""
     if message.reply_to_message_id is not None:
-        text, quote_of_old = _without_fallback(text)
+        # Separate a text from the quotation that older clients put in front of a reply; return both.
+        if not text.startswith("> "):
+            without_fallback = text, ""
+        else:
+            head, gap, rest = text.partition("\n\n")
+            lines = head.split("\n")
+            if (
+                not gap
+                or not all(line.startswith(">") for line in lines)
+                or _QUOTED_SENDER.match(head) is None
+            ):
+                without_fallback = text, ""
+            else:
+                without_fallback = (
+                    rest,
+                    "\n".join([lines[0], *(line.removeprefix(">").removeprefix(" ") for line in lines[1:])]),
+                )
+        text, quote_of_old = without_fallback
     message.message_type = MessageType.STICKER if is_sticker else content.kind
     if message.message_type not in (MessageType.TEXT, MessageType.LOCATION):
         message.media = content.attachments(message.message_type)
@@ -638,17 +653,6 @@ def _without_names(text: str, names: Sequence[str]) -> str:
     for name in full:
         text = text.replace(name, "")
     return text.strip()
-
-
-def _without_fallback(text: str) -> tuple[str, str]:
-    """Separate a text from the quotation that older clients put in front of a reply; return both."""
-    if not text.startswith("> "):
-        return text, ""
-    head, gap, rest = text.partition("\n\n")
-    lines = head.split("\n")
-    if not gap or not all(line.startswith(">") for line in lines) or _QUOTED_SENDER.match(head) is None:
-        return text, ""
-    return rest, "\n".join([lines[0], *(line.removeprefix(">").removeprefix(" ") for line in lines[1:])])
 
 
 def _command(text: str, me: Ourselves) -> str:
@@ -781,7 +785,13 @@ class Homeserver:
 
         A network failure is returned as an outcome with status 0.
         """
-        data = body if isinstance(body, bytes) else None if body is None else _json(body)
+        data = (
+            body
+            if isinstance(body, bytes)
+            else None
+            if body is None
+            else json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
+        )
         try:
             answer, raw = await self._once(method, path, data, content_type, timeout_ms, LARGEST_ANSWER)
         except TooLarge:
@@ -813,7 +823,11 @@ class Homeserver:
             return Answer(), None
         httpx = self._library
         headers = {} if content_type is None else {"Content-Type": content_type}
-        sent = {"content": data, "headers": headers, "timeout": _timeout(httpx, timeout_ms)}
+        sent = {
+            "content": data,
+            "headers": headers,
+            "timeout": httpx.Timeout(timeout_ms / 1000, connect=min(CONNECT_SECONDS, timeout_ms / 1000)),
+        }
         try:
             # Redirects are not followed, because the token is for this homeserver alone.
             async with (
@@ -826,7 +840,9 @@ class Homeserver:
                 pieces = response.aiter_bytes(64 * 1024)
                 limit = most if response.is_success else LARGEST_ANSWER
                 raw = b"".join([piece async for piece in bounded(pieces, limit, length)])
-                return Answer(status=response.status_code, wait_ms=_parse_wait(response.headers)), raw
+                header = response.headers.get("Retry-After", "")
+                wait_ms = min(int(header), 3_600) * 1000 if header.isascii() and header.isdigit() else None
+                return Answer(status=response.status_code, wait_ms=wait_ms), raw
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol):
             return Answer(), None
         except (httpx.RequestError, TimeoutError):
@@ -850,14 +866,6 @@ class Homeserver:
         return httpx, httpx.AsyncClient(verify=trusted, trust_env=False, headers=headers)
 
 
-def _timeout(httpx: Any, milliseconds: int) -> Any:
-    return httpx.Timeout(milliseconds / 1000, connect=min(CONNECT_SECONDS, milliseconds / 1000))
-
-
-def _json(body: Mapping[str, Json]) -> bytes:
-    return json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
-
-
 def _read(raw: bytes) -> Mapping[str, Any]:
     """Return the JSON object in a response; an empty one if it is not an object."""
     try:
@@ -865,11 +873,6 @@ def _read(raw: bytes) -> Mapping[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return read if isinstance(read, dict) else {}
-
-
-def _parse_wait(headers: Mapping[str, str]) -> int | None:
-    header = headers.get("Retry-After", "")
-    return min(int(header), 3_600) * 1000 if header.isascii() and header.isdigit() else None
 
 
 # Incoming events from the homeserver: the position in its stream, and its messages in order.
@@ -1008,7 +1011,13 @@ class Intake:
         rooms = [self._learn(room_id, info) for room_id, info in joined]
         self.knows_rooms = True
         for room, (_, info) in zip(rooms, joined, strict=True):
-            await self._take_room(room, info)
+            events = events_of(info, "timeline")
+            belonged = len(after_our_invitation(events, self.me)) == len(events)
+            timeline = info.get("timeline")
+            if belonged and isinstance(timeline, dict) and timeline.get("limited") is True:
+                events = [*await self._gap(room.room_id, timeline.get("prev_batch")), *events]
+            for event in after_our_invitation(events, self.me):
+                await self._take_in(event, partial(self._take_event, event, room))
         for room_id, _ in rooms_of(batch, "leave"):
             self.rooms.pop(room_id, None)
 
@@ -1018,15 +1027,6 @@ class Intake:
             room.learn(event)
         room.count(info.get("summary"))
         return room
-
-    async def _take_room(self, room: Room, info: Mapping[str, Any]) -> None:
-        events = events_of(info, "timeline")
-        belonged = len(after_our_invitation(events, self.me)) == len(events)
-        timeline = info.get("timeline")
-        if belonged and isinstance(timeline, dict) and timeline.get("limited") is True:
-            events = [*await self._gap(room.room_id, timeline.get("prev_batch")), *events]
-        for event in after_our_invitation(events, self.me):
-            await self._take_in(event, partial(self._take_event, event, room))
 
     async def _gap(self, room_id: str, before: object) -> list[object]:
         """Return the messages in a room between the last round and this one, oldest first."""
@@ -1057,65 +1057,54 @@ class Intake:
             Malformed: The event violates the protocol.
         """
         if room.joined is None:
-            await self._count_members(room)
+            fields = await self._looked_up(path_of("rooms", room.room_id, "joined_members"))
+            joined = fields.get("joined") if fields is not None else None
+            room.joined = len(joined) if isinstance(joined, dict) else 3
         heard = understood(event, room, self.me)
         if heard is not None:
-            await self._hand_over(heard, room)
-
-    async def _hand_over(self, heard: Heard, room: Room) -> None:
-        event = heard.event
-        if heard.kind is Kind.ENCRYPTED:
-            await self._tell_unreadable(room)
-        elif heard.kind is Kind.MESSAGE:
-            await self._look_up_reply_target(event, room)
-            await self._accept(event)
-        elif (inbound := self._inbound()) is not None and event.source is not None:
-            if heard.kind is Kind.TAKEN_BACK:
-                await inbound.deleted(event.source, event.message_id or "")
-            elif await self._is_their_own(event, room):
-                await inbound.edited(event)
-            else:
-                raise Malformed("an edit of another user's message")
+            event = heard.event
+            if heard.kind is Kind.ENCRYPTED:
+                room.encrypted = True
+                if room.room_id in self._position.told:
+                    return
+                content: dict[str, Json] = {"msgtype": "m.notice", "body": _UNREADABLE, "m.mentions": {}}
+                txn = transaction_id("unreadable", room.room_id)
+                path = path_of("rooms", room.room_id, "send", "m.room.message", txn)
+                answer = await self._home.ask("PUT", path, content)
+                if answer.ok:
+                    self._position.told.add(room.room_id)
+            elif heard.kind is Kind.MESSAGE:
+                if event.reply_to_message_id is not None:
+                    old = quoted(await self._event(room, event.reply_to_message_id))
+                    if old is not None:
+                        event.reply_to_text, event.reply_to_author = old[1], room.names.get(old[0]) or old[0]
+                        if old[0] != self.me.user_id:
+                            event.media += Attachment.foreign(
+                                file for file in old[2] if file not in event.media
+                            )
+                        event.addressed = event.addressed or old[0] == self.me.user_id
+                await self._accept(event)
+            elif (inbound := self._inbound()) is not None and event.source is not None:
+                if heard.kind is Kind.TAKEN_BACK:
+                    await inbound.deleted(event.source, event.message_id or "")
+                elif await self._is_their_own(event, room):
+                    await inbound.edited(event)
+                else:
+                    raise Malformed("an edit of another user's message")
 
     async def _is_their_own(self, event: MessageEvent, room: Room) -> bool:
         """Return whether an edit is by the original sender. Anybody can send an edit of any message."""
         old = quoted(await self._event(room, event.message_id or ""))
         return old is not None and event.source is not None and old[0] == event.source.user_id
 
-    async def _look_up_reply_target(self, event: MessageEvent, room: Room) -> None:
-        if event.reply_to_message_id is None:
-            return
-        old = quoted(await self._event(room, event.reply_to_message_id))
-        if old is not None:
-            event.reply_to_text, event.reply_to_author = old[1], room.names.get(old[0]) or old[0]
-            if old[0] != self.me.user_id:
-                event.media += Attachment.foreign(file for file in old[2] if file not in event.media)
-            event.addressed = event.addressed or old[0] == self.me.user_id
-
     async def _event(self, room: Room, event_id: str) -> Mapping[str, Any] | None:
         return await self._looked_up(path_of("rooms", room.room_id, "event", event_id))
-
-    async def _count_members(self, room: Room) -> None:
-        fields = await self._looked_up(path_of("rooms", room.room_id, "joined_members"))
-        joined = fields.get("joined") if fields is not None else None
-        room.joined = len(joined) if isinstance(joined, dict) else 3
 
     async def _looked_up(self, path: str) -> Mapping[str, Any] | None:
         answer = await self._home.ask("GET", path)
         if not answer.ok and answer.status not in _NOT_THERE and self.insists:
             raise ServerUnavailable(f"a request failed: {answer.said()}", remedy="postroom retries")
         return answer.body if answer.ok else None
-
-    async def _tell_unreadable(self, room: Room) -> None:
-        room.encrypted = True
-        if room.room_id in self._position.told:
-            return
-        content: dict[str, Json] = {"msgtype": "m.notice", "body": _UNREADABLE, "m.mentions": {}}
-        txn = transaction_id("unreadable", room.room_id)
-        path = path_of("rooms", room.room_id, "send", "m.room.message", txn)
-        answer = await self._home.ask("PUT", path, content)
-        if answer.ok:
-            self._position.told.add(room.room_id)
 
 
 _JOIN_TRIES = 5
@@ -1176,7 +1165,13 @@ class MatrixAdapter(BasePlatformAdapter):
     ) -> None:
         super().__init__(config, clock=clock, timer=timer)
         self._options = config
-        self._home = Homeserver(self._options.base_url, _token(config))
+        # The access token.
+        token = config.token
+        if not token or not token.isascii() or not token.isprintable():
+            raise ConfigError(
+                "Matrix: the access token is missing", remedy=secret_remedy("token", "the bot's access token")
+            )
+        self._home = Homeserver(self._options.base_url, token)
         self._me = Ourselves(user_id="", command_prefix=self._options.command_prefix)
         self._position = SyncPosition(self._options.sync_file)
         self._intake = self._fresh_intake()
@@ -1200,7 +1195,34 @@ class MatrixAdapter(BasePlatformAdapter):
         self.liveness.state = AdapterState.CONNECTING
         try:
             await self._home.open()
-            await self._find_out_who_we_are()
+            answer = await self._home.ask("GET", path_of("account", "whoami"))
+            if answer.is_fatal or answer.status == 403:
+                raise CredentialRefused(
+                    f"the homeserver rejected the access token: {answer.said()}",
+                    remedy=secret_remedy("token", "a new access token of the bot's user"),
+                )
+            user_id = answer.body.get("user_id")
+            if not answer.ok or not isinstance(user_id, str):
+                raise ServerUnavailable(
+                    f"the homeserver did not return the bot's user id: {answer.said()}",
+                    remedy="check Matrix's `base_url`, and that the homeserver runs",
+                )
+            wanted = self._options.user_id
+            if wanted not in (None, user_id):
+                raise ConfigError(
+                    f"the access token belongs to {user_id}",
+                    value=wanted,
+                    remedy=f"change user_id to {user_id}, or "
+                    + secret_remedy("token", f"the token of {wanted}"),
+                )
+            profile = await self._home.ask("GET", path_of("profile", user_id, "displayname"))
+            name = profile.body.get("displayname") if profile.ok else None
+            self._me = Ourselves(
+                user_id=user_id,
+                name=name if isinstance(name, str) and name.strip() else None,
+                command_prefix=self._options.command_prefix,
+            )
+            self._intake = self._fresh_intake()
             await self._position.load(self._me.user_id)
             if self._position.since is None:
                 await self._begin()
@@ -1215,35 +1237,6 @@ class MatrixAdapter(BasePlatformAdapter):
         await self._home.close()
         self._intake = self._fresh_intake()
         self._joining.clear()
-
-    async def _find_out_who_we_are(self) -> None:
-        answer = await self._home.ask("GET", path_of("account", "whoami"))
-        if answer.is_fatal or answer.status == 403:
-            raise CredentialRefused(
-                f"the homeserver rejected the access token: {answer.said()}",
-                remedy=secret_remedy("token", "a new access token of the bot's user"),
-            )
-        user_id = answer.body.get("user_id")
-        if not answer.ok or not isinstance(user_id, str):
-            raise ServerUnavailable(
-                f"the homeserver did not return the bot's user id: {answer.said()}",
-                remedy="check Matrix's `base_url`, and that the homeserver runs",
-            )
-        wanted = self._options.user_id
-        if wanted not in (None, user_id):
-            raise ConfigError(
-                f"the access token belongs to {user_id}",
-                value=wanted,
-                remedy=f"change user_id to {user_id}, or {secret_remedy('token', f'the token of {wanted}')}",
-            )
-        profile = await self._home.ask("GET", path_of("profile", user_id, "displayname"))
-        name = profile.body.get("displayname") if profile.ok else None
-        self._me = Ourselves(
-            user_id=user_id,
-            name=name if isinstance(name, str) and name.strip() else None,
-            command_prefix=self._options.command_prefix,
-        )
-        self._intake = self._fresh_intake()
 
     def _fresh_intake(self) -> Intake:
         return Intake(
@@ -1448,16 +1441,17 @@ class MatrixAdapter(BasePlatformAdapter):
             if turn.wait_ms:
                 return SendResult.failed(SendErrorKind.RATE_LIMITED, TOO_OFTEN, retry_after_ms=turn.wait_ms)
             for number, content in enumerate(contents, start=1):
-                answer = await self._put(chat_id, content, transaction_id(f"say{number}", key))
+                answer = await self._home.ask(
+                    "PUT",
+                    path_of("rooms", chat_id, "send", "m.room.message", transaction_id(f"say{number}", key)),
+                    content,
+                )
                 if answer.status not in (400, 413):
                     break
             result = self._result(answer)
             if result.error_kind is SendErrorKind.RATE_LIMITED:
                 turn.refused(result.retry_after_ms)
             return result
-
-    async def _put(self, room_id: str, content: dict[str, Json], txn: str) -> Answer:
-        return await self._home.ask("PUT", path_of("rooms", room_id, "send", "m.room.message", txn), content)
 
     def _result(self, answer: Answer) -> SendResult:
         if answer.ok:
@@ -1472,20 +1466,6 @@ class MatrixAdapter(BasePlatformAdapter):
                 "unauthorized", f"the access token is no longer valid: {answer.said()}", retryable=False
             )
         return refusal(answer.status, answer.errcode, answer.retry_after_ms)
-
-
-def _token(config: PlatformConfig) -> str:
-    """Return the access token.
-
-    Raises:
-        ConfigError: The token is missing, or contains invalid characters.
-    """
-    token = config.token
-    if not token or not token.isascii() or not token.isprintable():
-        raise ConfigError(
-            "Matrix: the access token is missing", remedy=secret_remedy("token", "the bot's access token")
-        )
-    return token
 
 
 def _key(metadata: Metadata | None) -> str:

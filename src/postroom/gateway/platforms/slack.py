@@ -129,7 +129,8 @@ def to_mrkdwn(markdown: str) -> str:
 
 def from_slack(text: str) -> str:
     """Convert a person's Slack text to plain text: links and names are spelled out, entities decoded."""
-    return html.unescape(_entities_only(_ANGLES.sub(_spelt, text)))
+    # Keep Slack's three entities and escape every other `&`, so that decoding does not change it.
+    return html.unescape(re.sub(r"&(?!(?:amp|lt|gt);)", "&amp;", _ANGLES.sub(_spelt, text)))
 
 
 _SILENT_BLOCKS: Final = ("divider", "input", "file")
@@ -268,18 +269,7 @@ def _inline(line: str) -> str:
     def address(match: re.Match[str]) -> str:
         return hold(f"<{_target(match[1])}>" if match[1] else escape(match[2]))
 
-    text = _spans(line, hold)
-    text = _ADDRESS.sub(address, _LINK.sub(link, text))
-    text = escape(text)
-    text = _STRIKE.sub(r"~\1~", text)
-    text = _BOTH.sub(rf"{_STRONG}_\1_{_STRONG}", text)
-    text = _LINES.sub(rf"{_STRONG}\1{_STRONG}", _STARS.sub(rf"{_STRONG}\1{_STRONG}", text))
-    text = _STRESS.sub(r"_\1_", text).replace(_STRONG, "*")
-    return _HELD.sub(lambda kept: held[int(kept[1])], text)
-
-
-def _spans(line: str, hold: Callable[[str], str]) -> str:
-    """Set aside the code spans of a line, from a run of backticks to the next run of the same length."""
+    # Set aside the code spans of a line, from a run of backticks to the next run of the same length.
     runs = [(match.start(), match.end()) for match in re.finditer("`+", line)]
     partner: list[int | None] = [None] * len(runs)
     latest: dict[int, int] = {}
@@ -298,7 +288,14 @@ def _spans(line: str, hold: Callable[[str], str]) -> str:
         pieces += [line[done : runs[index][0]], hold(f"`{escape(inner.strip() or inner)}`")]
         done = runs[other][1]
         index = other + 1
-    return "".join([*pieces, line[done:]])
+    text = "".join([*pieces, line[done:]])
+    text = _ADDRESS.sub(address, _LINK.sub(link, text))
+    text = escape(text)
+    text = _STRIKE.sub(r"~\1~", text)
+    text = _BOTH.sub(rf"{_STRONG}_\1_{_STRONG}", text)
+    text = _LINES.sub(rf"{_STRONG}\1{_STRONG}", _STARS.sub(rf"{_STRONG}\1{_STRONG}", text))
+    text = _STRESS.sub(r"_\1_", text).replace(_STRONG, "*")
+    return _HELD.sub(lambda kept: held[int(kept[1])], text)
 
 
 def _target(url: str) -> str:
@@ -316,11 +313,6 @@ def _spelt(match: re.Match[str]) -> str:
     if not label or label == target:
         return target.removeprefix("mailto:").removeprefix("tel:")
     return label if label.rstrip("/") == plain else f"[{label}]({target})"
-
-
-def _entities_only(text: str) -> str:
-    """Keep Slack's three entities and escape every other `&`, so that decoding does not change it."""
-    return re.sub(r"&(?!(?:amp|lt|gt);)", "&amp;", text)
 
 
 # Convert incoming requests to postroom's types, without I/O.
@@ -580,7 +572,28 @@ def read(kind: str, payload: Json, bot: Bot, rules: Rules) -> Update | None:
     try:
         body = storable_json(payload)
         if kind == COMMANDS:
-            return _command(msgspec.convert(body, Slash), bot, rules)
+            form = msgspec.convert(body, Slash)
+            text = from_slack(form.text or "").strip()
+            source = SessionSource(
+                platform=Platform.SLACK,
+                chat_id=form.channel_id,
+                chat_name=form.channel_name or None,
+                chat_type="dm" if _is_dm(form.channel_id, None) else "channel",
+                user_id=form.user_id,
+                user_name=form.user_name or None,
+                account=bot.account,
+            )
+            line = f"{form.command} {text}".strip()
+            if form.command == rules.command:
+                line = f"/{text.removeprefix('/')}" if text else "/help"
+            return NewMessage(
+                MessageEvent(
+                    text=line,
+                    message_type=MessageType.COMMAND,
+                    source=source,
+                    message_id=f"command:{form.trigger_id}",
+                )
+            )
         if kind == INTERACTIVE:
             is_button = isinstance(body, dict) and body.get("type") == "block_actions"
             return _press(body, bot) if is_button else None
@@ -741,30 +754,6 @@ def said_in_thread(told: Json) -> tuple[str, str] | None:
     return message.ts, f"{who}: {text}" if text else ""
 
 
-def _command(form: Slash, bot: Bot, rules: Rules) -> NewMessage:
-    text = from_slack(form.text or "").strip()
-    source = SessionSource(
-        platform=Platform.SLACK,
-        chat_id=form.channel_id,
-        chat_name=form.channel_name or None,
-        chat_type="dm" if _is_dm(form.channel_id, None) else "channel",
-        user_id=form.user_id,
-        user_name=form.user_name or None,
-        account=bot.account,
-    )
-    line = f"{form.command} {text}".strip()
-    if form.command == rules.command:
-        line = f"/{text.removeprefix('/')}" if text else "/help"
-    return NewMessage(
-        MessageEvent(
-            text=line,
-            message_type=MessageType.COMMAND,
-            source=source,
-            message_id=f"command:{form.trigger_id}",
-        )
-    )
-
-
 def _press(told: Json, bot: Bot) -> ButtonPress | None:
     press = msgspec.convert(told, Press)
     ours = [action for action in press.actions if (action.action_id or "").startswith(ACTION)]
@@ -896,7 +885,12 @@ def read_answer(status: int, headers: Mapping[str, str], raw: bytes) -> Answer:
     After 503, nothing was done. After other server failures, or a response that cannot be parsed, the outcome
     is unknown.
     """
-    wait = _wait(headers.get("retry-after"))
+    header = headers.get("retry-after")
+    wait: int | None
+    if header is None or not (header.isascii() and header.isdigit()):
+        wait = None
+    else:
+        wait = min(int(header[:9]) * 1000, MAX_WAIT_MS)
     if status == 429:
         return Answer(refusal=refused("ratelimited", retry_after_ms=wait))
     if status == 503:
@@ -924,12 +918,6 @@ def read_answer(status: int, headers: Mapping[str, str], raw: bytes) -> Answer:
         needed=needed[:200] if isinstance(needed, str) else None,
     )
     return Answer(body=body, scopes=scopes, refusal=refusal)
-
-
-def _wait(header: str | None) -> int | None:
-    if header is None or not (header.isascii() and header.isdigit()):
-        return None
-    return min(int(header[:9]) * 1000, MAX_WAIT_MS)
 
 
 def refuse(answer: Answer, what: str, remedy: str) -> None:
@@ -1147,7 +1135,21 @@ class SlackReceiver:
             self._refused("the signature is missing, wrong or too old")
             return Response(status_code=401)
         try:
-            kind, payload = _parse_body(request.headers.get("content-type", ""), body)
+            content_type = request.headers.get("content-type", "")
+            kind: str
+            payload: Mapping[str, Any]
+            if content_type.partition(";")[0].strip().lower() != "application/x-www-form-urlencoded":
+                kind, payload = EVENTS, _object(body)
+            else:
+                try:
+                    fields = parse_qs(body.decode(), keep_blank_values=True, max_num_fields=MAX_FIELDS)
+                except ValueError:
+                    raise Malformed("the form cannot be read") from None
+                form = {name: values[0] for name, values in fields.items()}
+                if "payload" in form:
+                    kind, payload = INTERACTIVE, _object(form["payload"])
+                else:
+                    kind, payload = COMMANDS, form
         except Malformed as error:
             # In a form, secrets are percent-encoded.
             return await self._kept(partial(self._take_unreadable, unquote_to_bytes(body), error.message))
@@ -1161,19 +1163,6 @@ class SlackReceiver:
                 await take()
 
         return Response() if await self._is_taken(in_turn) else Response(status_code=503)
-
-
-def _parse_body(content_type: str, body: bytes) -> tuple[str, Mapping[str, Any]]:
-    if content_type.partition(";")[0].strip().lower() != "application/x-www-form-urlencoded":
-        return EVENTS, _object(body)
-    try:
-        fields = parse_qs(body.decode(), keep_blank_values=True, max_num_fields=MAX_FIELDS)
-    except ValueError:
-        raise Malformed("the form cannot be read") from None
-    form = {name: values[0] for name, values in fields.items()}
-    if "payload" in form:
-        return INTERACTIVE, _object(form["payload"])
-    return COMMANDS, form
 
 
 def _object(text: str | bytes) -> Mapping[str, Any]:
@@ -1328,7 +1317,14 @@ class SlackAdapter(BasePlatformAdapter):
         connected = False
         try:
             self._api = await asyncio.to_thread(self._options.api, self.config.token or "")
-            self._bot = await self._who_we_are()
+            answer = await self._call("auth.test", {}, form=True)
+            refuse(answer, "bot token", secret_remedy("token", "the token under OAuth & Permissions"))
+            user, team = answer.word("user_id"), answer.word("team_id")
+            if not user or not team:
+                raise ServerUnavailable("Slack did not return the bot's user id", remedy="")
+            check_scopes(answer.scopes)
+            self.may_react = answer.scopes is None or TO_REACT in answer.scopes
+            self._bot = Bot(team_id=team, user_id=user, bot_id=answer.word("bot_id") or None)
             if self.config.api_key:
                 self._socket = self._new_socket(self._api.network)
                 await self._socket.open()
@@ -1352,16 +1348,6 @@ class SlackAdapter(BasePlatformAdapter):
         socket, self._socket = self._socket, None
         if socket is not None:
             await socket.close()
-
-    async def _who_we_are(self) -> Bot:
-        answer = await self._call("auth.test", {}, form=True)
-        refuse(answer, "bot token", secret_remedy("token", "the token under OAuth & Permissions"))
-        user, team = answer.word("user_id"), answer.word("team_id")
-        if not user or not team:
-            raise ServerUnavailable("Slack did not return the bot's user id", remedy="")
-        check_scopes(answer.scopes)
-        self.may_react = answer.scopes is None or TO_REACT in answer.scopes
-        return Bot(team_id=team, user_id=user, bot_id=answer.word("bot_id") or None)
 
     def _new_socket(self, network: "Network") -> "SlackSocket":
         from postroom.gateway.platforms.slack_library import Dialing, Hooks, SlackSocket

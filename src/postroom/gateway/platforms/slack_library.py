@@ -170,7 +170,10 @@ class SlackApi:
                     [piece async for piece in bounded(response.aiter_bytes(), LARGEST_ANSWER, length)]
                 )
                 if token is None:
-                    return _upload(response.status_code)
+                    status = response.status_code
+                    if status == httpx2.codes.OK:
+                        return Answer()
+                    return Answer(refusal=refused(UNREACHABLE if status >= 500 else f"http_{status}"))
                 return read_answer(response.status_code, response.headers, raw)
         except TooLarge:
             return Answer(refusal=refused(ANSWER_LOST))
@@ -186,12 +189,6 @@ class SlackApi:
 
 def _bearer(token: str | None) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"} if token else {}
-
-
-def _upload(status: int) -> Answer:
-    if status == httpx2.codes.OK:
-        return Answer()
-    return Answer(refusal=refused(UNREACHABLE if status >= 500 else f"http_{status}"))
 
 
 # Socket Mode: Slack sends its events over a web socket that the adapter opens.
@@ -328,7 +325,8 @@ class SlackSocket:
                     self._hooks.failed("socket_mode_disabled", SWITCHED_OFF, True)
                     return
                 if worker.done():  # its failure is logged; Slack sends unacknowledged envelopes again
-                    self._forget()
+                    while not self._arrived.empty():
+                        self._arrived.get_nowait()
                     worker = self._tasks.start(self._work(), name="envelopes")
                 elif connection.proven:
                     attempt = 0
@@ -342,10 +340,6 @@ class SlackSocket:
             self._hooks.failed("refused" if passing else "credentials_refused", error.message, passing)
         finally:
             worker.cancel()
-
-    def _forget(self) -> None:
-        while not self._arrived.empty():
-            self._arrived.get_nowait()
 
     async def _next(self, attempt: int, ending: Ending, proven: bool) -> _Connection:
         """Open the next connection, at once if Slack requested it, otherwise after a pause."""
@@ -380,7 +374,19 @@ class SlackSocket:
                     max_size=LARGEST_FRAME,
                     logger=_SILENT,
                 )
-                await self._wait_for_hello(peer)
+                greeted = False
+                try:
+                    frame = _decode(await peer.recv()) or {}
+                    greeted = frame.get("type") == "hello"
+                finally:
+                    if not greeted:
+                        await peer.close()
+                if frame.get("reason") == "link_disabled":
+                    raise ConfigError(SWITCHED_OFF, remedy=SWITCH_ON)
+                if not greeted:
+                    raise ServerUnavailable(
+                        "Slack's socket opened without a hello", remedy="postroom retries"
+                    )
         except (OSError, TimeoutError, websockets.WebSocketException) as error:
             raise ServerUnavailable(
                 f"Slack's socket did not open: {type(error).__name__}", remedy="postroom retries"
@@ -391,19 +397,6 @@ class SlackSocket:
         self._tasks.start(self._read(connection), name="reading")
         self._tasks.start(self._heartbeat(connection), name="heartbeat")
         return connection
-
-    async def _wait_for_hello(self, peer: ClientConnection) -> None:
-        greeted = False
-        try:
-            frame = _decode(await peer.recv()) or {}
-            greeted = frame.get("type") == "hello"
-        finally:
-            if not greeted:
-                await peer.close()
-        if frame.get("reason") == "link_disabled":
-            raise ConfigError(SWITCHED_OFF, remedy=SWITCH_ON)
-        if not greeted:
-            raise ServerUnavailable("Slack's socket opened without a hello", remedy="postroom retries")
 
     async def _leave_later(self, connection: _Connection) -> None:
         await self._timer.sleep(LEAVE_MS)

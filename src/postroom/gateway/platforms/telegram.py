@@ -137,13 +137,11 @@ class _Writer:
         for node in nodes:
             shown = self.block(node)
             if shown and written:
-                written += "\n\n" if self._stands_apart(node) else "\n"
+                before = node.map[0] - 1 if node.map else -1
+                stands_apart = 0 <= before < len(self.lines) and not self.lines[before].lstrip("> ").strip()
+                written += "\n\n" if stands_apart else "\n"
             written += shown
         return written
-
-    def _stands_apart(self, node: SyntaxTreeNode) -> bool:
-        before = node.map[0] - 1 if node.map else -1
-        return 0 <= before < len(self.lines) and not self.lines[before].lstrip("> ").strip()
 
     def block(self, node: SyntaxTreeNode) -> str:
         """Write one block."""
@@ -156,7 +154,13 @@ class _Writer:
                 first, last = node.map or (0, 0)
                 return self._fence("\n".join(self.lines[first:last]), "")
             case "blockquote":
-                return self._quote(node)
+                inner = replace(self, quoted=True).blocks(node.children)
+                if self.quoted:
+                    return inner
+                mark = (
+                    "\\> " if self.listed else ">"
+                )  # Telegram reads it as a mark only at the beginning of a line
+                return "\n".join(f"{mark}{line}" for line in inner.split("\n"))
             case "bullet_list" | "ordered_list":
                 return "\n".join(self._item(item) for item in node.children)
             case "hr":
@@ -170,13 +174,6 @@ class _Writer:
         language = _LANGUAGE.match(info)
         body = _escape(code.rstrip("\n"))
         return f"```{language[0] if language else ''}\n{body}\n```"
-
-    def _quote(self, node: SyntaxTreeNode) -> str:
-        inner = replace(self, quoted=True).blocks(node.children)
-        if self.quoted:
-            return inner
-        mark = "\\> " if self.listed else ">"  # Telegram reads it as a mark only at the beginning of a line
-        return "\n".join(f"{mark}{line}" for line in inner.split("\n"))
 
     def _item(self, node: SyntaxTreeNode) -> str:
         mark = f"{escaped(node.info + '.')} " if node.info else "• "
@@ -723,7 +720,16 @@ def read_update(update: Json, me: Me) -> MessageEvent | ButtonPress | Moved | No
             if name in update:
                 message = msgspec.convert(update[name], Message)
                 if message.migrate_to_chat_id or message.migrate_from_chat_id:
-                    return _moved(message, me)
+                    # The change of a group's id, which Telegram reports in the old and in the new group.
+                    here = None if message.chat is None else message.chat.id
+                    old, new = (message.migrate_from_chat_id or here), (message.migrate_to_chat_id or here)
+                    if old is None or new is None:
+                        return None
+                    account = str(me.bot_id)
+                    source = SessionSource(
+                        platform=Platform.TELEGRAM, chat_id=str(old), chat_type="group", account=account
+                    )
+                    return Moved(source=source, chat_id=str(new))
                 if name in EDITS and "location" in update[name]:
                     return None  # a live location has moved; no other location can be edited
                 return read_message(update[name], message, me)
@@ -740,17 +746,6 @@ def read_update(update: Json, me: Me) -> MessageEvent | ButtonPress | Moved | No
         )
     except (msgspec.ValidationError, RecursionError) as error:
         raise InvalidArgument(f"an update from Telegram has an unknown format: {error}") from error
-
-
-def _moved(message: Message, me: Me) -> Moved | None:
-    """Return the change of a group's id, which Telegram reports in the old and in the new group."""
-    here = None if message.chat is None else message.chat.id
-    old, new = (message.migrate_from_chat_id or here), (message.migrate_to_chat_id or here)
-    if old is None or new is None:
-        return None
-    account = str(me.bot_id)
-    source = SessionSource(platform=Platform.TELEGRAM, chat_id=str(old), chat_type="group", account=account)
-    return Moved(source=source, chat_id=str(new))
 
 
 def read_message(raw: Mapping[str, Json], message: Message, me: Me) -> MessageEvent | None:
@@ -1069,7 +1064,14 @@ class TelegramAdapter(BasePlatformAdapter):
             undo.callback(setattr, self.liveness, "state", AdapterState.STOPPED)
             api = await asyncio.to_thread(_client, self._options, token)
             undo.push_async_callback(api.close)
-            self._me = await self._who_we_are(api)
+            me = _check_result(await api.call("getMe", {}))
+            bot_id, name = (me.get("id"), me.get("username")) if isinstance(me, dict) else (None, None)
+            if not isinstance(bot_id, int) or not isinstance(name, str):
+                raise ConfigError(
+                    "Telegram's base_url is not the URL of a Bot API",
+                    remedy="set base_url to the URL of a Bot API, or remove it",
+                )
+            self._me = Me(bot_id=bot_id, username=name)
             await (self._set_webhook(api) if self._options.webhook_url else self._make_way(api))
             undo.pop_all()
         self._api = api
@@ -1093,16 +1095,6 @@ class TelegramAdapter(BasePlatformAdapter):
         api, self._api = self._api, None
         if api is not None:
             await api.close()
-
-    async def _who_we_are(self, api: "TelegramApi") -> Me:
-        me = _check_result(await api.call("getMe", {}))
-        bot_id, name = (me.get("id"), me.get("username")) if isinstance(me, dict) else (None, None)
-        if not isinstance(bot_id, int) or not isinstance(name, str):
-            raise ConfigError(
-                "Telegram's base_url is not the URL of a Bot API",
-                remedy="set base_url to the URL of a Bot API, or remove it",
-            )
-        return Me(bot_id=bot_id, username=name)
 
     async def _make_way(self, api: "TelegramApi") -> None:
         """Make sure that no webhook prevents polling."""
@@ -1193,7 +1185,14 @@ class TelegramAdapter(BasePlatformAdapter):
             raise unreachable("the channel is not connected")
         value = read_update(update, self._me)
         if isinstance(value, ButtonPress):
-            await self._on_press(value)
+            if self._inbound is None:
+                return
+            note = replace_unstorable(await self._inbound.pressed(value))
+            shown = note[: self.capabilities.unit.fitting(note, 0, MAX_NOTE_LENGTH)]
+            fields = {"callback_query_id": value.press_id, "text": shown}
+            # The press is stored, so later messages need not wait for the note.
+            if not self._tasks.closed:
+                self._tasks.start(self._call("answerCallbackQuery", fields), name="answer a press")
         elif isinstance(value, Moved):
             await self._follow(value)
         elif value is not None and self._inbound is not None and update.keys() & EDITS:
@@ -1206,16 +1205,6 @@ class TelegramAdapter(BasePlatformAdapter):
         self._moved[moved.source.chat_id] = moved.chat_id
         if self._inbound is not None:
             await self._inbound.moved(moved.source, moved.chat_id)
-
-    async def _on_press(self, press: ButtonPress) -> None:
-        if self._inbound is None:
-            return
-        note = replace_unstorable(await self._inbound.pressed(press))
-        shown = note[: self.capabilities.unit.fitting(note, 0, MAX_NOTE_LENGTH)]
-        fields = {"callback_query_id": press.press_id, "text": shown}
-        # The press is stored, so later messages need not wait for the note.
-        if not self._tasks.closed:
-            self._tasks.start(self._call("answerCallbackQuery", fields), name="answer a press")
 
     async def _webhook(self, request: Request) -> Response:
         """Process an update that Telegram sends; answer 200 only if it has been stored."""

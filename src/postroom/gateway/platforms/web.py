@@ -539,13 +539,21 @@ class Visitors:
         Raises:
             Refused: No person has this token, or this address failed ten times within a minute.
         """
-        wait = self._wait(address)
+        failures = self._failures.get(address, deque())
+        if len(failures) < MAX_FAILURES:
+            wait = 0
+        else:
+            left = failures[0] + milliseconds(FAILURE_WINDOW) - self._clock.now()
+            wait = max(0, -(-left // 1000))
         if wait:
             raise Refused(429, "wait", f"Too many attempts. Try again in {wait} seconds.", retry_after=wait)
         # All tokens are compared, so that the time reveals nothing about similar tokens.
         texts = [name for name, known_value in self._people.items() if same_secret(token, known_value)]
         if not texts:
-            self._count_failure(address)
+            self._failures.setdefault(address, deque(maxlen=MAX_FAILURES)).append(self._clock.now())
+            self._failures.move_to_end(address)
+            while len(self._failures) > _MAX_ADDRESSES:
+                self._failures.popitem(last=False)
             raise Refused(401, "wrong_token", "Unknown token.")
         payload = f"{self._clock.now() + milliseconds(SESSION_LIFE)}.{secrets.token_urlsafe(16)}"
         return f"{payload}.{self._signature(texts[0], payload)}"
@@ -567,19 +575,6 @@ class Visitors:
         token = self._people[name].encode("utf-8", "surrogatepass")
         key = hmac.digest(token, f"chat page session of {name}".encode("utf-8", "surrogatepass"), "sha256")
         return hmac.digest(key, payload.encode(), "sha256").hex()
-
-    def _count_failure(self, address: str) -> None:
-        self._failures.setdefault(address, deque(maxlen=MAX_FAILURES)).append(self._clock.now())
-        self._failures.move_to_end(address)
-        while len(self._failures) > _MAX_ADDRESSES:
-            self._failures.popitem(last=False)
-
-    def _wait(self, address: str) -> int:
-        failures = self._failures.get(address, deque())
-        if len(failures) < MAX_FAILURES:
-            return 0
-        left = failures[0] + milliseconds(FAILURE_WINDOW) - self._clock.now()
-        return max(0, -(-left // 1000))
 
 
 def require_own_page(request: Request, *, is_form: bool = False) -> None:
@@ -891,7 +886,19 @@ class WebAdapter(HttpAdapter):
     async def _take(self, request: Request) -> Response:
         name, data = await self._read(request)
         conversation = _conversation_id(data.get("conversation", MAIN))
-        files = await self._sent_with(name, data.get("files", []))
+        # The files that a message refers to.
+        # Each was just uploaded, or is already shown in this chat.
+        ids = data.get("files", [])
+        if (
+            not isinstance(ids, list)
+            or len(ids) > MAX_FILES
+            or not all(isinstance(item, str) for item in ids)
+        ):
+            raise Refused(400, "malformed", f"`files` must be a list of at most {MAX_FILES} ids")
+        known_shown_files = [await self._find_file(name, item) for item in ids]
+        if None in known_shown_files:
+            raise Refused(400, "unknown_file", "a file is no longer here; choose it again")
+        files = tuple(file for file in known_shown_files if file is not None)
         event = self._event(name, conversation, data.get("id"), data.get("text"), has_files=bool(files))
         event.media = tuple(map(_attachment, files))
         message_id, log = str(event.message_id), await self._log(name)
@@ -978,22 +985,6 @@ class WebAdapter(HttpAdapter):
         }
         media_type = file.media_type if way == "inline" else "application/octet-stream"
         return StreamingResponse(_rejoin_pieces(first, pieces), media_type=media_type, headers=headers)
-
-    async def _sent_with(self, name: str, ids: Json) -> tuple[ShownFile, ...]:
-        """Return the files that a message refers to.
-
-        Each was just uploaded, or is already shown in this chat.
-        """
-        if (
-            not isinstance(ids, list)
-            or len(ids) > MAX_FILES
-            or not all(isinstance(item, str) for item in ids)
-        ):
-            raise Refused(400, "malformed", f"`files` must be a list of at most {MAX_FILES} ids")
-        known_shown_files = [await self._find_file(name, item) for item in ids]
-        if None in known_shown_files:
-            raise Refused(400, "unknown_file", "a file is no longer here; choose it again")
-        return tuple(file for file in known_shown_files if file is not None)
 
     async def _find_file(self, name: str, sha256: str, entry_id: str | None = None) -> ShownFile | None:
         """Return a file that the person has uploaded, or that the named entry or a recent entry shows."""

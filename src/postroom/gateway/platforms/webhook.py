@@ -226,7 +226,15 @@ def prompt_of(template: str | None, data: Mapping[str, Json], body: bytes) -> st
         text = data.get("text")
         prompt = text if isinstance(text, str) else body.decode("utf-8", "replace")
     else:
-        prompt = _fill_template(template, data)
+        parts: list[str] = []
+        length = last = 0
+        for match in _FIELD.finditer(template):
+            parts += (template[last : match.start()], _as_text(_looked_up(data, match[1])))
+            length += len(parts[-1])
+            if length > MAX_PROMPT_LENGTH:
+                raise Refused(413, "too_large", f"the prompt would exceed {MAX_PROMPT_LENGTH} characters")
+            last = match.end()
+        prompt = "".join((*parts, template[last:]))
     if not prompt.strip():
         raise Refused(400, "malformed", "the message has no text")
     return prompt
@@ -252,18 +260,6 @@ def foreign_fields(route: HookRoute, data: Mapping[str, Json], body: bytes) -> d
         return {name: _as_text(_looked_up(data, name))[:MAX_SHOWN_LENGTH] for name in names}
     prompt = prompt_of(None, data, body)
     return {} if route.scheme is Scheme.POSTROOM else {"the whole text": prompt[:MAX_SHOWN_LENGTH]}
-
-
-def _fill_template(template: str, data: Mapping[str, Json]) -> str:
-    parts: list[str] = []
-    length = last = 0
-    for match in _FIELD.finditer(template):
-        parts += (template[last : match.start()], _as_text(_looked_up(data, match[1])))
-        length += len(parts[-1])
-        if length > MAX_PROMPT_LENGTH:
-            raise Refused(413, "too_large", f"the prompt would exceed {MAX_PROMPT_LENGTH} characters")
-        last = match.end()
-    return "".join((*parts, template[last:]))
 
 
 class _Absent:
@@ -416,14 +412,32 @@ class WebhookAdapter(HttpAdapter):
         delivery = delivery_of(route, request.headers, body)
         if route.scheme is Scheme.POSTROOM:
             until = (int(request.headers[TIMESTAMP]) + WINDOW_SECONDS) * 1000
-            self._refuse_replay(f"{route.name} {request.headers[SIGNATURE]}", delivery, until)
+            # Refuse a signature that was accepted under another delivery id, because it may be a replay.
+            signed = f"{route.name} {request.headers[SIGNATURE]}"
+            now = self._clock.now()
+            while self._seen and (
+                len(self._seen) > MAX_SIGNATURES or next(iter(self._seen.values()))[1] < now
+            ):
+                self._seen.popitem(last=False)
+            known_value, _ = self._seen.setdefault(signed, (delivery, until))
+            if known_value != delivery:
+                raise Refused(401, "replayed", "this signature was already used with another delivery id")
         data = parse_object(body)
         if (missing := missing_field(route.prompt, data)) is not None:
             _LOG.info("webhook.ignored", route=route.name, delivery=delivery, missing=missing)
             return json_response({"delivery": delivery, "status": "ignored", "missing": missing}, 202)
         event = self._event(route, delivery, data, body)
         await self._keep(event)
-        await self._refuse_other_content(event)
+        # Refuse a message if a stored message with the same delivery id has other content.
+        # The stored message is unchanged. The comparison comes after storing, so that the later of two
+        # concurrent requests is refused too. Messages that were stored by an older release are not
+        # compared.
+        if not (event.source is None or event.message_id is None):
+            stored = await self._receiver().look_up(event.source, event.message_id)
+            fingerprint = event.metadata["fingerprint"]
+            if stored is not None and stored.event.metadata.get("fingerprint", fingerprint) != fingerprint:
+                text = "this delivery id was used with another body: use a new id for each delivery"
+                raise Refused(409, "idempotency_conflict", text)
         fields = {"message_id": event.message_id, "delivery": delivery, "status": "kept"}
         if route.callback_url is None:
             fields["answers"] = _whole(request, _answers_at(route.name, delivery))
@@ -450,33 +464,6 @@ class WebhookAdapter(HttpAdapter):
         if event.is_command():
             event.message_type = MessageType.COMMAND
         return event
-
-    async def _refuse_other_content(self, event: MessageEvent) -> None:
-        """Refuse a message if a stored message with the same delivery id has other content.
-
-        The stored message is unchanged. The comparison comes after storing, so that the later of two
-        concurrent requests is refused too. Messages that were stored by an older release are not compared.
-
-        Raises:
-            Refused: The stored message has other content.
-            StoreError: The stored message could not be read.
-        """
-        if event.source is None or event.message_id is None:
-            return
-        stored = await self._receiver().look_up(event.source, event.message_id)
-        fingerprint = event.metadata["fingerprint"]
-        if stored is not None and stored.event.metadata.get("fingerprint", fingerprint) != fingerprint:
-            text = "this delivery id was used with another body: use a new id for each delivery"
-            raise Refused(409, "idempotency_conflict", text)
-
-    def _refuse_replay(self, signed: str, delivery: str, until: int) -> None:
-        """Refuse a signature that was accepted under another delivery id, because it may be a replay."""
-        now = self._clock.now()
-        while self._seen and (len(self._seen) > MAX_SIGNATURES or next(iter(self._seen.values()))[1] < now):
-            self._seen.popitem(last=False)
-        known_value, _ = self._seen.setdefault(signed, (delivery, until))
-        if known_value != delivery:
-            raise Refused(401, "replayed", "this signature was already used with another delivery id")
 
     async def _fetch(self, request: Request) -> Response:
         name, delivery = request.path_params["name"], request.path_params["delivery"]
@@ -506,7 +493,7 @@ class WebhookAdapter(HttpAdapter):
         self, chat_id: str, content: str, reply_to: str | None = None, metadata: Metadata | None = None
     ) -> SendResult:
         """Post an answer to the route's callback, or keep it until it is fetched."""
-        route, fields = self._find_route(chat_id), metadata or {}
+        route, fields = self._routes.get(chat_id.partition("/")[0]), metadata or {}
         if route is None:
             return SendResult.failed(SendErrorKind.NOT_FOUND, "no webhook route has this chat")
         answered = [str(item) for item in fields.get("answers") or (() if reply_to is None else (reply_to,))]
@@ -530,9 +517,6 @@ class WebhookAdapter(HttpAdapter):
         if result.success:
             self._said()
         return result
-
-    def _find_route(self, chat_id: str) -> HookRoute | None:
-        return self._routes.get(chat_id.partition("/")[0])
 
     async def _post(self, route: HookRoute, url: str, document: Mapping[str, Any], key: Json) -> SendResult:
         if self._client is None:

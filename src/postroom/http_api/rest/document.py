@@ -85,6 +85,31 @@ def document(*, session_cookie: str, administration: Sequence[Operation] = ()) -
         "responses": _responses({"type": "object"}, ALWAYS),
         "security": [*_security(_LOOKERS), {"token": []}],
     }
+    schemes = {
+        "operator": {"type": "http", "scheme": "bearer", "description": "The server's own token."},
+        "agent": {
+            "type": "http",
+            "scheme": "bearer",
+            "description": "An agent's token: it acts as this agent only.",
+        },
+        "actingAgent": {
+            "type": "apiKey",
+            "in": "header",
+            "name": "Postroom-Agent-Token",
+            "description": "With the server's token: the token of the agent that acts.",
+        },
+        "token": {
+            "type": "http",
+            "scheme": "bearer",
+            "description": "A named token: its scopes, which each operation lists, limit its use.",
+        },
+        "session": {
+            "type": "apiKey",
+            "in": "cookie",
+            "name": session_cookie,
+            "description": "A person logged in to the pages, who can read but not change.",
+        },
+    }
     return {
         "openapi": OPENAPI,
         "jsonSchemaDialect": "https://json-schema.org/draft/2020-12/schema",
@@ -109,7 +134,7 @@ def document(*, session_cookie: str, administration: Sequence[Operation] = ()) -
             "responses": {f"Refused{status}": _refusal(status, codes) for status, codes in _CODES.items()},
             "parameters": {"IdempotencyKey": _KEY},
             "headers": {"RequestId": _REQUEST_ID},
-            "securitySchemes": _schemes(session_cookie),
+            "securitySchemes": schemes,
         },
     }
 
@@ -189,34 +214,6 @@ def _refusal(status: int, codes: tuple[str, ...]) -> dict[str, Any]:
 
 def _security(who: tuple[list[str], ...]) -> list[dict[str, list[str]]]:
     return [{scheme: [] for scheme in schemes} for schemes in who]
-
-
-def _schemes(session_cookie: str) -> dict[str, Any]:
-    return {
-        "operator": {"type": "http", "scheme": "bearer", "description": "The server's own token."},
-        "agent": {
-            "type": "http",
-            "scheme": "bearer",
-            "description": "An agent's token: it acts as this agent only.",
-        },
-        "actingAgent": {
-            "type": "apiKey",
-            "in": "header",
-            "name": "Postroom-Agent-Token",
-            "description": "With the server's token: the token of the agent that acts.",
-        },
-        "token": {
-            "type": "http",
-            "scheme": "bearer",
-            "description": "A named token: its scopes, which each operation lists, limit its use.",
-        },
-        "session": {
-            "type": "apiKey",
-            "in": "cookie",
-            "name": session_cookie,
-            "description": "A person logged in to the pages, who can read but not change.",
-        },
-    }
 
 
 @cache

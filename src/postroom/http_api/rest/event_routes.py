@@ -63,7 +63,13 @@ class EventService:
         if request.method == "HEAD":
             return _as_json(await self._following.events(_at_once(query), caller))
         if _wants_stream(request):
-            return await self._stream(query, caller)
+            self._come()
+            try:  # before the stream begins, an error can still set the status
+                first = await self._following.events(_at_once(query), caller)
+            except BaseException:
+                self._leave()
+                raise
+            return sse.SseResponse(self._events(query, first, caller), left=self._leave)
         if query.after is None or not query.wait:
             return _as_json(await self._following.events(query, caller))
         self._come()
@@ -81,15 +87,6 @@ class EventService:
             return Response(status_code=204)  # nobody reads this response
         finally:
             self._leave()
-
-    async def _stream(self, asked: FollowEvents, caller: Caller) -> Response:
-        self._come()
-        try:  # before the stream begins, an error can still set the status
-            first = await self._following.events(_at_once(asked), caller)
-        except BaseException:
-            self._leave()
-            raise
-        return sse.SseResponse(self._events(asked, first, caller), left=self._leave)
 
     def _come(self) -> None:
         if self._listeners >= MAX_LISTENERS:
