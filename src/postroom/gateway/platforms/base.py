@@ -707,8 +707,7 @@ class BasePlatformAdapter(ABC):
             is_passing = isinstance(error, (StoreError, *self.passing))
             if is_passing or (isinstance(error, PostroomError) and error.retryable):
                 raise
-            # Count a failed attempt at an update; after the last attempt, store the update as a dead
-            # letter.
+            # Count a failed attempt at an update; the last one makes it a dead letter.
             raw = _raw(update)
             key = sha256(raw.encode()).hexdigest()
             before = self._failing.pop(key, 0)
