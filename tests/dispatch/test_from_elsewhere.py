@@ -386,7 +386,7 @@ async def test_of_two_decisions_about_one_call_the_first_counts_however_it_is_se
         await two.decide(work, yes(), says=["and this"])
     for _ in range(2):
         await two.decide(work, yes())
-    with pytest.raises(errors.StaleDecision, match="answered already"):
+    with pytest.raises(errors.StaleDecision, match="already been answered"):
         await two.decide(work, yes("d2"))
     assert (await two.goes_on()).decisions == (yes(),)
     with pytest.raises((errors.StaleDecision, errors.RunNotOpen)):

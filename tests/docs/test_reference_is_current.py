@@ -77,7 +77,7 @@ def without_json(command: Any, words: str) -> list[str]:
 def test_the_commands_without_json_are_named() -> None:
     said = f"`{', '.join(without_json(get_command(tree()), ''))}`"
     named = re.sub(r"`, `|` and `", ", ", " ".join(str(tree().info.epilog).split()))
-    assert f"All but {said} accept --json" in named
+    assert f"All commands except {said} accept --json" in named
     named = re.sub(r"`, `|` and `", ", ", " ".join(page("commands").split()))
     assert f"{said} do not accept `--json`" in named
 

@@ -308,10 +308,10 @@ def test_an_acp_runner_has_its_words_by_the_protocol(subtests: pytest.Subtests) 
         ),
         (
             {"argv": ()},
-            "no command is given",
+            "it is missing, and the recipe",
             "or a recipe with a command: claude, codex, gemini, opencode",
         ),
-        ({"argv": (" ",)}, "the first word must be the program", ""),
+        ({"argv": (" ",)}, "its first word must be the program", ""),
         ({"recipe": "cursor"}, "'cursor' is unknown", "one of: shell, claude"),
     ]:
         with subtests.test(fields=fields, why=why, remedy=remedy):

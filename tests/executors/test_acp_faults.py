@@ -45,7 +45,7 @@ PID = "say('pid %d. ' % os.getpid())\n"
         ("send(id=id, error={'code': -32603, 'message': 'no quota', 'data': {'left': 0}}); hang()", errors.CommandFailed,
          'answered \'session/prompt\' with error -32603: no quota {"left": 0}'),
         ("send(id=id, error='odd'); hang()", errors.CommandFailed, "error 0: no reason was given"),
-        ("stop = 'max_tokens'; say('half of it')", errors.AgentStopped, "limit of tokens (max_tokens); its last text: pid"),
+        ("stop = 'max_tokens'; say('half of it')", errors.AgentStopped, "token limit (max_tokens); its last text: pid"),
         ("stop = 'max_turn_requests'", errors.AgentStopped, "max_turn_requests"),
         ("stop = 'refusal'", errors.AgentStopped, "it refused to continue"),
         ("stop = 'cancelled'", errors.AgentStopped, "postroom had not cancelled it"),

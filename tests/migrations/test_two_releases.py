@@ -111,7 +111,8 @@ async def _waits_for_servers(store: PostgresStore, dsn: str, schema: str) -> Non
     async with new.serving():
         async with old.serving():
             with pytest.raises(
-                StoreHeld, match=rf"(?m)lacks schema step {ADDS.version}: mill/{NEWEST} \(0.{NEWEST}\)$"
+                StoreHeld,
+                match=rf"(?m)without schema step {ADDS.version} is running: mill/{NEWEST} \(0.{NEWEST}\)$",
             ):
                 await asyncio.to_thread(upgrade, dsn, schema, ADDS, TAKES_AWAY)
             assert await asyncio.to_thread(upgrade, dsn, schema, ADDS) == [ADDS.version]
@@ -136,7 +137,9 @@ async def _counts_for_a_step(
     with pytest.raises(StoreHeld, match=r"(?m)mill/gone$"):
         await upgraded()
     async with Leases(store.store, "mill/there", there).serving():
-        with pytest.raises(StoreHeld, match=rf"(?m)lacks schema step {ADDS.version}: mill/there$"):
+        with pytest.raises(
+            StoreHeld, match=rf"(?m)without schema step {ADDS.version} is running: mill/there$"
+        ):
             await upgraded(is_gone=is_gone)
     assert await upgraded(is_gone=is_gone) == [ADDS.version, TAKES_AWAY.version]
 

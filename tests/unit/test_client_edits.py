@@ -129,10 +129,10 @@ def test_toml_that_cannot_hold_our_table_is_refused() -> None:
     other_form = '[mcp_servers]\npostroom = {command = "other"}\n'
     tables = ('mcp_servers = {x = {command = "y"}}\n', 'mcp_servers = "none"\n', other_form)
     for text in ("a = ", "[a", "a = 1\na = 2\n", "\x00", *tables):
-        with pytest.raises(NotToml, match="another form" if text is other_form else None):
+        with pytest.raises(NotToml, match="form that setup writes" if text is other_form else None):
             toml_edit.put(text, TABLE, "codex")
     ours = AppliedEdit(client="codex", kind="table", path=("mcp_servers", "postroom"))
-    with pytest.raises(NotToml, match="another form"):
+    with pytest.raises(NotToml, match="form that setup writes"):
         toml_edit.take(other_form, ours)
 
 

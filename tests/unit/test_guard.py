@@ -211,7 +211,7 @@ def test_hooks_that_others_share_or_make_are_refused(repos: Callable[[], Path], 
     git(repo, "config", "core.hooksPath", ".husky/_")
     with pytest.raises(StateError, match="husky"):
         guard_hooks.install(repo)
-    with pytest.raises(InvalidPath, match="not in a working tree"):
+    with pytest.raises(InvalidPath, match="not inside a Git working tree"):
         guard_hooks.install(tmp_path)
     with pytest.raises(InvalidPath):
         guard_hooks.hooks_of(tmp_path / "missing")

@@ -47,7 +47,14 @@ OF_A_THREAD = {"n", "s", "standing", "t", "each_way"}
 """At most so many messages of a thread, and their readers."""
 SMALL = {
     *(f"run_dispatches_{one}" for one in ("claimed", "queue", "urgent", "due", "unreconciled", "run")),
-    *("runs_holding", "runs_waiting", "runs_open_of_thread", "outbox_dead", "run_spending_asked"),
+    *(
+        "runs_asked",
+        "runs_holding",
+        "runs_waiting",
+        "runs_open_of_thread",
+        "outbox_dead",
+        "run_spending_asked",
+    ),
     *("inbound_messages_open", "inbound_messages_ended"),
 }
 """Indexes of open rows, and of ended messages without their texts, which may be scanned from end to end."""
@@ -58,7 +65,7 @@ IN_ORDER = [
         ("dispatches", "next_due_at queued_threads purge"),
         ("outbox", "dead_letters due"),
         ("threads", "threads threads_of_parent threads_without_parent threads_of_resource latest_runs"),
-        ("threads", "run_places runs waiting_runs open_runs_of_thread messages"),
+        ("threads", "asked_last asked_since run_places runs waiting_runs open_runs_of_thread messages"),
         ("threads", "messages_newest messages_of_run messages_of_run_newest pending threads_with_pending"),
         ("events", "events"),
         ("chats", "inbound_by_id open_inbound open_inbound_of_session sessions threads people files"),

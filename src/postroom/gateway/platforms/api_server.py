@@ -1126,11 +1126,20 @@ class Exchange:
         self._parts.clear()
         self._told(False, _NOTHING)
 
-    def cancel(self) -> None:
-        """End the answer as cancelled, with the text so far; an answer that is already final is unchanged."""
-        if self.answer is None:
+    @property
+    def so_far(self) -> str:
+        """The agent's questions, and the answer as far as it has been received."""
+        return _BETWEEN.join(filter(None, (self.asked, self.text)))
+
+    def cancel(self, text: str | None = None) -> None:
+        """End the answer as cancelled, with the text so far; an answer that is already final is unchanged.
+
+        If the run was cancelled, `text` is what had been received before. It replaces a final answer, which
+        can only say that the run was stopped.
+        """
+        if self.answer is None or text is not None:
             self.is_cancelled = True
-            text = _BETWEEN.join(filter(None, (self.asked, self.text)))
+            text = self.so_far if text is None else text
             self.asked, self.answer = "", Answer(text=text, is_cancelled=True)
             for wait in self.waits:
                 wait.wake()
@@ -2105,11 +2114,12 @@ class ApiServerAdapter(HttpAdapter):
             exchange = self._exchanges.find(chat_id, other)
             return self.is_shared if exchange is None else bool(exchange.waits)
 
-        source = self._source(chat_id)
+        source, exchange = self._source(chat_id), self._exchanges.find(chat_id, message_id)
+        before = "" if exchange is None else exchange.so_far
         is_cancelled = await self._receiver().cancel_answer(source, message_id, is_waited_for)
         exchange = self._exchanges.find(chat_id, message_id)
-        if is_cancelled and exchange is not None:
-            exchange.cancel()
+        if is_cancelled and exchange is not None and not exchange.is_cancelled:
+            exchange.cancel(before)
         return is_cancelled
 
     def _beat(self) -> None:
