@@ -44,9 +44,9 @@ async def call(room: Room, operation: str, name: str, **arguments: Any) -> Any:
     return await room.mail.call(operation, {"project_key": PROJECT, "agent_name": name, **arguments})
 
 
-async def hook(room: Room, event: str, name: str, **body: Any) -> None:
+async def hook(room: Room, event: str, name: str, **body: Any) -> str:
     session = {"cwd": PROJECT, "session_id": name, "agent": name, **body}
-    await Hooks(room.mail).answer("claude", event, session)
+    return str((await Hooks(room.mail).answer("claude", event, session))["text"])
 
 
 async def told(room: Room, name: str = "Ada") -> list[str]:
@@ -117,6 +117,7 @@ async def test_an_agent_is_idle_when_its_last_run_or_the_turn_of_its_client_has_
     assert len(await settle(room, server)) == 2, "the turn continues for the message"
     await hook(room, "Stop", "Cy", stop_active=True)
     assert len(await settle(room, server)) == 3
+    assert "newest from the server," in await hook(room, "UserPromptSubmit", "Ada")
 
 
 @both_engines
