@@ -111,6 +111,16 @@ async def test_an_agent_with_a_runner_asks_in_its_run(room):
         await ask(room, "Bo")
 
 
+@pytest.mark.parametrize("to", [["Bo"], ["operator", f"Bo@{SLUG}"]])
+async def test_a_question_outside_a_run_that_names_an_agent_is_refused_and_says_who_can_be_asked(room, to):
+    with pytest.raises(InvalidArgument, match=f"Bo@{SLUG} cannot answer") as refused:
+        await ask(room, to=to)
+    assert "people (human:NAME) or operator; starter works in a run" in (refused.value.remedy or "")
+    await room.turn()
+    assert await room.questions.questions() == []
+    assert (await ask(room, to=["operator"]))["asked"]
+
+
 async def test_an_open_question_of_a_client_holds_up_no_mail_to_its_agent(room):
     await ask(room)
     await room.turn()
