@@ -257,18 +257,12 @@ def reserve_all(  # noqa: PLR0913 - the terms of a reservation
     }
     answer: ReservationAnswer = {
         "granted": [],
-        "conflicts": [
-            _conflict(path, reservations) for path, reservations in holders.items() if reservations
-        ],
+        "conflicts": [_conflict(path, others) for path, others in holders.items() if others],
         "enforced_by": list(context.rules.enforced_by),
     }
     older = {
-        path: [
-            reservation
-            for reservation in reservations
-            if path not in renewed or reservation.id < renewed[path].id
-        ]
-        for path, reservations in holders.items()
+        path: [held for held in others if path not in renewed or held.id < renewed[path].id]
+        for path, others in holders.items()
     }
     if refuses and (path := next(filter(older.get, older), None)):
         first = older[path][0]
@@ -291,9 +285,8 @@ def reserve_all(  # noqa: PLR0913 - the terms of a reservation
             )
         else:
             if earlier:
-                context.tx.release_reservation(
-                    earlier.id, now=context.now, by=agent.name, reason="raised to exclusive"
-                )
+                ended = "raised to exclusive"
+                context.tx.release_reservation(earlier.id, now=context.now, by=agent.name, reason=ended)
                 to_archive(context, "reservation", earlier.id, project.id)
             granted = context.tx.insert_reservation(
                 agent,
@@ -304,10 +297,9 @@ def reserve_all(  # noqa: PLR0913 - the terms of a reservation
                 ttl=ttl,
                 now=context.now,
             )
-            if place or context.caller.run_id is not None:
-                context.tx.note_reserved_in(
-                    granted.id, agent.id, place or in_run(context.caller.run_id or "")
-                )
+            run_id = context.caller.run_id
+            if place or run_id is not None:
+                context.tx.note_reserved_in(granted.id, agent.id, place or in_run(run_id or ""))
         to_archive(context, "reservation", granted.id, project.id)
         answer["granted"].append({**reservation_view(granted), "held": not older[pattern.text]})
     return answer
