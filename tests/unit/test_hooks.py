@@ -478,7 +478,7 @@ def test_no_name_pattern_or_path_leaves_its_quotes_in_a_line_of_a_hook() -> None
             path=text, reservation=Reservation(holder=text, pattern=text, reason=text, **fields, **times)
         )
         for line in (
-            *(notices.unread_line(text, [arrival]), notices.held_line(text, 1)),
+            *(notices.unread_line(text, [arrival], is_from_server=False), notices.held_line(text, 1)),
             *(notices.welcome_line(text, text), notices.identity_line(text), notices.refusal([held] * 5)),
         ):
             assert line.isprintable()
