@@ -353,7 +353,7 @@ async def test_a_task_is_changed_while_nobody_holds_it(room: Room) -> None:
     number = await add(room)
     new = {"title": "Light both piers", "text": "Red.", "paths": ["./piers/"], "priority": "high"}
     changed = await room.call(
-        "update_task", agent_name="Ben", task_id=number, **new, assignee="Ben", acceptance="make test"
+        "update_task", agent_name="Ada", task_id=number, **new, assignee="Ben", acceptance="make test"
     )
     assert {name: changed[name] for name in ("title", "text", "priority", "assignee", "acceptance")} == {
         **{name: new[name] for name in ("title", "text", "priority")},
@@ -362,9 +362,102 @@ async def test_a_task_is_changed_while_nobody_holds_it(room: Room) -> None:
     }
     await claim(room, "Ben")
     for fixed in ({"acceptance": ""}, {"paths": []}, {"assignee": ""}, {"depends_on": []}):
-        await room.refused(TaskNotReady, "update_task", agent_name="Ben", task_id=number, **fixed)
+        await room.refused(TaskNotReady, "update_task", agent_name="Ada", task_id=number, **fixed)
     renamed = await room.call("update_task", agent_name="Ada", task_id=number, title="Light them")
     assert (renamed["title"], renamed["state"], renamed["holder"]) == ("Light them", "claimed", "Ben")
+
+
+DEMANDS: dict[str, Any] = {
+    "acceptance": "",
+    "assignee": "",
+    "title": "Rest",
+    "text": "Do nothing.",
+    "depends_on": [],
+}
+"""What a task demands, each with a value that another agent wants."""
+
+
+async def test_only_its_author_changes_what_a_task_demands(room: Room) -> None:
+    await room.open()
+    first = await add(room)
+    number = await add(room, acceptance="person", assignee="Ben", text="Red.", depends_on=[first])
+    stored = await task_of(room, number)
+    for name, value in DEMANDS.items():
+        for way in ({}, {"priority": "low"}, {"state": "blocked", "reason": "r"}, {"state": "ready"}):
+            asked = {"agent_name": "Cyd", "task_id": number, name: value, **way}
+            refused = await room.refused(NotPermitted, "update_task", caller=Caller(operator=True), **asked)
+            assert refused.message == (
+                f"Cyd cannot change the {name} of task {number}: only Ada, who added it, can; "
+                "nothing was changed"
+            )
+            assert f"write to Ada in the thread task-{number}" in refused.remedy
+    both = {"acceptance": "", "assignee": ""}
+    refused = await room.refused(NotPermitted, "update_task", agent_name="Cyd", task_id=number, **both)
+    assert refused.details == {"author": "Ada", "fields": ["assignee", "acceptance"]}
+    assert await task_of(room, number) == stored
+    assert "task.changed" not in [one["kind"] for one in await events(room)]
+    await room.refused(TaskNotReady, "claim_task", agent_name="Cyd", task_id=number)
+    changed = await room.call("update_task", agent_name="Cyd", task_id=number, priority="high", paths=["a"])
+    assert (changed["priority"], changed["paths"], changed["acceptance"]) == ("high", ["a"], "person")
+    await room.call("update_task", agent_name="Ada", task_id=number, **DEMANDS)
+    assert (await claim(room, "Cyd", task_id=number))["title"] == "Rest"
+
+
+async def test_the_holder_of_a_task_cannot_remove_that_a_person_must_accept_it(room: Room) -> None:
+    await room.open()
+    number = await add(room, acceptance="person")
+    held = {"agent_name": "Ben", "task_id": number, "epoch": (await claim(room, "Ben"))["epoch"]}
+    for name, value in DEMANDS.items():
+        asked = {**held, name: value}
+        await room.refused(NotPermitted, "update_task", **asked)
+        await room.refused(NotPermitted, "update_task", **asked, state="ready")
+        if name != "depends_on":
+            await room.refused(NotPermitted, "update_task", **asked, state="blocked", reason="r")
+    await room.call("update_task", **held, state="ready")
+    await room.refused(NotPermitted, "update_task", agent_name="Ben", task_id=number, acceptance="")
+    answer = await done(room, "Ben", await claim(room, "Ben"))
+    assert answer["task"]["state"] == "review"
+
+
+async def test_the_holder_is_told_what_the_author_changed_and_the_log_names_it(room: Room) -> None:
+    await room.open()
+    number = await add(room, text="Red.")
+    await claim(room, "Ben")
+    new = {"title": "Light both piers", "text": "Red.", "priority": "high"}
+    await room.call("update_task", agent_name="Ada", task_id=number, **new)
+    await room.call("update_task", agent_name="Ada", task_id=number, **new)
+    await room.call("update_task", agent_name="Ada", task_id=number, text="Blue.", title="Light it")
+    told = [
+        (one["subject"], one["from"], one["thread_id"], one["body_md"]) for one in await room.inbox("Ben")
+    ]
+    read = f"Read it with list_tasks (`task_id` {number}) before you continue."
+    assert sorted(told) == [
+        (f"Changed: {title}", "Ada", f"task-{number}", f"Ada changed {what} of task {number}. {read}")
+        for title, what in (("Light both piers", "the title"), ("Light it", "the title and text"))
+    ]
+    changes = [one["detail"] for one in await events(room) if one["kind"] == "task.changed"]
+    assert changes == [
+        {"task_id": number, "epoch": 1, "fields": fields} for fields in ("title priority", "title text")
+    ]
+    own = await add(room, by="Ben")
+    await claim(room, "Ben", task_id=own)
+    await room.call("update_task", agent_name="Ben", task_id=own, text="Mine.")
+    assert len(await room.inbox("Ben")) == len(told), "nobody is told of their own change"
+    free = await add(room)
+    terms = {"acceptance": "make", "assignee": "Cyd", "depends_on": [own], "paths": ["a"]}
+    await room.call("update_task", agent_name="Ada", task_id=free, **terms)
+    assert (await events(room))[-1]["detail"]["fields"] == "paths assignee acceptance depends_on"
+
+
+async def test_an_agent_that_claims_a_task_it_holds_is_told_its_epoch(room: Room) -> None:
+    """The call is refused, because another session of the agent may have claimed the task."""
+    await room.open()
+    number = await add(room)
+    await claim(room, "Ben")
+    refused = await room.refused(TaskNotReady, "claim_task", agent_name="Ben", task_id=number)
+    assert refused.remedy.startswith("you hold it with epoch 1: continue the work")
+    refused = await room.refused(TaskNotReady, "claim_task", agent_name="Cyd", task_id=number)
+    assert refused.remedy == "claim another task with claim_task"
 
 
 async def test_a_cancelled_task_is_told_to_its_holder_whose_work_is_refused(room: Room) -> None:

@@ -9,10 +9,12 @@ import pytest
 import pytest_asyncio
 
 from postroom.contracts.errors import IllegalTransition, InvalidArgument
+from postroom.mail.context import Caller
+from postroom.services.hooks import Hooks
 from postroom.services.questions import QuestionTimeouts
 from postroom.testing import ManualClock
 from waking_room import PROJECT
-from work_room import SLUG, WorkRoom
+from work_room import SLUG, TOKEN, WorkRoom
 
 
 @pytest_asyncio.fixture
@@ -109,6 +111,58 @@ async def test_an_agent_has_sixteen_open_questions_at_most_and_none_holds_up_ano
 async def test_an_agent_with_a_runner_asks_in_its_run(room):
     with pytest.raises(InvalidArgument, match="run_id"):
         await ask(room, "Bo")
+
+
+@pytest.mark.parametrize("to", [["Bo"], ["operator", f"Bo@{SLUG}"]])
+async def test_a_question_outside_a_run_that_names_an_agent_is_refused_and_says_who_can_be_asked(room, to):
+    with pytest.raises(InvalidArgument, match=f"Bo@{SLUG} cannot answer") as refused:
+        await ask(room, to=to)
+    assert "people (human:NAME) or operator; starter works in a run" in (refused.value.remedy or "")
+    await room.turn()
+    assert await room.questions.questions() == []
+    assert (await ask(room, to=["operator"]))["asked"]
+
+
+async def caught_up(room: WorkRoom, about: str) -> list[str]:
+    asked = {"project_key": PROJECT, "after": 0}
+    found = await room.mail.call("catch_up", asked, caller=Caller(operator=True))
+    return [one["text"] for one in found["sentences"] if one["about"] == about]
+
+
+async def test_the_answer_is_logged_and_summarised_as_a_decision_of_the_person(room):
+    view = await ask(room)
+    number = view["question_id"]
+    await room.turn()
+    assert await caught_up(room, "asked") == [f'Ada asks a person (question {number}): "EUR or USD?".']
+    await room.questions.answer(number, "EUR", by="ana")
+    await room.turn()
+    log = await room.mail.call("fetch_events", {"project_key": PROJECT, "after": 0})
+    kinds = [one["kind"] for one in log["events"] if one["kind"].startswith("question.")]
+    assert kinds == ["question.asked", "question.answered"]
+    assert await caught_up(room, "asked") == []
+    told = f'ana answered question {number} of Ada, "EUR or USD?", with "EUR".'
+    assert await caught_up(room, "decided") == [told]
+
+
+async def test_the_mail_with_the_answer_is_told_as_a_message_of_the_server(room):
+    view = await ask(room)
+    await room.turn()
+    await room.questions.answer(view["question_id"], "EUR", by="ana")
+    await room.turn()
+    [said] = await caught_up(room, "said")
+    assert said.startswith('postroom wrote a message about "Answer: EUR or USD?"')
+    told = await Hooks(room.mail).answer("claude", "UserPromptSubmit", {"cwd": PROJECT, "agent": "Ada"})
+    assert '1 unread message for "Ada"; newest from the server,' in told["text"]
+
+
+async def test_the_record_of_a_question_does_not_list_the_mail_with_its_answer_as_a_place(room):
+    view = await ask(room)
+    await room.turn()
+    await room.questions.answer(view["question_id"], "EUR", by="ana")
+    await room.turn()
+    operator = room.browser(logged_in=False, Authorization=f"Bearer {TOKEN}")
+    shown = await operator.get("/admin/questions/one", params={"number": view["question_id"]})
+    assert (shown.json()["answer"], shown.json()["shown"]) == ("EUR", [])
 
 
 async def test_an_open_question_of_a_client_holds_up_no_mail_to_its_agent(room):

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Literal, NotRequired, TypedDict, TypeVar, get_args
 
 from postroom.contracts.clock import iso
-from postroom.contracts.mail import OTHER, Happening, Project
+from postroom.contracts.mail import OTHER, Happening, Message, Project
 from postroom.contracts.quoting import one_line, quoted
 from postroom.contracts.subscriptions import SUBSCRIPTION_THREAD
 from postroom.contracts.tasks import Task
@@ -20,6 +20,7 @@ from postroom.mail.commands import CatchUp
 from postroom.mail.context import ReadContext
 from postroom.mail.event_log import agent_addresses, check_cursor, reader_of, visible_events
 from postroom.mail.projects import find_project
+from postroom.mail.waking.prompts import ASKING
 
 MAX_ENTRIES_READ: Final = 2_000
 """Maximum number of log entries that one summary reads."""
@@ -27,6 +28,8 @@ LISTED: Final = 10
 """Maximum number of threads, questions, failed runs and paths that a summary lists, newest first."""
 _SENDERS_OF: Final = 20
 """Maximum number of messages per thread that are read to find out who sent them."""
+_SERVER: Final = "postroom"
+"""Stands for the server as the sender of a message; no agent can have this name."""
 _HOUR: Final = 3_600_000
 _STATE_AFTER: Final = {
     "run.began": "active",
@@ -468,9 +471,20 @@ def _threads(context: ReadContext, sent: Sequence[Happening]) -> list[CaughtThre
             "newest_id": ids[0],
             "senders": list(
                 dict.fromkeys(
-                    messages[number].sender_name for number in ids[:_SENDERS_OF] if number in messages
+                    _SERVER
+                    if number == ids[-1] and _is_answer_of_person(context, messages[number])
+                    else messages[number].sender_name
+                    for number in ids[:_SENDERS_OF]
+                    if number in messages
                 )
             ),
         }
         for thread_id, ids in listed
     ]
+
+
+def _is_answer_of_person(context: ReadContext, message: Message) -> bool:
+    """Return whether a message, the first of its thread, is the answer to a question asked outside a run."""
+    run_id = None if message.reply_to is not None else context.tx.answering_run(message.id)
+    run = None if run_id is None else context.tx.run_of(run_id)
+    return run is not None and ASKING in run.thread_id

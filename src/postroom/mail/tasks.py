@@ -63,6 +63,8 @@ _MAX_OUTPUT_LENGTH: Final = 2_000
 """
 MAX_REASON_LENGTH: Final = 2_000
 """Maximum number of characters of a reason."""
+_DEMANDS: Final = ("title", "text", "assignee", "acceptance", "depends_on")
+"""The attributes of a task that only its author may change."""
 _ROLE: Final = re.compile(r"role:[ ]*([A-Za-z0-9][A-Za-z0-9._-]{0,63})")
 _CURSOR: Final = re.compile(r"([a-z]+)\.(\d{1,16})\.(\d{1,16})")
 _START: Final = (-1, 0)
@@ -319,8 +321,15 @@ def _refuse_unready(
 ) -> None:
     """Raise TaskNotReady unless the task can be claimed; the error states who changed the task and when."""
     if task.state != "ready":
+        is_holder = task.state == "claimed" and task.holder_id == agent.id
         raise TaskNotReady(
-            f"task {task.id} {_story(context, project, task)}", value=task.id, details=_details(task)
+            f"task {task.id} {_story(context, project, task)}",
+            value=task.id,
+            remedy=f"you hold it with epoch {task.epoch}: continue the work, and finish it with done_task; "
+            f"if another session of {agent.name} claimed it, claim another task"
+            if is_holder
+            else None,
+            details=_details(task),
         )
     if task.assignee not in mine:
         [view] = views(context.tx, project, [task], now=context.now)
@@ -377,6 +386,7 @@ def update_task(context: WriteContext, asked: UpdateTask) -> TaskView:
     """Change the attributes of a task, or its state: give it back, block it, unblock it, or cancel it.
 
     Raises:
+        NotPermitted: Another agent added the task, and the command changes what it demands, or cancels it.
         TaskNotHeld: The task is claimed, and the caller does not hold it under this epoch.
         TaskNotReady: The task has ended, or its attributes cannot change while it is claimed.
         TaskCircle: One of its new dependencies depends on the task itself.
@@ -415,7 +425,22 @@ def update_task(context: WriteContext, asked: UpdateTask) -> TaskView:
 
 
 def _edit(context: WriteContext, project: Project, agent: Agent, task: Task, asked: UpdateTask) -> Task:
-    """Store the attributes of a task that the command changes, if it changes any."""
+    """Store the attributes of a task that the command changes, if it changes any, and tell its holder.
+
+    What a task demands belongs to its author. The holder may only list the tasks that block it.
+    """
+    demands = [name for name in _DEMANDS if getattr(asked, name) is not None]
+    if task.state == "claimed" and asked.state == "blocked" and "depends_on" in demands:
+        demands.remove("depends_on")
+    if demands and agent.id != task.author_id:
+        [view] = views(context.tx, project, [task], now=context.now)
+        raise NotPermitted(
+            f"{agent.name} cannot change the {' and '.join(demands)} of task {task.id}: only "
+            f"{view['author']}, who added it, can; nothing was changed",
+            value=task.id,
+            remedy=f"write to {view['author']} in the thread {task.thread_id}",
+            details={"author": view["author"], "fields": demands},
+        )
     changes: dict[str, object] = {}
     if asked.title is not None:
         changes["title"] = _checked_title(asked.title)
@@ -437,14 +462,24 @@ def _edit(context: WriteContext, project: Project, agent: Agent, task: Task, ask
             remedy="ask the task's holder to give it back with update_task (state `ready`), then change it",
             details=_details(task),
         )
+    fields = [name for name, value in changes.items() if value != getattr(task, name)]
     depends_on = None if asked.depends_on is None else list(dict.fromkeys(asked.depends_on))
     if depends_on is not None:
         changes["open_dependencies"] = _open_among(context, project, depends_on)
         _refuse_circle(context, task, depends_on)
-    if not changes:
+        if context.tx.dependencies([task.id])[task.id].keys() != set(depends_on):
+            fields.append("depends_on")
+    if not fields:
         return task
     edited: Task = replace(task, **changes)
-    context.tx.edit_task(edited, depends_on, by=agent.id, now=context.now)
+    context.tx.edit_task(edited, depends_on, fields=fields, by=agent.id, now=context.now)
+    told = [name for name in fields if name in demands]
+    if told and task.state == "claimed" and task.holder_id != agent.id:
+        text = (
+            f"{agent.name} changed the {' and '.join(told)} of task {task.id}. "
+            f"Read it with list_tasks (`task_id` {task.id}) before you continue."
+        )
+        _tell(context, project, edited, agent, f"Changed: {edited.title}", text, only=task.holder_id)
     return edited
 
 

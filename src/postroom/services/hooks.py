@@ -20,6 +20,7 @@ from msgspec import Meta
 from postroom.contracts.clients import EVENTS, WAIT, WAKE, WAKING, unchecked
 from postroom.contracts.errors import AccessError, InvalidArgument, InvalidPath, StoreError
 from postroom.contracts.mail import Agent, Project
+from postroom.contracts.subscriptions import SUBSCRIPTION_THREAD
 from postroom.contracts.tokens import Grant
 from postroom.contracts.waking import viewer
 from postroom.log import get_logger
@@ -391,9 +392,15 @@ def _prompt(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decis
     arrivals = context.tx.unannounced(agent.id, limit=notices.COUNTED)
     if not arrivals:
         return _SILENT
-    ids = [arrival.message_id for arrival in arrivals]
+    ids, newest = [arrival.message_id for arrival in arrivals], arrivals[-1]
+    # Answers to questions and messages of subscriptions are stored with their reader as the sender.
+    is_from_server = newest.sender_id == agent.id and (
+        context.tx.answering_run(newest.message_id) is not None
+        or context.tx.messages(ids[-1:])[newest.message_id].thread_id.startswith(SUBSCRIPTION_THREAD)
+    )
+    line = notices.unread_line(agent.name, arrivals, is_from_server=is_from_server)
     return _Decision(
-        answer=_answer("tell", notices.unread_line(agent.name, arrivals)),
+        answer=_answer("tell", line),
         notes=(lambda writing: writing.tx.mark_announced(agent.id, ids, by=BY, now=writing.now),),
     )
 

@@ -19,6 +19,7 @@ from postroom.gateway.session import SessionSource
 from postroom.log import get_logger
 from postroom.mail.projects import PEOPLE_SLUG
 from postroom.mail.waking.open_questions import BY_MAIL, IN_WINDOW
+from postroom.mail.waking.prompts import ASKING
 from postroom.stores.store import SqlStore, Transaction
 
 _LOG = get_logger(__name__)
@@ -111,7 +112,9 @@ def surfaces_of(tx: Transaction, run: RunRecord) -> Mapping[str, list[Surface]]:
     for ticket in tickets:
         number = number_of(run.run_id, ticket)
         places = surfaces.setdefault(number, [])
-        message = tx.mail.report_of(run.run_id, ticket.updated_at)
+        # Outside a run, the only mail of the run is the one with the answer.
+        is_mailed = ASKING not in run.thread_id
+        message = tx.mail.report_of(run.run_id, ticket.updated_at) if is_mailed else None
         if message is not None:
             message_id, sent_at = message
             names = [

@@ -44,7 +44,8 @@ def ask_person(context: WriteContext, asked: AskPerson) -> AskedView:
     Raises:
         IllegalTransition: The agent has no such active run.
         InvalidArgument: Only one of the timeout and its effect is set, the kind of answer is
-            invalid, or the call neither names a run nor comes from one.
+            invalid, `to` names an agent that could not answer, or the call neither names a run nor comes
+            from one.
         UnknownAgent: A person or agent that the call permits or forbids to answer does not exist.
     """
     home, agent = acting_active(context, asked.project_key, asked.agent_name)
@@ -209,6 +210,15 @@ def _question(
             "nobody in `to` may answer: each name is your own or is also in `not_by`",
             value=asked.to,
             remedy="add somebody else to `to`",
+        )
+    agents = [address for address in to if address != OPERATOR and not address.startswith("human:")]
+    if agents and not _starters(context, run_id):
+        started = "no mail started this run" if run_id else "this question is asked outside a run"
+        raise InvalidArgument(
+            f"{', '.join(agents)} cannot answer: an agent answers only by replying to the mail of a run that "
+            f"mail started, and {started}",
+            value=agents,
+            remedy="in `to`, name people (human:NAME) or operator; starter works in a run that mail started",
         )
     return AskedQuestion(
         id="",

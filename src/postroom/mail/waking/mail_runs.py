@@ -213,9 +213,11 @@ class MailRunExecutor(ExecutorAround):
         Raises:
             StaleClaim: The run is no longer executed here; nothing was written.
         """
-        whose = self._whose(activation.thread_id)
-        if whose is None or ASKING in activation.thread_id:
-            return self._asked_outside(activation) if whose else await self._within.run(activation, sink)
+        whose, is_asking = self._whose(activation.thread_id), ASKING in activation.thread_id
+        if whose is None:
+            return await self._within.run(activation, sink)
+        if is_asking and not activation.decisions:
+            return self._asked_outside(activation)
         run_id, control = activation.run_id or "", activation.control
         if isinstance(control, RunControl) and isinstance(control.beginning, RunInput):
             begun = control.beginning  # the messages were assigned in the change that claimed the run
@@ -230,6 +232,8 @@ class MailRunExecutor(ExecutorAround):
                 answered=[call_id for call_id, _ in activation.decisions],
             )
             begun = await _write_change(self._store, claim_of(activation), begin_run)
+        if is_asking:
+            return AgentRunResult(run_id=run_id, response=decision_told(activation.decisions[0][1]))
         messages = _among(activation.messages, begun.mail)
         if not messages and not begun.mail:
             return AgentRunResult(run_id=run_id)
@@ -256,19 +260,13 @@ class MailRunExecutor(ExecutorAround):
             return result
 
     def _asked_outside(self, activation: RunActivation) -> AgentRunResult:
-        """Wait for the answer to the question of the run's message, or end with that answer."""
-        run_id = activation.run_id or ""
-        for _, decision in activation.decisions:
-            return AgentRunResult(run_id=run_id, response=decision_told(decision))
+        """Wait for the answer to the question of the run's message."""
         blocks = [
             block for message in activation.messages for block in message.content if block.type == "data"
         ]
         questions = [from_plain(block.data, AskedQuestion) for block in blocks]
-        return (
-            self._waiting(AgentRunResult(run_id=run_id), questions)
-            if questions
-            else AgentRunResult(run_id=run_id)
-        )
+        result = AgentRunResult(run_id=activation.run_id or "")
+        return self._waiting(result, questions) if questions else result
 
     async def _executed(
         self, told: RunActivation, sink: EventSink, span: Span, begun: RunInput

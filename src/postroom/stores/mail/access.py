@@ -271,9 +271,16 @@ class EventRecorder:
         kind: EventKind = "reservation.taken" if taken else "reservation.released"
         self._of_reservation(kind, reservation, now, detail)
 
-    def of_task(self, kind: EventKind, task: Task, agent_id: int | None, now: int) -> None:
-        """Record an event about a task with the task's epoch; without an agent, the event has no author."""
+    def of_task(
+        self, kind: EventKind, task: Task, agent_id: int | None, now: int, fields: Sequence[str] = ()
+    ) -> None:
+        """Record an event about a task with the task's epoch; without an agent, the event has no author.
+
+        `fields` are the attributes that changed.
+        """
         detail: Detail = {"task_id": task.id, "epoch": task.epoch}
+        if fields:
+            detail = {**detail, "fields": " ".join(fields)}
         self._record([task.project_id], Happening(kind=kind, at=now, agent_id=agent_id, detail=detail))
 
     def of_file(self, project_id: int, agent_id: int, path: str, now: int) -> None:
@@ -1125,13 +1132,18 @@ class TaskWrites(TaskReads):
             self._tell(TASKS)
         return made
 
-    def edit_task(self, task: Task, depends_on: Sequence[int] | None, *, by: int, now: int) -> None:
-        """Store a task's texts and attributes, and its dependencies unless they are None."""
+    def edit_task(
+        self, task: Task, depends_on: Sequence[int] | None, *, fields: Sequence[str], by: int, now: int
+    ) -> None:
+        """Store a task's texts and attributes, and its dependencies unless they are None.
+
+        The log names the `fields` that changed.
+        """
         self._tx.run("tasks.edit_task", {**_texts(task), "id": task.id})
         if depends_on is not None:
             self._tx.run("tasks.drop_dependencies", {"task_id": task.id})
             self._depend(task.id, depends_on)
-        self._events.of_task("task.changed", task, by, now)
+        self._events.of_task("task.changed", task, by, now, fields)
 
     def claim_task(self, task: Task, agent_id: int, *, lease_ms: int, run_id: str, now: int) -> Task:
         """Assign a ready task to an agent under the next epoch, with a lease that starts now."""
