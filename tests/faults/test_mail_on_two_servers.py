@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from itertools import count
+from typing import Any
 
 import mcp.server.subscriptions  # noqa: F401 - loaded before an event loop runs
 import psycopg
@@ -13,7 +14,7 @@ from psycopg import sql
 from machine import PATIENCE
 from mail_room import HARBOR, SHORE, Room, a_room
 from postroom.app.tokens import new_named_token
-from postroom.contracts.errors import TaskNotHeld
+from postroom.contracts.errors import NotHolder, TaskNotHeld
 from postroom.mail.context import Caller
 from postroom.mail.merging import merge
 from postroom.mail.operations import MAIL_OPERATIONS
@@ -23,6 +24,7 @@ from postroom.services.following import Following
 from postroom.stores.changes import SharedChanges
 from postroom.stores.postgres.store import PostgresStore
 from postroom.testing import ManualClock
+from table_rows import each_row
 from task_log import check_claims
 
 SENDERS = ("Ada", "Cyd", "Dot")
@@ -51,6 +53,33 @@ async def test_who_waits_at_one_server_is_answered_when_another_takes_the_messag
         await asyncio.sleep(0)
         sent = await there.send("Ada", "Ben")
     assert [one["id"] for one in wait.result()["events"]] == [sent]
+
+
+@each_row("mode", ["refuse", "grant"])
+async def test_of_two_servers_that_raise_shared_reservations_at_once_none_overtakes_the_other(
+    rooms: list[Room], mode: str
+) -> None:
+    async def reserve(room: Room, name: str, path: str, **more: Any) -> dict[str, Any]:
+        answer: dict[str, Any] = await room.call(
+            "file_reservation_paths", agent_name=name, paths=[path], **more
+        )
+        return answer
+
+    asked = {"Ada": "zz/**", "Cyd": "zz/a.py"}
+    for name, path in asked.items():
+        await reserve(rooms[0], name, path, exclusive=False)
+    answers = await asyncio.gather(
+        *(reserve(room, *item, mode=mode) for room, item in zip(rooms, asked.items(), strict=True)),
+        return_exceptions=True,
+    )
+    listed = (await rooms[1].call("list_file_reservations"))["reservations"]
+    if mode == "refuse":
+        assert [type(answer) for answer in answers] == [NotHolder, NotHolder]
+        assert [one["exclusive"] for one in listed] == [False, False]
+    else:
+        assert [one["exclusive"] for one in listed] == [True, True]
+        again = [await reserve(rooms[0], one["agent"], one["path"]) for one in reversed(listed)]
+        assert [answer["granted"][0]["held"] for answer in again] == [False, True]
 
 
 async def test_a_message_writes_no_row_of_a_project_or_an_agent(

@@ -244,6 +244,36 @@ async def test_shared_ended_released_and_foreign_reservations_refuse_nothing(roo
     )
 
 
+@each_row("exclusive", [True, False])
+async def test_a_later_exclusive_reservation_does_not_refuse_the_edits_of_an_earlier_holder(
+    rooms: Callable[[], Room], exclusive: bool
+) -> None:
+    room = rooms()
+    await room.open("Ada", "Ben", "Cyd", "Dee")
+
+    async def reserve(name: str, path: str, *, exclusive: bool) -> None:
+        await room.call("file_reservation_paths", agent_name=name, paths=[path], exclusive=exclusive)
+
+    async def outcomes(path: str) -> list[str]:
+        edits = (("claude", "PreToolUse", [path]), ("git", "pre-commit", [path, "other"]))
+        both = [
+            {
+                (await ask(room, event, client=client, agent=name, paths=paths))[0]
+                for client, event, paths in edits
+            }
+            for name in ("Ada", "Ben", "Cyd", "Dee")
+        ]
+        return [outcome for [outcome] in both]
+
+    await reserve("Ada", "zz/a.py", exclusive=False)
+    await reserve("Ben", "zz/**", exclusive=exclusive)
+    await reserve("Ada", "zz/a.py", exclusive=True)
+    await reserve("Cyd", "zz/a.py", exclusive=True)
+    assert await outcomes("zz/a.py") == ["deny" if exclusive else "allow", "allow", "deny", "deny"]
+    await room.call("release_file_reservations", agent_name="Ben")
+    assert await outcomes("zz/a.py") == ["allow", "deny", "deny", "deny"]
+
+
 async def test_names_in_other_cases_are_the_same_where_the_system_says_so(clock: ManualClock) -> None:
     store = SqliteStore.in_memory(clock)
     room = Room(Mail(store, clock, Rules(case_sensitive_paths=False)), clock)

@@ -384,6 +384,75 @@ async def test_a_reservation_with_mode_refuse_reserves_nothing_while_another_age
     assert (await _reserve(room, "Ada", "src/a.py", mode="refuse"))["granted"][0]["held"]
 
 
+async def _held(room: Room, name: str, path: str, **more: Any) -> bool:
+    [granted] = (await _reserve(room, name, path, **more))["granted"]
+    return bool(granted["held"])
+
+
+@each_row("shared, other", [("zz/a.py", "zz/a.py"), ("zz/**", "zz/a.py"), ("zz/a.py", "zz/**")])
+async def test_raising_a_shared_reservation_to_exclusive_is_a_new_demand_behind_those_made_before(
+    room: Room, shared: str, other: str
+) -> None:
+    await room.open("Ada", "Ben", "Cyd")
+    [mine] = (await _reserve(room, "Ada", shared, exclusive=False, reason="reading"))["granted"]
+    assert await _held(room, "Ben", other, exclusive=False)
+    before = (await room.call("list_file_reservations"))["reservations"]
+    refused = await room.refused(
+        errors.NotHolder, "file_reservation_paths", agent_name="Ada", paths=["new", shared], mode="refuse"
+    )
+    assert refused.details["conflicts"][0]["holders"][0]["agent"] == "Ben"  # type: ignore[index]
+    assert (await room.call("list_file_reservations"))["reservations"] == before, "the shared one stays"
+    raised = await _reserve(room, "Ada", shared)
+    [demand] = raised["granted"]
+    assert (demand["held"], demand["exclusive"], demand["reason"]) == (False, True, "reading")
+    assert demand["id"] != mine["id"]
+    assert [one["agent"] for one in raised["conflicts"][0]["holders"]] == ["Ben"]
+    assert await _held(room, "Ben", other, exclusive=False), "the shared one is older"
+    assert not await _held(room, "Ada", shared), "a renewal keeps the place"
+    assert not await _held(room, "Cyd", other)
+    assert await _live(room) == [("Ben", other), ("Ada", shared), ("Cyd", other)]
+    await room.call("release_file_reservations", agent_name="Ben")
+    assert await _held(room, "Ada", shared), "next in order"
+    assert not await _held(room, "Cyd", other)
+    for name in ("Ada", "Cyd"):
+        await room.call("release_file_reservations", agent_name=name)
+
+
+async def test_a_shared_reservation_that_nobody_stands_against_is_raised_and_lowered_and_keeps_what_it_has(
+    room: Room,
+) -> None:
+    await room.open("Ada", "Ben")
+    assert await _held(room, "Ada", "a", exclusive=False)
+    [raised] = (await _reserve(room, "Ada", "a", mode="refuse"))["granted"]
+    assert raised["held"]
+    assert not await _held(room, "Ben", "a", exclusive=False)
+    [lowered] = (await _reserve(room, "Ada", "a", exclusive=False))["granted"]
+    assert (lowered["held"], lowered["id"]) == (True, raised["id"]), "to share it is no new demand"
+    assert await _held(room, "Ben", "a", exclusive=False)
+
+
+@each_row("mode", ["grant", "refuse"])
+async def test_of_two_agents_that_raise_a_shared_reservation_at_once_one_holds_it_or_both_stay_shared(
+    room: Room, mode: str
+) -> None:
+    await room.open("Ada", "Ben")
+    for name in ("Ada", "Ben"):
+        await _reserve(room, name, "a", exclusive=False)
+    answers = await asyncio.gather(
+        *(_reserve(room, name, "a", mode=mode) for name in ("Ada", "Ben")), return_exceptions=True
+    )
+    listed = (await room.call("list_file_reservations"))["reservations"]
+    if mode == "refuse":
+        assert [type(answer) for answer in answers] == [errors.NotHolder] * 2
+        assert [one["exclusive"] for one in listed] == [False, False]
+    else:
+        assert [one["exclusive"] for one in listed] == [True, True]
+        first, second = (one["agent"] for one in listed)
+        assert (await _held(room, second, "a"), await _held(room, first, "a")) == (False, True)
+    for name in ("Ada", "Ben"):
+        await room.call("release_file_reservations", agent_name=name)
+
+
 async def test_an_absolute_path_inside_the_project_is_the_path_from_its_folder(room: Room) -> None:
     await room.open()
     project = await room.call("show_project")

@@ -257,6 +257,22 @@ async def test_notes_beyond_the_budget_are_counted_and_come_with_the_next_prompt
     assert "more: call find_notes" in texts[0]
 
 
+async def test_own_notes_beyond_the_budget_come_too_but_for_those_that_were_written_meanwhile(
+    room: Room,
+) -> None:
+    small = a_room(room.store, room.clock, Rules(note_tokens=150))
+    await small.open()
+    for number in range(5):
+        await add(small, f"Subject {number}", "x" * 150, by="Ben")
+    room.clock.advance(timedelta(seconds=1))
+    given = numbers(await told(small, "SessionStart"))
+    room.clock.advance(timedelta(seconds=1))
+    await add(small, "Meanwhile", by="Ben")
+    while text := await told(small, "UserPromptSubmit"):
+        given += numbers(text)
+    assert given == [5, 4, 3, 2, 1]
+
+
 @pytest.mark.parametrize("seed", range(50))
 async def test_the_first_request_of_a_session_has_every_note_that_concerns_it_and_no_other(
     room: Room, seed: int

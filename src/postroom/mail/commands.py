@@ -620,8 +620,8 @@ class AddTask(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class UpdateTask(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Change a task, give it back (ready), block it with a reason or `depends_on`, or cancel it.
 
-    Only its author may change its title, text, assignee, acceptance and `depends_on`; only its author and
-    holder may cancel it. To give back or block a task that you hold, send its `epoch`.
+    Only its author may change what it demands; only its author or holder may cancel it. To give back or block
+    your task, send its `epoch`.
     """
 
     project_key: ProjectKey

@@ -221,15 +221,17 @@ def notes_to_give(  # noqa: PLR0913 - whose notes, and which of them, by name
 
     These are the notes on the tasks that the agent holds, and on the files that it has reserved or that these
     tasks touch. Notes that name neither a file nor a task are included as well. On the mail thread of a task,
-    only that task counts. With `again`, notes that were already given in this place are included. Notes on a
-    task come first, then notes on files, each newest first. Notes that exceed the token budget are only
-    counted.
+    only that task counts. With `again`, notes that were already given in this place are included. Without
+    `with_own`, the agent's own notes are left out if it wrote them after the first notes were given. Notes
+    on a task come first, then notes on files, each newest first. Notes that exceed the token budget are
+    only counted.
     """
     notes = tx.active_notes(project.id, now=tx.now())
-    if notes and not again:
-        given_ids = tx.given_notes(place)
-        notes = [note for note in notes if note.id not in given_ids]
-    notes = [note for note in notes if with_own or note.author_id != agent.id]
+    if notes and not (again and with_own):
+        given = tx.given_notes(place)
+        begun = min(given.values(), default=0)
+        notes = [note for note in notes if again or note.id not in given]
+        notes = [note for note in notes if with_own or note.author_id != agent.id or note.created_at < begun]
     if not notes:
         return None
     tasks = tx.tasks_held(agent.id)

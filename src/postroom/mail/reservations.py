@@ -1,7 +1,7 @@
 """Operations on file reservations: advisory leases on paths and globs, granted even if they conflict."""
 
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import NotRequired, Protocol, TypedDict, TypeVar
@@ -89,41 +89,59 @@ class Held:
 
 
 def held_by_others(context: ReadContext, project: Project, agent: Agent, paths: Sequence[str]) -> list[Held]:
-    """Return the files that other agents have reserved exclusively, each with one reservation that covers it.
+    """Return the files that other agents have reserved exclusively, each with the oldest one that covers it.
 
-    Paths are relative to the project's folder. The agent's own reservations and shared ones are ignored.
+    Paths are relative to the project's folder. Shared reservations of others are ignored, and so are
+    exclusive ones that are younger than a reservation of the agent itself that covers the file.
     """
     sensitive = context.rules.case_sensitive_paths
     composed = {path: unicodedata.normalize("NFC", path) for path in paths if path}
     wanted = {path: text if sensitive else folded(text) for path, text in composed.items()}
     near = next(iter(wanted.values())) if len(wanted) == 1 else ""
-    by_prefix: dict[str, list[tuple[int, Pattern]]] = {}
-    for number, text in context.tx.live_patterns(
+    theirs = context.tx.live_patterns(
         project.id, now=context.now, near=near, but=agent.id, exclusive_only=True
-    ):
+    )
+    covering = _oldest_covering(composed, wanted, theirs, sensitive=sensitive)
+    if not covering:
+        return []
+    own = [
+        (reservation.id, reservation.pattern)
+        for reservation in context.tx.live_reservations(
+            project.id, now=context.now, near=near, agent_id=agent.id
+        )
+    ]
+    earlier = _oldest_covering(composed, wanted, own, sensitive=sensitive)
+    held = {path: number for path, number in covering.items() if number < earlier.get(path, number + 1)}
+    by_id = {
+        reservation.id: reservation
+        for reservation in context.tx.reservations_by_id(sorted(set(held.values())))
+    }
+    return [Held(path=path, reservation=by_id[number]) for path, number in held.items()]
+
+
+def _oldest_covering(
+    composed: Mapping[str, str],
+    wanted: Mapping[str, str],
+    live: Iterable[tuple[int, str]],
+    *,
+    sensitive: bool,
+) -> dict[str, int]:
+    """Return for each path the oldest of these reservations that covers it, if any does."""
+    by_prefix: dict[str, list[tuple[int, Pattern]]] = {}
+    for number, text in live:
         pattern = parse_pattern(text, case_sensitive=sensitive)
         if not pattern.is_resource:
             by_prefix.setdefault(pattern.prefix, []).append((number, pattern))
     covering = {
-        path: number for path in wanted for number in _covering(composed[path], wanted[path], by_prefix)
+        path: [
+            number
+            for prefix in prefixes_of(compared)
+            for number, pattern in by_prefix.get(prefix, ())
+            if matches(pattern, composed[path])
+        ]
+        for path, compared in wanted.items()
     }
-    by_id = {
-        reservation.id: reservation
-        for reservation in context.tx.reservations_by_id(sorted(set(covering.values())))
-    }
-    return [Held(path=path, reservation=by_id[number]) for path, number in covering.items()]
-
-
-def _covering(path: str, compared: str, by_prefix: dict[str, list[tuple[int, Pattern]]]) -> Iterator[int]:
-    """Yield the oldest reservation that covers a path, if any reservation does."""
-    numbers = [
-        number
-        for prefix in prefixes_of(compared)
-        for number, pattern in by_prefix.get(prefix, ())
-        if matches(pattern, path)
-    ]
-    if numbers:
-        yield min(numbers)
+    return {path: min(numbers) for path, numbers in covering.items() if numbers}
 
 
 MAX_HOLDERS_SHOWN = 50
@@ -219,6 +237,7 @@ def reserve_all(  # noqa: PLR0913 - the terms of a reservation
 ) -> ReservationAnswer:
     """Reserve paths for an agent of a project; reserving a pattern again renews the reservation.
 
+    To raise a shared reservation to an exclusive one is a new demand: a younger reservation replaces it.
     `place` names the run, session or task that the reservations are for; by default, the caller's run.
 
     Raises:
@@ -232,21 +251,18 @@ def reserve_all(  # noqa: PLR0913 - the terms of a reservation
         reservation.pattern: reservation
         for reservation in context.tx.live_reservations(project.id, now=context.now, agent_id=agent.id)
     }
+    renewed = {path: known for path, known in own.items() if known.exclusive or not exclusive}
     holders = {
         pattern.text: _holders(context, project, agent, pattern, exclusive=exclusive) for pattern in patterns
     }
     answer: ReservationAnswer = {
         "granted": [],
-        "conflicts": [
-            _conflict(path, reservations) for path, reservations in holders.items() if reservations
-        ],
+        "conflicts": [_conflict(path, others) for path, others in holders.items() if others],
         "enforced_by": list(context.rules.enforced_by),
     }
     older = {
-        path: [
-            reservation for reservation in reservations if path not in own or reservation.id < own[path].id
-        ]
-        for path, reservations in holders.items()
+        path: [held for held in others if path not in renewed or held.id < renewed[path].id]
+        for path, others in holders.items()
     }
     if refuses and (path := next(filter(older.get, older), None)):
         first = older[path][0]
@@ -258,7 +274,7 @@ def reserve_all(  # noqa: PLR0913 - the terms of a reservation
         )
     for pattern in patterns:
         earlier = own.get(pattern.text)
-        if earlier:
+        if earlier and pattern.text in renewed:
             granted = context.tx.extend_reservation(
                 earlier.id,
                 expires_at=context.now + ttl,
@@ -268,19 +284,22 @@ def reserve_all(  # noqa: PLR0913 - the terms of a reservation
                 now=context.now,
             )
         else:
+            if earlier:
+                ended = "raised to exclusive"
+                context.tx.release_reservation(earlier.id, now=context.now, by=agent.name, reason=ended)
+                to_archive(context, "reservation", earlier.id, project.id)
             granted = context.tx.insert_reservation(
                 agent,
                 pattern=pattern.text,
                 prefix=pattern.prefix,
                 exclusive=exclusive,
-                reason=reason,
+                reason=reason or (earlier.reason if earlier else ""),
                 ttl=ttl,
                 now=context.now,
             )
-            if place or context.caller.run_id is not None:
-                context.tx.note_reserved_in(
-                    granted.id, agent.id, place or in_run(context.caller.run_id or "")
-                )
+            run_id = context.caller.run_id
+            if place or run_id is not None:
+                context.tx.note_reserved_in(granted.id, agent.id, place or in_run(run_id or ""))
         to_archive(context, "reservation", granted.id, project.id)
         answer["granted"].append({**reservation_view(granted), "held": not older[pattern.text]})
     return answer

@@ -430,7 +430,7 @@ def _with_notes(decide: _Decide, context: ReadContext, event: _Event, actor: _Ac
     """Add the notes for the agent's files and tasks that this session or run has not received yet.
 
     Only postroom's own tools change the agent's files and tasks, so nothing is read after other tools. In the
-    middle of a session, the agent's own notes are left out, because it has just written them.
+    middle of a session, the notes that the agent wrote in it are left out, because it has just written them.
     """
     decided, call = decide(context, event, actor), event.call
     grant = context.caller.grant

@@ -1243,9 +1243,9 @@ class NoteReads:
         values = {"project_id": project_id, "now": now, "limit": MAX_ACTIVE}
         return [_note(row) for row in self._tx.all("notes.active", values)]
 
-    def given_notes(self, place: str) -> set[int]:
-        """Return the ids of the notes that were given to a session or run."""
-        return {row[0] for row in self._tx.all("notes.given", {"place": place})}
+    def given_notes(self, place: str) -> dict[int, int]:
+        """Return the ids of the notes that were given to a session or run, each with the time."""
+        return {row[0]: row[1] for row in self._tx.all("notes.given", {"place": place})}
 
 
 class NoteWrites(NoteReads):

@@ -23,7 +23,7 @@ RETURNING id;
 UPDATE notes SET ends_at = :ends_at, replaced_by = :replaced_by WHERE id = :id;
 
 -- given
-SELECT note_id FROM notes_given WHERE place = :place;
+SELECT note_id, given_at FROM notes_given WHERE place = :place;
 
 -- give
 INSERT INTO notes_given (place, note_id, given_at) VALUES (:place, :note_id, :now) ON CONFLICT (place, note_id) DO NOTHING;
