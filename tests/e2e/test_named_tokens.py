@@ -65,7 +65,7 @@ def test_the_command_line_says_which_scope_its_token_lacks(server: RunningServer
     assert ended(server, "people", "list", POSTROOM_TOKEN=every).returncode == 0
     refused = ended(server, "tokens", "list", POSTROOM_TOKEN=every)
     assert (refused.returncode, token in refused.stderr) == (2, False)
-    assert "only t may use this pathhe operator" in refused.stderr
+    assert "only the operator may use this path" in refused.stderr
 
 
 def test_a_revoked_token_opens_nothing_at_once_and_a_restart_changes_nothing(

@@ -98,7 +98,7 @@ def test_a_program_acts_as_its_agent_and_what_it_reserves_ends_with_its_run(tmp_
         assert "Ada" in office.said("inbox")
         assert "this run belongs to another agent, not to 'Ada'" in office.said("other")
         assert "a run acts as its own agent" in office.said("made")
-        assert "only t may use this pathhe operator" in office.said("tokens")
+        assert "only the operator may use this path" in office.said("tokens")
         assert office.said("stop") == ""  # the message in hand does not hold the run's end
         assert told["POSTROOM_TOKEN"].startswith("prr_")
         assert not office.opens(told["POSTROOM_TOKEN"])

@@ -34,7 +34,7 @@ DISPATCHES = "tests/conformance/test_dispatch"
 FAULTS = {
     "1 nobody polls for due work": Planted(
         "dispatch/recovery.py",
-        "        limit = min(slots.free + len(slots.waiting), _MAX_DUE)\n",
+        "        limit = min(slots.free + len(slots.waiting), _MAX_DUE) if is_open else 0\n",
         "        limit = 0\n",
         f"{MAILBOX}/test_recovery.py::test_a_delayed_dispatch_starts_at_its_instant_and_not_before_also_by_itself",
     ),
@@ -94,7 +94,7 @@ FAULTS = {
     ),
     "10 a duplicate id overwrites": Planted(
         "stores/runs/dispatches.py",
-        '            raise DuplicateRecord(f"dispatch {conflicting!r} exists already", value=conflicting)\n',
+        '            raise DuplicateRecord(f"dispatch {conflicting!r} already exists", value=conflicting)\n',
         "            continue\n",
         f"{DISPATCHES}_queue.py::test_an_id_is_used_once_whatever_became_of_it[sqlite]",
     ),
