@@ -209,7 +209,7 @@ async def test_two_releases_follow_one_another_and_no_client_sees_an_error(
             await writes(postgres_dsn, schema, 0, two)
             # The release after that takes away what the first one uses: not before that one is gone.
             told = await asyncio.to_thread(three.refused, 2)
-            assert f"lacks schema step {NEWEST + 2}: " in told
+            assert f"without schema step {NEWEST + 2} is running: " in told
             await asyncio.to_thread(two.start, 1)
             await writes(postgres_dsn, schema, 1, two)
             for place in (one, two):

@@ -74,7 +74,7 @@ async def test_a_right_that_is_taken_away_is_told_by_the_probe_with_what_to_gran
             await store.probe()
         assert f"GRANT {mended_by}" in refused.value.remedy
         with psycopg.connect(postgres_dsn, autocommit=True) as session:
-            session.execute(refused.value.remedy.removeprefix("let an administrator run "))
+            session.execute(refused.value.remedy.removeprefix("ask an administrator to run "))
         await store.probe()
 
 

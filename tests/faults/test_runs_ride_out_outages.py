@@ -15,7 +15,7 @@ from typing import Literal
 import psycopg
 import pytest
 
-from machine import PATIENCE
+from machine import PATIENCE, Bound
 from postgres_server import PostgresServer, is_given, missing_postgres
 from postroom import GiveUp, Mailbox, MailboxConfig, RunUnsuccessful
 from postroom.embedded.handle import RunEvent, RunHandle, State
@@ -133,6 +133,12 @@ def refuse_writes(server: PostgresServer, switch: Literal["on", "off"]) -> None:
         session.execute("SET default_transaction_read_only = off")
         session.execute(b"ALTER SYSTEM SET default_transaction_read_only = " + switch.encode())
         session.execute("SELECT pg_reload_conf()")
+    # A new session sees the change once every other session has been signalled.
+    bound, found = Bound(PATIENCE), ""
+    while found != switch:
+        assert not bound.has_passed(), "the database does not read its configuration"
+        with psycopg.connect(server.dsn) as session:
+            found = session.info.parameter_status("default_transaction_read_only") or ""
 
 
 async def told(handle: RunHandle) -> list[RunEvent]:

@@ -313,7 +313,8 @@ class Rounds:
             await self._recovery.take_over_from_gone()
         # Threads that wait for a slot are due as well, and must not hide other due threads.
         limit = min(slots.free + len(slots.waiting), _MAX_DUE) if is_open else 0
-        look = partial(self._look, limit=limit, tokens=self._dispatcher.leases.tokens())
+        self._dispatcher.leases.ended.clear()
+        look = partial(self._look, limit=limit, tokens=tuple(self._dispatcher.leases.jobs))
         unexecuted, due, self._due_at = await self._core.store.read(look)
         await self._dispatcher.release_unexecuted(unexecuted)
         if not is_open:

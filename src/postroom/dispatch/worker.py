@@ -528,7 +528,8 @@ class Dispatcher:
         Raises:
             StoreError: The store cannot be read.
         """
-        consumer, tokens = self._core.consumer_id, self.leases.tokens()
+        self.leases.ended.clear()
+        consumer, tokens = self._core.consumer_id, tuple(self.leases.jobs)
         return await self._core.store.read(lambda tx: tx.runs.dispatches.claimed_by(consumer, besides=tokens))
 
     def reserve(
@@ -905,11 +906,6 @@ class LeaseKeeper:
         self.ended: set[str] = set()
         """The claim tokens of the jobs that have ended here since the last look for claims without a job."""
         self._keeper: asyncio.Task[None] | None = None
-
-    def tokens(self) -> tuple[str, ...]:
-        """Return the tokens of the jobs that execute here, for a look for claims without a job."""
-        self.ended.clear()
-        return tuple(self.jobs)
 
     def keep(self, job: Job) -> None:
         """Renew the claim of this job until the job is removed from `jobs`."""
