@@ -1,4 +1,4 @@
-"""What a summary costs with a small log and with a long one, timed as a server does it, on both engines."""
+"""Measures the cost of a summary with a short and a long log, on both engines, as a server runs it."""
 
 import asyncio
 import sys

@@ -237,7 +237,7 @@ def reserve_all(  # noqa: PLR0913 - the terms of a reservation
 ) -> ReservationAnswer:
     """Reserve paths for an agent of a project; reserving a pattern again renews the reservation.
 
-    To raise a shared reservation to an exclusive one is a new demand: a younger reservation replaces it.
+    Raising a shared reservation to exclusive is a new demand: a new, younger reservation replaces it.
     `place` names the run, session or task that the reservations are for; by default, the caller's run.
 
     Raises:

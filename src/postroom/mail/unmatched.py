@@ -9,7 +9,7 @@ from typing import Final
 from postroom.mail.globs import Pattern, folded, matches, parse_pattern
 
 MAX_ENTRIES: Final = 5_000
-"""Maximum number of files and folders that one call looks at."""
+"""The most files and folders that one call examines."""
 
 
 def unmatched(root: str, patterns: Sequence[str], *, case_sensitive: bool) -> list[str]:

@@ -1536,7 +1536,7 @@ class SlackAdapter(BasePlatformAdapter):
         *,
         takes_back: str | None = None,
     ) -> SendResult:
-        """Add the reaction 👀 to a message. If the scope is missing, no more reactions are tried."""
+        """Add the reaction 👀 to a message. If the token lacks the scope, stop adding reactions."""
         method = "reactions.remove" if takes_back else "reactions.add"
         if not is_ts(message_id):
             return SendResult.failed(SendErrorKind.NOT_FOUND, "a command is not a message")
