@@ -6,23 +6,30 @@ addEventListener("push", (event) => event.waitUntil(show(event.data.json())));
 addEventListener("message", (event) => event.waitUntil(show(event.data)));
 addEventListener("notificationclick", (event) => event.waitUntil(clicked(event.notification, event.action)));
 
-async function show(notice, isResult = false) {
+// A device that wakes up gets a question and its end at once, so one notification is shown after another.
+const show = (notice, isResult) => navigator.locks.request("notifications", () => showNow(notice, isResult));
+
+async function showNow(notice, isResult) {
   const { title, body, tag, answer, is_closed: isClosed } = notice, most = Notification.maxActions ?? 0;
   const shown = await registration.getNotifications({ tag });
   // A click beside the buttons opens the page. A yes is never offered without a no.
   const names = isClosed || (answer && most < 2) ? [] : [...(answer ? ["yes", "no"] : []), "open"].slice(0, most);
   const actions = names.map((action) => ({ action, title: BUTTONS[action] }));
+  // Browsers require that each push shows something, so what was dismissed is shown and closed. It has a tag of its own,
+  // because a browser that still closes a notification closes also the next one with its tag.
+  const isGone = isClosed && !isResult && !shown.length, label = isGone ? `${tag}/end` : tag;
   await registration.showNotification(title, {
-    body, tag, actions, data: notice, silent: !!isClosed, requireInteraction: !!answer && !isClosed,
+    body, tag: label, actions, data: notice, silent: !!isClosed, requireInteraction: !!answer && !isClosed,
   });
-  // Browsers require that each push shows something, so what was dismissed is shown and closed.
-  if (isClosed && !isResult && !shown.length) for (const one of await registration.getNotifications({ tag })) one.close();
+  if (isGone) for (const one of await registration.getNotifications({ tag: label })) one.close();
 }
 
 async function clicked(notification, action) {
   const notice = notification.data;
-  notification.close();
-  if (!notice.answer || !["yes", "no"].includes(action)) return clients.openWindow(notice.url ?? "/");
+  if (!notice.answer || !["yes", "no"].includes(action)) {
+    notification.close();
+    return clients.openWindow(notice.url ?? "/");
+  }
   let answered, told;
   try {
     const body = new URLSearchParams({ ...notice.answer, do: action });
