@@ -330,7 +330,7 @@ class Job:
     alarm: "asyncio.Task[None] | None" = None
     """The timer that stops the run when it exceeds the maximum execution time."""
     run: RunRecord = field(init=False)
-    """The run at the start of its execution; `Execution.begin` sets this field and the next three."""
+    """The run at the start of its execution; `Dispatcher._prepare` sets this field and the next three."""
     activation: RunActivation = field(init=False)
     coordinator: RunCoordinator = field(init=False)
     told: EventSink = field(init=False)

@@ -82,7 +82,6 @@ from postroom.contracts.records import Record, replace
 from postroom.contracts.run_stores import (
     MAX_PAGE,
     Committed,
-    Delivery,
     ThreadCommit,
     ThreadState,
     thread_lock,
@@ -1519,19 +1518,20 @@ class Submissions:
             is_next = submission.is_now or begins  # otherwise it is claimed like any other due dispatch
         # An answer belongs to a run that was accepted before, so the queue limit does not apply.
         cap = None if plan.answers else submission.queue_cap
-        delivery = Delivery(dispatch=dispatch, queue_cap=cap, claim=claims if is_next else None)
+        claimed_by = claims if is_next else None
+        commit = replace(plan.commit, queues=dispatch, queue_cap=cap, claimed_by=claimed_by)
         if claims is None or not is_next:
-            done = self._write_plan(tx, plan, replace(plan.commit, delivery=delivery), state)
+            done = self._write_plan(tx, plan, commit, state)
             claimed = None if claims is None else claimed_next(tx, run.thread_id, claims)
             return replace(plan, dispatch=done.dispatch, claimed=claimed)
         if not begins:
-            done = self._write_plan(tx, plan, replace(plan.commit, delivery=delivery), state)
+            done = self._write_plan(tx, plan, commit, state)
             claimed = None if done.dispatch is None else begun_in(tx, done.dispatch, claims)
             return replace(plan, dispatch=done.dispatch, claimed=claimed)
         if claims.limits:
             note_start(tx, claims.limits, dispatch)
         run = run.begun(dispatch.dispatch_id, claims.instance_id, now=tx.now())
-        commit = replace(plan.commit, delivery=delivery, run=run, begins=claims.instance_id)
+        commit = replace(commit, run=run, begins=claims.instance_id)
         done = self._write_plan(tx, plan, commit, state)
         claimed = None
         if done.dispatch is not None:
