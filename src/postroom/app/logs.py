@@ -174,9 +174,6 @@ class _Form(logging.Formatter):
         trace = redact(self.formatException(record.exc_info)) if record.exc_info and is_raised else ""
         if self._as_json:
             return json.dumps({**shown, "exception": trace} if trace else shown)
-        return self._on_a_console(shown, trace)
-
-    def _on_a_console(self, shown: dict[str, object], trace: str) -> str:
         moment, level, event, logger = (str(shown.pop(name)) for name in _FIRST)
         facts = [f"{name}={shown_fact(value)}" for name, value in shown.items()]
         label = f"{level:<8}"

@@ -111,7 +111,11 @@ class Recovery:
         if self._events.is_on:
             await self.repair.repair_all(_OPEN_RUNS)
         taken_up += await self.dispatch_prepared_runs()
-        taken_up += await self._wake_waiting_runs()
+        # Resume the runs that wait for background tasks, which may have been lost.
+        after = ""
+        while page := await self._read_runs(partial(_unquestioning, after=after)):
+            after = page[-1].run_id
+            taken_up += await self._woken([run for run in page if run.is_background_task_waiting])
         return taken_up + await self.take_up_left_over()
 
     async def reclaim(self) -> list[RunDispatch]:
@@ -240,14 +244,6 @@ class Recovery:
             return 0  # another instance was faster
         await self._events.dispatch_happened("RunQueued", queued)
         return 1
-
-    async def _wake_waiting_runs(self) -> int:
-        """Resume the runs that wait for background tasks, which may have been lost; return their number."""
-        woken, after = 0, ""
-        while page := await self._read_runs(partial(_unquestioning, after=after)):
-            after = page[-1].run_id
-            woken += await self._woken([run for run in page if run.is_background_task_waiting])
-        return woken
 
     async def _woken(self, runs: Sequence[RunRecord]) -> int:
         woken = 0

@@ -1484,7 +1484,10 @@ class Submissions:
                     break
         if policy is BusyPolicy.ROLLBACK:
             rows = queue.of_thread(thread_id, OPEN, limit=MAX_PAGE, offset=0)
-            request = _hiding(request, [*(row.run_id for row in rows), *filter(None, (asking,))])
+            # The request, changed so that its run does not see these runs.
+            run_ids = [*(row.run_id for row in rows), *filter(None, (asking,))]
+            gone = {*request.options.without_runs, *run_ids} - {request.run_id}
+            request = replace(request, options=replace(request.options, without_runs=tuple(sorted(gone))))
         if policy in (BusyPolicy.INTERRUPT, BusyPolicy.ROLLBACK):
             cancelled = None
             if is_busy and not submission.is_now:
@@ -1820,9 +1823,3 @@ def _may_join(
     delivery = replace(queued.delivery, delay_ms=0, dedupe_key=request.delivery.dedupe_key)
     request_key = agent_of(request, state.latest_started_run), request.delivery, request.options
     return request_key == (queued.agent_id, delivery, queued.options)
-
-
-def _hiding(request: RunActivation, run_ids: Sequence[str]) -> RunActivation:
-    """Return the request, changed so that its run does not see these runs."""
-    gone = {*request.options.without_runs, *run_ids} - {request.run_id}
-    return replace(request, options=replace(request.options, without_runs=tuple(sorted(gone))))

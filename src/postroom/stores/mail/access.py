@@ -767,7 +767,15 @@ class TimelineReads:
         messages = self._list_written("written", values)
         # the index by time has found the complete span; otherwise, the indexes below are better
         if len(messages) < limit:
-            messages = self._among(messages, thread_id, agent_id)
+            # Filter messages by thread, and by sender or recipient.
+            found = messages
+            if agent_id is not None:
+                rows = self._tx.all(
+                    "timeline.openly_to", {"agent_id": agent_id, "ids": [message.id for message in found]}
+                )
+                to = {row[0] for row in rows}
+                found = [message for message in found if message.sender_id == agent_id or message.id in to]
+            messages = [message for message in found if thread_id in ("", message.thread_id)]
         elif agent_id is not None:
             mine = values | {"agent_id": agent_id}
             both = (*self._list_written("written_by", mine), *self._list_written("written_to", mine))
@@ -779,16 +787,6 @@ class TimelineReads:
         elif thread_id:
             messages = self._list_written("written_on_thread", values | {"thread_id": thread_id})
         return sorted(messages, key=lambda one: (one.created_at, one.id))[-limit:]
-
-    def _among(self, found: Sequence[Written], thread_id: str, agent_id: int | None) -> list[Written]:
-        """Filter messages by thread, and by sender or recipient."""
-        if agent_id is not None:
-            rows = self._tx.all(
-                "timeline.openly_to", {"agent_id": agent_id, "ids": [message.id for message in found]}
-            )
-            to = {row[0] for row in rows}
-            found = [message for message in found if message.sender_id == agent_id or message.id in to]
-        return [message for message in found if thread_id in ("", message.thread_id)]
 
     def written_into(self, project_id: int, span: Span, *, to: int, limit: int) -> list[Written]:
         """Return the newest messages from one project to agents of another, in order; omit blind copies."""
@@ -2439,12 +2437,9 @@ class MailWrites(RecordWrites, MailReads, MergingWrites, ProjectWrites):
         for slug, newest in (logs or {}).items():
             if made := self.project(slug):
                 self._events.project_made(made.id, made.created_at)
-                self._number_log_behind(made.id, newest)
-
-    def _number_log_behind(self, project_id: int, newest: int) -> None:
-        scope = EventScope.project(project_id).key
-        self._tx.run("merging.move_log", {"scope": scope, "into": scope, "by": newest})
-        self._tx.run("merging.number_log", {"scope": scope})
+                scope = EventScope.project(made.id).key
+                self._tx.run("merging.move_log", {"scope": scope, "into": scope, "by": newest})
+                self._tx.run("merging.number_log", {"scope": scope})
 
 
 def _agent_key(project_id: int, name: str) -> Look:
