@@ -1188,7 +1188,7 @@ class Submissions:
 
         async def deliver() -> MailboxSubmitResult | None:
             with self._reserve_slots([arrival]):
-                await self._make_ids_of_arrival(arrival)
+                await self._make_ids(arrival)
                 if isinstance(arrival.pin, PostroomError):
                     raise arrival.pin
                 await self._core.observed("commit", self._core.store.write(submit, key=request.thread_id))
@@ -1247,7 +1247,7 @@ class Submissions:
             try:
                 with self._reserve_slots(tuple(arrivals.values())):
                     for arrival in arrivals.values():
-                        await self._make_ids_of_arrival(arrival)
+                        await self._make_ids(arrival)
                     done = await core.observed("commit", core.store.write(accepted, key=key))
             except ChangeUndone as undone:
                 return undone  # this is not a failure, even if the caller was cancelled and does not retry
@@ -1262,11 +1262,6 @@ class Submissions:
         if isinstance(stored, ChangeUndone):
             raise stored
         return stored
-
-    async def _make_ids_of_arrival(self, arrival: Submission) -> None:
-        """Generate the ids of a new run; ask for its pin only if no run of the thread is executing here."""
-        worker = self._dispatcher.workers.get_or_create(arrival.request.thread_id)
-        await self._make_ids(arrival, is_new=not worker.is_running)
 
     def _accepted_in(
         self,
@@ -1408,9 +1403,14 @@ class Submissions:
         remedy = f"wait for run {run.run_id!r}, or give the message another id"
         return DuplicateRecord(text, value=error.value, remedy=remedy, details={"run_id": run.run_id})
 
-    async def _make_ids(self, submission: Submission, *, is_new: bool) -> None:
-        """Generate the ids of a new run and its dispatch, and get the run's pin from the executor."""
+    async def _make_ids(self, submission: Submission, *, is_new: bool | None = None) -> None:
+        """Generate the ids of a new run and its dispatch, and get the run's pin from the executor.
+
+        Without `is_new`, the run needs a pin if no run of its thread is executing here.
+        """
         core, request = self._core, submission.request
+        if is_new is None:
+            is_new = not self._dispatcher.workers.get_or_create(request.thread_id).is_running
         submission.run_id, submission.pin = request.run_id or core.new_id(), None
         if is_new:
             try:
