@@ -176,17 +176,6 @@ class Capture:
         self.everything = durability is RuntimeEventDurability.FULL_FIDELITY
         self.origin = origin
 
-    def sink(
-        self,
-        inner: live.EventSink,
-        buffer: list[CanonicalEventDraft],
-        dispatch: RunDispatch,
-        *,
-        resumed: bool,
-    ) -> CapturingSink:
-        """Return a sink that stages the events of this execution."""
-        return CapturingSink(inner, buffer, self, dispatch, resumed=resumed)
-
 
 @dataclass(slots=True, eq=False)
 class RunCoordinator:

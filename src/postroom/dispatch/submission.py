@@ -911,9 +911,10 @@ class Submissions:
         steered = await self._control.steered(request, expected_run_id)
         if steered is None:
             return await self._queue_run(request)
+        run_id = steered.run_id or ""
         return MailboxSubmitResult(
-            dispatch_id=steered.dispatch_id,
-            run_id=steered.run_id,
+            dispatch_id=steered.dispatch_id or run_id,
+            run_id=run_id,
             thread_id=request.thread_id,
             status=MailboxDispatchStatus.RUNNING,
         )

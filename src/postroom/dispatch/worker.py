@@ -85,7 +85,7 @@ from postroom.dispatch.completion import (
 )
 from postroom.dispatch.core import Core
 from postroom.dispatch.events import ServerEvents
-from postroom.dispatch.sinks import EventStream, ReconnectableEventSink, RunCoordinator
+from postroom.dispatch.sinks import CapturingSink, EventStream, ReconnectableEventSink, RunCoordinator
 from postroom.log import get_logger
 from postroom.ports import RunControl
 from postroom.stores.changes import commands_to
@@ -847,7 +847,7 @@ class Dispatcher:
             job.activation = replace(activation, control=control, recovery=recovery)
         if core.capture is not None:
             resumed = job.activation.continue_run_id is not None or run.steps > 0
-            job.told = core.capture.sink(job.sink, buffer, dispatch, resumed=resumed)
+            job.told = CapturingSink(job.sink, buffer, core.capture, dispatch, resumed=resumed)
 
     async def _run_isolated(self, job: Job) -> None:
         """Run the executor in this task until it ends or its lease is lost; keep its result or its exception.

@@ -26,11 +26,6 @@ class IntakeLog:
     def __init__(self, store: SqlStore) -> None:
         self._store = store
 
-    @property
-    def storage_identity(self) -> str | None:
-        """The name of the database to which this store writes."""
-        return self._store.identity
-
     async def receive(self, draft: InboundMessage, *, now: int | None = None) -> Received:
         """Store a message as waiting; if a message with its key is stored already, return that one unchanged.
 

@@ -15,11 +15,6 @@ class ChatPeople:
     def __init__(self, store: SqlStore) -> None:
         self._store = store
 
-    @property
-    def storage_identity(self) -> str | None:
-        """The name of the database to which this store writes."""
-        return self._store.identity
-
     async def person(self, platform: str, user_id: str) -> Person | None:
         """Return a person with access."""
         return await self._store.read(lambda tx: tx.chats.person(platform, user_id))
