@@ -113,7 +113,7 @@ class Recovery:
         taken_up += await self.dispatch_prepared_runs()
         # Resume the runs that wait for background tasks, which may have been lost.
         after = ""
-        while page := await self._read_runs(partial(_unquestioning, after=after)):
+        while page := await self._core.store.read(partial(_unquestioning, after=after)):
             after = page[-1].run_id
             taken_up += await self._woken([run for run in page if run.is_background_task_waiting])
         return taken_up + await self.take_up_left_over()
@@ -157,7 +157,7 @@ class Recovery:
         queued runs.
         """
         enqueued, after, prepared = 0, "", list[RunRecord]()
-        while page := await self._read_runs(partial(_list_waiting, after=after)):
+        while page := await self._core.store.read(partial(_list_waiting, after=after)):
             for run in page:
                 if await self._lacks_dispatch(run):
                     enqueued += await self._enqueue_for(run)
@@ -208,9 +208,6 @@ class Recovery:
                 except StaleClaim:
                     continue  # the dispatch was superseded, and this is now stored
                 await self._events.dispatch_happened("RunRescheduled", given_up, reason="owner_gone")
-
-    async def _read_runs(self, look: Callable[[Transaction], tuple[RunRecord, ...]]) -> Sequence[RunRecord]:
-        return await self._core.store.read(look)
 
     async def _lacks_dispatch(self, run: RunRecord) -> bool:
         if run.dispatch_id is None:

@@ -249,16 +249,12 @@ class Handover:
             (row for row in rows if row.status is RunDispatchStatus.CLAIMED), rows[0] if rows else None
         )
 
-    async def stop(self, thread_id: str) -> bool:
-        """End the thread's run that is active or waits for an answer; return False if there is none.
+    async def cancel(self, id: str) -> bool:
+        """End a run, or the run of a thread that is active or waits for an answer.
 
-        Waiting messages stay.
+        Return False if there is none. Waiting messages stay.
         """
-        return await self._run_queue.cancel(thread_id)
-
-    async def cancel(self, run_id: str) -> bool:
-        """Cancel a run; return False if it has ended."""
-        return await self._run_queue.cancel(run_id)
+        return await self._run_queue.cancel(id)
 
     async def dropped(self, thread_id: str) -> tuple[Message, ...]:
         """Withdraw and return all waiting messages of a thread, and close their inbound messages."""

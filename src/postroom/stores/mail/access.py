@@ -1531,7 +1531,8 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
     def __init__(self, tx: "Transaction") -> None:
         tx.tell(MAIL)
         self._tx = tx.sql
-        self._now = tx.now
+        self.now = tx.now
+        """Returns the time of this transaction in ms; it is read once, after the first locks are taken."""
         self._tell: Callable[..., None] = tx.tell
         self.outbox: OutboxTables = tx.outbox
         self._log: EventTables = tx.events
@@ -1552,10 +1553,6 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
 
     def _all(self, kind: type[R], statement: str, /, **values: object) -> list[R]:
         return [record(kind, row) for row in self._tx.all(statement, values)]
-
-    def now(self) -> int:
-        """Return the time of this transaction in ms; it is read once, after the first locks are taken."""
-        return self._now()
 
     def project_by_id(self, project_id: int) -> Project | None:
         """Return the project with this id."""
