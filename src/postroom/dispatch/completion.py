@@ -650,7 +650,12 @@ class Completion:
         says = bool(result.response) and not core.executor.commits_steps(dispatch.thread_id)
         job.answer_id = core.new_id() if says else None
         job.ended_at = core.now()
-        end = partial(self._end_in, job)
+
+        def end(tx: Transaction, accept: Accept = NOWHERE) -> Ending | StaleClaim:
+            if accept is NOWHERE:  # the next claim must see the spending, and that this run asks
+                tx.lock(thread_lock(dispatch.thread_id), *((LIMITS,) if core.has_budgets else ()))
+            return self._end_in(tx, job, accept)
+
         ending = await core.retried(partial(self._written_end, "ack", dispatch.thread_id, end))
         del staged[: len(job.drafts)]
         # the claim is tried again, in a change that records the reason
@@ -669,15 +674,13 @@ class Completion:
         if not is_told and job.sink.stream is not None:
             await job.sink.emit(finish_event(dispatch, result.termination, result.response))
 
-    def _end_in(self, job: Job, tx: Transaction, accept: Accept = NOWHERE) -> Ending | StaleClaim:
+    def _end_in(self, tx: Transaction, job: Job, accept: Accept) -> Ending | StaleClaim:
         """End the run with its result, and claim the thread's next dispatch, under the thread's lock.
 
         An executor that commits its own steps has stored the end already; else the answer is stored here.
         """
         core, dispatch, asks, result = self._core, job.dispatch, job.asks, job.result
         thread_id = dispatch.thread_id
-        if accept is NOWHERE:  # the next claim must see the spending, and that this run asks
-            tx.lock(thread_lock(thread_id), *((LIMITS,) if core.has_budgets else ()))
         looks = [state_look(thread_id, run_id=dispatch.run_id, owned=dispatch.dispatch_id)]
         if job.has_followers and asks is not None:
             looks.append(due_look(thread_id, job.ended_at, dispatch))
