@@ -175,11 +175,11 @@ class _Form(logging.Formatter):
         if self._as_json:
             return json.dumps({**shown, "exception": trace} if trace else shown)
         moment, level, event, logger = (str(shown.pop(name)) for name in _FIRST)
-        facts = [f"{name}={shown_fact(value)}" for name, value in shown.items()]
+        told = [f"{name}={shown_fact(value)}" for name, value in shown.items()]
         label = f"{level:<8}"
         if self._has_colors and level in _COLORS:
             label = f"\x1b[{_COLORS[level]}m{label}\x1b[0m"
-        line = " ".join([moment, f"[{label}]", f"{event:<30}", f"[{logger}]", *facts])
+        line = " ".join([moment, f"[{label}]", f"{event:<30}", f"[{logger}]", *told])
         # Each line of a traceback is indented, so that the text of an exception cannot look like a log line.
         return "\n  ".join([line, *map(_escape, trace.splitlines())])
 

@@ -233,12 +233,7 @@ def fit(views: Sequence[V]) -> list[V]:
     room = ANSWER_BYTES - _MARK_BYTES
     fitting: list[V] = []
     for view in views:
-        left = 0
-        for names in (view["to"], view["cc"], view.get("bcc", [])):
-            left += len(names[_LISTED_NAMES:])
-            del names[_LISTED_NAMES:]
-        if left:
-            view["recipients_left"] = left
+        _cut_names(view)
         body = str(view.get("body_md", ""))
         needed = len(msgspec.json.encode(view)) - _json_bytes(body) + len(",")
         size = _json_bytes(body[: _WHOLE_BYTES + 1])
@@ -250,6 +245,15 @@ def fit(views: Sequence[V]) -> list[V]:
         fitting.append(view)
     fit_bodies([view for view in fitting if "body_md" in view])
     return fitting
+
+
+def _cut_names(view: MessageView) -> None:
+    left = 0
+    for names in (view["to"], view["cc"], view.get("bcc", [])):
+        left += len(names[_LISTED_NAMES:])
+        del names[_LISTED_NAMES:]
+    if left:
+        view["recipients_left"] = left
 
 
 def fit_bodies(views: Sequence[MessageView], *, offset: int = 0) -> None:
