@@ -35,6 +35,12 @@ _SCHEMA_KEYS: Final = (
 _FIELD_KEYS: Final = ("type", "title", "description")
 _NUMBER_KEYS: Final = ("minimum", "maximum")
 _STRING_KEYS: Final = ("minLength", "maxLength")
+NOBODY: Final = "nobody"
+"""The name of the answerer if a question was closed without a person's answer."""
+_PLAIN: Final = re.compile(
+    r"(?:(?P<yes>yes)(?:,? (?:please|thanks|thank you))?|no(?:,? (?:thanks|thank you))?)(?:\.|!{1,3})?"
+)
+"""A yes or a no with nothing that could limit it: "yes?", "yes..." and "yes, but" are neither."""
 _YES_NO: Final = {"yes": True, "y": True, "true": True, "no": False, "n": False, "false": False}
 
 
@@ -224,15 +230,23 @@ def _bare_name(address: str) -> str:
     return address.strip().casefold().removeprefix("human:").partition("@")[0].strip()
 
 
+def plain_yes_no(text: str) -> bool | None:
+    """Return whether a text is a plain yes or no, such as "Yes." or "No, thanks!"; None for other texts."""
+    plain = _PLAIN.fullmatch(_fold_case(text))
+    return None if plain is None else plain["yes"] is not None
+
+
 def _read(asked: Asked, given: Json) -> tuple[dict[str, Json], str]:
     """Return an answer as data and in words: JSON for a form, and nothing for a yes or a no."""
     text = given.strip() if isinstance(given, str) else ""
     match asked.kind:
         case QuestionKind.YES_NO:
             approved = given if isinstance(given, bool) else _YES_NO.get(text.casefold())
-            is_plain = isinstance(given, bool) or text.casefold() in ("yes", "no")
-            # "true" may be the answer in words to "true or false?".
-            if approved is not None and (is_plain or not asked.in_words):
+            if asked.in_words and not isinstance(given, bool) and text.casefold() not in ("yes", "no"):
+                approved = None  # "true" may be the words for "true or false?", and "Yes." is told as it is
+            elif approved is None:
+                approved = plain_yes_no(text)
+            if approved is not None:
                 return {"approved": approved}, ""
             if not asked.in_words:
                 raise _Misfit(f"{_abbreviate(given)} is neither yes nor no")
@@ -336,7 +350,9 @@ def _value(field: FormField, given: Json) -> Json:
     if field.choices:
         value = _choice(field.choices, value)
     elif field.type == "boolean":
-        value = value if isinstance(value, bool) else _YES_NO.get(str(value).casefold())
+        if isinstance(value, str):
+            value = _YES_NO.get(value.casefold(), plain_yes_no(value))
+        value = value if isinstance(value, bool) else None
     elif field.type == "string":
         value = storable(value) if isinstance(value, str) else None
         _refuse_long(field.name, value or "")
