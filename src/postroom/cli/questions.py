@@ -13,7 +13,7 @@ from postroom.cli.call import call, shows
 from postroom.cli.help_text import command_group
 from postroom.cli.options import AsJson, DataDir, completed, seconds
 from postroom.contracts.errors import InvalidArgument, NotPermitted, StaleDecision, TooLarge
-from postroom.contracts.questions import plain_yes_no
+from postroom.contracts.plain_answers import plain_yes_no
 from postroom.contracts.quoting import exact
 from postroom.services.cut_ids import whole_id
 

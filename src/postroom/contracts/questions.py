@@ -7,10 +7,10 @@ from enum import StrEnum
 from hashlib import sha256
 from math import isfinite
 from typing import Any, Final, Literal
-from unicodedata import normalize
 
 from postroom.contracts.errors import InvalidArgument, NotPermitted
 from postroom.contracts.messages import Json, storable
+from postroom.contracts.plain_answers import fold_case, plain_yes_no
 from postroom.contracts.quoting import exact, in_code_fence, one_line
 from postroom.contracts.records import Record
 from postroom.contracts.tools import ResumeDecisionAction, ToolCallResume
@@ -37,10 +37,6 @@ _NUMBER_KEYS: Final = ("minimum", "maximum")
 _STRING_KEYS: Final = ("minLength", "maxLength")
 NOBODY: Final = "nobody"
 """The name of the answerer if a question was closed without a person's answer."""
-_PLAIN: Final = re.compile(
-    r"(?:(?P<yes>yes)(?:,? (?:please|thanks|thank you))?|no(?:,? (?:thanks|thank you))?)(?:\.|!{1,3})?"
-)
-"""A yes or a no with nothing that could limit it: "yes?", "yes..." and "yes, but" are neither."""
 _YES_NO: Final = {"yes": True, "y": True, "true": True, "no": False, "n": False, "false": False}
 
 
@@ -230,12 +226,6 @@ def _bare_name(address: str) -> str:
     return address.strip().casefold().removeprefix("human:").partition("@")[0].strip()
 
 
-def plain_yes_no(text: str) -> bool | None:
-    """Return whether a text is a plain yes or no, such as "Yes." or "No, thanks!"; None for other texts."""
-    plain = _PLAIN.fullmatch(_fold_case(text))
-    return None if plain is None else plain["yes"] is not None
-
-
 def _read(asked: Asked, given: Json) -> tuple[dict[str, Json], str]:
     """Return an answer as data and in words: JSON for a form, and nothing for a yes or a no."""
     text = given.strip() if isinstance(given, str) else ""
@@ -285,16 +275,11 @@ def _read_text(given: Json) -> tuple[dict[str, Json], str]:
 
 def _choice(choices: Sequence[str], given: Json) -> str | None:
     """Return the choice that an answer names by its words or its place; None if it names none."""
-    text = _fold_case(given) if isinstance(given, str) else ""
-    chosen = next((choice for choice in choices if _fold_case(choice) == text), None)
+    text = fold_case(given) if isinstance(given, str) else ""
+    chosen = next((choice for choice in choices if fold_case(choice) == text), None)
     if chosen is None and text.isascii() and text.isdigit() and 0 < int(text[:3]) <= len(choices):
         chosen = choices[int(text[:3]) - 1]
     return chosen
-
-
-def _fold_case(text: str) -> str:
-    """Return a text in the form in which choices are compared: people see no other difference."""
-    return " ".join(normalize("NFKC", text).casefold().split())
 
 
 def _values(fields: Sequence[FormField], given: Json) -> dict[str, Json]:
@@ -477,7 +462,7 @@ def _refuse_choices(name: str, choices: Sequence[object]) -> None:
             value=len(words),
             remedy="add or remove some",
         )
-    folded = [_fold_case(word) for word in words]
+    folded = [fold_case(word) for word in words]
     twice = [word for place, word in enumerate(words) if folded[place] in folded[:place]]
     if twice:
         raise InvalidArgument(
