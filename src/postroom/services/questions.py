@@ -619,12 +619,10 @@ def _stale(number: str, before: GivenAnswer | None, now: Sequence[Question]) -> 
             f"{iso(before.answered_at)}"
         )
     newest = ", ".join(f"{question.number} ({question.text[:_SHOWN]})" for question in now[-_NAMED:])
-    if newest and before is None:
-        text += f"; open questions are: {newest}"
-    elif newest:
-        text += f"; {before.agent} has other open questions: {newest}"
-    elif before is not None:
-        text += f"; {before.agent} has no other open question"
+    if before is None:
+        text += f"; open questions are: {newest}" if newest else ""
+    else:
+        text += f"; {before.agent} has {f'other open questions: {newest}' if newest else 'no other open question'}"
     return StaleDecision(
         text,
         value=number,
@@ -667,7 +665,11 @@ class QuestionTimeouts:
         """
         await self._fill()
         store, now, ended, after = self._runs.stores.store, self._clock.now(), 0, (0, "")
-        while page := await store.read(lambda tx, after=after: tx.runs.threads.overdue(now, after, _AT_ONCE)):
+
+        def look(tx: Transaction) -> Sequence[tuple[int, RunRecord]]:
+            return tx.runs.threads.overdue(now, after, _AT_ONCE)
+
+        while page := await store.read(look):
             after = page[-1][0], page[-1][1].run_id
             for run in {run.run_id: run for _, run in page}.values():  # it may have several questions
                 for ticket in run.open_tickets:

@@ -10,7 +10,7 @@ from postroom.contracts.limits import Spending
 from postroom.contracts.messages import Json
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import MAX_PAGE, RunCursor, RunQuery, ThreadQuery
-from postroom.contracts.runs import RunRecord, RunStatus, Thread, Turn
+from postroom.contracts.runs import RunRecord, RunStatus, RunWaitingTicket, Thread, Turn
 from postroom.contracts.waking import number_of
 from postroom.stores.codec import decode_json
 from postroom.stores.runs import rows
@@ -138,8 +138,8 @@ class Threads(Tables):
 
     def put_questions(self, run: RunRecord) -> None:
         """Store where the open and the answered questions of a stored run are found."""
-        items = [(ticket, None, ticket.ends_at) for ticket in run.open_tickets]
-        items += [(answered.ticket, answered.decision.updated_at, None) for answered in run.answered]
+        answers: list[tuple[RunWaitingTicket, int | None]] = [(ticket, None) for ticket in run.open_tickets]
+        answers += [(answered.ticket, answered.decision.updated_at) for answered in run.answered]
         asked = {"run_id": run.run_id, "home": _home_of(run), "asked_at": run.updated_at}
         self._sql.run("threads.drop_questions", {"run_id": run.run_id})
         self._sql.run_many(
@@ -150,9 +150,9 @@ class Threads(Tables):
                     "number": number_of(run.run_id, ticket),
                     "call_id": ticket.tool_call_id,
                     "answered_at": answered_at,
-                    "ends_at": ends_at,
+                    "ends_at": ticket.ends_at if answered_at is None else None,
                 }
-                for ticket, answered_at, ends_at in items
+                for ticket, answered_at in answers
             ],
         )
 
