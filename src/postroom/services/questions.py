@@ -622,7 +622,8 @@ def _stale(number: str, before: GivenAnswer | None, now: Sequence[Question]) -> 
     if before is None:
         text += f"; open questions are: {newest}" if newest else ""
     else:
-        text += f"; {before.agent} has {f'other open questions: {newest}' if newest else 'no other open question'}"
+        more = f"other open questions: {newest}" if newest else "no other open question"
+        text += f"; {before.agent} has {more}"
     return StaleDecision(
         text,
         value=number,
