@@ -14,7 +14,7 @@ from postroom.contracts.events import AppendOptions, CanonicalEventDraft, EventS
 from postroom.contracts.messages import Json
 from postroom.contracts.runs import RunRecord
 from postroom.contracts.tools import ToolCallResume
-from postroom.gateway.replies import number_of
+from postroom.contracts.waking import number_of
 from postroom.gateway.session import SessionSource
 from postroom.log import get_logger
 from postroom.mail.projects import PEOPLE_SLUG

@@ -370,6 +370,7 @@ _END_EVENTS: Mapping[Outcome, EventKind] = {
     "waiting": "run.waiting",
     "failed": "run.failed",
     "cancelled": "run.failed",
+    "cut_off": "run.cut_off",
 }
 _COLUMNS = tuple(field.name for field in fields(MessageRun))
 

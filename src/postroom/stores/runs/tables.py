@@ -135,6 +135,8 @@ class RunTables(Tables):
         if step.run is not None:
             is_known = state.run is not None
             self._sql.run("threads.put_run" if is_known else "threads.add_run", rows.run_values(step.run))
+            if step.run.holds_others or (state.run is not None and state.run.holds_others):
+                self.threads.put_questions(step.run)
         if next_run is not None:
             self._sql.run("threads.put_run", rows.run_values(next_run))
         if step.messages:
