@@ -298,10 +298,10 @@ LINES: tuple[Plant, ...] = (
         "            if known.is_paused:\n",
     ),
     plant(
-        "services/hooks.py: if actor is None or not judged and not found.notes:",
+        "services/hooks.py: if actor is None or not judged and not files.notes:",
         "services/hooks.py",
-        "    if actor is None and not judged and not found.notes:\n",
-        "    if actor is None or not judged and not found.notes:\n",
+        "    if actor is None and not judged and not files.notes:\n",
+        "    if actor is None or not judged and not files.notes:\n",
     ),
     plant(
         "services/schedules.py: return any(recipient.read_at is not None for recipient in ...)",
