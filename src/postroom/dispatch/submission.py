@@ -469,7 +469,9 @@ def plan_submission(  # noqa: PLR0913 - what was seen and decided before, by nam
     hints = RunHints(run_id=run_id, dispatch_id=dispatch_id, resolution_id=resolution_id)
     activation = replace(request, agent_id=agent_id, hints=hints)
     if existing is not None and existing.status is RunStatus.WAITING:
-        activation = _continuing(activation, existing.run_id, request.trace.run_mode)
+        activation = activation.continuing(existing.run_id)
+        if request.trace.run_mode is RunMode.INTERNAL_WAKE:  # a run that woke itself keeps its mode
+            activation = activation.traced(run_mode=RunMode.INTERNAL_WAKE)
     snapshot = activation.snapshot(trigger_message_ids=triggers, covered=covered)
     if joins is not None and existing is not None and existing.activation is not None:
         snapshot = _merge_request(existing.activation, snapshot)
@@ -556,12 +558,6 @@ def build_dispatch(
         tenant=options.tenant,
         limit_key=options.limit_key,
     )
-
-
-def _continuing(activation: RunActivation, run_id: str, mode: RunMode) -> RunActivation:
-    """Convert the request to one that resumes a run; a run that woke itself keeps its mode."""
-    activation = activation.continuing(run_id)
-    return activation.traced(run_mode=mode) if mode is RunMode.INTERNAL_WAKE else activation
 
 
 def _of_its_run(request: RunActivation, run: RunRecord) -> RunActivation:
