@@ -331,7 +331,7 @@ agent = 3\n | agent is not a table | write it as [agent]
 {AGENT}{WEB}[gateway]\nbusy = "wait"\n | [gateway.busy]: it is not a table | write it as [gateway.busy] with mode or max_waiting
 {AGENT}{WEB}[gateway.busy]\nmod = 1\n | [gateway.busy]: no setting | did you mean mode?
 {AGENT}{WEB}[gateway]\ndrain = 30\n | drain is '30': write a duration with its unit | drain
-{AGENT}{WEB}[gateway.reset]\nidle = "90s"\n | write whole minutes | idle
+{AGENT}{WEB}[gateway.reset]\nidle = "90s"\n | write a number of whole minutes | idle
 {AGENT}{WEB}[gateway.busy]\nmax_waiting = "7"\n | max_waiting is '7' | max_waiting
 {AGENT}{WEB}[gateway.reset]\nat_hour = 24\n | at_hour is '24' | at_hour
 {AGENT}{WEB}enabled = "no"\n | enabled is 'no' | enabled
@@ -377,7 +377,7 @@ UNSAFE = rows(r"""
 [platforms.web]\ntoken_env = "{SECRET}"\n | token_env names a variable that is not set
 [platforms.web]\ntoken_file = "{SECRET}"\n | the file that token_file names
 [agent]\nbase_url = "http://u:{SECRET}@x/v1"\nmodel = "m"\n{WEB} | the password
-[platforms.slack]\nproxy = "http://u:{SECRET}@x"\n | the address contains a password
+[platforms.slack]\nproxy = "http://u:{SECRET}@x"\n | the proxy's address contains a password
 [platforms.web]\ntoken_env = "A"\ntoken_file = "b"\n | are both set
 [platforms.email]\ntoken_env = "CHAT_TOKEN"\npassword_env = "CHAT_TOKEN"\n | are the same
 [platforms.web]\ntoken_env = 7\n | token_env is not text
@@ -416,16 +416,16 @@ def test_a_file_with_a_secret_is_private_and_holds_one(
 REFUSED_BY_ADAPTERS = rows(r"""
 [platforms.slack]\n | Slack requires a bot token | `token_env` or `token_file`
 [platforms.slack]\ntoken_env = "CHAT_TOKEN"\napp_token_env = "BOT"\n | not an app token | `app_token_env` or `app_token_file`
-[platforms.slack]\ntoken_env = "CHAT_TOKEN"\n | cannot reach this server | `app_token_env`
+[platforms.slack]\ntoken_env = "CHAT_TOKEN"\n | has no way to reach this server | `app_token_env`
 [platforms.web]\n | no token | `token_env` or `token_file`
 [platforms.web]\ntoken_env = "SHORT"\n | too short | `token_env` or `token_file`
-[platforms.api_server]\n | the key is missing | `api_key_env` or `api_key_file`
+[platforms.api_server]\n | the API key is missing | `api_key_env` or `api_key_file`
 [platforms.matrix]\nbase_url = "https://m.test"\n | the access token is missing | `token_env`
 [platforms.email]\naddress = "a@b.test"\nimap_host = "localhost"\nsmtp_host = "localhost"\n | password is missing | `password_env`
 {MAIL}smtp_password_env = "UMLAUT"\n | smtp_password is missing | `smtp_password_env`
 [platforms.telegram]\ntoken_env = "CHAT_TOKEN"\nwebhook_url = "https://x.test"\n | webhook secret is missing | `webhook_secret_env` or `webhook_secret_file`
-[platforms.webhook.routes.ci]\n | the secret is missing | `secret_env` or `secret_file`
-{HOOK}callback_secret_env = "SHORT"\n | the callback_secret is | `callback_secret_env`
+[platforms.webhook.routes.ci]\n | the secret of a webhook is missing | `secret_env` or `secret_file`
+{HOOK}callback_secret_env = "SHORT"\n | the callback_secret of a webhook is | `callback_secret_env`
 {HOOK}prompt = 5\n | [platforms.webhook.routes.ci]: prompt must be a text | prompt
 {HOOK}scheme = "md5"\n | scheme is 'md5': write one of postroom, github, gitlab | scheme
 {HOOK}colour = 5\n | no setting is called 'colour' | secret_env, secret_file
@@ -436,7 +436,7 @@ REFUSED_BY_ADAPTERS = rows(r"""
 {MAIL}imap_security = "tls"\n | : imap_security is 'tls': write one of ssl, starttls, plain | imap_
 {MAIL}imap_port = "x"\n | : imap_port is 'x': write a whole number from 1 to 65535 | imap_port
 {MAIL}allow_plain = 1\n | : allow_plain is '1': write true or false | allow_plain
-{WEB}[platforms.web.people.xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx]\ntoken_env = "CHAT_TOKEN"\n | a name in web's people is invalid | 64 characters
+{WEB}[platforms.web.people.xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx]\ntoken_env = "CHAT_TOKEN"\n | a name in `people` of the web channel is invalid | 64 characters
 {WEB}title = 7\n | : title must be a text of 1 to 80 characters | title
 [platforms.api_server]\napi_key_env = "CHAT_TOKEN"\nmodel = ""\n | model must be a text that is not empty | model
 [platforms.api_server]\napi_key_env = "CHAT_TOKEN"\ntimeout_s = 0\n | timeout_s is '0': write a number from 0.1 to 86400 | timeout_s

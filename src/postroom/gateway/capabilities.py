@@ -143,6 +143,6 @@ def refuse_small_limit(limit: int) -> None:
     """
     if limit < SMALLEST_LIMIT:
         raise InvalidArgument(
-            f"the limit of {limit} for a message is too small; use {SMALLEST_LIMIT} or more",
+            f"the limit of {limit} for the length of a message is too small; use {SMALLEST_LIMIT} or more",
             value=limit,
         )

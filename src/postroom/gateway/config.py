@@ -52,7 +52,7 @@ def _policy(value: object) -> BusyPolicy:
 def _minutes(value: object) -> int:
     duration = duration_of(value)
     if duration % _MINUTE:
-        raise ValueError("write whole minutes, 1m or more")
+        raise ValueError("write a number of whole minutes, 1m or more")
     return duration // _MINUTE
 
 

@@ -140,7 +140,7 @@ class Draft:
     def _end_step(self, verb: str) -> Look:
         look, self._under_way = self._under_way, None
         if look is None:
-            raise IllegalTransition(f"the draft has no active step that could be {verb}", value=verb)
+            raise IllegalTransition(f"no step of this draft is active, so none can be {verb}", value=verb)
         return look
 
     def _look(self, now: int) -> Step:

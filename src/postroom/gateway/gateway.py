@@ -349,7 +349,10 @@ class Gateway:
             async with asyncio.timeout_at(ends_at) as self._flushing:
                 await self._relay.idle(CHAT_KIND)
         except TimeoutError:
-            _LOG.warning("gateway.not_all_delivered", reason="the time for it ended; the rest is kept")
+            _LOG.warning(
+                "gateway.not_all_delivered",
+                reason="the time for the last deliveries ended; the other answers stay stored",
+            )
         except PostroomError as error:
             _LOG.warning("gateway.not_all_delivered", reason=error.describe())
         finally:

@@ -373,7 +373,7 @@ class GatewayRunner:
         if event.reply_to_message_id is not None and not event.is_command():
             await self.services.commands.read_as_answer(event, source, key)
         if "automatic" in event.metadata and not (event.metadata.get("may_be_a_person") and may_write):
-            reason = f"a machine sent it: {event.metadata['automatic']}"
+            reason = f"a program sent this message automatically: {event.metadata['automatic']}"
             await self._close(event, InboundStatus.REJECTED, reason=reason)
         elif event.is_command() and self._knows(source):
             reply = await self._obey(event, source, key)
@@ -396,7 +396,7 @@ class GatewayRunner:
                 lifetime = span_in_words(timedelta(milliseconds=self.config.pairing.code_ms))
                 text = wording.pairing(source.platform.value, code, lifetime)
                 await services.notices.answer(event, text, key=notice_key("pair", event.inbound_id))
-            await self._close(event, InboundStatus.REJECTED, reason="its sender may not write")
+            await self._close(event, InboundStatus.REJECTED, reason="the sender may not write in this chat")
         elif event.is_empty:
             text = wording.nothing_to_read(event.unread)
             self.services.metrics.message("refused")

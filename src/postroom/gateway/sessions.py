@@ -203,7 +203,10 @@ class Sessions:
                 return self._cache_session(await self._store.put(after))
             except VersionConflict:
                 continue
-        raise VersionConflict(f"other writers changed session {key!r} {_TRIES} times in a row", value=key)
+        raise VersionConflict(
+            f"session {key!r} was changed by other writers during each of {_TRIES} attempts to change it",
+            value=key,
+        )
 
     async def follow(self, platform: Platform, account: str, chat_id: str, new_id: str) -> int:
         """Move a group's sessions to the group's new id; return how many.

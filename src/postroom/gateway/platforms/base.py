@@ -111,7 +111,7 @@ _DEFECT: Final = "receive_failed"
 """The error code of a channel whose newest update triggered a bug and is being retried."""
 _MAX_PAUSE_MS = 60_000
 _END_SECONDS: Final = 10.0
-TOO_OFTEN = "the platform's limits allow it later"
+TOO_OFTEN = "the platform's rate limit allows this only later"
 """The reason for a message that was not sent yet because of the rate limit. The platform was not called."""
 Metadata = Mapping[str, Json]
 """The details of a sent message, as far as they are known:
@@ -315,7 +315,7 @@ class Liveness:
             state, code = AdapterState.DEGRADED, "updates_set_aside"
             since = self.degraded_at
             why = (
-                "updates of the platform became dead letters because of a defect: "
+                "updates of the platform became dead letters because of a defect in postroom: "
                 f"{self.dead_updates}; see `postroom gateway dead`, then `postroom gateway reconnect`"
             )
         return {
@@ -545,7 +545,9 @@ class BasePlatformAdapter(ABC):
         `takes_back` removes a reaction: pass the reaction's id, or the message's id if there was none.
         Messages have priority over reactions, and a rate limit on reactions delays nothing else.
         """
-        return SendResult.failed(SendErrorKind.BAD_FORMAT, f"{self.platform.value} has no reactions")
+        return SendResult.failed(
+            SendErrorKind.BAD_FORMAT, f"{self.platform.value} does not support reactions"
+        )
 
     async def send_media(
         self,
@@ -623,10 +625,10 @@ class BasePlatformAdapter(ABC):
                 if isinstance(error, PostroomError):
                     code, why = str(error.details.get("channel", "unreachable")), error.message
                     if isinstance(error, StoreError):
-                        code, why = "not_kept", f"a message could not be stored: {error.code}"
+                        code, why = "not_kept", f"an inbound message could not be stored: {error.code}"
                     _LOG.warning("channel.interrupted", platform=platform, code=code, error=error.code)
                 else:
-                    code, why = _DEFECT, "receiving failed; see the log"
+                    code, why = _DEFECT, "receiving messages failed; see the log"
                     _LOG.error("channel.interrupted", platform=platform, code=code, exc_info=error)
                 if not self.liveness.has_failed:
                     self.liveness.state = AdapterState.RECONNECTING
@@ -685,9 +687,9 @@ class BasePlatformAdapter(ABC):
         """
         self._heard()
         if not self.is_ours():  # this server was frozen or disconnected while it processed this message
-            raise StoreUnavailable(f"another server currently has the channel {self.platform.value} now")
+            raise StoreUnavailable(f"another server is connected to the channel {self.platform.value}")
         if self._inbound is None:
-            raise StoreUnavailable(f"no handler receives messages of {self.platform.value} yet")
+            raise StoreUnavailable(f"the channel {self.platform.value} is not ready to receive messages yet")
         await self._inbound.accept(event)
 
     async def take_in(self, update: Json | bytes, take: Callable[[], Awaitable[None]]) -> None:
@@ -712,12 +714,15 @@ class BasePlatformAdapter(ABC):
             key = sha256(raw.encode()).hexdigest()
             before = self._failing.pop(key, 0)
             if isinstance(error, InputError):
-                tries, why = MAX_TRIES, f"an invalid update: {error.message}"
+                tries, why = MAX_TRIES, f"the platform sent an invalid update: {error.message}"
                 self.liveness.refused += 1
                 kind = type(error).__name__
                 _LOG.warning("channel.refused", platform=self.platform.value, code=error.code, kind=kind)
             else:
-                tries, why = min(before + 1, MAX_TRIES), f"an update caused a defect: {type(error).__name__}"
+                tries, why = (
+                    min(before + 1, MAX_TRIES),
+                    (f"an update caused a defect: {type(error).__name__}"),
+                )
                 _LOG.error("channel.update_failed", platform=self.platform.value, tries=tries, exc_info=error)
             self._failing[key] = tries if tries < MAX_TRIES else before
             if len(self._failing) > _MAX_FAILING:

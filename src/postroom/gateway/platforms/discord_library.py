@@ -103,7 +103,7 @@ def load() -> None:
             import discord.http  # noqa: F401 - both are found by the imports in functions
     except ImportError as error:
         raise MissingExtra(
-            "the library discord.py for Discord is not installed",
+            "the library discord.py, which the Discord channel needs, is not installed",
             value=error.name,
             remedy=install_command("discord"),
         ) from error
@@ -284,11 +284,13 @@ class Bot:
             starts = value["session_start_limit"]
             if starts["remaining"] <= 0:
                 raise RestFailure(
-                    "Discord allows no further sessions now", status=429, wait_ms=starts["reset_after"]
+                    "Discord allows no further sessions at the moment",
+                    status=429,
+                    wait_ms=starts["reset_after"],
                 )
             return str(value["url"])
         except (KeyError, TypeError):
-            raise RestFailure("Discord did not give the address of its gateway") from None
+            raise RestFailure("Discord did not return the address of its gateway") from None
 
     def _teller(self, name: str) -> Callable[[object], None]:
         return lambda data: self._heard(name, data)
@@ -317,7 +319,7 @@ def _translate_errors() -> Iterator[None]:
         yield
     except discord.RateLimited as error:
         wait = math.ceil(error.retry_after * 1000)
-        raise RestFailure("Discord's rate limit was reached", status=429, wait_ms=wait) from None
+        raise RestFailure("Discord's rate limit was exceeded", status=429, wait_ms=wait) from None
     except discord.HTTPException as error:
         text = f": {error.text[:200]}" if error.code else ""
         raise RestFailure(
@@ -332,7 +334,7 @@ def _translate_errors() -> Iterator[None]:
     except RuntimeError:
         raise RestFailure("the connection to Discord is closed") from None
     except (OSError, aiohttp.ClientError, LookupError, TypeError, ValueError, AttributeError) as error:
-        raise RestFailure(f"no answer came from Discord ({type(error).__name__})", taken=True) from None
+        raise RestFailure(f"Discord did not answer ({type(error).__name__})", taken=True) from None
 
 
 @contextmanager
