@@ -145,9 +145,9 @@ WRONG = [
     MCP_PATH | / | root
     MCP_PATH | mcp | slash
     MCP_PATH | /a/../b | path
-    MCP_PATH | /admin/mcp | this path is in use
-    MCP_PATH | /v1/mcp | this path is in use
-    MCP_PATH | /callbacks/mcp | this path is in use
+    MCP_PATH | /admin/mcp | the server uses this path itself
+    MCP_PATH | /v1/mcp | the server uses this path itself
+    MCP_PATH | /callbacks/mcp | the server uses this path itself
     PROFILE | everything | 'core' or 'full'
     TELEMETRY | perhaps | write true or false
     TELEMETRY_ENDPOINT | 127.0.0.1:4318 | http://host:port
@@ -230,7 +230,7 @@ def test_a_broken_file_is_refused(home: dict[str, str], text: str, reason: str) 
 
 def test_a_file_that_was_named_must_be_there_and_the_usual_one_need_not(home: dict[str, str]) -> None:
     assert load_settings(environment=home).port == 8765
-    assert "it is not there" in refusal(home | {"POSTROOM_CONFIG": "/nowhere/settings.toml"}).message
+    assert "the file does not exist" in refusal(home | {"POSTROOM_CONFIG": "/nowhere/settings.toml"}).message
     assert "cannot be read" in refusal(home | {"POSTROOM_CONFIG": home["HOME"]}).message
 
 
@@ -388,7 +388,7 @@ def test_an_address_that_is_empty_is_refused_unless_a_file_is_said_as_well(
         (refusal(from_file | {"POSTROOM_DATABASE_URL": ""}), "env POSTROOM_DATABASE_URL"),
     ):
         assert error.message == f"database_url is empty (from {origin})"
-        assert "leave it out for SQLite" in error.remedy
+        assert "remove it to use SQLite" in error.remedy
     file = tmp_path / "a.db"
     assert load_settings(environment=empty, overrides={"database": file}).database == file
     assert load_settings(environment=empty, overrides={"database_url": ELEPHANT}).database_url == ELEPHANT

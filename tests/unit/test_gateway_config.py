@@ -77,7 +77,7 @@ def test_no_file_means_no_gateway(home: Path) -> None:
 
 def test_a_file_that_a_setting_names_must_be_there(home: Path) -> None:
     given = {"HOME": str(home), "POSTROOM_GATEWAY_FILE": str(home / "chats.toml")}
-    with pytest.raises(ConfigError, match=r"chats\.toml cannot be read: it is not there"):
+    with pytest.raises(ConfigError, match=r"chats\.toml cannot be read: the file does not exist"):
         load_gateway(load_settings(environment=given), environment=given)
 
 
@@ -327,8 +327,8 @@ agent = 3\n | agent is not a table | write it as [agent]
 {AGENT}{WEB}title = 'a'\n[platforms.web.extra]\ntitle = 'b'\n | title is set twice | extra
 {AGENT}{WEB}extra = 1\n | extra is not a table | [platforms.web.extra]
 {AGENT}{WEB}[gateway.busy]\nmode = "wait"\n | [gateway.busy]: mode is 'wait' | mode
-{AGENT}{WEB}[gateway]\nbusy = "collect"\n | [gateway.busy]: it is not a table | write it as [gateway.busy] with mode
-{AGENT}{WEB}[gateway]\nbusy = "wait"\n | [gateway.busy]: it is not a table | write it as [gateway.busy] with mode or max_waiting
+{AGENT}{WEB}[gateway]\nbusy = "collect"\n | [gateway.busy]: the value is not a table | write it as [gateway.busy] with mode
+{AGENT}{WEB}[gateway]\nbusy = "wait"\n | [gateway.busy]: the value is not a table | write it as [gateway.busy] with mode or max_waiting
 {AGENT}{WEB}[gateway.busy]\nmod = 1\n | [gateway.busy]: no setting | did you mean mode?
 {AGENT}{WEB}[gateway]\ndrain = 30\n | drain is '30': write a duration with its unit | drain
 {AGENT}{WEB}[gateway.reset]\nidle = "90s"\n | write a number of whole minutes | idle
@@ -339,21 +339,21 @@ agent = 3\n | agent is not a table | write it as [agent]
 {AGENT}{WEB}[gateway]\ncommand_roles = {halt = "owner"}\n | [gateway.command_roles]: no command is called 'halt' | the commands are agent, answer, approve
 {AGENT}{WEB}[gateway.reset_by_type.room]\nmode = "idle"\n | [gateway.reset_by_type]: 'room' is not valid: write dm, group | room
 {AGENT}{WEB}[gateway.reset_by_type.dm]\nmod = 1\n | reset_by_type.dm] | mode?
-{AGENT}{WEB}people = {ben = 'x'}\n | [platforms.web.people.ben]: it is not a table | token_env
-{AGENT}[platforms.webhook]\nroutes = 3\n | [platforms.webhook.routes]: it is not a table | write
+{AGENT}{WEB}people = {ben = 'x'}\n | [platforms.web.people.ben]: the value is not a table | token_env
+{AGENT}[platforms.webhook]\nroutes = 3\n | [platforms.webhook.routes]: the value is not a table | write
 routes = 1\n{AGENT}{WEB} | routes is not a list of tables | [[routes]]
 {AGENT}{WEB}[[routes]]\n | [routes, rule 1]: agent is missing | add agent
 {AGENT}{WEB}[[routes]]\nagent = "poet"\n | [routes, rule 1]: there is no agent 'poet' | name@project
 {AGENT}{WEB}[[routes]]\nagent = "human:a b"\n | [routes, rule 1]: 'human:a b' is not a known person | human:name
-{AGENT}{WEB}[[routes]]\nagent = "human:ada"\nplatform = "web"\nthread = "7"\n | human:ada answers in a chat, and in none of its threads | leave thread out
+{AGENT}{WEB}[[routes]]\nagent = "human:ada"\nplatform = "web"\nthread = "7"\n | human:ada answers in a chat, but not in the threads of a chat | remove thread from the rule
 {AGENT}{WEB}[platforms.api_server]\napi_key_env = "OTHER_KEY"\n[[routes]]\nagent = "human:ada"\n | human:ada cannot answer over api_server, whose callers wait | limit the rule to other platforms
-{AGENT}{WEB}[[routes]]\nagent = "Bo@x"\nplatform = "slack"\n | [routes, rule 1]: it matches nothing: slack is not connected | [platforms.slack]
-{AGENT}{WEB}[[routes]]\nagent = "Bo@x"\nchat = "7"\n | name the platform whose ids | add platform
+{AGENT}{WEB}[[routes]]\nagent = "Bo@x"\nplatform = "slack"\n | [routes, rule 1]: the rule matches nothing: slack is not connected | [platforms.slack]
+{AGENT}{WEB}[[routes]]\nagent = "Bo@x"\nchat = "7"\n | add platform, because the ids | add platform
 {AGENT}{WEB}[[routes]]\nagent = "Bo@x"\nmentions = "bo"\n | no setting is called 'mentions' | did you mean mention?
 {AGENT}{WEB}[[routes]]\nagent = "Bo@x"\n[[routes]]\nagent = "Cy@x"\nmention = "cy"\n | [routes]: rule 2 (mention cy) can never match: rule 1 (all messages) matches first | move rule 2 before rule 1
 {AGENT}{WEB}[agents.default]\n | [agents]: 'default' is not a valid agent name | main
 {AGENT}{WEB}[agents.poet]\nid = 'x'\n | [agents.poet]: id is set | routes
-{AGENT}{WEB}home_channel = 'x'\n | [platforms.web.home_channel]: it is not a table | write it as
+{AGENT}{WEB}home_channel = 'x'\n | [platforms.web.home_channel]: the value is not a table | write it as
 """)
 
 
@@ -483,7 +483,7 @@ def test_a_value_of_another_type_is_refused_in_words_for_every_name(platform: Pl
     place = TableName(Path("gateway.toml"), f"platforms.{platform.value}")
     secrets = {"token", "api_key", "signing_secret"}
     for name in fields_of(adapter.options).keys() - secrets:
-        refused = rf"{name}(\]: it is not a table| must be (a|an) | is '.*': write )"
+        refused = rf"{name}(\]: the value is not a table| must be (a|an) | is '.*': write )"
         with pytest.raises(ConfigError, match=refused) as caught:
             read_table(place, {name: object()}, adapter.options, {})
         assert "None" not in caught.value.message

@@ -168,9 +168,9 @@ class AdminService:
             known_project = find_project(tx, project)
             if known_project.human_key == PEOPLE_KEY:
                 raise StateError(
-                    "this project belongs to a person, and people have no folders",
+                    "this project is the mailbox of a person, so it has no folder",
                     value=project,
-                    remedy="choose a project that has agents",
+                    remedy="choose a project of agents",
                 )
             holder = tx.project(home)
             if holder is not None and holder.id != known_project.id:

@@ -199,7 +199,7 @@ class ExecutorRegistry:
         self.chosen.check(runner)
         if self._alone_at and (place := place_of(runner)) not in ("", *self._alone_at):
             raise InvalidRunner(
-                f"its runs_on is {place!r}, but no server with that name or label uses this database",
+                f"runs_on is {place!r}, but no server with that name or label uses this database",
                 value=place,
                 remedy=f"leave out runs_on, or use {' or '.join(self._alone_at)}",
             )
@@ -334,7 +334,7 @@ def signing_secret(runner: HttpRunner, environment: Mapping[str, str]) -> str:
         raise RunnerSecretMissing(error.message, value=value, remedy=error.remedy) from error
     if len(secret) < MIN_SECRET_LENGTH:
         raise RunnerSecretMissing(
-            f"the runner's secret is shorter than {MIN_SECRET_LENGTH} characters",
+            f"the runner's secret is too short: it must have at least {MIN_SECRET_LENGTH} characters",
             value=runner.secret_env or runner.secret_file,
             remedy=f"create a random secret of at least {MIN_SECRET_LENGTH} characters, and configure it "
             f"on both servers",

@@ -173,7 +173,7 @@ def read_server_note(data_dir: Path) -> ServerNote | None:
         return None
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ConfigError(
-            f"{target} does not contain a server address: {why_unreadable(error)}",
+            f"{target} does not contain the address of a server: {why_unreadable(error)}",
             value=str(target),
             remedy="remove the file and start the server again with `postroom up`",
         ) from error

@@ -67,7 +67,7 @@ class KeepTable(Table, frozen=True, kw_only=True):
             )
         if not self.hold and self.days is None:
             raise ConfigError(
-                "days is missing",
+                "the setting days is missing",
                 value="days",
                 remedy="set days = 90 to keep messages for 90 days, or hold = true to keep them forever",
             )

@@ -40,8 +40,8 @@ _LOG = get_logger(__name__)
 T = TypeVar("T")
 _POSTGRES: Final = "postgresql://"
 _ELSEWHERE: Final = (
-    "set database_url (and database_schema, if it has another name) to that store; or start a new "
-    "store: `postroom up --new-store` sets the archive aside"
+    "set database_url (and database_schema, if the schema has another name) to the store of this data "
+    "folder; or start a new store: `postroom up --new-store` sets the archive aside"
 )
 
 

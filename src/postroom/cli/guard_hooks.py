@@ -183,7 +183,7 @@ def remove(repository: Path) -> list[Hook]:
             hook.path.unlink()
     if called := [hook for hook in managed if hook.state == "installed"]:
         raise StateError(
-            f"{called[0].manager}'s configuration still calls the guard",
+            f"the configuration of {called[0].manager} still calls `postroom guard check`",
             value=str(called[0].path),
             remedy=f"remove `postroom guard check` from {', '.join(str(hook.path) for hook in called)}",
         )

@@ -160,7 +160,7 @@ def _init_text(document: dict[str, Any]) -> str:
     state = "started" if server["started"] else "running" if server["runs"] else "would start"
     lines = [f"Server: {state} at {show.line(server['address'])}"]
     if is_dry:
-        lines.append(f"Project: would exist for {show.line(document['folder'])}")
+        lines.append(f"Project: would be created for {show.line(document['folder'])}")
     else:
         lines.append(f"Project: {show.line(document['project'])} for {show.line(document['folder'])}")
     if name:

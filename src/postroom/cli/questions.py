@@ -91,7 +91,7 @@ def _takes(one: dict[str, Any]) -> str:
 
 _NUMBER: Final = typer.Argument(
     metavar="NUMBER",
-    help="The question's number, or the first digits of it.",
+    help="The number of the question, or its first digits.",
     autocompletion=completed("questions"),
 )
 Number = Annotated[str, _NUMBER]
@@ -131,7 +131,7 @@ def answer(
 def snooze(
     number: Number,
     span: Annotated[
-        str, typer.Argument(metavar="SPAN", help="For example 10m, 2h or 1d. 0 ends the snooze.")
+        str, typer.Argument(metavar="SPAN", help="A duration, for example 10m, 2h or 1d. 0 ends the snooze.")
     ],
     by: By = "",
     data_dir: DataDir = None,

@@ -187,7 +187,9 @@ class Proxy:
             self._fail(request, error)
         except Exception as error:  # if one request fails, the client gets an error and the proxy continues
             self._log(traceback.format_exc())
-            self._fail(request, PostroomError(f"the proxy failed: {error!r}"))
+            self._fail(
+                request, PostroomError(f"the connection between the client and the server failed: {error!r}")
+            )
         finally:
             with self._changed:
                 self._running.remove(request)
@@ -299,7 +301,9 @@ class Proxy:
         if request.dropped:
             return
         if not request.owed:
-            self._log(f"{request.message.method or 'message'} was not delivered: {error.message}")
+            self._log(
+                f"{request.message.method or 'the message'} was not delivered to the server: {error.message}"
+            )
             return
         owed = tuple(named for named in request.message.awaits if protocol.key_of(named) in request.owed)
         text = f"{error.message}; {error.remedy}" if error.remedy else error.message

@@ -44,7 +44,7 @@ def create(  # noqa: PLR0913 - the options of the command
             "--project",
             "-p",
             metavar="PATH|SLUG",
-            help="The only project that the token can access.",
+            help="Limit the token to this project.",
             show_default="all",
         ),
     ] = None,

@@ -157,10 +157,10 @@ class Records:
             self._found = {}
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ConfigError(
-                f"{self._file} is not a valid setup record: {error}",
+                f"{self._file}, in which setup records its changes, is not valid: {error}",
                 value=str(self._file),
-                remedy="move the file away; after that, `setup remove` removes the entries that have "
-                "postroom's name",
+                remedy="move the file to another folder; after that, `setup remove` removes the entries "
+                "named postroom",
             ) from error
 
     @contextmanager
@@ -181,7 +181,7 @@ class Records:
             ) from error
         except OSError as error:
             raise ConfigError(
-                f"the folder {self._lock.parent} cannot be written: {error}",
+                f"the folder {self._lock.parent} is not writable: {error}",
                 remedy=remedy_of(error, self._lock),
             ) from error
         try:
@@ -225,7 +225,7 @@ class Records:
                 self._file.unlink(missing_ok=True)
         except OSError as error:
             raise ConfigError(
-                f"{self._file} cannot be written: {error}",
+                f"the file {self._file} cannot be written: {error}",
                 value=str(self._file),
                 remedy=remedy_of(error, self._file),
             ) from error

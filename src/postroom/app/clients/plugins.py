@@ -58,7 +58,7 @@ def _as_plugin(client: Client, hooks: Hooks) -> Client:
         client,
         user=ConfigPath(base="machine", folder=_PLUGIN, names=(".mcp.json",)),
         project=None,
-        why="as a plugin; it starts the server and needs no address and no token",
+        why="as a plugin, which starts the server and needs no address and no token",
         hooks=replace(
             hooks, user=ConfigPath(base="machine", folder=f"{_PLUGIN}/hooks", names=("hooks.json",))
         ),

@@ -330,7 +330,7 @@ def _require_own_form(client: Client, text: str) -> None:
     if client.never_with and json_edit.find(text, client.never_with) is not None:
         where = ".".join(client.never_with)
         raise NotJson(
-            f"`{where}` is in the file: it has the form that another version of {client.title} uses"
+            f"the file contains `{where}`, a form that belongs to another version of {client.title}"
         )
     require_form(text, client.json_form, client.title)
 
