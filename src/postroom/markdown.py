@@ -254,7 +254,7 @@ class _Inline(ParserInline):
     def skipToken(self, state: StateInline) -> None:
         state.env["looks"] = looks = state.env.get("looks", 0) + 1
         if looks > MAX_LOOKS:
-            raise TooLarge(f"its brackets take more than {MAX_LOOKS} steps")
+            raise TooLarge(f"the brackets of the text take more than {MAX_LOOKS} steps to parse")
         super().skipToken(state)
 
 
@@ -262,7 +262,7 @@ def _bound_blocks(state: StateCore) -> None:
     """Refuse a text with too many blocks."""
     state.env.setdefault("looks", 0)
     if len(state.tokens) > MAX_TOKENS:
-        raise TooLarge(f"it has more than {MAX_TOKENS} blocks and cells")
+        raise TooLarge(f"the text has more than {MAX_TOKENS} blocks and cells")
 
 
 def _link_references(state: StateCore) -> None:

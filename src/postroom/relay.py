@@ -212,7 +212,9 @@ class Relay(EffectPerformer):
 
         def change(tx: Transaction) -> int:
             tx.lock(*sorted({line_lock(row.kind, row.target) for row in effects}))
-            back = tx.outbox.nack(ids, tokens, error="it was not its turn", untried=True)
+            back = tx.outbox.nack(
+                ids, tokens, error="an earlier effect must be performed first", untried=True
+            )
             tx.tell(OUTBOX)
             return len(back)
 
@@ -352,7 +354,9 @@ class Relay(EffectPerformer):
                 outcome = await handler.perform(rows)
         except TimeoutError:
             seconds = handler.lease.total_seconds()
-            outcome = NotPerformed(error=f"it took longer than {seconds:g} s", may_have_arrived=True)
+            outcome = NotPerformed(
+                error=f"performing the effect took longer than {seconds:g} s", may_have_arrived=True
+            )
         except PostroomError as error:
             outcome = NotPerformed(error=error.describe(), may_have_arrived=True)
         except Exception as error:  # one failing effect must not stop the others

@@ -160,7 +160,7 @@ class TooLarge(InputError):
     """A body, an attachment or a list exceeds its configured limit."""
 
     code = "too_large"
-    default_remedy = "send less, or split it into parts"
+    default_remedy = "send less, or split it into several parts"
 
 
 class UnknownProject(InputError):
@@ -463,7 +463,7 @@ class DeliveryBlocked(StateError):
     """A pending barrier message precedes the new message."""
 
     code = "delivery_blocked"
-    default_remedy = "retract the barrier, or wait until a run has read it"
+    default_remedy = "withdraw the barrier, or wait until a run has read it"
 
 
 class DuplicateRecord(StateError):
@@ -477,7 +477,7 @@ class DedupeKeyInUse(StateError):
     """An open dispatch of the thread has this dedupe key."""
 
     code = "dedupe_key_in_use"
-    default_remedy = "wait for the run that has this key, or use another key"
+    default_remedy = "wait until the run with this key has ended, or use another key"
 
 
 class VersionConflict(StateError):
@@ -533,7 +533,7 @@ class LifecycleBusy(StateError):
 
     code = "lifecycle_busy"
     retryable = True
-    default_remedy = "repeat the call in a second"
+    default_remedy = "wait a second, then repeat the call"
 
 
 class ThreadAlreadyRunning(StateError):
@@ -563,7 +563,7 @@ class ResultTooEarly(StateError):
 
     code = "result_too_early"
     retryable = True
-    default_remedy = "send the result again in a few seconds"
+    default_remedy = "wait a few seconds, then send the result again"
 
 
 class RunUnsuccessful(StateError):
@@ -733,7 +733,7 @@ class CommandFlooded(CommandError):
     """The program wrote more output than the limit, and was stopped."""
 
     code = "command_flooded"
-    default_remedy = "make the command write its output to a file"
+    default_remedy = "let the command write its output to a file"
 
 
 class CommandNotEnded(CommandError):
@@ -1062,7 +1062,7 @@ class ClientUnfit(ConfigError):
 def why_unreadable(error: Exception) -> str:
     """Explain why a small JSON file of postroom is unreadable, for people who do not know Python."""
     if isinstance(error, OSError):
-        return error.strerror or "the system gave no reason"
+        return error.strerror or "the operating system gave no reason"
     if isinstance(error, RecursionError) or (isinstance(error, ValueError) and type(error) is not ValueError):
         return "it is not valid JSON"  # for these defects, `json` raises subclasses of ValueError
     return "a field is missing or has the wrong type"

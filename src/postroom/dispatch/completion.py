@@ -175,7 +175,7 @@ def _told_by(error: BaseException) -> str:
     try:
         text = str(error)
     except Exception as own:  # this is user code, so nothing but its own failure can be reported
-        text = f"its text cannot be read ({type(own).__name__})"
+        text = f"the text of the error cannot be read ({type(own).__name__})"
     return f"{type(error).__name__}: {text}" if text.strip() else type(error).__name__
 
 

@@ -109,7 +109,7 @@ class ExecutorsByThread(SeveralExecutors):
         thread_id = activation.thread_id
         executor = self._route(thread_id)
         if executor is None:
-            raise AgentNotFound(f"no executor here runs thread {thread_id!r}", value=thread_id)
+            raise AgentNotFound(f"no executor of this mailbox runs thread {thread_id!r}", value=thread_id)
         return executor
 
     def each(self) -> Iterator[RunDispatchExecutor]:

@@ -408,7 +408,7 @@ def selected_messages(
     may_read = pending_zone and boundary is not None and bool(state.pending)
     if not asks_itself and not may_read:
         raise AlreadyConsumed(
-            f"no run and no message waits on thread {request.thread_id!r}", value=request.thread_id
+            f"no run and no message is waiting on thread {request.thread_id!r}", value=request.thread_id
         )
     if boundary is None or not may_read:
         return request.messages, ()
@@ -426,14 +426,15 @@ def selected_messages(
     taken = select_pending((*state.pending, *fresh), boundary, run_id)
     if not asks_itself and not taken:
         raise AlreadyConsumed(
-            f"no run and no message waits on thread {request.thread_id!r}", value=request.thread_id
+            f"no run and no message is waiting on thread {request.thread_id!r}", value=request.thread_id
         )
     missing = {entry.pending_id for entry in fresh} - {entry.pending_id for entry in taken}
     if missing:
         before = (entry for entry in state.pending if entry not in taken or entry.mode.barrier)
         blocking = next(before, state.pending[-1])  # or the last message must be read alone
         raise DeliveryBlocked(
-            f"pending message {blocking.pending_id!r} must be read first", value=blocking.pending_id
+            f"pending message {blocking.pending_id!r} blocks the thread and must be read first",
+            value=blocking.pending_id,
         )
     new_ids = {entry.pending_id for entry in fresh}
     waited = tuple(entry.version for entry in taken if entry.pending_id not in new_ids)
@@ -1161,7 +1162,8 @@ class Submissions:
         barrier = leading_barrier(waiting, interrupt)
         if barrier is not None:
             raise DeliveryBlocked(
-                f"pending message {barrier.pending_id!r} must be read first", value=barrier.pending_id
+                f"pending message {barrier.pending_id!r} blocks the thread and must be read first",
+                value=barrier.pending_id,
             )
 
     # Messages that wait until a run reads them.
@@ -1405,7 +1407,7 @@ class Submissions:
         run = await self._core.store.read(lambda tx: tx.runs.messages.given_to(thread_id, message_id))
         if run is None:
             return error
-        text = f"{error.message}: run {run.run_id!r} has it"
+        text = f"{error.message}: run {run.run_id!r} contains the message"
         remedy = f"wait for run {run.run_id!r}, or give the message another id"
         return DuplicateRecord(text, value=error.value, remedy=remedy, details={"run_id": run.run_id})
 
@@ -1721,7 +1723,7 @@ def _going_on(
     if row.status is RunDispatchStatus.QUEUED:
         return existing, row, resumed
     if request.run_id is not None:
-        raise RunNotOpen(f"run {row.run_id!r} is already being delivered", value=row.dispatch_id)
+        raise RunNotOpen(f"run {row.run_id!r} is already being executed", value=row.dispatch_id)
     return None, None, resumed  # another message is resuming the run; this one is for the next run
 
 

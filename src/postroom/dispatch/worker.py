@@ -985,7 +985,7 @@ class LeaseKeeper:
         except (PostroomError, TimeoutError) as error:
             is_silent = isinstance(error, TimeoutError)
             self._handle_missed_renewal(
-                jobs, until if is_silent else core.now(), str(error) or "no answer in time"
+                jobs, until if is_silent else core.now(), str(error) or "the store did not answer in time"
             )
             return False
         for job in jobs:
@@ -993,7 +993,7 @@ class LeaseKeeper:
             job.stops_at = _stops_at(asked_at + length, length)
         for job in lost:
             core.metrics.happened("lease_renewal", "lost")
-            self._lose(job, "the claim was taken away")
+            self._lose(job, "another process took the claim")
         self._tell()
         return True
 
@@ -1009,7 +1009,7 @@ class LeaseKeeper:
         _LOG.warning("leases.not_renewed", count=len(jobs), reason=reason)
         for job in jobs:
             if job.stops_at <= now and not (job.can_pause and job.is_executing):
-                self._lose(job, "the lease ends and could not be renewed")
+                self._lose(job, "the lease expires, and could not be renewed")
 
     async def _end_superseded(self, job: Job) -> None:
         """End the dispatch of a claim that an interrupt made stale, under the lock of its thread."""
@@ -1312,7 +1312,7 @@ async def rebuild(
     if activation is None:
         raise InvalidActivation(f"run {run.run_id!r} has no stored request", value=run.run_id)
     if run.resolution_id is None:
-        raise ResolveFailed(f"run {run.run_id!r} is pinned to nothing", value=run.run_id)
+        raise ResolveFailed(f"run {run.run_id!r} is pinned to no configuration", value=run.run_id)
     if messages is None:
         messages = await _triggers(threads, run, activation.trigger_message_ids)
     return RunActivation(

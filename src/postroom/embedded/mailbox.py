@@ -506,8 +506,8 @@ def live_channels(stores: Stores, opened: AsyncExitStack) -> LiveChannels:
 def _build_request(item: Item, new_id: Ids) -> RunActivation:
     if not isinstance(item, Item):
         raise InvalidArgument(
-            f"it must be an Item, not {type(item).__name__}",
+            f"the value must be an Item, not {type(item).__name__}",
             value=repr(item)[:80],
-            remedy="Item(thread, content)",
+            remedy="pass Item(thread, content)",
         )
     return item.request(new_id)

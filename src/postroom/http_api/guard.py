@@ -202,7 +202,7 @@ class Guard:
             head = Head.read(exchange.scope)
         except Malformed as error:
             return replace(
-                _refusal(400, "malformed_request", str(error), "send a well-formed HTTP request"),
+                _refusal(400, "malformed_request", str(error), "send a valid HTTP request"),
                 headers={"Connection": "close"},  # later data on the connection may be ambiguous, too
             )
         refusal = self._foreign(head)
@@ -253,15 +253,16 @@ class Guard:
             return _refusal(
                 421,
                 "unknown_host",
-                "this server does not have the name in the Host header",
-                "use 127.0.0.1 or localhost, or add the name to POSTROOM_ALLOWED_HOSTS",
+                "the Host header names a host that this server does not serve",
+                "use 127.0.0.1 or localhost, or add the host to POSTROOM_ALLOWED_HOSTS",
             )
         if head.origin is not None and not is_own_origin(head.origin, head.host, self._trusted):
             return _refusal(
                 403,
                 "foreign_origin",
-                "a page of another origin sent this request",
-                "open the server's own pages; behind a proxy, add its name to POSTROOM_ALLOWED_HOSTS",
+                "a page from another origin sent this request",
+                "use the server's own pages; if the server is behind a proxy, add the proxy's host name "
+                "to POSTROOM_ALLOWED_HOSTS",
             )
         return None
 
@@ -288,7 +289,7 @@ class Guard:
             else:
                 grant = await grant_of(head.bearer)
             if grant is None:
-                raise WrongToken("the bearer token does not give access to this path", remedy=_HOW_TO_PROVE)
+                raise WrongToken("the bearer token does not permit access to this path", remedy=_HOW_TO_PROVE)
             return _Admitted(caller="token", grant=grant)
         is_page = not f"{head.path}/".startswith(self._interfaces)
         if is_page and await self._credentials.sessions.recognises(head.cookie):
@@ -418,6 +419,6 @@ def _too_large(limit: int) -> Problem:
         TooLarge(
             f"the request exceeds {limit} bytes",
             value=limit,
-            remedy="send less data at once; the limits are settings of the server",
+            remedy="send less data in one request; the limits are settings of the server",
         )
     )

@@ -111,7 +111,9 @@ class OtherServers:
         """
         servers = [server for server in await self._leases.servers(name) if server.holder != self._this]
         if not servers:
-            raise ServerUnavailable(f"no server is responsible for the {name} now", value=name, remedy=_TRY)
+            raise ServerUnavailable(
+                f"no server is responsible for the {name} at the moment", value=name, remedy=_TRY
+            )
         return servers[0]
 
     async def of_run(self, token: str) -> Lease | None:

@@ -980,7 +980,7 @@ def _wrapped_arguments(
     for named in others.values():
         if tool and not re.fullmatch(rf"(?:.*[_./:-])?{tool}", named):
             raise InvalidArgument(
-                f"the arguments are those of the tool {named[:_MAX_SHOWN]!r}, and the call is for {tool}",
+                f"the call is for {tool}, but its arguments belong to the tool {named[:_MAX_SHOWN]!r}",
                 value=named[:_MAX_SHOWN],
                 remedy=f"call {named[:_MAX_SHOWN]}, or pass the arguments of {tool}",
             )

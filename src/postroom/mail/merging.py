@@ -119,9 +119,9 @@ def _equal_names(tx: MailReads, source: Project, target: Project, names: Sequenc
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     example = f"{names[0]}={_free_name(tx, source, target, names[0], set())}"
     return (
-        f"both have an agent {', '.join(map(shown, names[:_NAMED]))}{more}, but a name can belong to "
-        f"one agent only: rename the agents of {source.slug} with `--rename {example}`, one option "
-        "for each, or all of them with `--rename-equal`"
+        f"both projects have an agent {', '.join(map(shown, names[:_NAMED]))}{more}, but only one agent "
+        f"of a project can have a name: rename the agents of {source.slug} with `--rename {example}`, one "
+        "option for each, or all of them with `--rename-equal`"
     )
 
 
@@ -186,7 +186,7 @@ def merge(
 
 def _refusals(tx: MailReads, source: Project, target: Project) -> Iterator[str]:
     if PEOPLE_KEY in (source.human_key, target.human_key):
-        yield "the project of people cannot be merged"
+        yield "the project that holds the mailboxes of people cannot be merged"
     if source.owner != target.owner:
         yield f"their owners are {shown(source.owner)} and {shown(target.owner)}"
     if tx.has_threads_of_runs(agent_thread(source.slug, "")):

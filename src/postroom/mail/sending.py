@@ -252,7 +252,7 @@ def _choose_thread(context: WriteContext, asked: SendMessage) -> str | None:
             named.add(name.strip().removeprefix(THREAD))
     if len(named) > 1:
         raise InvalidArgument(
-            f"a message belongs to one thread, but this one names {', '.join(sorted(named))}",
+            f"a message belongs to only one thread, but this message names {', '.join(sorted(named))}",
             value=sorted(named),
             remedy="send a separate message for each thread",
         )

@@ -54,14 +54,14 @@ def card_tools() -> tuple[Tool, ...]:
     return (
         Tool(
             name=LIST,
-            description="Show the person the open questions of all agents, to answer them.",
+            description="Show the open questions of all agents to the person, who can answer them.",
             input_schema={"type": "object", "properties": {}, "additionalProperties": False},
             annotations=ToolAnnotations(read_only_hint=True, open_world_hint=False),
             _meta={"ui": {"resourceUri": CARD_URI, "visibility": ["model", "app"]}},
         ),
         Tool(
             name=ANSWER,
-            description="Pass on the person's answer to a question. Only the card calls it.",
+            description="Store the person's answer to a question. Only the card calls this tool.",
             input_schema={
                 "type": "object",
                 "properties": {"number": number, "answer": answer, "why": {"type": "string"}},

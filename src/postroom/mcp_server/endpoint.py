@@ -105,7 +105,7 @@ class Endpoint:
         if any(
             isinstance(document, dict) and document.get("method") == "initialize" for document in documents
         ):
-            return _refusal(400, INVALID_REQUEST, "send `initialize` alone, not in a batch")
+            return _refusal(400, INVALID_REQUEST, "send `initialize` as a single message, not in a batch")
         answers: list[bytes] = []
         for document in documents:
             answer = bytearray()
@@ -189,7 +189,7 @@ def _decode(body: bytes) -> object:
     except UnicodeDecodeError:
         return _refusal(400, PARSE_ERROR, "the body is not UTF-8")
     except (msgspec.DecodeError, RecursionError) as error:
-        reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+        reason = "the JSON is nested too deeply" if isinstance(error, RecursionError) else str(error)
         return _refusal(400, PARSE_ERROR, f"the body is not valid JSON: {reason}")
 
 

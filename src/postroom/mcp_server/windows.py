@@ -133,7 +133,10 @@ class Windows:
                     if not waiting.done() and not isinstance(
                         await self.look(asked, question.number), OpenQuestion
                     ):
-                        reason = {"requestId": ids[-1], "reason": "the question was answered elsewhere"}
+                        reason = {
+                            "requestId": ids[-1],
+                            "reason": ("the question was answered in another place"),
+                        }
                         yield _line({"method": "notifications/cancelled", "params": reason})
                         waiting.set_result({"action": "cancel"})
                     elif looks % _HEARTBEAT == 0:

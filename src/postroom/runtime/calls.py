@@ -178,7 +178,9 @@ def rejected(call: ToolCall, decision: ToolCallResume) -> ToolResult:
 
 def given_up(call: ToolCall) -> ToolResult:
     """Return the answer to a call that was cut off and may have done part of its work."""
-    return ToolResult.error(call.name, "interrupted before it ended; it may have been executed", cut_off=True)
+    return ToolResult.error(
+        call.name, "the call was interrupted before it ended; the tool may have been executed", cut_off=True
+    )
 
 
 def serializable(result: ToolResult) -> ToolResult:

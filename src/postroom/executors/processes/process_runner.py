@@ -286,11 +286,11 @@ def started(
         refusal: CommandError
         if error.errno == errno.E2BIG:
             refusal = PromptTooLong(
-                "arguments and environment are longer than the system takes", value=program
+                "the arguments and the environment are longer than the system accepts", value=program
             )
         elif isinstance(error, BrokenPipeError | ConnectionResetError):  # the launcher or the shim was killed
             refusal = CommandBusy(
-                f"the command {program!r} could not be started now: {error.strerror}", value=program
+                f"the command {program!r} could not be started at the moment: {error.strerror}", value=program
             )
         elif error.errno in NO_ROOM or isinstance(error, TimeoutError):
             refusal = CommandBusy(
@@ -468,7 +468,9 @@ class ProcessRunner:
             ConfigError: The folder is not absolute.
         """
         if not folder.is_absolute():
-            raise ConfigError("runs of programs need an absolute folder", value=str(folder))
+            raise ConfigError(
+                "a server that executes programs needs an absolute data folder", value=str(folder)
+            )
         self.folder, self.server = folder, dict(environment)
         self.clock, self.timer = clock or SystemClock(), timer or SystemTimer()
         self.limits = limits or CommandLimits()
@@ -706,7 +708,8 @@ class Program:
             _LOG.error("command.processes_left", run_id=self._work.active.identity.run_id, pids=ended.left)
         elif ended.is_late:
             raise StaleClaim(
-                "the program was stopped because its server was suspended or could not renew the claim"
+                "the program was stopped because its server was suspended or could not renew the claim "
+                "on the run"
             )
         return ended
 

@@ -381,7 +381,7 @@ class Archive:
         async with self._views[slug]:
             batch = await self._store.read(look)
             if not may_write():  # the server stalled, so the state that it has read may be outdated
-                raise ArchiveUnavailable("another server is writing the archive", value=slug)
+                raise ArchiveUnavailable("another server writes the archive", value=slug)
             if batch is not None:  # otherwise the project was merged into another one
                 await asyncio.to_thread(self._commit, batch)
 

@@ -335,7 +335,7 @@ class Waker:
             return False
         if seen.chat is not None and (self._chats is None or not self._chats.reaches(seen.chat)):
             await self._chat_delivery.lost(
-                wake_key(message_id, agent_id), f"there is no channel for {seen.chat.name} here"
+                wake_key(message_id, agent_id), f"this server has no channel for {seen.chat.name}"
             )
             return True
 

@@ -175,7 +175,7 @@ def _count_wrong_codes(tx: Transaction, platform: str, now: int) -> int:
         raise QueueFull(
             f"pairing on {platform!r} is locked after too many wrong codes",
             value=platform,
-            remedy="try again later, or ask an owner to admit the person",
+            remedy="try again later, or ask an owner to give the person access",
             details={"locked_until": locked_until},
         )
     return failures

@@ -1002,7 +1002,7 @@ def whole(table: str, record: Mapping[str, object]) -> Mapping[str, object]:
         raise StateError(
             f"{table} has no column {sorted(unknown)}",
             value=sorted(unknown),
-            remedy="use the release of postroom that wrote the archive, or a newer one",
+            remedy="use the release of postroom that wrote the archive, or a newer release",
         )
     if table == "messages" and record.get("recalled_at") is None:
         texts = (str(record.get(name, "")) for name in ("subject", "body_md", "topic"))
@@ -2431,7 +2431,7 @@ class MailWrites(RecordWrites, MailReads, MergingWrites, ProjectWrites):
             raise StateError(
                 f"{sorted(unknown)} cannot be rebuilt",
                 value=sorted(unknown),
-                remedy="use the release of postroom that wrote the archive, or a newer one",
+                remedy="use the release of postroom that wrote the archive, or a newer release",
             )
         for table in TABLES:
             self._tx.run_many(f"mail.restore_{table}", [whole(table, row) for row in rows.get(table, ())])

@@ -448,7 +448,8 @@ def _refuse_pooler(first: Connection, address: Address) -> None:
         other.process()
         if first.process() != before:
             raise ConfigError(
-                "database_url is a pooler that may use another PostgreSQL session for each transaction",
+                "database_url is the address of a pooler that may use another PostgreSQL session for "
+                "each transaction",
                 remedy=(
                     "also set database_direct_url to the database's own address, which notifications "
                     "between servers need"

@@ -339,7 +339,9 @@ class _Work:
 
 def _copy_error(error: PostroomError | Contended) -> StoreError | PostroomError:
     if isinstance(error, Contended):
-        failure = StoreUnavailable(f"too many PostgreSQL transactions change the same rows: {error}")
+        failure = StoreUnavailable(
+            f"too many PostgreSQL transactions change the same rows at the same time: {error}"
+        )
         failure.__cause__ = error
         return failure
     return error

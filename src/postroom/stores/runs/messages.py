@@ -347,7 +347,7 @@ def thread_full(thread_id: str, at_most: int) -> QueueFull:
     return QueueFull(
         f"thread {thread_id!r} already has {at_most} waiting messages, the maximum",
         value=thread_id,
-        remedy="send the message again after its runs have read some",
+        remedy="send the message again after the runs of the thread have read some messages",
         details={"max_pending": at_most},
     )
 
