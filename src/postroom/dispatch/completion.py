@@ -274,7 +274,7 @@ class ClaimAsk(ClaimRequest, frozen=True, kw_only=True):
 
 
 class Claimed(Record, frozen=True, kw_only=True):
-    """A dispatch that this process owns, with its run and messages as the claiming transaction read them."""
+    """A dispatch that this process has claimed, with its run and messages at the time of the claim."""
 
     dispatch: RunDispatch
     instance_id: str
@@ -542,7 +542,10 @@ def _next(tx: Transaction, thread_id: str, asks: ClaimAsk, due: RunDispatch | No
 
 
 def begun_in(tx: Transaction, claimed: RunDispatch, asks: ClaimAsk) -> Claimed:
-    """Start the claimed dispatch in this transaction if possible; if not, its execution reports why."""
+    """Start the claimed dispatch in this transaction if possible.
+
+    If not, its execution reports the reason later.
+    """
     return _begin(tx, _looked_up(tx, claimed, asks), asks)
 
 
@@ -739,9 +742,10 @@ class Completion:
         )
 
     def _ended_before(self, tx: Transaction, job: Job, run: RunRecord) -> Ending | None:
-        """Return the result if an earlier try wrote this end, but the store's reply was lost; otherwise None.
+        """Return the result if an earlier attempt stored this end but its reply was lost; otherwise None.
 
-        The dispatch that the earlier try claimed is claimed again, unless its run was asked to end meanwhile.
+        The dispatch that the earlier attempt claimed is claimed again, unless the run of that dispatch was
+        asked to end in the meantime.
         """
         queue, asks = tx.runs.dispatches, job.asks
         row = queue.load(job.dispatch.dispatch_id)
@@ -1004,7 +1008,7 @@ class Completion:
         return replace(interrupt, superseded_dispatches=tuple(row for row, _ in ended)), ended
 
     async def reconcile(self, dispatch_id: str) -> None:
-        """If a dispatch that this process has lost is ended, end its run too; a failure is logged."""
+        """If a dispatch that this process no longer owns has ended, end its run too; a failure is logged."""
         core = self._core
         try:
             row = await core.dispatches.load_dispatch(dispatch_id)
@@ -1290,7 +1294,7 @@ def finish_event(dispatch: RunDispatch, termination: TerminationReason, response
 
 
 def owns(dispatch: RunDispatch, run: RunRecord) -> bool:
-    """Return whether this dispatch ends together with this run."""
+    """Return whether the run ends together with this dispatch."""
     is_its = run.thread_id == dispatch.thread_id and run.dispatch_id in (None, dispatch.dispatch_id)
     return is_its and run.is_open
 

@@ -24,7 +24,7 @@ class SeveralExecutors(RunDispatchExecutor):
 
     Each run has one executor, which also gets all later calls for the run.
 
-    Executors write their commits through the context of the run. You can combine executors that end their
+    Each executor writes its commits through the context of the run. You can combine executors that end their
     runs themselves with executors that do not, because the mailbox ends only runs that are still open.
     """
 
@@ -127,7 +127,10 @@ class ExecutorsByThread(SeveralExecutors):
         return executor is not None and executor.commits_steps(thread_id)
 
     def agent_of(self, thread_id: str) -> str | None:
-        """Return the agent of all runs of a thread; None if requests name it or nothing here runs them."""
+        """Return the agent of all runs of a thread.
+
+        Return None if requests name the agent, or if no executor of this mailbox runs the thread.
+        """
         executor = self._route(thread_id)
         return None if executor is None else executor.agent_of(thread_id)
 

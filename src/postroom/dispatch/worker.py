@@ -243,7 +243,7 @@ class Slots:
         return thread_id in self.waiting
 
     def take(self, thread_id: str, tenant: str, *, has_turn: bool = True) -> bool:
-        """Take a slot, or join the queue for one; return whether a slot was taken. '' is an unknown tenant.
+        """Take a slot, or join the queue for one; return whether a slot was taken. The tenant '' is unknown.
 
         Without `has_turn`, a thread does not take a slot that a waiting thread could use.
         """
@@ -293,7 +293,7 @@ class Slots:
         return True
 
     def stand_in_line(self, thread_id: str, tenant: str) -> None:
-        """Put a thread at the end of its tenant's queue, unless the thread is already queued."""
+        """Put a thread at the end of its tenant's queue, unless the thread is already in the queue."""
         if thread_id not in self.waiting:
             self.waiting[thread_id] = tenant
             self._lines.setdefault(tenant, {})[thread_id] = None
@@ -800,7 +800,7 @@ class Dispatcher:
         job.ended = ended if job.end is None else None
 
     async def _leave_behind(self, job: Job, task: "asyncio.Task[None]") -> None:
-        """Abandon an executor that ignores its cancellation; its task is no longer awaited."""
+        """Abandon an executor that ignores its cancellation; from now on, nothing waits for its task."""
         await self._core.timer.sleep(self._core.config.stop_wait_ms)
         if not job.is_executing:
             return
@@ -812,7 +812,7 @@ class Dispatcher:
         await self._go_on(job)
 
     async def _guard(self, job: Job, step: Awaitable[bool]) -> bool:
-        """Return the step's result, or False if the step failed and the dispatch is handled elsewhere."""
+        """Return the result of a step, or False if the step failed and other code handles the dispatch."""
         try:
             return await step
         except StaleClaim as error:
@@ -832,7 +832,7 @@ class Dispatcher:
         return False
 
     def _rest(self, job: Job) -> None:
-        """Free the slot, and also the worker unless it already executes another run."""
+        """Free the slot. Free the worker too, unless it already executes another run."""
         token = job.dispatch.claim_token or ""
         self.leases.jobs.pop(token, None)  # its claim is no longer renewed
         self.leases.ended.add(token)
@@ -904,7 +904,7 @@ class LeaseKeeper:
         self.jobs: dict[str, Job] = {}
         """The jobs that execute here, by claim token."""
         self.ended: set[str] = set()
-        """The claim tokens of the jobs that have ended here since the last look for claims without a job."""
+        """The claim tokens of jobs that ended here since the last search for claims without a job."""
         self._keeper: asyncio.Task[None] | None = None
 
     def keep(self, job: Job) -> None:

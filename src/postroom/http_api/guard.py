@@ -88,7 +88,7 @@ class OpenPath:
 
     path: str
     limit: int
-    """Maximum bytes of a request's body."""
+    """Maximum number of bytes in a request's body."""
     refuse: Callable[[int, str, str, Mapping[str, str]], Response] | None = field(default=None, compare=False)
     """Returns an error response in the form that the callers expect.
 
@@ -197,7 +197,7 @@ class Guard:
             await exchange.answer(internal_error())
 
     async def _look(self, exchange: "_Exchange") -> Problem | Response | None:
-        """Return the error response for a request, or mark it with its caller and return None."""
+        """Return an error response for a request, or mark the request with its caller and return None."""
         try:
             head = Head.read(exchange.scope)
         except Malformed as error:
@@ -306,7 +306,10 @@ class Guard:
 
 
 class _Exchange:
-    """One request and its response: limits the body, completes the headers, and never responds twice."""
+    """One request and its response.
+
+    It limits the body, completes the headers, and makes sure that only one response is sent.
+    """
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
         state = {**scope.get("state", {}), "request_id": request_id, "caller": "anyone"}

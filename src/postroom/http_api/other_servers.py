@@ -69,11 +69,14 @@ class OtherServers:
         self._reading = Tasks("other servers")
 
     def know(self, secret: str) -> None:
-        """Set the secret that all servers of the database share; it proves the forwarded callers."""
+        """Set the secret that all servers of the database share.
+
+        It proves the caller that a forwarded request names.
+        """
         self._secret = secret
 
     def believe(self, scope: Scope) -> None:
-        """Use the caller and the scheme that another server has stated in a forwarded request.
+        """Restore the caller and the scheme that another server has stated in a forwarded request.
 
         Requests that were not forwarded stay unchanged.
         """
@@ -139,7 +142,7 @@ class OtherServers:
         return self._respond(*await self._forward(request, server))
 
     async def first(self, request: Request, *, unless: int) -> Response | None:
-        """Ask the other servers one after the other.
+        """Send the request to the other servers one after the other.
 
         Return the first response whose status is not `unless`; None if there is no such response.
         """

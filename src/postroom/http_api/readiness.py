@@ -38,7 +38,7 @@ class ReadinessView(TypedDict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Readiness:
-    """Whether the server can do its work now."""
+    """The result of all checks: whether the server can work at the moment."""
 
     checks: tuple[Check, ...]
 

@@ -1,4 +1,4 @@
-"""Makes the database itself record the owners of runs.
+"""Makes the database record which process owns each run, and when.
 
 Triggers write a numbered line in the same change in which any process gives a dispatch an owner or removes
 the owner. The line numbers serve as the time of this history. This is possible because the lock of a thread
