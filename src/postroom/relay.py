@@ -60,7 +60,7 @@ class Performed:
 class NotPerformed:
     """The outcome of an effect that failed, or whose result is unknown.
 
-    It is retried later unless it is `final`.
+    The effect is retried later unless the outcome is `final`.
     """
 
     error: str
@@ -69,8 +69,9 @@ class NotPerformed:
     not_before_ms: int = 0
     """The minimum time to wait before the next attempt."""
     untried: bool = False
-    """Whether the effect was not tried, because it was not its turn. This does not count as an attempt; the
-    effect is tried after `not_before_ms`.
+    """Whether the effect was not tried, because it was not its turn.
+
+    In that case no attempt is counted, and the effect is tried after `not_before_ms`.
     """
     also: Joined | None = None
 

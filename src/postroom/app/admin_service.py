@@ -191,7 +191,9 @@ class AdminService:
     async def merge_projects(
         self, source: str, target: str, *, renames: Mapping[str, str], rename_equal: bool, dry_run: bool
     ) -> MergeView:
-        """Merge one project into another in one transaction, or only count the changes. This may take long.
+        """Merge one project into another in one transaction, or only count the changes.
+
+        The merge of large projects may take long.
 
         `renames` maps agents of the source to new names. With `rename_equal`, every other agent whose name
         already exists in the target gets a new name automatically.
@@ -271,7 +273,7 @@ class AdminService:
     async def doctor(self, *, full: bool = False) -> ChecksView:
         """Check the store (with a write and a complete read), the archive (with Git) and the set-up.
 
-        This may take long.
+        All checks together may take long.
 
         With `full`, the content of every record is compared with its file in the archive.
         """
@@ -284,7 +286,7 @@ class AdminService:
     async def repair(self, *, full: bool, dry_run: bool) -> RepairsView:
         """Make all repairs that lose no data, or only list them, then run the checks again.
 
-        This may take long.
+        The repairs may take long.
         """
         doctor = Doctor(self._application, self.chats, full=full)
         await doctor.findings()
@@ -294,7 +296,7 @@ class AdminService:
     async def support_bundle(self) -> Mapping[str, str]:
         """Return diagnostics that can be shared with others: texts, keyed by file name.
 
-        This may take long.
+        Collecting the diagnostics may take long.
         """
         application = self._application
         results = await Doctor(application, self.chats).findings()
@@ -338,7 +340,7 @@ class AdminService:
         return {"path": str(chosen), "bytes": chosen.stat().st_size}
 
     async def prune(self, *, dry_run: bool) -> PruneView:
-        """Delete the messages that no rule keeps, or only count them. This may take long.
+        """Delete the messages that no rule keeps, or only count them. Deleting many messages may take long.
 
         Raises:
             UnknownProject: A `[[keep]]` rule with `hold` names an unknown project; nothing was deleted.

@@ -82,7 +82,7 @@ class ExecutorsByRunner(SeveralExecutors):
         """Raise if there is no executor for the runner's kind.
 
         Raises:
-            InvalidRunner: The kind has no executor here.
+            InvalidRunner: This server has no executor for the kind of runner.
         """
         self._of(runner)
 
@@ -212,10 +212,10 @@ class ExecutorRegistry:
         """Return the command or address that a runner would use, without running it. Blocks.
 
         Raises:
-            InvalidRunner: Its kind has no executor here.
-            CommandNotStarted: Its program could not be started.
+            InvalidRunner: This server has no executor for the kind of runner.
+            CommandNotStarted: The runner's program could not be started.
             MissingExtra: A library that it needs is not installed.
-            RunnerSecretMissing: Its key or secret is missing.
+            RunnerSecretMissing: The runner's key or secret is missing.
         """
         self.check(runner)
         match runner:
@@ -307,7 +307,7 @@ class ExecutorRegistry:
     async def untold(self, run_id: str) -> str:
         """Return the messages that have arrived for a run since the last call.
 
-        They are added to the result of the run's current tool call.
+        The messages are added to the result of the run's current tool call.
         """
         return await self._commands.untold(run_id) or await self._acp.untold(run_id)
 
@@ -376,7 +376,8 @@ class AgentSupervisor:
         """Resume the work of an earlier server, and start to wake recipients.
 
         Raises:
-            ConfigError: The configuration file declares an agent that cannot be registered or run here.
+            ConfigError: The configuration file declares an agent that cannot be registered or run on this
+                server.
             StoreError: The earlier work could not be resumed.
         """
         # Register the agents in the configuration file, and remove runners that it no longer declares.

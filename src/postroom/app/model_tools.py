@@ -74,7 +74,7 @@ TOOLS: Final = (
 )
 """The tools that a model may have.
 
-These are mail operations as its agent in its project, questions, and files for its chat.
+A model's tools are mail operations as its agent in its project, questions, and files for its chat.
 """
 
 

@@ -675,7 +675,10 @@ async def answer_question(
     why: str,
     by: str,
 ) -> AnsweredQuestion:
-    """Answer a question. Its record states whether the command line or another program sent the answer."""
+    """Answer a question.
+
+    The record of each question states whether the command line or another program sent the answer.
+    """
     is_ours = request.headers.get("user-agent") == COMMANDS
     return await questions.answer(number, answer, why=why, by=by, at=COMMAND_LINE if is_ours else OVER_HTTP)
 
@@ -826,7 +829,9 @@ class RemoveChatPerson(Command, frozen=True):
 
 
 class SendToChat(Command, frozen=True):
-    """Send a message to a chat, or to the channel's home. It is stored, then delivered like an answer.
+    """Send a message to a chat, or to the channel's home.
+
+    The message is stored first, and then delivered like an answer.
 
     The answer has the status 202 and the id of the stored message.
     """
@@ -846,7 +851,10 @@ class SendToChat(Command, frozen=True):
 
 
 class ReconnectChannel(Command, frozen=True):
-    """Reconnect a channel, also after its credential was rejected. It uses the secrets of the last start."""
+    """Reconnect a channel, also after its credential was rejected.
+
+    The channel uses the secrets that were read at the last start of the server.
+    """
 
     platform: _Platform
 

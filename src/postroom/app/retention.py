@@ -103,7 +103,7 @@ LOOK: Final = 1_000
 STEP: Final = 500
 """Number of rows that one change deletes.
 
-This takes some milliseconds, during which the server answers no caller.
+One such change takes some milliseconds, during which the server answers no caller.
 """
 THREADS: Final = 10
 """Number of threads of runs that one change deletes, with all of their messages."""

@@ -116,7 +116,8 @@ class Kept:
     def telling_where(self, found: str | None = None) -> Iterator[None]:
         """Add the expected store's location to an error if it is elsewhere, so that nobody restores data.
 
-        `found` is the id of the store that was found. The store that belongs here may itself have been moved.
+        `found` is the id of the store that was found. The store that belongs to this data folder may itself
+        have been moved.
 
         Raises:
             WrongStore: The block raised this error.
@@ -142,7 +143,7 @@ def settle_identity(store: Stores, settings: Settings, kept: Kept, *, new_store:
     folder, because two messages in one archive must never have the same number.
 
     Raises:
-        WrongStore: The store does not belong here; nothing was changed.
+        WrongStore: The store does not belong to this data folder; nothing was changed.
         StoreError: The archive cannot be moved.
     """
     value, aside = _wait_for(store.identity(kept.projects)), None

@@ -132,7 +132,10 @@ def send(  # noqa: PLR0913 - the options of the command
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Send a message to a chat or to the home channel. It is stored, then delivered like an answer."""
+    """Send a message to a chat or to the home channel.
+
+    The message is stored first, and then delivered like an answer.
+    """
     chat_id = None if chat == "home" else chat
     answer = call(
         "send_to_chat",

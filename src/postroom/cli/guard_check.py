@@ -1,6 +1,6 @@
 """The check that the Git hooks run: the server decides whether these files may be committed or pushed.
 
-It uses only the standard library, because it runs at every commit.
+This program uses only the standard library, because it runs at every commit.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     Version = tuple[str, int, int, int]
     """A file's version, and what the file had when it was determined.
 
-    This is the time at which it was changed, in nanoseconds, its size, and the time at which the file system
+    The facts are the time of the last change in nanoseconds, the size, and the time at which the file system
     recorded a change, which a program cannot set.
     """
 

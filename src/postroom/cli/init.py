@@ -53,9 +53,9 @@ def init(
 ) -> None:
     """Start the server, connect clients, prepare this folder.
 
-    This creates the folder's project and, if you agree, adds rules for agents to AGENTS.md.
-    Completed steps are not repeated, so you can run the command again. Exit code 78 if a client's file is
-    refused, 1 if a test call fails.
+    The command creates the folder's project and, if you agree, adds rules for agents to AGENTS.md. Completed
+    steps are not repeated, so you can run the command again. Exit code 78 if a client's file is refused, 1 if
+    a test call fails.
     """
     target = SetupScope(environment=places.environment(), scope="user", is_dry_run=dry_run)
     taken = chosen(clients or [], target)

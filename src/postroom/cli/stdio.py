@@ -1,6 +1,7 @@
 """`postroom mcp`: forwards MCP messages between a client's pipe and the shared server.
 
-It has no mail, database or session of its own, so fifty clients need fifty small processes but one server:
+The proxy has no mail, database or session of its own, so fifty clients need fifty small processes but one
+server:
 
     stdin line ──▶ waiting ──▶ running (at most 64, a thread and an HTTP stream each) ──▶ stdout line(s)
 
@@ -322,8 +323,8 @@ class LineWriter:
 
     Stops when the reader has closed it.
 
-    It does not use the interpreter's buffer, because the process would abort if a thread held the buffer's
-    lock at exit.
+    The writer does not use the interpreter's buffer, because the process would abort if a thread held the
+    buffer's lock at exit.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -347,8 +348,8 @@ class LineWriter:
 def carry(find: Callable[[], Endpoint], *, start: Callable[[], str] | None = None) -> int:
     """Serve this process's stdin and stdout until stdin closes; return the exit code.
 
-    `start` starts a server unless one answers. It is called before the first line, and whenever the server
-    has gone.
+    `start` starts a server unless one answers. `start` is called before the first line, and whenever the
+    server has gone.
     """
     # Keep stdout for the protocol, and redirect all other output of this process to stderr.
     sys.stdout.flush()

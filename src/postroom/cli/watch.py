@@ -161,7 +161,7 @@ def _as_json(message: Mapping[str, Any]) -> str:
 class Patience:
     """Waits until a server can be reached again, with growing pauses.
 
-    It reports once that the server is down, and once that it is back.
+    The wait reports once that the server is down, and once that it is back.
     """
 
     def __init__(self, *, is_quiet: bool = False) -> None:

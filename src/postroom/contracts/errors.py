@@ -58,7 +58,7 @@ from typing import ClassVar, Self
 class PostroomError(Exception):
     """The base class of all errors.
 
-    It has a stable code, the invalid value and a remedy, all shown in tracebacks.
+    Each error has a stable code, the invalid value and a remedy, all shown in tracebacks.
     """
 
     code: ClassVar[str] = "error"
@@ -250,7 +250,7 @@ class UnknownRun(InputError):
 
 
 class UnknownDispatch(InputError):
-    """No dispatch has this id. It may have been purged."""
+    """No dispatch has this id. The dispatch may have been deleted after its retention period."""
 
     code = "unknown_dispatch"
     default_remedy = "list the runs: `postroom runs list`; list the dead letters: `postroom runs dead`"
@@ -519,7 +519,10 @@ class MailboxClosed(StateError):
 
 
 class MailboxForked(StateError):
-    """A forked process used a mailbox that its parent opened. Its Python threads exist in the parent only."""
+    """A forked process used a mailbox that its parent opened.
+
+    The Python threads of the mailbox exist only in the parent process.
+    """
 
     code = "mailbox_forked"
     default_remedy = (
@@ -1039,7 +1042,7 @@ class ConfigError(PostroomError):
 
 
 class CredentialRefused(ConfigError):
-    """Another service rejected a token or a password. It is not used again."""
+    """Another service rejected a token or a password. The rejected token or password is not used again."""
 
     code = "credential_refused"
     default_remedy = "set another token or password"
@@ -1053,7 +1056,7 @@ class ClientFileRefused(ConfigError):
 
 
 class ClientUnfit(ConfigError):
-    """A client is not installed, or too old for setup. Its files are unchanged."""
+    """A client is not installed, or too old for setup. The files of the client are unchanged."""
 
     code = "client_unfit"
     default_remedy = "install or update the client"

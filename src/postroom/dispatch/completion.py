@@ -468,7 +468,7 @@ class Workers:
         return False
 
     def give_way(self, dispatch_id: str) -> bool:
-        """Stop the execution of this dispatch so that a submission can run; return False if none is here."""
+        """Stop the execution of this dispatch so that a submission can run; return False if there is none."""
         for worker in self.executing.values():
             if worker.job is not None and worker.dispatch_id == dispatch_id:
                 worker.job.stop(LeaseEnd.GAVE_WAY)
@@ -534,7 +534,7 @@ def claimed_next(tx: Transaction, thread_id: str, asks: ClaimAsk) -> Claimed | H
 
 
 def _next(tx: Transaction, thread_id: str, asks: ClaimAsk, due: RunDispatch | None) -> Claimed | None:
-    """Return a claim on a due dispatch, ready to be stored; None if no dispatch is due here."""
+    """Return a claim on a due dispatch, ready to be stored; None if no dispatch is due for this process."""
     if due is None or (asks.places is not None and asks.is_elsewhere(tx, thread_id)):
         return None
     claimed = due.claim(token=tx.new_id(), consumer=asks.consumer, lease_ms=asks.lease_ms, now=tx.now())
@@ -595,8 +595,9 @@ class Completion:
         self._core = core
         self._events = events
         self.submissions: Submissions
-        """The part that accepts submissions. It is set after construction, because the two parts depend on
-        each other.
+        """The part that accepts submissions.
+
+        The attribute is set after construction, because the two parts depend on each other.
         """
 
     async def begin(self, job: Job) -> None:
@@ -838,7 +839,7 @@ class Completion:
     async def put_back(self, claimed: RunDispatch, error: Exception) -> bool:
         """Requeue a dispatch that failed before its execution; return False after the last attempt.
 
-        This counts as a failed attempt.
+        The failure counts as a failed attempt.
         """
         attempts = claimed.attempt_count + 1
         delay, outcome = backoff_ms(self._core.config, attempts), classify(error)
@@ -883,7 +884,7 @@ class Completion:
     async def cut_off(self, claimed: RunDispatch) -> bool:
         """Requeue a dispatch whose execution was stopped because its claim was uncertain.
 
-        This counts as an interruption.
+        The stop counts as an interruption.
 
         Return whether the dispatch was queued again.
 
@@ -1067,7 +1068,7 @@ class Completion:
     ) -> RunRecord | None:
         """End a run that waits for a person, under the thread's lock; return None if it does not wait.
 
-        It ends as cancelled, unless `termination` says otherwise.
+        The run ends as cancelled, unless `termination` says otherwise.
 
         Return the run in its state before the change; call `told_cancelled` after the commit.
         """

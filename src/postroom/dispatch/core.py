@@ -155,7 +155,7 @@ class Core:
         self.is_leaving = False
         """Whether this worker is shutting down.
 
-        If so, it no longer waits for an unavailable store, and lets its leases expire.
+        A worker that is shutting down no longer waits for an unavailable store, and lets its leases expire.
         """
 
     @property

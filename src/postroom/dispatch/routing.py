@@ -33,8 +33,8 @@ class SeveralExecutors(RunDispatchExecutor):
         """Return the executor of a run.
 
         Raises:
-            PostroomError: No executor here executes such runs; `retryable` states whether a later attempt may
-                succeed.
+            PostroomError: No executor of this mailbox executes such runs; `retryable` states whether a later
+                attempt may succeed.
         """
 
     @abstractmethod
@@ -45,7 +45,7 @@ class SeveralExecutors(RunDispatchExecutor):
         """Execute a run with its executor, which also decides how an interrupted run starts.
 
         Raises:
-            PostroomError: No executor here runs it, or its executor failed.
+            PostroomError: No executor of this mailbox runs it, or its executor failed.
         """
         executor = await self.chosen(activation)
         if activation.recovery is not Recovery.START:
@@ -104,7 +104,7 @@ class ExecutorsByThread(SeveralExecutors):
         """Return the executor of the thread's runs.
 
         Raises:
-            AgentNotFound: No executor here runs such threads.
+            AgentNotFound: No executor of this mailbox runs such threads.
         """
         thread_id = activation.thread_id
         executor = self._route(thread_id)

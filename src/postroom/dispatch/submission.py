@@ -121,8 +121,9 @@ T = TypeVar("T")
 _LOG = get_logger(__name__)
 
 MAX_BATCH: Final = 500
-"""Maximum number of submissions in one commit. Such a commit takes about 50 ms, and blocks all other writers
-for that time.
+"""Maximum number of submissions in one commit.
+
+A commit of this size takes about 50 ms, and blocks all other writers for that time.
 """
 _AT_ONCE: Final = 100
 """Number of submissions that are prepared, within a few milliseconds, before control returns to the event
@@ -342,8 +343,10 @@ class Prepared(Record, frozen=True, kw_only=True):
     commit: ThreadCommit
     """The commit that stores the run and its messages, without a dispatch."""
     queued_at: int
-    """The time at which the dispatch counts as queued. It is later than the time of all earlier work of the
-    thread, even if the clocks of other servers run ahead.
+    """The time at which the dispatch counts as queued.
+
+    This time is later than the time of all earlier work of the thread, even if the clocks of other servers
+    run ahead.
     """
     joins: RunDispatch | None = None
     """The queued dispatch that this submission joins."""
@@ -672,7 +675,10 @@ class Submission:
     already.
     """
     is_now: bool = False
-    """Whether a caller waits for the run. If so, its dispatch is claimed at once, or nothing is written."""
+    """Whether a caller waits for the run.
+
+    If a caller waits, the dispatch is claimed at once, or nothing is written.
+    """
     is_queued: bool = True
     """Whether a dispatch is stored with the run."""
     queue_cap: int | None = None
@@ -680,7 +686,7 @@ class Submission:
     is_reserved: bool = False
     """Whether the thread's worker and a slot are reserved for the claim."""
     run_id: str = ""
-    """The id of a new run. It is generated before the change, so that the change can be repeated."""
+    """The id of a new run. The id is generated before the change, so that the change can be repeated."""
     dispatch_id: str = ""
     """The id of a new dispatch."""
     pin: str | PostroomError | None = None
@@ -1267,7 +1273,9 @@ class Submissions:
         return stored
 
     async def _make_ids_of_arrival(self, arrival: Submission) -> None:
-        """Generate the ids of a new run; ask for its pin only if no run of the thread is executing here."""
+        """Generate the ids of a new run; ask for its pin only if this process executes no run of the
+        thread.
+        """
         worker = self._dispatcher.workers.get_or_create(arrival.request.thread_id)
         await self._make_ids(arrival, is_new=not worker.is_running)
 

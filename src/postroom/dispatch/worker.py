@@ -207,7 +207,10 @@ PLACE_KEPT_MS = 250
 _LEASES = "leases"
 """The write key of all changes that renew claims, regardless of the threads that the claims belong to."""
 _TRACEBACK_KEPT = 16 * 1024
-"""Maximum length of a stored traceback. Its end is kept, because it shows where the error was raised."""
+"""Maximum length of a stored traceback.
+
+The end of the traceback is kept, because it shows where the error was raised.
+"""
 ATTEMPT_FAILED = "RunAttemptFailed"
 
 
@@ -403,22 +406,25 @@ class Dispatcher:
         self._completion = completion
         self._execution = Execution(core, events, completion, self.asks_next)
         self.leases = LeaseKeeper(core)
-        """The claims of the runs that execute here."""
+        """The claims of the runs that this process executes."""
         self._commands = Commands(core, workers)
         self.workers = workers
         self.slots = Slots(core.config.max_concurrent_runs, core.config.max_concurrent_runs_per_tenant)
         self.accepting = True
         """Whether new work is claimed; False while the mailbox drains."""
         self.is_polled = False
-        """Whether due work of all threads is polled. If so, no work has to be started here when a slot
-        becomes free.
+        """Whether due work of all threads is polled.
+
+        In that case, no work has to be started by this process when a slot becomes free.
         """
         self.failed_claims = 0
         """The number of claims in a row that have failed."""
         self.held: dict[str, int] = {}
         """For each scope of a limit, the time before which no run may start in that scope."""
         self._readers: dict[str, ReconnectableEventSink] = {}
-        """The readers of dispatches that are queued and execute here later, keyed by dispatch."""
+        """The readers of dispatches that are queued and will be executed by this process, keyed by
+        dispatch.
+        """
         self._failed = dict[str, StoreError]()
         """The errors for which the ends of executions could not be stored, keyed by claim token."""
         self._ending = set[asyncio.Future[None]]()
@@ -428,7 +434,7 @@ class Dispatcher:
         self._was_full = False
 
     async def try_dispatch_next(self, thread_id: str, *, has_turn: bool = False) -> DispatchAttempt:
-        """Claim the thread's next due dispatch and start it, if no run of the thread is active here.
+        """Claim the thread's next due dispatch and start it, if this process executes no run of the thread.
 
         Without `has_turn`, the thread queues after the threads that already wait for a slot.
         """
@@ -493,7 +499,7 @@ class Dispatcher:
     def look_for_unexecuted(self) -> None:
         """Schedule a task that releases the claims which this process holds but does not execute.
 
-        Such claims arise when the store's reply to a claim is lost.
+        A process holds a claim that it does not execute if the store's reply to the claim was lost.
         """
         if not self._core.tasks.closed:
             self._core.tasks.start(self.release_unexecuted(), name="claims")
@@ -519,7 +525,7 @@ class Dispatcher:
             await self.end_readers()
 
     def claim_tokens(self) -> frozenset[str]:
-        """Return the tokens of the claims whose runs execute here and may continue."""
+        """Return the tokens of the claims whose runs this process executes and may continue."""
         return frozenset(token for token, job in self.leases.jobs.items() if job.end is None)
 
     async def unexecuted(self) -> tuple[RunDispatch, ...]:
@@ -622,17 +628,19 @@ class Dispatcher:
         self._begin(worker, begun, ReconnectableEventSink(stream))
 
     def read_along(self, dispatch_id: str, stream: EventStream) -> None:
-        """Register the reader of a dispatch about to be queued; it gets events if the run executes here."""
+        """Register the reader of a dispatch about to be queued, for the case that this process executes
+        it.
+        """
         self._readers[dispatch_id] = ReconnectableEventSink(stream)
 
     def stop_reading(self, dispatch_id: str) -> None:
-        """Close the stream of a dispatch that will not execute here after all."""
+        """Close the stream of a dispatch that this process will not execute after all."""
         reader = self._readers.pop(dispatch_id, None)
         if reader is not None:
             reader.close()
 
     def reconnect(self, thread_id: str, stream: EventStream) -> bool:
-        """Pass the events of the thread's run on to this reader; return False if no run executes here."""
+        """Pass the events of the thread's active run on to this reader; return False if there is none."""
         worker = self.workers.get(thread_id)
         if worker is None or worker.job is None:
             return False
@@ -694,7 +702,7 @@ class Dispatcher:
             await asyncio.wait(tuple(self._ending), timeout=_MAX_END_S)
 
     async def idle(self) -> None:
-        """Wait until no run executes here."""
+        """Wait until this process executes no run."""
         while self._executing:
             self._idle.clear()
             await self._idle.wait()
@@ -702,7 +710,7 @@ class Dispatcher:
     def leave(self, stays: Callable[[str], bool] | None = None) -> None:
         """Stop every execution and queue its run again.
 
-        This counts as an interruption, not as a failed attempt.
+        The stop counts as an interruption, not as a failed attempt.
 
         An execution of a thread for which `stays` returns True continues.
         """
@@ -892,7 +900,7 @@ class Dispatcher:
 
 
 class LeaseKeeper:
-    """Renews the claims of all executions here with a single timer, and stops a run whose claim is lost.
+    """Renews the claims of this process's executions with one timer, and stops a run whose claim is lost.
 
     renewed ──▶ renewed ──▶ …          the store fails, or is silent: until shortly before the lease expires
        │                                  └──▶ work that can pause makes no step until its claim is renewed
@@ -902,7 +910,7 @@ class LeaseKeeper:
     def __init__(self, core: Core) -> None:
         self._core = core
         self.jobs: dict[str, Job] = {}
-        """The jobs that execute here, by claim token."""
+        """The jobs that this process executes, by claim token."""
         self.ended: set[str] = set()
         """The claim tokens of jobs that ended here since the last search for claims without a job."""
         self._keeper: asyncio.Task[None] | None = None
@@ -998,7 +1006,7 @@ class LeaseKeeper:
         return True
 
     def _tell(self) -> None:
-        """Report for how long no other process can claim the runs that execute here."""
+        """Report for how long no other process can claim the runs that this process executes."""
         if (claims_hold := self._core.config.claims_hold) is None:
             return
         at_work = [job.stops_at for job in self.jobs.values() if job.end is None]
@@ -1161,7 +1169,8 @@ class Execution:
         return True
 
     async def give_back(self, claimed: RunDispatch, failed: StoreError | None = None) -> None:
-        """Release a claimed dispatch that is not executing here; has no effect if another process owns it.
+        """Release a claimed dispatch that this process does not execute; no effect if another process owns
+        it.
 
         No attempt is counted, unless the execution `failed`. If the store fails, a later poll releases the
         dispatch.

@@ -33,7 +33,7 @@ class Watch:
 class Ends(RunEffects):
     """Writes an event when a run ends or waits, so that handles in all processes are informed.
 
-    It also passes the ended run to the watches of this process, so that they do not have to read it.
+    The ended run is also passed to the watches of this process, so that they do not have to read it.
     """
 
     def __init__(self) -> None:

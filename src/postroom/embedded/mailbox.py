@@ -339,7 +339,10 @@ class Mailbox:
 
 
 async def _nothing(run: Run) -> None:
-    """Do nothing: a placeholder for the work in a process that executes no runs. It is never called."""
+    """Do nothing: a placeholder for the work in a process that executes no runs.
+
+    The placeholder is never called.
+    """
 
 
 def _refuse_no_work(work: object) -> None:

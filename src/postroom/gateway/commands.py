@@ -620,7 +620,7 @@ class Command:
     decides_session: bool = False
     """Whether the command changes the session of later messages in its chat.
 
-    Those messages wait for the command.
+    Later messages wait for a command that changes their session.
     """
 
     def refusal(self, name: str, words: str) -> str | None:

@@ -79,7 +79,10 @@ class OutgoingMessage:
     sent: int = 0
     draft_id: str | None = None
     stale_id: str | None = None
-    """A shown draft that could not be edited into the text. It is deleted after the text has arrived."""
+    """A shown draft that could not be edited into the text.
+
+    The draft is deleted after the text has arrived.
+    """
     opening: str = ""
     """The text that the first card shows above its question."""
     steps_sent: int = 0
@@ -295,7 +298,7 @@ class Delivery:
     async def _answered(self, row: OutboxMessage, reply: Reply) -> tuple[ReplyAddress | None, _Closes]:
         """Return the address of a reply and the messages that it closes.
 
-        Both are looked up if the reply does not contain them.
+        The address and the messages are looked up if the reply does not contain them.
         """
         if reply.says_where and reply.source is not None and not row.may_have_arrived:
             source = SessionSource.from_dict(reply.source)
@@ -419,7 +422,7 @@ class Delivery:
     async def _begin(
         self, adapter: BasePlatformAdapter, row: OutboxMessage, reply: Reply, address: ReplyAddress
     ) -> OutgoingMessage:
-        """Prepare the text of a reply for sending. It replaces the draft if this adapter shows one.
+        """Prepare the text of a reply for sending. The text replaces the draft if this adapter shows one.
 
         If the channel can edit messages, the text before a question is a separate message and stays.
         Otherwise the question's first card begins with that text. A text that is already shown above an
@@ -646,7 +649,9 @@ class MailOutbox:
         *,
         keeps_quiet: bool,
     ) -> None:
-        """Store a message for a chat in an open transaction. It will be delivered, or its loss reported.
+        """Store a message for a chat in an open transaction.
+
+        The message will be delivered, or its loss will be reported.
 
         The message's files are sent after it. The chat gets a notice about each file that cannot be sent
         there.

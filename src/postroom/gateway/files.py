@@ -60,7 +60,7 @@ Earlier attempts fail and are retried.
 _TRIES_UNCONNECTED = 12
 """The same number if the channel of the file is not connected now.
 
-This attempt continues without the file.
+The last attempt continues without the file.
 """
 _CONNECTED_SECONDS = 20.0
 """How long an execution waits for its channel, because a run may start before the channel has connected."""

@@ -234,7 +234,7 @@ class Gateway:
         return {platform.value: adapter.liveness.shown() for platform, adapter in self._adapters.items()}
 
     async def reconnect(self, adapter: BasePlatformAdapter) -> None:
-        """Reconnect a channel, whatever its state. Its `liveness` then shows the result."""
+        """Reconnect a channel, whatever its state. The adapter's `liveness` then shows the result."""
         await self._connect(adapter, is_reconnect=True)
         await self._write_status("running")
 
@@ -295,7 +295,7 @@ class Gateway:
     async def _take_over(self, adapter: BasePlatformAdapter) -> None:
         """Deliver at once the messages that another server was sending when it ended.
 
-        They are marked as possible duplicates.
+        The messages are marked as possible duplicates.
         """
         if self._leases is not None and adapter.lease is not None and self._is_ours(adapter):
             for account in {adapter.account, UNKNOWN_ACCOUNT}:

@@ -175,7 +175,7 @@ class Handover:
     ) -> Callable[[Transaction], InboundMessage | None]:
         """Return a function that reads the message in a transaction.
 
-        It returns None if the message is not waiting.
+        The function returns None if the message is not waiting.
         """
         if draft is None:
             inbound_id = event.inbound_id or 0
@@ -348,8 +348,8 @@ def _passed_on(words: Forwarded) -> str:
 def message_of(event: MessageEvent, inbound: InboundMessage, *, shared: bool, caller: Json = None) -> Message:
     """Convert an inbound message to a message of its thread, with its text, sender, time and files.
 
-    `caller` holds the model and instructions that the chat's rules set. It is used for messages without a
-    `CallerRequest`.
+    `caller` holds the model and instructions that the chat's rules set. `caller` is used for messages without
+    a `CallerRequest`.
     """
     source = event.source
     data = {

@@ -49,7 +49,7 @@ class ReplyKind(StrEnum):
     CARD = "card"
     """A question was answered, or a notice's button was pressed, so the card must be updated."""
     UPDATE = "update"
-    """A raw update that could not be processed. It is not sent, but becomes a dead letter."""
+    """A raw update that could not be processed. The update is not sent, but becomes a dead letter."""
 
 
 class Question(Record, frozen=True, kw_only=True):

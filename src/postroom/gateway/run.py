@@ -549,7 +549,10 @@ class GatewayRunner:
         return build_session_key(source, config.group_sessions_per_user, config.thread_sessions_per_user)
 
     def _knows(self, source: SessionSource) -> bool:
-        """Return whether a person has at least read access here. Each command checks its own permission."""
+        """Return whether a person has at least read access to this chat.
+
+        Each command checks its own permission.
+        """
         if self._is_user_authorized(source):
             return True
         return self._services is not None and self._services.people.may(source, PersonRole.VIEWER)
@@ -605,7 +608,7 @@ class GatewayRunner:
     async def stop(self) -> None:
         """Stop the runner, once.
 
-        It stops accepting messages, gives runs and answers time to finish, and notifies the agents.
+        The runner stops accepting messages, gives runs and answers time to finish, and notifies the agents.
 
         No accepted message is lost: work that did not end in time continues at the next start.
         """

@@ -58,7 +58,7 @@ class Sessions:
         self._new_id = new_id
         self._addresses: OrderedDict[str, tuple[str, SessionSource]] = OrderedDict()
         self._known: OrderedDict[str, ChatSession] = OrderedDict()
-        """A cache of stored sessions. It stays empty if other processes change sessions, too."""
+        """A cache of stored sessions. The cache stays empty if other processes change sessions, too."""
 
     async def of(self, key: str, source: SessionSource) -> tuple[ChatSession, bool]:
         """Return the session of a message, and whether its reset policy has just reset it."""

@@ -118,8 +118,8 @@ _MODEL_TROUBLE = {
 }
 """A plain explanation for each kind of model failure.
 
-A provider's own text may name the operator's account, so members do not see it. It is stored with the run for
-operators.
+A provider's own text may name the operator's account, so members do not see it. The provider's text is stored
+with the run for operators.
 """
 _BY_BRANCH = {kind.branch: reason for kind, reason in _MODEL_TROUBLE.items()}
 _BY_CODE = {kind.code: reason for kind, reason in _MODEL_TROUBLE.items()}

@@ -1,10 +1,10 @@
 """The access check of the HTTP interface: a middleware in front of all routes.
 
-It checks, in this order, whether the request is well formed (400), names this server in its Host header
-(421), does not come from a page of another site (Origin, 403), has a known caller (401, or the login page),
-and is small enough (413). Accepted requests are marked with their caller. `permissions` then decides which
-callers an address accepts. An exception from an inner layer becomes a single well-formed error response. This
-module knows nothing about mail.
+The guard checks, in this order, whether the request is well formed (400), names this server in its Host
+header (421), does not come from a page of another site (Origin, 403), has a known caller (401, or the login
+page), and is small enough (413). Accepted requests are marked with their caller. `permissions` then decides
+which callers an address accepts. An exception from an inner layer becomes a single well-formed error
+response. This module knows nothing about mail.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ SMALL_BODY: Final = 16 * 1024
 READ_ON_BYTES: Final = 256 * 1024 * 1024
 """Number of bytes of a body that are still read and dropped after the response.
 
-This applies to a caller who may send large bodies.
+The number applies to a caller who may send large bodies.
 
 If the connection were closed earlier, the system would reset it, and a client that is still sending would
 lose the response.
@@ -83,7 +83,7 @@ _DISCOVERY: Final = (
 class OpenPath:
     """An address, with all addresses below it, whose handler authenticates the caller itself.
 
-    It belongs to a channel, or it accepts the results of runs.
+    The address belongs to a channel, or it accepts the results of runs.
     """
 
     path: str
@@ -92,7 +92,7 @@ class OpenPath:
     refuse: Callable[[int, str, str, Mapping[str, str]], Response] | None = field(default=None, compare=False)
     """Returns an error response in the form that the callers expect.
 
-    Its arguments are a status, a code, a message and headers.
+    The arguments of the function are a status, a code, a message and headers.
 
     If the function is None, the response is problem JSON.
     """

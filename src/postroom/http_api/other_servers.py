@@ -71,7 +71,7 @@ class OtherServers:
     def know(self, secret: str) -> None:
         """Set the secret that all servers of the database share.
 
-        It proves the caller that a forwarded request names.
+        The secret proves the caller that a forwarded request names.
         """
         self._secret = secret
 
@@ -262,7 +262,7 @@ class PassedOn:
         self._app, self._others, self._doing = app, others, doing
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer the request here, or forward it."""
+        """Answer the request on this server, or forward it to another one."""
         server = await self._doing()
         if server is None:
             await self._app(scope, receive, send)

@@ -59,7 +59,7 @@ EVERY: Final = timedelta(milliseconds=250)
 FIRST: Final = timedelta(milliseconds=10)
 """The delay before the first measurement.
 
-It is short, because the server does not report itself ready without a measurement.
+The delay is short, because the server does not report itself ready without a measurement.
 """
 WINDOW: Final = timedelta(seconds=10)
 

@@ -425,7 +425,7 @@ def health_check(context: ReadContext, asked: HealthCheck) -> HealthView:
 
 
 def rotated_elsewhere(context: WriteContext, asked: object) -> RotatedToken:
-    """Hold an operation's place in the table; the service performs it, because it also writes a file."""
+    """Stand in for an operation that `Mail.perform` performs itself, because it also writes a file."""
     raise StateError(
         "this operation cannot rotate a token; the service does",
         value=type(asked).__name__,

@@ -1,7 +1,7 @@
 """Reads and checks attachments before a message is stored; reads no file outside the project's folder.
 
-This runs in a worker thread before the transaction, because files and images are slow to read and may be
-malicious.
+Attachments are read in a worker thread before the transaction, because files and images are slow to read and
+may be malicious.
 """
 
 import base64

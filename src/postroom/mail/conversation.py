@@ -13,7 +13,7 @@ from postroom.stores.mail.access import MailReads, ProjectReads, RecordReads
 FEW = 20
 """Maximum number of other projects whose messages on a thread are read.
 
-It is also the number of the project's own messages that are searched to find those projects.
+The same number of the project's own messages is searched to find those projects.
 """
 COUNTED = 200
 """Maximum number of messages of each other project that are counted on a thread."""
@@ -128,7 +128,7 @@ class Conversation:
 def _others(reads: RecordReads, projects: ProjectReads, project: Project, thread_id: str) -> list[Project]:
     """Return the other projects whose messages may be on a thread.
 
-    These are the project to which people belong, and the projects of the recipients.
+    The other projects are the one to which people belong, and the projects of the recipients.
     """
     people = projects.project(PEOPLE_KEY)
     fields = {} if people is None else {people.id: people}

@@ -152,7 +152,7 @@ def refusals(
 class Delivery(TypedDict):
     """The delivery to the agents of one project.
 
-    It says, in the same order, how each of them will see the message.
+    A delivery says, in the same order, how each agent will see the message.
     """
 
     project: str
@@ -164,7 +164,7 @@ class Delivery(TypedDict):
 class Sent(TypedDict):
     """A stored message.
 
-    It is in the inboxes of `count` recipients, which does not mean that they have read it.
+    The message is in the inboxes of `count` recipients, which does not mean that they have read it.
     """
 
     count: int

@@ -81,7 +81,7 @@ def card_tools() -> tuple[Tool, ...]:
 
 
 def card() -> ReadResourceContents:
-    """Return the card. It loads nothing, so the client's policy may forbid all connections."""
+    """Return the card. The card loads nothing, so the client's policy may forbid all connections."""
     page = files("postroom.mcp_server").joinpath("card.html").read_text(encoding="utf-8")
     return ReadResourceContents(content=page, mime_type=MIME_TYPE, meta={"ui": {"prefersBorder": True}})
 

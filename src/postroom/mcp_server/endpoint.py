@@ -1,4 +1,6 @@
-"""The layer between the access check and the transport of the MCP SDK. It corrects and extends the transport.
+"""The layer between the access check and the transport of the MCP SDK.
+
+This layer corrects and extends the transport.
 
 - A message is parsed only once, strictly according to JSON and JSON-RPC. The transport would answer an
   invalid message with the report of its validator.
@@ -45,7 +47,7 @@ class Endpoint:
     ) -> None:
         """`server` is the MCP server.
 
-        It asks the people whose clients declared elicitation in their handshake.
+        The server asks the people whose clients declared elicitation in their handshake.
         """
         self._transport = transport
         self._server = server

@@ -51,7 +51,7 @@ _PROFILE_SCOPE: Final = "postroom.profile"
 def operations_of(profile: Profile) -> tuple[Operation, ...]:
     """Return the operations of a profile.
 
-    Their order never changes, because clients cache prompts that contain them.
+    The order of the operations never changes, because clients cache prompts that contain them.
     """
     if profile == "full":
         return MAIL_OPERATIONS

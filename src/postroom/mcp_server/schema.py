@@ -20,7 +20,10 @@ _WORDS = re.compile(r"[A-Za-z]{1,8}|\d{1,3}|[^\sA-Za-z\d]{1,3}")
 
 @cache
 def input_schema(command: type[Command]) -> dict[str, Any]:
-    """Return the JSON schema of a command's arguments. It is built once and shared, so do not change it."""
+    """Return the JSON schema of a command's arguments.
+
+    The schema is built once and shared, so do not change it.
+    """
     _, components = msgspec.json.schema_components([command])
     schema = _inline(components[command.__name__], components)
     properties = {name: _small(value) for name, value in schema["properties"].items()}
@@ -49,7 +52,8 @@ ERROR_SCHEMA = {
 }
 """The schema of the structured content of a failed call.
 
-It is part of each output schema, because some clients validate errors against the tool's schema, too.
+This schema is part of each output schema, because some clients validate errors against the tool's schema,
+too.
 """
 
 
@@ -57,7 +61,7 @@ It is part of each output schema, because some clients validate errors against t
 def output_schema(operation: Operation) -> dict[str, Any]:
     """Return the JSON schema of a tool's structured content.
 
-    It is built once and shared, so do not change it.
+    The schema is built once and shared, so do not change it.
     """
     (schema,), components = msgspec.json.schema_components([operation.answer])
     answer = _without_prose(_inline(schema, components))

@@ -1,7 +1,7 @@
 """The MCP server: the server of the MCP SDK, with mail operations as its tools and typed errors as results.
 
-It uses the SDK's low-level server and not the framework above it, because this serves the same in-memory
-client twice as fast (docs/internals/benchmarks.md, ADR 2).
+The server uses the SDK's low-level server and not the framework above it, which serves the same in-memory
+client half as fast (docs/internals/benchmarks.md, ADR 2).
 """
 
 import json

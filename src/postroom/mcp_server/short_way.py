@@ -2,9 +2,9 @@
 
 The answers are the same.
 
-It accepts only the forms of headers and messages that clients are known to send. The SDK handles all other
-requests. It also rejects the invalid ones, so no error is implemented twice. A test compares the answers of
-both implementations (ADR 30).
+This module accepts only the forms of headers and messages that clients are known to send. The SDK handles all
+other requests. The SDK also rejects the invalid ones, so no error is implemented twice. A test compares the
+answers of both implementations (ADR 30).
 """
 
 from collections.abc import Callable, Mapping
@@ -39,7 +39,7 @@ _JSON_TYPES: Final = {"application/json", "application/*", "*/*"}
 
 
 class ShortWay:
-    """Answers plain tool calls. It keeps no state between calls, like the endpoint."""
+    """Answers plain tool calls. The class keeps no state between calls."""
 
     def __init__(
         self,

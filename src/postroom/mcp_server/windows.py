@@ -31,7 +31,7 @@ ASK: Final = "ask_person"
 ELICITS: Final = "elicits"
 """A mark in the session id of a client that supports elicitation.
 
-It is used before protocol revision 2026-07-28.
+The mark is used before protocol revision 2026-07-28.
 
 The server stores no session ids: a client that sends this mark has declared the capability to this server or
 to another one.

@@ -47,7 +47,10 @@ class CallRequest:
 
 @dataclass(slots=True)
 class Answers:
-    """The answers so far, keyed by tool call. They include the partial answer of an interrupted call."""
+    """The answers so far, keyed by tool call.
+
+    The answers include the partial answer of an interrupted call.
+    """
 
     results: dict[str, ToolResult] = field(default_factory=dict)
     message_ids: dict[str, str] = field(default_factory=dict)

@@ -225,8 +225,8 @@ class Hooks:
     async def _await_mail(self, event: _Event, caller: Caller) -> HookAnswer:
         """Return `tell` for mail in an idle session, `unknown` to end the wait, or `silent` after a while.
 
-        This hook records nothing. Only when the waiting process asks for the line, it is certain that the
-        process is alive.
+        A wait for mail records nothing. Only when the waiting process asks for the line, it is certain that
+        the process is alive.
         """
         session, since = f"{event.client}/{event.call.session_id}", event.call.waiting_since
         if self._idling.take_over(session, since):
@@ -516,8 +516,8 @@ def _wake(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decisio
 def _stop(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision:
     """Hold the end of a turn once for messages to the agent that it has neither read nor fetched.
 
-    The end of a run is not held for messages that start another run. Otherwise the client's next output would
-    be taken for the answer to the message that woke it.
+    The end of a run is not held for messages that start another run. If it were held, the client's next
+    output would be taken for the answer to the message that woke it.
     """
     if actor is None:
         return _SILENT

@@ -1,13 +1,13 @@
 """Reads the numbered steps of a schema, and determines which steps are missing.
 
 Servers of two releases may share a PostgreSQL database, and the newer server migrates it. Therefore a step
-either keeps everything that the previous release uses, or contains a separate line. This line names an
-earlier step: the release of that step no longer uses what this step removes.
+either keeps everything that the previous release uses, or contains a separate line. The separate line names
+an earlier step: the release of that step no longer uses what this step removes.
 
     -- after: 0031
 
-Such a step is applied only if all running servers know step 31. Afterwards, servers that do not know step 31
-are refused.
+A step with this line is applied only if all running servers know step 31. Afterwards, servers that do not
+know step 31 are refused.
 """
 
 import hashlib

@@ -169,7 +169,7 @@ class ChannelDriver(ABC):
         return Hurried(self.config(secret=secret), clock=clock, timer=clock)
 
     async def opened(self, adapter: BasePlatformAdapter) -> None:  # noqa: B027 - most platforms do it by themselves
-        """Deliver the updates that were held back. This is called when the adapter has connected."""
+        """Deliver the updates that were held back. The method is called when the adapter has connected."""
 
     async def send_again(self) -> None:  # noqa: B027 - as above
         """Deliver again the updates that were not acknowledged, if the platform does not do so by itself."""

@@ -74,8 +74,8 @@ _ALL: Final = (
 async def record(looked_at: Mailbox | RunStores) -> None:
     """Start recording in the database who owns each run, for `check`; a repeated call has no effect.
 
-    It adds a table and triggers that affect every process that uses the database; use it only for tests and
-    trials.
+    The call adds a table and triggers that affect every process that uses the database; use it only for tests
+    and trials.
 
     Raises:
         StoreError: The table cannot be created.

@@ -1,8 +1,8 @@
 """Planned edits of a client's file by `setup`, and a record of the written parts, used to undo them.
 
-The record is in a private file of this user, so that `setup remove` removes exactly the recorded parts. It is
-written before the client's file. After a crash in between, the record may list parts that do not exist;
-removing such parts changes nothing.
+The record is in a private file of this user, so that `setup remove` removes exactly the recorded parts. The
+record is written before the client's file. After a crash in between, the record may list parts that do not
+exist; removing such parts changes nothing.
 """
 
 import json
@@ -51,14 +51,17 @@ class ConfigEdit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppliedEdit:
-    """The record of one written part. With it, the part can be removed even if the file has changed since."""
+    """The record of one written part.
+
+    With the record, setup can remove the part even if the file has changed since.
+    """
 
     client: str
     kind: Literal["root", "container", "entry", "item", "replaced", "table", "file", "block"]
     path: tuple[str, ...]
     """The keys that lead to the edited value; for an item of an array, the keys that lead to the array.
 
-    It is empty if the edit is a whole file.
+    The keys are empty if the edit is a whole file.
     """
     before: str = ""
     """The whitespace that was written before the part; for a block, the line end after the text above."""

@@ -149,7 +149,7 @@ class Draft:
     def drop(self) -> None:
         """Remove the draft and the folders that were created for it.
 
-        It has no effect if the draft has replaced the file.
+        The call has no effect if the draft has already replaced the file.
         """
         with suppress(OSError):
             self.path.unlink(missing_ok=True)

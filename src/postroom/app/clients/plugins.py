@@ -143,7 +143,9 @@ def make_known(client: Client, target: SetupScope) -> str:
 
 
 def forget(client: Client, target: SetupScope) -> None:
-    """Make the client forget the marketplace. Otherwise it would list a folder that no longer exists.
+    """Make the client forget the marketplace.
+
+    Otherwise the client would list a marketplace whose folder no longer exists.
 
     When it forgets a marketplace, the client deletes every entry with that name. If the file has such an
     entry, it belongs to the user, so nothing is done.

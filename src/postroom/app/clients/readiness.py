@@ -93,8 +93,8 @@ def refuse_unfit(client: Client, target: SetupScope, *, hooks: bool) -> list[ToD
 def to_do(client: Client, target: SetupScope) -> list[ToDo]:
     """Return the steps that a client asks of its user after set-up has written its files.
 
-    The result is empty if the client cannot be asked. It is also empty in a dry run, because a client that is
-    asked may write files.
+    The result is empty if the client cannot be asked. The result is also empty in a dry run, because a client
+    that is asked may write files.
     """
     if target.is_dry_run:
         return []

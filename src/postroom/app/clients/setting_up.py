@@ -401,7 +401,7 @@ def _applied_by_name(client: Client, part: Part) -> list[AppliedEdit]:
 def _made_ready(change: Change, records: Records, now: int, drafts: list[Draft]) -> Change:
     """Write the record, backup and draft of a change.
 
-    This does everything that needs disk space, before the first file is changed.
+    These are all the steps that need disk space, and they come before the first file is changed.
     """
     if change.is_none or change.after is None:
         if not change.is_removal:

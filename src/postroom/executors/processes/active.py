@@ -1,4 +1,6 @@
-"""Registers the runs that execute here, at most one per thread, and passes on requests to end them."""
+"""Registers the runs that this process executes, at most one per thread, and passes on requests to end
+them.
+"""
 
 import asyncio
 from enum import StrEnum

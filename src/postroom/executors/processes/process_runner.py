@@ -4,7 +4,7 @@ start ─▶ exits by itself ───────────────▶ it
    └─▶ must stop ─▶ gets a short time ─▶─┘
 
 `started` and `Launcher` start the program through its shim; `program_of` checks whether it could be started.
-These functions block, so call them off the event loop.
+All functions of this module block, so call them off the event loop.
 """
 
 import asyncio
@@ -179,7 +179,10 @@ class Started:
 
 
 class Launcher:
-    """The process that forks a shim for each program. It is started together with the first program."""
+    """The process that forks a shim for each program.
+
+    The process is started together with the first program.
+    """
 
     def __init__(self, environment: Mapping[str, str], platform: str) -> None:
         """`environment` is that of the server.

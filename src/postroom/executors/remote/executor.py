@@ -141,7 +141,7 @@ def judge(row: RunDispatch | None, result: Result) -> None:
     Raises:
         ResultConflict: The dispatch has ended with another answer.
         StaleResult: The result is no longer needed, because the run is unknown or ended without it.
-        ResultTooEarly: The dispatch is not active here at the moment.
+        ResultTooEarly: This process is not executing the dispatch at the moment.
     """
     if row is None:
         raise StaleResult("this server does not know the run")
@@ -513,14 +513,14 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
     # Commands to runs.
 
     def cancel(self, id: str) -> bool:
-        """Ask the run with this dispatch, run or thread id to end; return False if none runs here."""
+        """Ask the run with this dispatch, run or thread id to end; return False if no such run is active."""
         executions = [execution for execution in self._by_thread.values() if execution.answers_to(id)]
         return len(executions) == 1 and executions[0].cancel()
 
     async def cancel_and_wait_by_thread(self, thread_id: str) -> bool:
         """Ask the thread's run to end and wait for it.
 
-        Return False if none runs here, or if it does not end.
+        Return False if this process executes none, or if it does not end.
         """
         if (execution := self._by_thread.get(thread_id)) is None:
             return False

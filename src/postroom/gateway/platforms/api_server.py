@@ -1077,7 +1077,10 @@ class Exchange:
         """The model's reasoning as far as it has been received."""
         self.waits: set[Wait] = set()
         self.asked = ""
-        """All text up to the agent's last question. This text is not part of the answer."""
+        """All text up to the agent's last question.
+
+        The text up to that question is not part of the answer.
+        """
         self._parts: list[tuple[str, str]] = []
 
     @property
@@ -1466,8 +1469,8 @@ class _ResponseEvents:
 
         Once the text has started, no reasoning is sent, because its item is complete.
 
-        A background response has no such events. Its events are numbered so that a client can continue after
-        a server restart. Reasoning is not stored, so the numbers would change.
+        A background response has no such events. The events of a background response are numbered so that a
+        client can continue after a server restart. Reasoning is not stored, so the numbers would change.
         """
         if not delta or self._has_message or self._shape.is_background:
             return
@@ -1793,7 +1796,10 @@ class ApiServerAdapter(HttpAdapter):
         return super().refuse(status, code, message, headers)
 
     async def disconnect(self) -> None:
-        """Refuse all requests, including waiting ones. Their messages are stored and still get answers."""
+        """Refuse all requests, including waiting ones.
+
+        The messages of waiting requests are stored and still get answers.
+        """
         self._exchanges.end(
             Refused(503, "stopping", "the server is shutting down; send the request again", retry_after=5)
         )

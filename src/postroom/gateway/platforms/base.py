@@ -95,7 +95,10 @@ MAX_TRIES: Final = 3
 MAX_RAW_LENGTH: Final = 200_000
 """Maximum characters of a raw update that its dead letter keeps."""
 _SECRETS: Final = ("token", "response_url", "trigger_id")
-"""Fields of a raw update that contain credentials. Their reader could act as a person or as the bot."""
+"""Fields of a raw update that contain credentials.
+
+Whoever reads these credentials could act as a person or as the bot.
+"""
 _SECRET_IN_TEXT: Final = re.compile(
     rf"""("(?:{"|".join(_SECRETS)})"\s*:\s*"|\b(?:{"|".join(_SECRETS)})=)[^"&]*"""
 )
@@ -258,7 +261,7 @@ class AdapterState(StrEnum):
     DEGRADED = "degraded"
     """Connected, but an update became a dead letter since the last manual connect.
 
-    This state is only shown. It is never stored as the adapter's state.
+    The degraded state is only shown. The degraded state is never stored as the adapter's state.
     """
     ELSEWHERE = "elsewhere"
     """Not connected, because another server on the same database holds the channel."""
@@ -378,11 +381,11 @@ async def bounded(
 
 
 class BasePlatformAdapter(ABC):
-    """Connects one bot to one platform. It is idle until `connect`, and again after `disconnect`.
+    """Connects one bot to one platform. An adapter is idle until `connect`, and again after `disconnect`.
 
-    A subclass sets `platform`, `capabilities` and `options`. It can be imported without its extra, and its
-    `connect` raises `MissingExtra` if a library is not installed. It never logs a token, a secret or the text
-    of a message.
+    A subclass sets `platform`, `capabilities` and `options`. A subclass can be imported without its extra,
+    and its `connect` raises `MissingExtra` if a library is not installed. A subclass never logs a token, a
+    secret or the text of a message.
     """
 
     platform: ClassVar[Platform]
@@ -476,8 +479,8 @@ class BasePlatformAdapter(ABC):
 
         The handler of each route must authenticate its caller.
 
-        Their paths are mounted below `/channels`, so begin each path with `/<platform>`. The server itself
-        does not authenticate callers there.
+        The paths are mounted below `/channels`, so begin each path with `/<platform>`. The server itself does
+        not authenticate callers there.
         """
         return ()
 
@@ -511,7 +514,9 @@ class BasePlatformAdapter(ABC):
     async def send(
         self, chat_id: str, content: str, reply_to: str | None = None, metadata: Metadata | None = None
     ) -> SendResult:
-        """Send one Markdown message of at most `capabilities.limit`. It is sent as a whole or not at all.
+        """Send one Markdown message of at most `capabilities.limit`.
+
+        The message is sent as a whole or not at all.
 
         If the platform refuses the markup, the message is sent as plain text. On platforms that support it,
         `metadata["dedupe_key"]` prevents a repeated call from sending a duplicate.
@@ -696,9 +701,9 @@ class BasePlatformAdapter(ABC):
         """Process one update. When this returns, the update may be acknowledged to the platform.
 
         An update that cannot be read, or can never be stored, becomes a dead letter at once, because a retry
-        would fail too. This does not degrade the channel, because anybody can send such an update. An update
-        that triggers a bug in postroom is tried three times. Then it becomes a dead letter, and the channel
-        continues in the degraded state.
+        would fail too. Such an update does not degrade the channel, because anybody can send one. An update
+        that triggers a bug in postroom is tried three times. After the third attempt the update becomes a
+        dead letter, and the channel continues in the degraded state.
 
         Raises:
             PostroomError: The update was not processed. Do not acknowledge it, and retry after a pause.
@@ -763,7 +768,9 @@ class BasePlatformAdapter(ABC):
         return self._pacing.turn(method, chat_id, is_group=is_group, key=key, gives_way=gives_way or is_draft)
 
     async def _until_ours(self) -> None:
-        """Wait until this server holds the channel. It normally does, unless it was frozen.
+        """Wait until this server holds the channel.
+
+        A server normally holds its channels, unless it was frozen.
 
         A server must not receive anything while another server holds the channel. In that case, this adapter
         is soon disconnected.

@@ -456,7 +456,10 @@ class Pressed(Struct, frozen=True, kw_only=True):
 
 
 class Interaction(Located, frozen=True, kw_only=True):
-    """A pressed button or a slash command. Its token is a secret that authorizes the response."""
+    """A pressed button or a slash command.
+
+    The token of an interaction is a secret that authorizes the response.
+    """
 
     id: Id
     token: Annotated[str, Meta(min_length=1)]
@@ -687,7 +690,7 @@ class DiscordOptions(PlatformConfig, frozen=True, kw_only=True):
     base_url: str = "https://discord.com/api/v10"
     """The address of the REST API.
 
-    It applies to the whole process, because the library stores it globally.
+    The address applies to the whole process, because the library stores it globally.
     """
     cdn_url: str = "https://cdn.discordapp.com"
     """The host of files. Files are not requested from any other host."""

@@ -30,7 +30,7 @@ Heard = Callable[[str, object], None]
 OPEN_SECONDS = 30.0
 CLOSE_SECONDS = 2.0
 LOGIN_SECONDS = 60.0
-"""The maximum duration of a login. It is long because the library retries Discord's own failures."""
+"""The maximum duration of a login. The limit is long because the library retries Discord's own failures."""
 MAX_WAIT_SECONDS = 30.0
 """The longest pause requested by Discord that the library itself waits out. Longer pauses are reported."""
 FORGET = 4_000
@@ -90,7 +90,9 @@ class Refused(Exception):
 
 
 def load() -> None:
-    """Import the library. This takes almost a second and reads files, so call it in a thread.
+    """Import the library.
+
+    Importing the library takes almost a second and reads files, so call this function in a thread.
 
     Raises:
         MissingExtra: The library is not installed.

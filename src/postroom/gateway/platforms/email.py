@@ -914,7 +914,7 @@ class Server:
 
 
 class Mailbox:
-    """One folder of one user's mailbox, read by IMAP. It is reopened after each failure."""
+    """One folder of one user's mailbox, read by IMAP. The connection is opened again after each failure."""
 
     def __init__(self, server: Server, folder: str) -> None:
         self._server = server
@@ -1277,7 +1277,7 @@ class EmailAdapter(BasePlatformAdapter):
         self._smtp = options.smtp(_password(config.api_key, "smtp_password") if config.api_key else password)
         self._mailbox = Mailbox(self._imap, options.folder)
         self._is_open = False
-        """Whether the mailbox is open. It is reopened after a network failure."""
+        """Whether the mailbox is open. The mailbox is opened again after a network failure."""
         self._thread: ThreadPoolExecutor | None = None
         self._threads: OrderedDict[str, Thread] = OrderedDict()
 

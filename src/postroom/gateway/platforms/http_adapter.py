@@ -51,7 +51,10 @@ class Refused(Exception):
 
 
 class HttpAdapter(BasePlatformAdapter):
-    """An adapter that only answers HTTP requests. It counts as connected as soon as it accepts requests."""
+    """An adapter that only answers HTTP requests.
+
+    Such an adapter counts as connected as soon as it accepts requests.
+    """
 
     beats: ClassVar[bool] = False
     """Whether the adapter has readers that need heartbeats."""

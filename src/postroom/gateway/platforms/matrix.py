@@ -324,7 +324,7 @@ class Content(Struct, frozen=True, kw_only=True):
 
 
 class RoomEvent(Struct, frozen=True, kw_only=True):
-    """An event of a room. Its content is parsed according to its type."""
+    """An event of a room. The content of an event is parsed according to its type."""
 
     type: str
     content: dict[str, Json]
@@ -359,7 +359,10 @@ class Room:
     joined: int | None = None
     invited: int = 0
     counted: bool = False
-    """Whether the server has reported the number of members. It then reports every change of the number."""
+    """Whether the server has reported the number of members.
+
+    A server that has reported the number then reports every change of it.
+    """
     names: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -879,7 +882,7 @@ def _read(raw: bytes) -> Mapping[str, Any]:
 
 
 class SyncPosition:
-    """The position in the event stream of one user. It is meaningless for other users."""
+    """The position in the event stream of one user. The position is meaningless for other users."""
 
     def __init__(self, path: str | None) -> None:
         self._path = Path(path) if path else None

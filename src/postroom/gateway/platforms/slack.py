@@ -976,7 +976,7 @@ MAX_BLOCKS_LENGTH: Final = 12_000
 """Maximum total characters of all blocks. Slack accepts a few hundred more without documenting it."""
 MAX_SECTION_LENGTH: Final = 3_000
 PIECE: Final = 2_500
-"""Maximum characters of Markdown in one section. It is cut further if entities make it too long."""
+"""Maximum characters of Markdown in one section. A section is cut further if entities make it too long."""
 MAX_LABEL_LENGTH: Final = 75
 BUTTONS_A_ROW: Final = 25
 _SUMMARY: Final = 500
@@ -994,7 +994,10 @@ def card_blocks(card: Card) -> list[dict[str, Any]]:
 
 
 def card_body(card: Card) -> dict[str, Any]:
-    """Return the request for a card. Its text is for notifications and for clients without blocks."""
+    """Return the request for a card.
+
+    The text of the request is for notifications and for clients without blocks.
+    """
     return {"text": _short(card.text), "blocks": card_blocks(card)}
 
 
@@ -1181,7 +1184,7 @@ class SlackOptions(Rules, frozen=True, kw_only=True):
 
     ALSO: ClassVar = {"app_token": "api_key"}
     signing_secret: Secret | None = None
-    """The secret that verifies Slack's requests. Without it, there is no HTTP route for Slack."""
+    """The secret that verifies Slack's requests. Without this secret, there is no HTTP route for Slack."""
     base_url: str = "https://slack.com/api"
     """The address of the Web API. Plain http is allowed only on loopback."""
     unfurl: bool = False
@@ -1214,7 +1217,7 @@ class SlackOptions(Rules, frozen=True, kw_only=True):
     def api(self, token: str) -> "SlackApi":
         """Return a client of the Web API for the bot with this token.
 
-        It loads libraries and certificates, so it must not be called on the event loop.
+        The call loads libraries and certificates, so it must not be made on the event loop.
 
         Raises:
             MissingExtra: A library is not installed.

@@ -88,7 +88,7 @@ def _port(url: SplitResult) -> int | None:
 
 
 def tls_context() -> ssl.SSLContext:
-    """Return the TLS context. It reads files, so it must not be called on the event loop."""
+    """Return the TLS context. The call reads files, so it must not be made on the event loop."""
     return httpx2.create_ssl_context(trust_env=False)
 
 

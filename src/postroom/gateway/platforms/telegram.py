@@ -94,8 +94,9 @@ _PARSER: Final = _parser()
 def markdown_v2(text: str) -> str | None:
     """Convert Markdown to Telegram's dialect; return None if it should be sent unchanged.
 
-    It is sent unchanged if nothing visible would be left, or if it is nested too deeply. Any thread may call
-    this function. Do not convert long texts on the event loop, because 4,096 brackets take 0.3 s.
+    Markdown is sent unchanged if nothing visible would be left of it, or if it is nested too deeply. Any
+    thread may call this function. Do not convert long texts on the event loop, because 4,096 brackets take
+    0.3 s.
     """
     tokens = _PARSER.parse(text)
     if any(token.level >= _DEEPEST for token in tokens):
@@ -346,7 +347,7 @@ class Answer:
 
     @property
     def is_unauthorized(self) -> bool:
-        """Whether Telegram refused the token. It answers an unknown token with 404."""
+        """Whether Telegram refused the token. Telegram answers an unknown token with 404."""
         return self.is_telegram and self.status in (401, 403, 404)
 
     @property
@@ -410,7 +411,7 @@ def _kind(status: int, described: str, *, is_telegram: bool) -> SendErrorKind:
 def failed_call(answer: Answer) -> ServerUnavailable:
     """Return the error for a failed call.
 
-    It quotes Telegram's response, or says that Telegram is unreachable.
+    The error quotes Telegram's response, or says that Telegram is unreachable.
     """
     if not answer.is_telegram:
         return unreachable(answer.error)
@@ -1416,7 +1417,7 @@ class TelegramAdapter(BasePlatformAdapter):
 
 
 def _client(options: TelegramOptions, token: str) -> "TelegramApi":
-    """Return a client for Telegram. It reads files, so it must not be called on the event loop.
+    """Return a client for Telegram. The call reads files, so it must not be made on the event loop.
 
     Raises:
         MissingExtra: The library is not installed.

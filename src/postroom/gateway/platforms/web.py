@@ -101,7 +101,7 @@ _EVENT_ID: Final = re.compile(r"([0-9a-f]{8})-([0-9]{1,15})")
 
 
 class ShownFile(Record, frozen=True, kw_only=True):
-    """A file that an entry shows. Its bytes are in the store."""
+    """A file that an entry shows. The bytes of the file are in the store."""
 
     sha256: str
     name: str
@@ -178,7 +178,7 @@ class Entry(Record, frozen=True, kw_only=True):
 
     @classmethod
     def from_body(cls, body: dict[str, Json]) -> "Entry":
-        """Return the entry that `to_body` stored in this body. Its version is 0."""
+        """Return the entry that `to_body` stored in this body. The version of the entry is 0."""
         return replace(msgspec.convert(body, cls), version=0)
 
 
@@ -247,7 +247,7 @@ class ChatLog:
     def put(self, entry: Entry) -> None:
         """Show an entry on all open pages.
 
-        It replaces the entry with the same id, and the draft of an answer.
+        The entry replaces the entry with the same id, and the draft of an answer.
         """
         self._version += 1
         entry = self.placed(entry)
@@ -847,7 +847,7 @@ class WebAdapter(HttpAdapter):
         return None if stored is None else Entry.from_body(stored.body)
 
     async def _log(self, name: str) -> ChatLog:
-        """Return a person's log. Its next position is higher than every position in the store."""
+        """Return a person's log. The next position in the log is higher than every position in the store."""
         log = self._logs[name]
         if not log.newest_order:
             newest = await self._chats().conversations(name, limit=1)

@@ -210,7 +210,7 @@ def delivery_of(route: HookRoute, headers: Mapping[str, str], body: bytes) -> st
 def may_command(route: HookRoute) -> bool:
     """Return whether a message of this route may be a command of the chat.
 
-    It may be a command only if its first character is from the operator or a trusted caller. Text that
+    A message may be a command only if its first character is from the operator or a trusted caller. Text that
     strangers wrote in a repository is never a command, even if it begins like one.
     """
     return route.scheme is Scheme.POSTROOM if route.prompt is None else route.prompt.startswith("/")

@@ -6,9 +6,10 @@ relay delivers them in batches.
 
 A small file next to the repositories, the mark file, records the id of the store and the newest log entries
 that the archive has. At start-up, a server compares the mark with the database, and does not start if the
-database is a different or an older one. Such a database could reuse record numbers that the archive already
-contains. Each archived change adds an entry to the log of its project, and entry numbers only grow. If the
-newest number in the database is smaller than the one in the mark, the database is older than the archive.
+database is a different or an older one. An older or a different database could reuse record numbers that the
+archive already contains. Each archived change adds an entry to the log of its project, and entry numbers only
+grow. If the newest number in the database is smaller than the one in the mark, the database is older than the
+archive.
 """
 
 import asyncio
@@ -261,7 +262,7 @@ class Author:
 class Archive:
     """Writes the records of projects into their repositories under `root`.
 
-    It handles the outbox effects that are addressed to the archive.
+    The class performs the outbox effects that are addressed to the archive.
     """
 
     lease = timedelta(minutes=5)

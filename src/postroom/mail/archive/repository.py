@@ -1,8 +1,8 @@
 """The archive's repository: stores batches of files and returns files, through the `git` program.
 
-It manages one bare repository with the branch `main`. It uses neither the index nor a working tree, so that
-there is no `index.lock` and the cost of a batch does not grow with the number of files. This module has no
-knowledge of mail.
+The class manages one bare repository with the branch `main`. The repository has neither an index nor a
+working tree, so that there is no `index.lock` and the cost of a batch does not grow with the number of files.
+This module has no knowledge of mail.
 
     turn ──▶ tip ──▶ fast-import (one pack, one fsync) ──▶ what changed? ──▶ compare and set of the branch
               ▲                                                                        │
@@ -476,7 +476,7 @@ class ArchiveRepository:
     ) -> str | None:
         """Add or replace `files` in one commit on the branch, dated `now`, and return its id.
 
-        Return None if the archive already has exactly these files. This makes it safe to write a batch again,
+        Return None if the archive already has exactly these files. So a batch can be written again safely,
         even if it is unknown whether the first write succeeded. Files in `removed` are removed from the
         newest tree; earlier commits keep them, and nothing else is ever removed. The subject is joined into
         one line of at most 72 characters, and each trailer's value into one line.

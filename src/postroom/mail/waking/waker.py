@@ -119,7 +119,8 @@ class OpenChange:
     def has_room(self, reader: Reader, thread_id: str | None, reply_to: int | None, sender_id: int) -> bool:
         """Return whether a recipient's runs can accept a message now.
 
-        They can if fewer messages wait than the limit, or if the message answers an open question.
+        The runs can accept a message if fewer messages wait than the limit, or if the message answers an open
+        question.
         """
         threads = lanes_of(reader, thread_id)
         is_full = all(map(self.accept.is_full, threads))

@@ -58,8 +58,9 @@ _LOG = get_logger(__name__)
 
 
 TRIES: Final = 3
-"""Maximum number of attempts of a read whose connection is lost. It is safe to repeat a read, because it
-changes nothing.
+"""Maximum number of attempts of a read whose connection is lost.
+
+A read can be repeated safely, because it changes nothing.
 """
 _END_WITHIN: Final = timedelta(seconds=5)
 _BEGIN: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"

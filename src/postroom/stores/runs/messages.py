@@ -84,7 +84,7 @@ class Messages(Tables):
     def put_summary(self, thread_id: str, draft: SummaryDraft) -> None:
         """Store a summary, and mark the messages that it covers.
 
-        It replaces the summary with the same number and all later ones.
+        The new summary replaces the summary with the same number and all later ones.
         """
         summary, thread = draft.summary, {"thread_id": thread_id}
         numbered: Values = {**thread, "number": summary.number}

@@ -328,7 +328,7 @@ _NONE: Final[Values] = {}
 
 
 class SqliteTransaction(SqlTransaction):
-    """Runs named statements on one connection. It neither begins nor ends the transaction."""
+    """Runs named statements on one connection. The class neither begins nor ends the transaction."""
 
     dialect: Final[Dialect] = "sqlite"
 
