@@ -127,8 +127,7 @@ class Leases:
             await self.give_back(*self._wanted)
 
     async def give_back(self, *names: str) -> None:
-        """Release these leases, whose work this server has ended, so that another server can acquire them at
-        once.
+        """Release these leases, so that another server can acquire them at once.
 
         A lease that cannot be released expires by itself.
         """

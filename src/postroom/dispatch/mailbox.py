@@ -593,9 +593,7 @@ class Mailbox:
         await self._rounds.forget_idle_workers()
 
     async def settled(self) -> None:
-        """Wait until this process executes no run; for tests, and for scripts that do not start the
-        rounds.
-        """
+        """Wait until no run is active here; for tests, and for scripts that do not start the rounds."""
         await self._dispatcher.idle()
 
     async def _after(self, grace_ms: int) -> None:

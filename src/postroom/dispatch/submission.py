@@ -1273,9 +1273,7 @@ class Submissions:
         return stored
 
     async def _make_ids_of_arrival(self, arrival: Submission) -> None:
-        """Generate the ids of a new run; ask for its pin only if this process executes no run of the
-        thread.
-        """
+        """Generate the ids of a new run, and also its pin unless a run of the thread is active here."""
         worker = self._dispatcher.workers.get_or_create(arrival.request.thread_id)
         await self._make_ids(arrival, is_new=not worker.is_running)
 

@@ -628,9 +628,7 @@ class Dispatcher:
         self._begin(worker, begun, ReconnectableEventSink(stream))
 
     def read_along(self, dispatch_id: str, stream: EventStream) -> None:
-        """Register the reader of a dispatch about to be queued, for the case that this process executes
-        it.
-        """
+        """Register the reader of a dispatch about to be queued; it gets events if the run executes here."""
         self._readers[dispatch_id] = ReconnectableEventSink(stream)
 
     def stop_reading(self, dispatch_id: str) -> None:
@@ -1169,8 +1167,7 @@ class Execution:
         return True
 
     async def give_back(self, claimed: RunDispatch, failed: StoreError | None = None) -> None:
-        """Release a claimed dispatch that this process does not execute; no effect if another process owns
-        it.
+        """Release a claimed dispatch that does not execute here; no effect if another process owns it.
 
         No attempt is counted, unless the execution `failed`. If the store fails, a later poll releases the
         dispatch.
