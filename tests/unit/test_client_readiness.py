@@ -179,8 +179,8 @@ def test_a_folder_that_the_client_does_not_trust_is_told(
     told = document["clients"][0]["to_do"]
     assert (code, [one["kind"] for one in told]) == (0, kinds)
     for one in told:
-        assert "written, but the client does not trust the folder" in one["detail"]
-        assert "start `claude` there" in one["remedy"]
+        assert "written, folder not trusted" in one["detail"]
+        assert "start `claude` in that folder" in one["remedy"]
 
 
 @each_row("words", [(), ("--dry-run",), ("--scope", "project")])

@@ -206,4 +206,7 @@ async def test_a_message_that_the_database_lost_is_told_beside_a_deletion(here: 
     lost = {"messages/2023/11/99-lost.md": b"The database was put back to what it was before this came."}
     await asyncio.to_thread(repository.write, lost, subject="mail: lost", now=here.clock.now())
     state, detail = await _told(here)
-    assert (state, detail.partition(":")[0]) == ("failed", "1 messages are missing from the database")
+    assert (state, detail.partition(":")[0]) == (
+        "failed",
+        "1 messages of the archive are missing from the database, which is older than the archive",
+    )

@@ -347,7 +347,7 @@ routes = 1\n{AGENT}{WEB} | routes is not a list of tables | [[routes]]
 {AGENT}{WEB}[[routes]]\nagent = "human:a b"\n | [routes, rule 1]: 'human:a b' is not a known person | human:name
 {AGENT}{WEB}[[routes]]\nagent = "human:ada"\nplatform = "web"\nthread = "7"\n | human:ada answers in a chat, but not in the threads of a chat | remove thread from the rule
 {AGENT}{WEB}[platforms.api_server]\napi_key_env = "OTHER_KEY"\n[[routes]]\nagent = "human:ada"\n | human:ada cannot answer over api_server, whose callers wait | limit the rule to other platforms
-{AGENT}{WEB}[[routes]]\nagent = "Bo@x"\nplatform = "slack"\n | [routes, rule 1]: the rule matches nothing: slack is not connected | [platforms.slack]
+{AGENT}{WEB}[[routes]]\nagent = "Bo@x"\nplatform = "slack"\n | [routes, rule 1]: the rule matches nothing, because slack is not connected | [platforms.slack]
 {AGENT}{WEB}[[routes]]\nagent = "Bo@x"\nchat = "7"\n | add platform, because the ids | add platform
 {AGENT}{WEB}[[routes]]\nagent = "Bo@x"\nmentions = "bo"\n | no setting is called 'mentions' | did you mean mention?
 {AGENT}{WEB}[[routes]]\nagent = "Bo@x"\n[[routes]]\nagent = "Cy@x"\nmention = "cy"\n | [routes]: rule 2 (mention cy) can never match: rule 1 (all messages) matches first | move rule 2 before rule 1
@@ -379,7 +379,7 @@ UNSAFE = rows(r"""
 [agent]\nbase_url = "http://u:{SECRET}@x/v1"\nmodel = "m"\n{WEB} | the password
 [platforms.slack]\nproxy = "http://u:{SECRET}@x"\n | the proxy's address contains a password
 [platforms.web]\ntoken_env = "A"\ntoken_file = "b"\n | are both set
-[platforms.email]\ntoken_env = "CHAT_TOKEN"\npassword_env = "CHAT_TOKEN"\n | are the same
+[platforms.email]\ntoken_env = "CHAT_TOKEN"\npassword_env = "CHAT_TOKEN"\n | mean the same setting
 [platforms.web]\ntoken_env = 7\n | token_env is not text
 [platforms.web]\ntoken_env = "POSTROOM_CHAT"\n | such variables are server settings
 [platforms.web]\ntoken_env = "EMPTY"\n | is not set

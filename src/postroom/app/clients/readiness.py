@@ -120,7 +120,7 @@ def to_do(client: Client, target: SetupScope) -> list[ToDo]:
                     value = repr(lines[0][:_SHOWN]) if lines else "no such line"
                     folder = ToDo(
                         kind="folder_untrusted",
-                        detail="written, but the client does not trust the folder: expected that "
+                        detail="written, folder not trusted: expected that "
                         f"`{made.program} mcp list` names {NAME} in {target.project}, found {value}",
                         remedy=f"start `{made.program}` in that folder, and let it trust the folder and "
                         "the server",
@@ -196,7 +196,7 @@ def _login(made: ClientProgram, program: str, target: SetupScope) -> ToDo | None
         return _unknown(made, expected, text) if expected else None
     if is_in:
         return None
-    detail = f"written, but not logged in: {made.title} reports that it has neither a login nor a key"
+    detail = f"written, logged out: {made.title} reports that it has neither a login nor a key"
     return ToDo(
         kind="logged_out", detail=detail, remedy=f"run `{made.log_in}`, or configure the client's API key"
     )
