@@ -41,7 +41,7 @@ from postroom.contracts.errors import (
 from postroom.contracts.events import EventScope
 from postroom.contracts.messages import Message
 from postroom.contracts.outbox import OutboxDraft
-from postroom.contracts.run_stores import Delivery, MessageQuery, RunQuery, ThreadCommit, ThreadQuery
+from postroom.contracts.run_stores import MessageQuery, RunQuery, ThreadCommit, ThreadQuery
 from postroom.contracts.runs import RunStatus
 from postroom.stores.runs.ports import RunStores
 from postroom.stores.sql_transaction import SqlTransaction
@@ -268,7 +268,7 @@ async def test_a_step_that_is_refused_leaves_the_rest_of_its_group(
         thread_id="t",
         messages=(Message.user("x", id="m9"),),
         events=(event(),),
-        delivery=Delivery(dispatch=asked(stores, "taken")),
+        queues=asked(stores, "taken"),
     )
     learned = await as_one_group(
         sqlite_store,
@@ -344,7 +344,7 @@ async def test_a_commit_whose_caller_gives_up_is_written_whole_or_not_at_all(
         run=run(stores),
         events=(event(),),
         outbox=(OutboxDraft(kind=KIND, target=TARGET),),
-        delivery=Delivery(dispatch=asked(stores)),
+        queues=asked(stores),
     )
     task = asyncio.get_running_loop().create_task(stores.coordinator.commit(step))
     for _ in range(given_up_after):

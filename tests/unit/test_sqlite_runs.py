@@ -32,7 +32,7 @@ from postroom.contracts.errors import (
 from postroom.contracts.events import EventScope
 from postroom.contracts.messages import Message
 from postroom.contracts.outbox import OutboxDraft
-from postroom.contracts.run_stores import ClaimRequest, Committed, Delivery, ThreadCommit
+from postroom.contracts.run_stores import ClaimRequest, Committed, ThreadCommit
 from postroom.contracts.runs import RunStatus
 from postroom.stores.runs import dispatches, ports
 from postroom.stores.runs.dispatches import state_look
@@ -137,7 +137,8 @@ def submission(stores: RunStores, dispatch_id: str = "d1", **details: Any) -> Th
         run=run(stores, f"r-{dispatch_id}", status=RunStatus.CREATED),
         events=(event("Submitted"),),
         outbox=(OutboxDraft(kind=KIND, target=TARGET),),
-        delivery=Delivery(dispatch=asked(stores, dispatch_id), **details),
+        queues=asked(stores, dispatch_id),
+        **details,
     )
 
 
@@ -150,7 +151,7 @@ async def test_a_message_and_the_run_it_causes_are_written_together(
     def change(tx: Transaction) -> str:
         put_message(tx.mail, here.ada, [here.ben], subject="plums")
         assert tx.runs.state(state_look("t", is_submission=True)).thread is None
-        done = tx.runs.commit(submission(stores, claim=ClaimRequest(consumer="w", lease_ms=LEASE)))
+        done = tx.runs.commit(submission(stores, claimed_by=ClaimRequest(consumer="w", lease_ms=LEASE)))
         assert tx.runs.threads.load("t") is not None
         assert tx.runs.threads.load_run("r-d1") is not None
         assert isinstance(done, Committed)
@@ -179,7 +180,7 @@ async def test_neither_is_written_when_one_is_refused(
     def change(tx: Transaction) -> None:
         put_message(tx.mail, here.ada, [here.ben], subject="plums")
         claim = ClaimRequest(consumer="w", lease_ms=LEASE) if fault == "runs" else None
-        tx.runs.commit(submission(stores, claim=claim))
+        tx.runs.commit(submission(stores, claimed_by=claim))
         if fault == "mail":
             tx.mail.put_contact(here.ada.id, 99, status="pending", reason="", now=1)
         raise KeyError(fault)

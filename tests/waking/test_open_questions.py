@@ -239,6 +239,34 @@ async def reply(room: Room, question: Any, text: str, *, by: str = "Ada") -> Any
     return await room.mail.call("reply_message", asked)
 
 
+async def test_a_message_in_the_thread_of_a_question_that_does_not_answer_it_is_told_why(room):
+    sent = await room.send("Ada", "Bo", "Ben")
+    await room.turn()
+    asked = await waiting(room)
+    [question] = await room.inbox("Ada")
+
+    async def told(sender: str, message_id: int) -> str:
+        said = {"project_key": PROJECT, "sender_name": sender, "message_id": message_id, "body_md": "yes"}
+        answer = await room.mail.call("reply_message", {**said, "reply_all": True})
+        [seen] = [
+            how
+            for delivery in answer["deliveries"]
+            for name, how in zip(delivery["recipients"], delivery["seen"], strict=True)
+            if name == "Bo"
+        ]
+        return seen
+
+    assert "does not answer it: only people, and those whom it was sent to" in await told("Ben", number(sent))
+    again = await room.send("Ada", "Bo", thread_id=question["thread_id"])
+    [why] = again["deliveries"][0]["seen"]
+    assert why.endswith(f"does not answer it: only a reply to message {question['id']} does")
+    elsewhere = await room.send("Ada", "Bo")
+    [why] = elsewhere["deliveries"][0]["seen"]
+    assert "does not answer it" not in why
+    await room.turn()
+    assert await waiting(room) == asked
+
+
 def asks_twice(room: Room):
     """Make the agent ask two questions about its first message, the second when the first is answered."""
 
