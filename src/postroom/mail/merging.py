@@ -83,9 +83,9 @@ def plan_of(
         more = f" and {len(equal) - _NAMED} more" if len(equal) > _NAMED else ""
         example = f"{equal[0]}={_free_name(tx, source, target, equal[0], set())}"
         equal_names = (
-            f"both projects have an agent {', '.join(map(shown, equal[:_NAMED]))}{more}, but only one agent of a "
-            f"project can have a name: rename the agents of {source.slug} with `--rename {example}`, one option "
-            "for each, or all of them with `--rename-equal`"
+            f"both projects have an agent {', '.join(map(shown, equal[:_NAMED]))}{more}, but only one "
+            f"agent of a project can have a name: rename the agents of {source.slug} with "
+            f"`--rename {example}`, one option for each, or all of them with `--rename-equal`"
         )
         refusals.insert(0, equal_names)
     renamed = []
