@@ -63,6 +63,7 @@ def _measured(folder: Path, questions: int, few: Mapping[str, float]) -> dict[st
         "a project's questions": "/p/bench-0/questions",
         "a run that asks": "/p/bench-0/runs/ask-00000000",
         "the list of questions": "/admin/questions?limit=20",
+        "a question by its number": "/admin/questions/one?number=000001",
         "a question that is not open": "/admin/questions/one?number=ffffff",
     }
     taken, used = dict[str, list[float]](), dict[str, float]()

@@ -129,8 +129,14 @@ class StillRoom:
     def count_due(self, tx: object) -> int:
         return len(self.open_questions(tx, "orchard"))
 
-    def count_in_chats(self, tx: object) -> int:
-        return 1
+    def is_asked_in_chats(self, tx: object) -> bool:
+        return True
+
+    def questions_of(self, tx: object, slug: str, run_id: str) -> Sequence[OpenQuestion]:
+        return [one for one in self.open_questions(tx, slug) if one.run_id == run_id]
+
+    def others(self, tx: object, slug: str, run_id: str) -> Sequence[OpenQuestion]:
+        return []
 
     def open_questions(self, tx: object, slug: str) -> Sequence[OpenQuestion]:
         return [

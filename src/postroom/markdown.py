@@ -132,7 +132,14 @@ def to_html(
     env: dict[str, Any] = {"pictures": pictures, "references": references}
     tokens = PARSER.parse(_bytes(text).decode("utf-8"), env)
     for token in tokens:
-        _fit_the_page(token, headings)
+        # Demote headings below those of the page, and replace inline styles for alignment by classes.
+        # The text direction of lists and quotations is derived from their first characters.
+        if token.type in _OWN_DIRECTION:
+            token.attrs["dir"] = "auto"
+        token.tag = headings.get(token.tag, token.tag)
+        style = token.attrs.pop("style", None)
+        if style in _ALIGNMENTS:
+            token.attrs["class"] = _ALIGNMENTS[str(style)]
     for item, _, inline in zip(tokens, tokens[1:], tokens[2:], strict=False):
         _mark_task(item, inline)
     return nh3.clean(
@@ -181,7 +188,14 @@ class Markdown:
         fresh = dict(zip(missing, made, strict=True))
         bodies = {number: fresh[key] if key in fresh else self._results[key] for number, key in keys.items()}
         for number, key in keys.items():
-            self._remember(key, bodies[number])
+            body = bodies[number]
+            if key not in self._results:
+                self._held += len(body.html)
+            self._results[key] = body
+            self._results.move_to_end(key)
+            while self._held > self._remembered:
+                _, oldest = self._results.popitem(last=False)
+                self._held -= len(oldest.html)
         return bodies
 
     async def _make(self, texts: Sequence[tuple[str, Pictures, References]]) -> list[Body]:
@@ -189,15 +203,6 @@ class Markdown:
             return [_body(*text, self._headings) for text in texts]
         async with self._one_renders:
             return await asyncio.to_thread(lambda: [_body(*text, self._headings) for text in texts])
-
-    def _remember(self, key: bytes, body: Body) -> None:
-        if key not in self._results:
-            self._held += len(body.html)
-        self._results[key] = body
-        self._results.move_to_end(key)
-        while self._held > self._remembered:
-            _, oldest = self._results.popitem(last=False)
-            self._held -= len(oldest.html)
 
 
 def _body(text: str, pictures: Pictures, references: References, headings: Mapping[str, str]) -> Body:
@@ -221,19 +226,6 @@ def _key(text: str, pictures: Pictures, references: References) -> bytes:
 def _bytes(text: str) -> bytes:
     """Encode a text, and replace lone surrogates, because no page can contain them."""
     return text.encode("utf-8", "replace")
-
-
-def _fit_the_page(token: Token, headings: Mapping[str, str]) -> None:
-    """Demote headings below those of the page, and replace inline styles for alignment by classes.
-
-    The text direction of lists and quotations is derived from their first characters.
-    """
-    if token.type in _OWN_DIRECTION:
-        token.attrs["dir"] = "auto"
-    token.tag = headings.get(token.tag, token.tag)
-    style = token.attrs.pop("style", None)
-    if style in _ALIGNMENTS:
-        token.attrs["class"] = _ALIGNMENTS[str(style)]
 
 
 def _deep_ones_scroll(tokens: Sequence[Token]) -> list[Token]:

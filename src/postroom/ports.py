@@ -62,8 +62,10 @@ class RunEffects:
             ThreadsNeeded: Other threads must be locked first. The change is then run again.
         """
 
-    def put_back(self, tx: Transaction, row: RunDispatch) -> None:
-        """Write the rows for a failed execution, in the change that makes its run due for a retry.
+    def put_back(self, tx: Transaction, row: RunDispatch, *, is_stop: bool) -> None:
+        """Write the rows for an execution that failed, in the change that makes its run due for a retry.
+
+        With `is_stop`, the execution has not failed, but its server is stopping.
 
         The run has not ended; it starts again when its dispatch is due.
         """

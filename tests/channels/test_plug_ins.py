@@ -25,7 +25,6 @@ from postroom.testing import ManualClock
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "zulip_channel"
 AGENT = '[agent]\nbase_url = "http://127.0.0.1:9/v1"\nmodel = "m"\n'
-CODE = re.compile(r"postroom gateway pair zulip ([A-Z2-9]{8})")
 
 Installed = Callable[..., None]
 

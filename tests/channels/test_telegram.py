@@ -906,6 +906,3 @@ async def test_a_file_that_cannot_be_had_is_told_and_no_other_host_is_asked(fake
     ):
         with pytest.raises(ServerUnavailable, match=why):
             await fetched(adapter, of(ref), max_bytes=10)
-
-
-# Secrets.

@@ -7,6 +7,7 @@ from hashlib import sha256
 from typing import Any
 
 from gateway_room import Agent, settled, with_rules
+from machine import PATIENCE
 from postroom.contracts.chat import CHAT_KIND
 from postroom.contracts.errors import ContactBlocked, StoreUnavailable, UnknownMessage
 from postroom.contracts.mail import Attachment
@@ -226,7 +227,7 @@ async def test_where_no_messages_come_a_reply_is_told_so(room) -> None:
 
 async def held_back(room, gateway, *, until):
     """Wait until the one message of the outbox is put off to this instant or later, without an attempt."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         while True:
             rows = await room.runs.store.read(lambda tx: tx.outbox.open(CHAT_KIND, limit=10))
             found = [(row.last_error, row.attempt_count, row.available_at >= until) for row in rows]

@@ -160,7 +160,7 @@ async def test_a_run_that_fails_as_it_is_cancelled_is_not_tried_again(room):
 
 async def test_a_run_that_is_cancelled_while_its_failure_is_written_does_not_come_again(room):
     class CancellingEffects(Ends):
-        def put_back(self, tx, row):
+        def put_back(self, tx, row, *, is_stop):
             mailbox.workers.stop(row.run_id)
 
     executor, effects = Raising(errors.Overloaded("busy", retry_after_ms=60_000)), CancellingEffects()

@@ -7,6 +7,7 @@ import pytest
 
 from e2e.running import RunningServer, plain_environment, soon
 from e2e.test_work_in_a_browser import agent, command
+from machine import PATIENCE
 
 pytestmark = pytest.mark.long
 
@@ -50,7 +51,7 @@ def test_ctrl_c_says_what_is_waited_for(tmp_path: Path, times: int, chats: str) 
         if times == 2:
             process.send_signal(signal.SIGINT)
             soon(lambda: "Skipping the wait" in server.log())
-        assert process.wait(30) == 130
+        assert process.wait(PATIENCE) == 130
         assert "Traceback" not in server.log()
 
 

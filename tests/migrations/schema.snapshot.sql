@@ -141,6 +141,14 @@ CREATE UNIQUE INDEX run_messages_place ON run_messages (thread_id, seq);
 
 CREATE INDEX run_messages_run ON run_messages (run_id, thread_id, seq) WHERE run_id IS NOT NULL;
 
+CREATE INDEX run_questions_answered ON run_questions (home, answered_at) WHERE answered_at IS NOT NULL;
+
+CREATE INDEX run_questions_ends ON run_questions (ends_at, run_id) WHERE ends_at IS NOT NULL;
+
+CREATE INDEX run_questions_number ON run_questions (number);
+
+CREATE INDEX run_questions_open ON run_questions (home, asked_at, run_id) WHERE answered_at IS NULL;
+
 CREATE INDEX run_spending_asked ON run_spending (window_end) WHERE asked_by <> '';
 
 CREATE INDEX run_spending_old ON run_spending (window_end) WHERE window_end > 0;
@@ -160,6 +168,8 @@ CREATE INDEX runs_holding ON runs (thread_id) WHERE status <> 'done' AND holds_o
 CREATE INDEX runs_latest ON runs (thread_id, updated_at, created_at, run_id);
 
 CREATE INDEX runs_open_of_thread ON runs (thread_id, run_id) WHERE status <> 'done';
+
+CREATE INDEX runs_unnumbered ON runs (run_id) WHERE status = 'waiting' AND numbered_at <> updated_at;
 
 CREATE INDEX runs_waiting ON runs (run_id) WHERE status = 'waiting';
 
@@ -702,6 +712,17 @@ CREATE TABLE run_quarantine (
   PRIMARY KEY (kind, id)
 ) STRICT, WITHOUT ROWID;
 
+CREATE TABLE run_questions (
+  run_id      TEXT NOT NULL REFERENCES runs (run_id) ON DELETE CASCADE,
+  number      TEXT NOT NULL,
+  call_id     TEXT NOT NULL,
+  home        TEXT NOT NULL,
+  asked_at    INTEGER NOT NULL,
+  answered_at INTEGER,
+  ends_at     INTEGER,
+  PRIMARY KEY (run_id, number)
+) STRICT, WITHOUT ROWID;
+
 CREATE TABLE run_spending (
   scope       TEXT NOT NULL PRIMARY KEY,
   runs        INTEGER NOT NULL,
@@ -757,7 +778,7 @@ CREATE TABLE runs (
   created_at INTEGER NOT NULL,
   updated_at INTEGER NOT NULL,
   body       TEXT NOT NULL
-, holds_others INTEGER NOT NULL DEFAULT 0 CHECK (holds_others IN (0, 1))) STRICT;
+, holds_others INTEGER NOT NULL DEFAULT 0 CHECK (holds_others IN (0, 1)), numbered_at INTEGER NOT NULL DEFAULT 0) STRICT;
 
 CREATE TABLE schedules (
   schedule_id TEXT PRIMARY KEY,

@@ -56,7 +56,19 @@ GOOD: dict[str, tuple[str, dict[str, Any], str]] = {
     ),
 }
 BAD = {
-    "yes_no": ["perhaps", "Yes, but only after the backup", "EUR", ""],
+    "yes_no": [
+        *(
+            "perhaps",
+            "Yes, but only after the backup",
+            "EUR",
+            "",
+            "Yes?",
+            "yes...",
+            "Yes, please do not",
+            "ok",
+        ),
+        *("no, please", "Yes. Not before the backup", "yes no", "not yes", "Yes!!!!", "Yes, no"),
+    ],
     "yes_no_or_words": [""],
     "choice": ["GBP", "yes", "3", ""],
     "text": ["   "],
@@ -268,7 +280,36 @@ async def test_not_now_leaves_the_question_open_and_is_neither_yes_nor_no(room, 
     assert await over_http(room, run, question, "no", "ana") == ""
 
 
-@pytest.mark.parametrize("seconds", [-300, 1_000_000_001, 1e300])
+@pytest.mark.parametrize("surface", SURFACES)
+@pytest.mark.parametrize(
+    ("words", "approved"),
+    [("Yes.", True), ("YES!", True), (" yes, please. ", True), ("No.", False), ("No, thank you!", False)],
+)
+async def test_a_plain_yes_or_no_to_an_action_counts_however_a_person_writes_it(
+    room, surface, words, approved
+):
+    run, question = await asked(room, **KINDS["yes_no"])
+    assert await surface(room, run, question, words, "ana") == ""
+    await room.turn()
+    [given] = (await room.stores.threads.load_run(run.run_id)).answered
+    assert given.decision.approved is approved
+
+
+@pytest.mark.parametrize("address", ["/admin/questions", "/admin/questions/snooze"])
+@pytest.mark.parametrize("by", ["", "  ", "\t"])
+async def test_an_answer_and_a_snooze_under_a_blank_name_are_refused_and_change_nothing(room, address, by):
+    _, question = await asked(room)
+    operator = room.browser(logged_in=False, Authorization=f"Bearer {TOKEN}")
+    body = {"number": question.number, "by": by}
+    body |= {"seconds": 60} if address.endswith("snooze") else {"answer": "yes"}
+    refused = await operator.post(address, json=body)
+    assert (refused.status_code, "the name in `by` is blank" in refused.text) == (400, True), refused.text
+    [shown] = await room.questions.questions()
+    assert shown["snoozed_until"] is None
+    assert (await waiting(room))[1] == question
+
+
+@pytest.mark.parametrize("seconds", [-300, 0.4, 90 * 86_400 + 1, 400 * 86_400, 1_000_000_001, 1e300])
 async def test_a_question_is_not_put_off_by_a_time_out_of_range(room, seconds):
     _, question = await asked(room)
     operator = room.browser(logged_in=False, Authorization=f"Bearer {TOKEN}")

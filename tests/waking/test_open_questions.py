@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,22 +28,8 @@ from postroom.contracts.runs import (
 from postroom.gateway.questions import answer_run
 from postroom.gateway.replies import question_of
 from postroom.mail.context import Caller, token_hash
-from postroom.stores.mail.store import MailStore
-from postroom.stores.runs.ports import RunStores
 from postroom.testing import ManualClock
-from store_kinds import KINDS, opened, refuse_missing
-from waking_room import PROJECT, Room, number
-
-both_engines = pytest.mark.parametrize("stores", KINDS, indirect=True)
-"""For a test whose outcome locks, isolation or types decide; the others run on SQLite."""
-
-
-@pytest.fixture
-def stores(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock):
-    kind = getattr(request, "param", "sqlite")
-    refuse_missing(kind)
-    with opened(kind, tmp_path, lambda: request.getfixturevalue("postgres_dsn"), clock) as store:
-        yield MailStore(store), RunStores(store)
+from waking_room import PROJECT, Room, both_engines, number
 
 
 @pytest_asyncio.fixture
@@ -237,6 +222,34 @@ async def reply(room: Room, question: Any, text: str, *, by: str = "Ada") -> Any
     """Let a person reply to a message of Bo."""
     asked = {"project_key": PROJECT, "sender_name": by, "message_id": question["id"], "body_md": text}
     return await room.mail.call("reply_message", asked)
+
+
+async def test_a_message_in_the_thread_of_a_question_that_does_not_answer_it_is_told_why(room):
+    sent = await room.send("Ada", "Bo", "Ben")
+    await room.turn()
+    asked = await waiting(room)
+    [question] = await room.inbox("Ada")
+
+    async def told(sender: str, message_id: int) -> str:
+        said = {"project_key": PROJECT, "sender_name": sender, "message_id": message_id, "body_md": "yes"}
+        answer = await room.mail.call("reply_message", {**said, "reply_all": True})
+        [seen] = [
+            how
+            for delivery in answer["deliveries"]
+            for name, how in zip(delivery["recipients"], delivery["seen"], strict=True)
+            if name == "Bo"
+        ]
+        return seen
+
+    assert "does not answer it: only people, and those whom it was sent to" in await told("Ben", number(sent))
+    again = await room.send("Ada", "Bo", thread_id=question["thread_id"])
+    [why] = again["deliveries"][0]["seen"]
+    assert why.endswith(f"does not answer it: only a reply to message {question['id']} does")
+    elsewhere = await room.send("Ada", "Bo")
+    [why] = elsewhere["deliveries"][0]["seen"]
+    assert "does not answer it" not in why
+    await room.turn()
+    assert await waiting(room) == asked
 
 
 def asks_twice(room: Room):

@@ -119,15 +119,15 @@ async def test_a_time_and_what_silence_means_then_need_one_another(room):
 async def test_a_store_that_fails_does_not_end_the_looking(room, pauses, monkeypatch):
     await asked(room, timeout_seconds=60, on_timeout="no")
     room.clock.advance(timedelta(minutes=1))
-    listed, calls = room.runs.threads.list_runs, []
+    read, calls = room.runs.store.read, []
 
-    async def failing(query):
-        calls.append(query)
+    async def failing(look):
+        calls.append(look)
         if len(calls) == 1:
             raise StoreUnavailable("not now")
-        return await listed(query)
+        return await read(look)
 
-    monkeypatch.setattr(room.runs.threads, "list_runs", failing)
+    monkeypatch.setattr(room.runs.store, "read", failing)
     tasks = Tasks("pauses")
     tasks.start(pauses.serve(), name="serve")
     async with asyncio.timeout(60):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from postroom.contracts.errors import IllegalTransition, InvalidArgument
+from postroom.contracts.errors import IllegalTransition, InvalidArgument, StaleDecision
 from postroom.mail.context import Caller
 from postroom.services.hooks import Hooks
 from postroom.services.questions import QuestionTimeouts
@@ -171,3 +171,42 @@ async def test_an_open_question_of_a_client_holds_up_no_mail_to_its_agent(room):
     await room.send("Bo", "Ada", subject="News")
     await room.turn()
     assert [subject for subject, _ in await inbox(room)] == ["News"]
+
+
+async def test_a_question_that_is_asked_again_with_another_action_closes_the_former_one(room):
+    first = (await ask(room, question="May I?", action="DROP TABLE a"))["question_id"]
+    await room.turn()
+    second = (await ask(room, question="May I?", action="DROP TABLE b"))["question_id"]
+    await room.turn()
+    [shown] = await room.questions.questions()
+    assert (shown["number"], shown["action"]) == (second, "DROP TABLE b")
+    with pytest.raises(StaleDecision, match=f"Ada has asked this again as question {second}") as stale:
+        await room.questions.answer(first, "yes", by="ana")
+    assert stale.value.details["open"] == [second]
+    assert await inbox(room) == []  # the agent knows that it has asked again
+    record = await room.questions.show(first)
+    assert (record["state"], record["approved"], record["answered_by"]) == ("answered", None, "nobody")
+    await room.questions.answer(second, "yes", by="ana")
+    await room.turn()
+    [(_, body)] = await inbox(room)
+    assert "The answer is yes." in body
+
+
+async def test_another_question_of_the_agent_stays_open_if_one_is_asked_again(room):
+    other = (await ask(room, question="EUR or USD?"))["question_id"]
+    await ask(room, question="May I?", action="DROP TABLE a")
+    await room.turn()
+    second = (await ask(room, question="May I?", action="DROP TABLE b"))["question_id"]
+    await room.turn()
+    assert {one["number"] for one in await room.questions.questions()} == {other, second}
+
+
+async def test_an_answer_that_came_before_the_question_was_asked_again_stays_the_answer(room):
+    first = (await ask(room, question="May I?", action="DROP TABLE a"))["question_id"]
+    await room.turn()
+    await room.questions.answer(first, "yes", by="ana")
+    second = (await ask(room, question="May I?", action="DROP TABLE b"))["question_id"]
+    await room.turn()
+    record = await room.questions.show(first)
+    assert (record["approved"], record["answered_by"]) == (True, "ana")
+    assert [one["number"] for one in await room.questions.questions()] == [second]

@@ -19,7 +19,7 @@ from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import RunStatus
 from postroom.contracts.tools import ToolCallResume
 from postroom.mail.context import Rules
-from postroom.mail.waking.mail_runs import MAX_ANSWERS
+from postroom.mail.waking.mail_runs import MAX_ANSWERS, STOPPED
 from postroom.mail.waking.prompts import clipped
 from waking_room import PROJECT, number
 
@@ -256,6 +256,35 @@ async def test_a_run_that_was_cut_off_after_it_had_read_its_message_itself_is_be
     await room.mailbox.recover()
     await room.turn()
     assert len(room.agents.prompts) == 2
+    assert await room.texts("Ada") == [("Bo", "Bo did it")]
+
+
+async def test_an_orderly_stop_ends_the_attempt_at_once_in_words_of_its_own(room):
+    await room.people("Ada", "Bo", runners=("Bo",))
+    is_at_work, started = asyncio.Event(), list[int]()
+
+    async def hangs_once(activation):
+        started.append(room.clock.now())
+        if len(started) == 1:
+            is_at_work.set()
+            await asyncio.Event().wait()
+
+    room.agents.act = hangs_once
+    await room.send("Ada", "Bo")
+    async with asyncio.timeout(60):
+        await is_at_work.wait()
+    [run] = await room.runs.threads.list_runs(RunQuery())
+    await room.close()
+    stopped_at = room.clock.now()
+    [attempt] = await room.store.read(lambda tx: tx.attempts_of_runs([run.run_id]))
+    assert (attempt.outcome, attempt.error, attempt.ended_at) == ("cut_off", STOPPED, stopped_at)
+    room.clock.advance(timedelta(hours=1))
+    room.mailbox, room.waker = room.opened("server")
+    await room.mailbox.recover()
+    await room.turn()
+    first, second = await room.store.read(lambda tx: tx.attempts_of_runs([run.run_id]))
+    assert first == attempt
+    assert (second.outcome, second.began_at) == ("done", started[1])
     assert await room.texts("Ada") == [("Bo", "Bo did it")]
 
 

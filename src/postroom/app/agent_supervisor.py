@@ -278,21 +278,18 @@ class ExecutorRegistry:
     @asynccontextmanager
     async def _grant_access(self, activation: RunActivation) -> AsyncIterator[RunAccess | None]:
         """Grant a run access to this server with a token that becomes invalid when the run's program ends."""
-        name, _, slug = (activation.agent_id or "").partition("@")
         control = activation.control
-        addressed = control.agent if isinstance(control, RunControl) and self._address else None
-        if addressed is None and self._address:
-            addressed = await self._mail.store.read(lambda tx: tx.agent_addressed(slug, name))
-        if addressed is None:
+        if not isinstance(control, RunControl) or control.agent is None or not self._address:
             yield None
             return
+        agent = control.agent.agent
         token = new_run_token(self._server)
         self._tokens.issue(
             token,
-            agent_id=addressed.agent.id,
-            agent=name,
+            agent_id=agent.id,
+            agent=agent.name,
             run_id=activation.run_id or "",
-            claim=control.claim if isinstance(control, RunControl) else None,
+            claim=control.claim,
         )
         try:
             yield RunAccess(

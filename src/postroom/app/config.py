@@ -468,7 +468,11 @@ def load_settings(
     sources = {**_from_file(variables), **_from_environment(variables), **_from_flags(overrides or {})}
     _choose_database(sources)
     for name in _PATHS & sources.keys():
-        sources[name] = _absolute(name, sources[name], variables)
+        found = sources[name]
+        text = str(found.value)
+        if not isinstance(found.value, str | Path) or not text or "\0" in text:
+            raise _wrong(name, found, "it is not a path", "write the path of a file or folder")
+        sources[name] = _Found(places.absolute(text, variables, base=found.base), found.origin, found.base)
     values: dict[str, Any] = {name: _read(name, value) for name, value in sources.items()}
     values.setdefault("data_dir", places.data_dir(variables))
     places.refuse_closed(values["data_dir"])
@@ -650,13 +654,6 @@ def _sqlite_file(name: str, url: str) -> str:
         remedy=f"set POSTROOM_DATABASE to the file's path; it takes precedence over {name}, which another "
         f"program may need",
     )
-
-
-def _absolute(name: str, found: _Found, environment: Mapping[str, str]) -> _Found:
-    text = str(found.value)
-    if not isinstance(found.value, str | Path) or not text or "\0" in text:
-        raise _wrong(name, found, "it is not a path", "write the path of a file or folder")
-    return _Found(places.absolute(text, environment, base=found.base), found.origin, found.base)
 
 
 def _read(name: str, found: _Found) -> object:

@@ -22,7 +22,7 @@ from postroom.app.undelivered import UndeliveredService
 from postroom.contracts.choices import Importance
 from postroom.contracts.client_programs import COMMANDS
 from postroom.contracts.clock import from_iso
-from postroom.contracts.errors import InvalidPath
+from postroom.contracts.errors import InvalidArgument, InvalidPath
 from postroom.contracts.messages import Json
 from postroom.contracts.operations import Operation, Option, Who
 from postroom.contracts.tasks import TaskDecision
@@ -50,6 +50,8 @@ from postroom.services.work import WorkService
 
 _MAX_PATH_LENGTH: Final = 4096
 _MAX_SECONDS: Final = 10**9
+_MAX_SNOOZE: Final = 90 * 24 * 3_600
+"""Maximum number of seconds of a snooze."""
 _Seconds = Annotated[int, Meta(ge=0, le=_MAX_SECONDS)]
 _Span = Annotated[float, Meta(ge=0, le=_MAX_SECONDS)]
 
@@ -630,7 +632,7 @@ class ListQuestions(Query, frozen=True):
 class ShowQuestion(Query, frozen=True):
     """Show the record of a question: who asked it, where it was shown, and who answered it and where.
 
-    Questions of each agent's newest 50 runs are found.
+    By a part of its number, a question is found while it is open, and for a week after its answer.
     """
 
     number: _QuestionNumber
@@ -644,15 +646,15 @@ class AnswerQuestion(Command, frozen=True):
         str | bool | dict[str, Any], Meta(description="yes or no, a choice, a text, or the fields of a form")
     ]
     why: Annotated[str, Meta(description="a comment for the agent")] = ""
-    by: Annotated[str, Meta(max_length=64, description="the name of the person who answers")] = ""
+    by: Annotated[str, Meta(max_length=64, description="the name of the person who answers")] | None = None
 
 
 class SnoozeQuestion(Command, frozen=True):
     """Snooze a question for everybody: it stays open, and this is neither yes nor no."""
 
     number: _QuestionNumber
-    seconds: Annotated[_Span, Meta(description="0 ends it at once")]
-    by: Annotated[str, Meta(max_length=64)] = ""
+    seconds: Annotated[_Span, Meta(description="0 ends it at once; otherwise from 1 second to 90 days")]
+    by: Annotated[str, Meta(max_length=64, description="the name of the person who snoozes")] | None = None
 
 
 async def list_questions(questions: QuestionService, limit: int, after: str) -> QuestionsView:
@@ -669,18 +671,39 @@ async def answer_question(
     number: str,
     answer: str | bool | dict[str, Any],
     why: str,
-    by: str,
+    by: str | None,
 ) -> AnsweredQuestion:
     """Answer a question. Its record states whether the command line or another program sent the answer."""
     is_ours = request.headers.get("user-agent") == COMMANDS
-    return await questions.answer(number, answer, why=why, by=by, at=COMMAND_LINE if is_ours else OVER_HTTP)
+    at = COMMAND_LINE if is_ours else OVER_HTTP
+    return await questions.answer(number, answer, why=why, by=_given_name(by), at=at)
 
 
 async def snooze_question(
-    questions: QuestionService, number: str, seconds: float, by: str
+    questions: QuestionService, number: str, seconds: float, by: str | None
 ) -> SnoozedQuestion:
     """Snooze a question."""
-    return await questions.snooze(number, for_ms=int(seconds * 1_000), by=by)
+    if seconds and not 1 <= seconds <= _MAX_SNOOZE:
+        raise InvalidArgument(
+            f"a question can be snoozed for 1 second to 90 days, not for {seconds:,.15g} seconds",
+            value=seconds,
+            remedy="choose a time within these limits, or 0 to end the snooze; to close the question, answer "
+            "it or cancel its run",
+        )
+    return await questions.snooze(number, for_ms=int(seconds * 1_000), by=_given_name(by))
+
+
+def _given_name(by: str | None) -> str:
+    """Return the name of a person; empty if none was given.
+
+    Raises:
+        InvalidArgument: The name is blank.
+    """
+    if by is not None and not by.strip():
+        raise InvalidArgument(
+            "the name in `by` is blank", value=by, remedy="pass the person's name, or leave out `by`"
+        )
+    return (by or "").strip()
 
 
 _QUESTIONS: Final = _of(

@@ -13,6 +13,7 @@ from postroom.cli.call import call, shows
 from postroom.cli.help_text import command_group
 from postroom.cli.options import AsJson, DataDir, completed, seconds
 from postroom.contracts.errors import InvalidArgument, NotPermitted, StaleDecision, TooLarge
+from postroom.contracts.plain_answers import plain_yes_no
 from postroom.contracts.quoting import exact
 from postroom.services.cut_ids import whole_id
 
@@ -95,7 +96,7 @@ _NUMBER: Final = typer.Argument(
     autocompletion=completed("questions"),
 )
 Number = Annotated[str, _NUMBER]
-By = Annotated[str, typer.Option("--by", help="Your name, for the record. Default: your login name.")]
+By = Annotated[str | None, typer.Option("--by", help="Your name, for the record. Default: your login name.")]
 
 
 @app.command()
@@ -106,7 +107,7 @@ def answer(
         typer.Argument(metavar="ANSWER", help="yes or no, a choice, a text, or FIELD=VALUE for each field."),
     ] = None,
     why: Annotated[str, typer.Option(help="A comment that the agent receives with the answer.")] = "",
-    by: By = "",
+    by: By = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
@@ -133,7 +134,7 @@ def snooze(
     span: Annotated[
         str, typer.Argument(metavar="SPAN", help="For example 10m, 2h or 1d. 0 ends the snooze.")
     ],
-    by: By = "",
+    by: By = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
@@ -156,19 +157,29 @@ def every(data_dir: Path | None) -> list[dict[str, Any]]:
         after = page["next"]
 
 
-def _name(given: str) -> str:
-    """Return the given name or, without one, the login name of the person at this terminal."""
-    if given:
+def _name(given: str | None) -> str | None:
+    """Return the given name or, without one, the login name of the person at this terminal.
+
+    Raises:
+        InvalidArgument: The given name is blank.
+    """
+    if given is not None:
+        if not given.strip():
+            raise InvalidArgument(
+                "the name in --by is blank",
+                value=given,
+                remedy="pass your name; or leave out --by to use your login name",
+            )
         return given
     try:
         return pwd.getpwuid(os.getuid()).pw_name[:64]
     except KeyError:  # the account has no name, for example in a container
-        return ""
+        return None
 
 
-def _ask_in_turn(data_dir: Path | None, number: str | None, why: str, by: str) -> None:
+def _ask_in_turn(data_dir: Path | None, number: str | None, why: str, by: str | None) -> None:
     """Show the open questions to the person at the terminal one after the other, and send the answers."""
-    questions = every(data_dir)
+    by, questions = _name(by), every(data_dir)
     if number is not None:
         numbers = {question["number"]: question for question in questions}
         meant = whole_id(number.lower(), numbers, what="questions", remedy=_LISTED)
@@ -188,7 +199,7 @@ def _ask_in_turn(data_dir: Path | None, number: str | None, why: str, by: str) -
         if answer is None:
             continue
         comment = why or typer.prompt("Comment for the agent", default="", show_default=False)
-        arguments = {"number": open_question["number"], "answer": answer, "why": comment, "by": _name(by)}
+        arguments = {"number": open_question["number"], "answer": answer, "why": comment, "by": by}
         try:
             show.print_line(_print_answered(call("answer_question", data_dir=data_dir, **arguments)))
         except (StaleDecision, NotPermitted, InvalidArgument, TooLarge) as error:
@@ -200,6 +211,8 @@ def _prompt_answer(one: dict[str, Any]) -> str | dict[str, str] | None:
     if one["takes"] == "yes_no" and not one["in_words"]:
         while True:
             text = str(typer.prompt("yes, no or skip (y, n, s)", default=_SKIP)).strip().lower()
+            if plain_yes_no(text) is not None:
+                return text
             for word in ("yes", "no", _SKIP):
                 if text in (word, word[0]):
                     return None if word == _SKIP else word

@@ -195,10 +195,6 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[object]], *, none: str) 
         return ""
     if not sys.stdout.isatty():
         return "\n".join("\t".join(row) for row in [list(heads), *cells])
-    return _drawn(heads, cells)
-
-
-def _drawn(heads: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
     from rich.cells import cell_len
     from rich.console import Console
 

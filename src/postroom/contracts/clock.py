@@ -236,13 +236,12 @@ def leading_duration(text: str) -> tuple[timedelta | None, str]:
 
 
 def _parse_words(found: re.Match[str]) -> timedelta | None:
-    parts = [(_unit(unit), "1" if count[0] in "ao" else count) for count, unit in _PART.findall(found[0])]
+    parts = [
+        ("ms" if unit.startswith(("ms", "mil")) else unit[0], "1" if count[0] in "ao" else count)
+        for count, unit in _PART.findall(found[0])
+    ]
     is_clear = len({unit for unit, _ in parts}) == len(parts)
     return _sum((_UNITS[unit], count) for unit, count in parts) if is_clear else None
-
-
-def _unit(word: str) -> str:
-    return "ms" if word.startswith(("ms", "mil")) else word[0]
 
 
 def _sum(parts: Iterable[tuple[timedelta, str]]) -> timedelta:

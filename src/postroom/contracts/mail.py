@@ -347,7 +347,7 @@ class ProjectSize(Record, frozen=True, kw_only=True):
 
 
 Outcome = Literal["", "done", "failed", "cancelled", "waiting", "cut_off"]
-"""The outcome of an attempt; "" while it is active. `cut_off` means that its server or its lease was lost."""
+"""The outcome of an attempt; "" while it is active. `cut_off` means that its server or its lease ended."""
 
 
 class Attempt(Record, frozen=True, kw_only=True):

@@ -7,10 +7,10 @@ from enum import StrEnum
 from hashlib import sha256
 from math import isfinite
 from typing import Any, Final, Literal
-from unicodedata import normalize
 
 from postroom.contracts.errors import InvalidArgument, NotPermitted
 from postroom.contracts.messages import Json, storable
+from postroom.contracts.plain_answers import fold_case, plain_yes_no
 from postroom.contracts.quoting import exact, in_code_fence, one_line
 from postroom.contracts.records import Record
 from postroom.contracts.tools import ResumeDecisionAction, ToolCallResume
@@ -35,6 +35,8 @@ _SCHEMA_KEYS: Final = (
 _FIELD_KEYS: Final = ("type", "title", "description")
 _NUMBER_KEYS: Final = ("minimum", "maximum")
 _STRING_KEYS: Final = ("minLength", "maxLength")
+NOBODY: Final = "nobody"
+"""The name of the answerer if a question was closed without a person's answer."""
 _YES_NO: Final = {"yes": True, "y": True, "true": True, "no": False, "n": False, "false": False}
 
 
@@ -230,9 +232,11 @@ def _read(asked: Asked, given: Json) -> tuple[dict[str, Json], str]:
     match asked.kind:
         case QuestionKind.YES_NO:
             approved = given if isinstance(given, bool) else _YES_NO.get(text.casefold())
-            is_plain = isinstance(given, bool) or text.casefold() in ("yes", "no")
-            # "true" may be the answer in words to "true or false?".
-            if approved is not None and (is_plain or not asked.in_words):
+            if asked.in_words and not isinstance(given, bool) and text.casefold() not in ("yes", "no"):
+                approved = None  # "true" may be the words for "true or false?", and "Yes." is told as it is
+            elif approved is None:
+                approved = plain_yes_no(text)
+            if approved is not None:
                 return {"approved": approved}, ""
             if not asked.in_words:
                 raise _Misfit(f"{_abbreviate(given)} is neither yes nor no")
@@ -271,16 +275,11 @@ def _read_text(given: Json) -> tuple[dict[str, Json], str]:
 
 def _choice(choices: Sequence[str], given: Json) -> str | None:
     """Return the choice that an answer names by its words or its place; None if it names none."""
-    text = _fold_case(given) if isinstance(given, str) else ""
-    chosen = next((choice for choice in choices if _fold_case(choice) == text), None)
+    text = fold_case(given) if isinstance(given, str) else ""
+    chosen = next((choice for choice in choices if fold_case(choice) == text), None)
     if chosen is None and text.isascii() and text.isdigit() and 0 < int(text[:3]) <= len(choices):
         chosen = choices[int(text[:3]) - 1]
     return chosen
-
-
-def _fold_case(text: str) -> str:
-    """Return a text in the form in which choices are compared: people see no other difference."""
-    return " ".join(normalize("NFKC", text).casefold().split())
 
 
 def _values(fields: Sequence[FormField], given: Json) -> dict[str, Json]:
@@ -336,7 +335,9 @@ def _value(field: FormField, given: Json) -> Json:
     if field.choices:
         value = _choice(field.choices, value)
     elif field.type == "boolean":
-        value = value if isinstance(value, bool) else _YES_NO.get(str(value).casefold())
+        if isinstance(value, str):
+            value = _YES_NO.get(value.casefold(), plain_yes_no(value))
+        value = value if isinstance(value, bool) else None
     elif field.type == "string":
         value = storable(value) if isinstance(value, str) else None
         _refuse_long(field.name, value or "")
@@ -461,7 +462,7 @@ def _refuse_choices(name: str, choices: Sequence[object]) -> None:
             value=len(words),
             remedy="add or remove some",
         )
-    folded = [_fold_case(word) for word in words]
+    folded = [fold_case(word) for word in words]
     twice = [word for place, word in enumerate(words) if folded[place] in folded[:place]]
     if twice:
         raise InvalidArgument(

@@ -154,10 +154,14 @@ class RunWaitingTicket(Record, frozen=True, kw_only=True):
         is_whole = not self.arguments or (self.resume_mode.is_a_question and not is_kind)
         return what if is_whole else f"{what}: {_shorten(self.arguments)}"
 
+    @property
+    def ends_at(self) -> int | None:
+        """The time at which the run's wait for an answer ends; None if it does not end by itself."""
+        return self.expires_at if self.on_timeout in (OnTimeout.CANCEL, OnTimeout.NO) else None
+
     def is_over(self, now: int) -> bool:
         """Return whether the question's timeout has passed, so that the run no longer waits."""
-        ends = self.on_timeout in (OnTimeout.CANCEL, OnTimeout.NO)
-        return ends and self.expires_at is not None and self.expires_at <= now
+        return self.ends_at is not None and self.ends_at <= now
 
     def goes_on(self, now: int) -> bool:
         """Return whether the run has continued without an answer, so that answers are no longer accepted."""

@@ -17,7 +17,7 @@ from typing import Final, Literal
 from postroom.contracts.choices import Importance, RecipientKind
 from postroom.contracts.messages import DeliveryMode, Message
 from postroom.contracts.questions import YES_OR_NO, Asked
-from postroom.contracts.runs import OnTimeout
+from postroom.contracts.runs import OnTimeout, RunWaitingTicket
 from postroom.contracts.tools import ToolCallResume
 
 
@@ -77,6 +77,17 @@ QUESTION_NUMBER: Final = re.compile(r"[0-9a-f]{6}")
 def question_number(*told: object) -> str:
     """Return the six-character number of a question; `told` distinguishes it from other questions."""
     return sha256("\0".join(map(str, told)).encode()).hexdigest()[:6]
+
+
+def number_of(run_id: str, ticket: RunWaitingTicket) -> str:
+    """Return the number of a question: six characters that encode 24 bits of a hash.
+
+    Two open questions have the same number with a probability of one in 16 million. The number then answers
+    neither of them. A question from `ask_person` already has a number, which is returned unchanged.
+    """
+    if ticket.ticket_id == ticket.tool_call_id and QUESTION_NUMBER.fullmatch(ticket.ticket_id):
+        return ticket.ticket_id
+    return question_number(run_id, ticket.ticket_id, ticket.tool_call_id, ticket.updated_at)
 
 
 RunnerSource = Literal["operator", "file"]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
 from random import Random
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from postroom.contracts.activation import DeliveryOptions, RunActivation
 from postroom.contracts.agent_events import EventSink, RunFinish, RunRetrying
@@ -80,6 +80,8 @@ if TYPE_CHECKING:
     from postroom.dispatch.submission import Submissions
 
 T = TypeVar("T")
+_Why = Literal["failed", "stopped", "released"]
+"""Why an execution ends without a result: it failed, its server stops, or it only returns its dispatch."""
 _LOG = get_logger(__name__)
 _MAX_DOUBLINGS = 6
 _MAX_SHIFT = 40
@@ -330,7 +332,7 @@ class Job:
     alarm: "asyncio.Task[None] | None" = None
     """The timer that stops the run when it exceeds the maximum execution time."""
     run: RunRecord = field(init=False)
-    """The run at the start of its execution; `Execution.begin` sets this field and the next three."""
+    """The run at the start of its execution; `Dispatcher._prepare` sets this field and the next three."""
     activation: RunActivation = field(init=False)
     coordinator: RunCoordinator = field(init=False)
     told: EventSink = field(init=False)
@@ -864,7 +866,7 @@ class Completion:
             "release",
             claimed,
             lambda row, now: row.released(now=now, delay_ms=delay_ms),
-            is_failed=False,
+            why="released",
         )
         return row.status is RunDispatchStatus.QUEUED
 
@@ -874,7 +876,7 @@ class Completion:
         Raises:
             StaleClaim: This process no longer owns the dispatch; nothing was written.
         """
-        await self._move_dispatch("release", claimed, lambda row, now: row.stopped(now=now), is_failed=False)
+        await self._move_dispatch("release", claimed, lambda row, now: row.stopped(now=now), why="stopped")
 
     async def cut_off(self, claimed: RunDispatch) -> bool:
         """Requeue a dispatch whose execution was stopped because its claim was uncertain.
@@ -887,7 +889,7 @@ class Completion:
             StaleClaim: This process no longer owns the dispatch; nothing was written.
         """
         row = await self._move_dispatch(
-            "nack", claimed, lambda row, now: row.lease_ended(now=now), is_failed=False
+            "nack", claimed, lambda row, now: row.lease_ended(now=now), why="released"
         )
         return row.status is RunDispatchStatus.QUEUED
 
@@ -898,7 +900,7 @@ class Completion:
             StaleClaim: The dispatch was superseded; this is now stored.
         """
         return await self._move_dispatch(
-            "nack", row, lambda row, now: row.lease_ended(now=now, reason=OWNER_GONE), is_failed=False
+            "nack", row, lambda row, now: row.lease_ended(now=now, reason=OWNER_GONE), why="released"
         )
 
     def reclaimed_in(self, tx: Transaction, dispatch_id: str) -> tuple[RunDispatch, RunRecord | None] | None:
@@ -1110,7 +1112,7 @@ class Completion:
         *,
         outcome: str = "",
         failed: CanonicalEventDraft | None = None,
-        is_failed: bool = True,
+        why: _Why = "failed",
     ) -> RunDispatch:
         """Change the state of a dispatch that this process claimed, and store its execution's error, if any.
 
@@ -1135,8 +1137,8 @@ class Completion:
             if failed is not None:
                 tx.events.append((failed,))
             row = heeded(tx, row)
-            if is_failed and row.status is RunDispatchStatus.QUEUED and core.effects is not None:
-                core.effects.put_back(tx, row)
+            if why != "released" and row.status is RunDispatchStatus.QUEUED and core.effects is not None:
+                core.effects.put_back(tx, row, is_stop=why == "stopped")
             written[:] = [self.ended_in(tx, row, accept)]
             return written[0]
 

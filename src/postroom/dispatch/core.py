@@ -16,7 +16,6 @@ from postroom.contracts.live import LiveChannels
 from postroom.contracts.messages import Json
 from postroom.contracts.records import replace
 from postroom.contracts.registry import (
-    PinnedRegistryManifest,
     RegistrySet,
     VersionedRegistryStore,
     checked_scope,
@@ -87,15 +86,11 @@ class Pinning:
             raise InternalError(
                 f"missing registry version publication/{self._scope}@{resolution_id}", value=resolution_id
             )
-        return _frozen(live, manifest)
-
-
-def _frozen(live: RegistrySet, manifest: PinnedRegistryManifest) -> RegistrySet:
-    """Return a registry with the published agents and models, and everything else from the live registry."""
-    kinds: dict[str, dict[str, Json]] = defaultdict(dict)
-    for entry in manifest.entries:
-        kinds[entry.kind][entry.id] = entry.value
-    return replace(live, agents=kinds["agent"], models=kinds["model"] | kinds["model_pool"])
+        # A registry with the published agents and models, and everything else from the live registry.
+        kinds: dict[str, dict[str, Json]] = defaultdict(dict)
+        for entry in manifest.entries:
+            kinds[entry.kind][entry.id] = entry.value
+        return replace(live, agents=kinds["agent"], models=kinds["model"] | kinds["model_pool"])
 
 
 T = TypeVar("T")

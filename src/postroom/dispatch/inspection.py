@@ -82,9 +82,24 @@ class Inspection:
             named = await self._core.threads.load_run(dispatch_id)
             row = await self._row(dispatch_id if named is None else named.dispatch_id or dispatch_id)
         if row.status is RunDispatchStatus.CLAIMED:
-            return self._explain_claim(row)
+            if row.lease_until is not None and row.lease_until < self._core.now():
+                return Reason(
+                    why=WhyNot.LEASE_ENDED,
+                    text=f"the lease of {row.claimed_by} has expired; the next sweep releases it",
+                    by_dispatch_id=row.dispatch_id,
+                )
+            return Reason(why=WhyNot.RUNNING, text=f"{row.claimed_by} executes it", until=row.lease_until)
         if row.status.is_terminal:
-            return await self._explain_end(row)
+            run = await self._core.threads.load_run(row.run_id)
+            if run is not None and run.waiting is not None and run.dispatch_id == row.dispatch_id:
+                [ticket] = run.open_tickets[:1] or [None]
+                until = None if ticket is None else ticket.expires_at
+                what = run.waiting.reason.replace("_", " ") if ticket is None else ticket.question
+                return Reason(why=WhyNot.WAITING, text=f"its run waits: {what}", until=until)
+            if row.status is RunDispatchStatus.SUPERSEDED:
+                return Reason(why=WhyNot.SUPERSEDED, text=row.last_error or "a newer run has replaced it")
+            why = "" if row.last_error is None else f": {row.last_error}"
+            return Reason(why=WhyNot.ENDED, text=f"it ended as {row.status.label}{why}")
         return await self._explain_queue(row)
 
     async def dead_letters(self, *, after: RunDispatch | None = None) -> tuple[RunDispatch, ...]:
@@ -160,27 +175,6 @@ class Inspection:
         row = await self._dead_letter(dispatch_id)
         await self._core.dispatches.discard(dispatch_id)
         return row
-
-    def _explain_claim(self, row: RunDispatch) -> Reason:
-        if row.lease_until is not None and row.lease_until < self._core.now():
-            return Reason(
-                why=WhyNot.LEASE_ENDED,
-                text=f"the lease of {row.claimed_by} has expired; the next sweep releases it",
-                by_dispatch_id=row.dispatch_id,
-            )
-        return Reason(why=WhyNot.RUNNING, text=f"{row.claimed_by} executes it", until=row.lease_until)
-
-    async def _explain_end(self, row: RunDispatch) -> Reason:
-        run = await self._core.threads.load_run(row.run_id)
-        if run is not None and run.waiting is not None and run.dispatch_id == row.dispatch_id:
-            [ticket] = run.open_tickets[:1] or [None]
-            until = None if ticket is None else ticket.expires_at
-            what = run.waiting.reason.replace("_", " ") if ticket is None else ticket.question
-            return Reason(why=WhyNot.WAITING, text=f"its run waits: {what}", until=until)
-        if row.status is RunDispatchStatus.SUPERSEDED:
-            return Reason(why=WhyNot.SUPERSEDED, text=row.last_error or "a newer run has replaced it")
-        why = "" if row.last_error is None else f": {row.last_error}"
-        return Reason(why=WhyNot.ENDED, text=f"it ended as {row.status.label}{why}")
 
     async def _explain_queue(self, row: RunDispatch) -> Reason:
         dispatches, now = self._core.dispatches, self._core.now()

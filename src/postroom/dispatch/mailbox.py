@@ -33,7 +33,7 @@ from postroom.dispatch.events import CheckpointRepair, ServerEventPublisher, Ser
 from postroom.dispatch.inspection import Inspection, Reason
 from postroom.dispatch.metrics import MailboxMetrics
 from postroom.dispatch.recovery import Lifecycle, MailboxLifecycleHandle, Recovery, Rounds
-from postroom.dispatch.sinks import Capture, EventStream
+from postroom.dispatch.sinks import Capture, CapturingSink, EventStream
 from postroom.dispatch.submission import (
     MailboxSubmitResult,
     Prepared,
@@ -586,7 +586,7 @@ class Mailbox:
     ) -> EventSink:
         """Return a sink that adds events to store to `buffer`, or `inner` itself if none are stored."""
         capture = self._core.capture
-        return inner if capture is None else capture.sink(inner, buffer, dispatch, resumed=resumed)
+        return inner if capture is None else CapturingSink(inner, buffer, capture, dispatch, resumed=resumed)
 
     async def gc_idle_workers(self) -> None:
         """Remove the workers of threads without open work."""

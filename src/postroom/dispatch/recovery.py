@@ -111,7 +111,11 @@ class Recovery:
         if self._events.is_on:
             await self.repair.repair_all(_OPEN_RUNS)
         taken_up += await self.dispatch_prepared_runs()
-        taken_up += await self._wake_waiting_runs()
+        # Resume the runs that wait for background tasks, which may have been lost.
+        after = ""
+        while page := await self._core.store.read(partial(_unquestioning, after=after)):
+            after = page[-1].run_id
+            taken_up += await self._woken([run for run in page if run.is_background_task_waiting])
         return taken_up + await self.take_up_left_over()
 
     async def reclaim(self) -> list[RunDispatch]:
@@ -153,7 +157,7 @@ class Recovery:
         queued runs.
         """
         enqueued, after, prepared = 0, "", list[RunRecord]()
-        while page := await self._read_runs(partial(_list_waiting, after=after)):
+        while page := await self._core.store.read(partial(_list_waiting, after=after)):
             for run in page:
                 if await self._lacks_dispatch(run):
                     enqueued += await self._enqueue_for(run)
@@ -205,9 +209,6 @@ class Recovery:
                     continue  # the dispatch was superseded, and this is now stored
                 await self._events.dispatch_happened("RunRescheduled", given_up, reason="owner_gone")
 
-    async def _read_runs(self, look: Callable[[Transaction], tuple[RunRecord, ...]]) -> Sequence[RunRecord]:
-        return await self._core.store.read(look)
-
     async def _lacks_dispatch(self, run: RunRecord) -> bool:
         if run.dispatch_id is None:
             return False
@@ -240,14 +241,6 @@ class Recovery:
             return 0  # another instance was faster
         await self._events.dispatch_happened("RunQueued", queued)
         return 1
-
-    async def _wake_waiting_runs(self) -> int:
-        """Resume the runs that wait for background tasks, which may have been lost; return their number."""
-        woken, after = 0, ""
-        while page := await self._read_runs(partial(_unquestioning, after=after)):
-            after = page[-1].run_id
-            woken += await self._woken([run for run in page if run.is_background_task_waiting])
-        return woken
 
     async def _woken(self, runs: Sequence[RunRecord]) -> int:
         woken = 0

@@ -168,10 +168,10 @@ class JoinedEffects(RunEffects):
         for part in self._parts:
             part.write(tx, run, accept)
 
-    def put_back(self, tx: Transaction, row: RunDispatch) -> None:
+    def put_back(self, tx: Transaction, row: RunDispatch, *, is_stop: bool) -> None:
         """Write the rows of each part for the end of an execution whose run is retried."""
         for part in self._parts:
-            part.put_back(tx, row)
+            part.put_back(tx, row, is_stop=is_stop)
 
     def withdraw(self, tx: Transaction, run: RunRecord) -> None:
         """Write the rows of each part for the withdrawal of a run's questions."""

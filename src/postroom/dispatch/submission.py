@@ -82,7 +82,6 @@ from postroom.contracts.records import Record, replace
 from postroom.contracts.run_stores import (
     MAX_PAGE,
     Committed,
-    Delivery,
     ThreadCommit,
     ThreadState,
     thread_lock,
@@ -912,9 +911,10 @@ class Submissions:
         steered = await self._control.steered(request, expected_run_id)
         if steered is None:
             return await self._queue_run(request)
+        run_id = steered.run_id or ""
         return MailboxSubmitResult(
-            dispatch_id=steered.dispatch_id,
-            run_id=steered.run_id,
+            dispatch_id=steered.dispatch_id or run_id,
+            run_id=run_id,
             thread_id=request.thread_id,
             status=MailboxDispatchStatus.RUNNING,
         )
@@ -1189,7 +1189,7 @@ class Submissions:
 
         async def deliver() -> MailboxSubmitResult | None:
             with self._reserve_slots([arrival]):
-                await self._make_ids_of_arrival(arrival)
+                await self._make_ids(arrival)
                 if isinstance(arrival.pin, PostroomError):
                     raise arrival.pin
                 await self._core.observed("commit", self._core.store.write(submit, key=request.thread_id))
@@ -1248,7 +1248,7 @@ class Submissions:
             try:
                 with self._reserve_slots(tuple(arrivals.values())):
                     for arrival in arrivals.values():
-                        await self._make_ids_of_arrival(arrival)
+                        await self._make_ids(arrival)
                     done = await core.observed("commit", core.store.write(accepted, key=key))
             except ChangeUndone as undone:
                 return undone  # this is not a failure, even if the caller was cancelled and does not retry
@@ -1263,11 +1263,6 @@ class Submissions:
         if isinstance(stored, ChangeUndone):
             raise stored
         return stored
-
-    async def _make_ids_of_arrival(self, arrival: Submission) -> None:
-        """Generate the ids of a new run; ask for its pin only if no run of the thread is executing here."""
-        worker = self._dispatcher.workers.get_or_create(arrival.request.thread_id)
-        await self._make_ids(arrival, is_new=not worker.is_running)
 
     def _accepted_in(
         self,
@@ -1409,9 +1404,14 @@ class Submissions:
         remedy = f"wait for run {run.run_id!r}, or give the message another id"
         return DuplicateRecord(text, value=error.value, remedy=remedy, details={"run_id": run.run_id})
 
-    async def _make_ids(self, submission: Submission, *, is_new: bool) -> None:
-        """Generate the ids of a new run and its dispatch, and get the run's pin from the executor."""
+    async def _make_ids(self, submission: Submission, *, is_new: bool | None = None) -> None:
+        """Generate the ids of a new run and its dispatch, and get the run's pin from the executor.
+
+        Without `is_new`, the run needs a pin if no run of its thread is executing here.
+        """
         core, request = self._core, submission.request
+        if is_new is None:
+            is_new = not self._dispatcher.workers.get_or_create(request.thread_id).is_running
         submission.run_id, submission.pin = request.run_id or core.new_id(), None
         if is_new:
             try:
@@ -1485,7 +1485,10 @@ class Submissions:
                     break
         if policy is BusyPolicy.ROLLBACK:
             rows = queue.of_thread(thread_id, OPEN, limit=MAX_PAGE, offset=0)
-            request = _hiding(request, [*(row.run_id for row in rows), *filter(None, (asking,))])
+            # The request, changed so that its run does not see these runs.
+            run_ids = [*(row.run_id for row in rows), *filter(None, (asking,))]
+            gone = {*request.options.without_runs, *run_ids} - {request.run_id}
+            request = replace(request, options=replace(request.options, without_runs=tuple(sorted(gone))))
         if policy in (BusyPolicy.INTERRUPT, BusyPolicy.ROLLBACK):
             cancelled = None
             if is_busy and not submission.is_now:
@@ -1519,19 +1522,20 @@ class Submissions:
             is_next = submission.is_now or begins  # otherwise it is claimed like any other due dispatch
         # An answer belongs to a run that was accepted before, so the queue limit does not apply.
         cap = None if plan.answers else submission.queue_cap
-        delivery = Delivery(dispatch=dispatch, queue_cap=cap, claim=claims if is_next else None)
+        claimed_by = claims if is_next else None
+        commit = replace(plan.commit, queues=dispatch, queue_cap=cap, claimed_by=claimed_by)
         if claims is None or not is_next:
-            done = self._write_plan(tx, plan, replace(plan.commit, delivery=delivery), state)
+            done = self._write_plan(tx, plan, commit, state)
             claimed = None if claims is None else claimed_next(tx, run.thread_id, claims)
             return replace(plan, dispatch=done.dispatch, claimed=claimed)
         if not begins:
-            done = self._write_plan(tx, plan, replace(plan.commit, delivery=delivery), state)
+            done = self._write_plan(tx, plan, commit, state)
             claimed = None if done.dispatch is None else begun_in(tx, done.dispatch, claims)
             return replace(plan, dispatch=done.dispatch, claimed=claimed)
         if claims.limits:
             note_start(tx, claims.limits, dispatch)
         run = run.begun(dispatch.dispatch_id, claims.instance_id, now=tx.now())
-        commit = replace(plan.commit, delivery=delivery, run=run, begins=claims.instance_id)
+        commit = replace(commit, run=run, begins=claims.instance_id)
         done = self._write_plan(tx, plan, commit, state)
         claimed = None
         if done.dispatch is not None:
@@ -1820,9 +1824,3 @@ def _may_join(
     delivery = replace(queued.delivery, delay_ms=0, dedupe_key=request.delivery.dedupe_key)
     request_key = agent_of(request, state.latest_started_run), request.delivery, request.options
     return request_key == (queued.agent_id, delivery, queued.options)
-
-
-def _hiding(request: RunActivation, run_ids: Sequence[str]) -> RunActivation:
-    """Return the request, changed so that its run does not see these runs."""
-    gone = {*request.options.without_runs, *run_ids} - {request.run_id}
-    return replace(request, options=replace(request.options, without_runs=tuple(sorted(gone))))

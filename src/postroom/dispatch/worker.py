@@ -85,7 +85,7 @@ from postroom.dispatch.completion import (
 )
 from postroom.dispatch.core import Core
 from postroom.dispatch.events import ServerEvents
-from postroom.dispatch.sinks import EventStream, ReconnectableEventSink, RunCoordinator
+from postroom.dispatch.sinks import CapturingSink, EventStream, ReconnectableEventSink, RunCoordinator
 from postroom.log import get_logger
 from postroom.ports import RunControl
 from postroom.stores.changes import commands_to
@@ -390,7 +390,7 @@ class DispatchAttempt(StrEnum):
 
 
 class Dispatcher:
-    """Claims and executes due dispatches, within the limits."""
+    """Claims due dispatches within the limits, executes them, and stores how they start and end."""
 
     def __init__(
         self,
@@ -400,8 +400,8 @@ class Dispatcher:
         completion: Completion,
     ) -> None:
         self._core = core
+        self._events = events
         self._completion = completion
-        self._execution = Execution(core, events, completion, self.asks_next)
         self.leases = LeaseKeeper(core)
         """The claims of the runs that execute here."""
         self._commands = Commands(core, workers)
@@ -512,7 +512,7 @@ class Dispatcher:
                     continue
                 if worker is None or (worker.status is WorkerStatus.IDLE and not worker.storing):
                     _LOG.warning("claim.not_executed", dispatch_id=row.dispatch_id, run_id=row.run_id)
-                    await self._execution.give_back(row, self._failed.pop(row.claim_token or "", None))
+                    await self._give_back(row, self._failed.pop(row.claim_token or "", None))
         except PostroomError as error:
             _LOG.warning("claims.not_looked_at", reason=error.describe())
         if self._readers:
@@ -578,7 +578,7 @@ class Dispatcher:
             is_now=is_now,
         )
 
-    def asks_next(self, job: Job) -> ClaimAsk | None:
+    def _asks_next(self, job: Job) -> ClaimAsk | None:
         """Return the claim to make for the thread when its run ends; None if other threads come first.
 
         If all slots are taken, a busy thread keeps its slot for a limited time. After that time, it yields to
@@ -605,7 +605,7 @@ class Dispatcher:
         claimed = begun.dispatch
         worker = self.workers.get_or_create(claimed.thread_id)
         if worker.tenant != claimed.tenant and not self.slots.move(worker.tenant, claimed.tenant):
-            await self._execution.give_back(claimed)
+            await self._give_back(claimed)
             self.slots.stand_in_line(claimed.thread_id, claimed.tenant)
             self.unreserve(worker)
             worker.tenant = claimed.tenant
@@ -744,18 +744,110 @@ class Dispatcher:
     async def _serve(self, job: Job) -> None:
         """Execute a claimed dispatch to its end, then continue with the thread's next work."""
         try:
-            if await self._guard(job, self._execution.begin(job)):
+            if await self._guard(job, self._store_start(job)):
                 await self._run_isolated(job)
                 if job.is_left_behind:
                     return
                 self._ending.add(job.concluded)
-                await self._guard(job, self._execution.conclude(job))
+                await self._guard(job, self._conclude(job))
         except BaseException:
             if not job.is_left_behind:
                 self._rest(job)
                 self._over()
             raise
         await self._go_on(job)
+
+    async def _store_start(self, job: Job) -> bool:
+        """Store the start of the execution; return False if there is nothing to execute.
+
+        Raises:
+            StaleClaim: This process no longer owns the dispatch; nothing was written.
+        """
+        core, begun, completion = self._core, job.begun, self._completion
+        try:
+            await core.retried(partial(self._prepare, job))
+        except (InputError, StateError, InternalError, StoreCorrupt) as error:
+            await completion.give_up(job.dispatch, job.sink, begun.instance_id, error.describe())
+            return False
+        run = job.run
+        if not is_left_open(run, job.dispatch):  # the run has ended, and its dispatch was not acknowledged
+            _LOG.info("dispatch.settled_before", dispatch_id=job.dispatch.dispatch_id, run_id=run.run_id)
+            termination = run.termination or TerminationReason.suspended()
+            text = run.final_output or ""
+            await completion.end(
+                job,
+                AgentRunResult(
+                    run_id=run.run_id, response=text, termination=termination, waiting=run.waiting
+                ),
+            )
+            return False
+        if begun.start is not None and begun.start.held is not None:
+            await completion.release(job.dispatch)
+            job.comes_again = True
+            return False
+        if begun.start is not None and begun.start.asks:
+            waiting = RunWaitingState(reason=WaitingReason.MANUAL_PAUSE, tickets=begun.start.asks)
+            paused = TerminationReason.suspended()
+            await completion.end(job, AgentRunResult(run_id=run.run_id, termination=paused, waiting=waiting))
+            return False
+        if begun.has_begun:
+            job.started_at = job.dispatch.updated_at
+        else:
+            await completion.begin(job)
+        core.metrics.started(job.dispatch, now=job.started_at)
+        if self._events.is_on:
+            await self._events.dispatch_happened("RunSubmitted", job.dispatch)
+        return True
+
+    async def _prepare(self, job: Job) -> None:
+        """Load the run of a job, and build the executor's request if there is something to execute.
+
+        Raises:
+            DeadlinePassed: The deadline of the dispatch has passed.
+            UnknownRun, ForeignThread: The dispatch has no run on its thread.
+            InternalError: The registry of the run is gone.
+            InvalidActivation, UnknownMessage, ResolveFailed: The request cannot be rebuilt.
+        """
+        core, dispatch, begun, run = self._core, job.dispatch, job.begun, job.begun.run
+        if run is None:
+            raise UnknownRun(f"run {dispatch.run_id!r} not found", value=dispatch.run_id)
+        if run.thread_id != dispatch.thread_id:
+            raise ForeignThread(f"run {run.run_id!r} belongs to thread {run.thread_id!r}", value=run.run_id)
+        buffer = list[CanonicalEventDraft]()
+        coordinator = RunCoordinator(core.coordinator, dispatch.claim_proof, buffer, core.new_id, core.timer)
+        job.run, job.coordinator, job.told = run, coordinator, job.sink
+        job.activation = RunActivation(thread_id=run.thread_id)
+        if is_left_open(run, dispatch):
+            if dispatch.has_missed_deadline(core.now()):
+                raise deadline_passed(dispatch.deadline_at)
+            messages = begun.messages if begun.has_begun else None
+            instance_id = begun.instance_id
+            activation = await rebuild(
+                core.threads, dispatch, run, instance_id=instance_id, messages=messages
+            )
+            pending = None
+            if core.config.pending_zone:
+                pending = PendingInput(core, self._events, coordinator, run.thread_id, run.run_id)
+            hidden = activation.options.without_runs
+            control = RunControl(
+                coordinator=coordinator,
+                threads=core.threads,
+                pending=pending,
+                registry=await core.pinning.materialize(run.resolution_id or ""),
+                run=run,
+                claim=dispatch.claim_proof,
+                hidden_runs=frozenset(hidden),
+                hidden_message_ids=await asked_of(core.threads, hidden) if hidden else frozenset(),
+                give_up_on=core.config.give_up_on,
+                spends=lambda used: core.budgets.spent_by(dispatch, run, used, now=core.now()),
+                beginning=begun.beginning,
+            )
+            was_cut_off = run.status is RunStatus.RUNNING and run.steps > 0
+            recovery = core.executor.recovery(activation) if was_cut_off else Recovery.START
+            job.activation = replace(activation, control=control, recovery=recovery)
+        if core.capture is not None:
+            resumed = job.activation.continue_run_id is not None or run.steps > 0
+            job.told = CapturingSink(job.sink, buffer, core.capture, dispatch, resumed=resumed)
 
     async def _run_isolated(self, job: Job) -> None:
         """Run the executor in this task until it ends or its lease is lost; keep its result or its exception.
@@ -808,7 +900,7 @@ class Dispatcher:
         self._core.tasks.let_go(task)
         self._core.metrics.run_abandoned()
         _LOG.error("run.left_behind", run_id=job.dispatch.run_id, dispatch_id=job.dispatch.dispatch_id)
-        await self._guard(job, self._execution.conclude(job))
+        await self._guard(job, self._conclude(job))
         await self._go_on(job)
 
     async def _guard(self, job: Job, step: Awaitable[bool]) -> bool:
@@ -830,6 +922,90 @@ class Dispatcher:
             _LOG.exception("dispatch.failed", dispatch_id=job.dispatch.dispatch_id)
             job.comes_again = await self._completion.put_back(job.dispatch, error)
         return False
+
+    async def _conclude(self, job: Job) -> bool:
+        """Write the result of the execution.
+
+        Raises:
+            StaleClaim: This process no longer owns the dispatch; nothing was written.
+        """
+        dispatch, end, ended = job.dispatch, job.end, job.ended
+        if job.is_cancelled and isinstance(ended, BaseException):  # the run failed after it was asked to end
+            ended, end = None, LeaseEnd.CANCELLED
+        if ended is None and end is LeaseEnd.CANCELLED:
+            ended = AgentRunResult(run_id=dispatch.run_id, termination=TerminationReason.cancelled())
+        elif ended is None and end is LeaseEnd.TIMED_OUT:
+            most = self._core.config.max_run_ms
+            ended = RunTimedOut(f"the run was not done after {most} ms", value=dispatch.run_id)
+        if isinstance(ended, AgentRunResult):
+            await self._finish(job, ended)
+        elif ended is not None:
+            await self._fail(job, ended)
+        elif end is LeaseEnd.GIVEN_UP:
+            give_back = self._completion.stop if job.has_executed else self._completion.release
+            await give_back(dispatch)
+        elif end is LeaseEnd.GAVE_WAY:
+            job.comes_again = await self._completion.release(dispatch, PLACE_KEPT_MS)
+        else:
+            await self._completion.reconcile(dispatch.dispatch_id)  # the dispatch was superseded
+        if job.comes_again and job.is_cancelled:  # it was cancelled while the dispatch was queued again
+            job.comes_again = await self._completion.withdrawn(dispatch.dispatch_id) is None
+        return True
+
+    async def _finish(self, job: Job, result: AgentRunResult) -> None:
+        """Store the result of an execution."""
+        core, dispatch = self._core, job.dispatch
+        wall_ms, response = max(core.now() - job.started_at, 0), storable(result.response)
+        if not result.usage.wall_ms:  # programs do not report their execution time
+            result = replace(result, response=response, usage=replace(result.usage, wall_ms=wall_ms))
+        elif response != result.response:
+            result = replace(result, response=response)
+        spends: tuple[Spending, ...] = ()
+        if core.has_budgets:
+            uncounted = result.usage.beyond(result.counted)
+            spends = core.budgets.spent_by(dispatch, job.run, uncounted, wall_ms=wall_ms, now=core.now())
+            core.budgets.learn(dispatch, job.run, result.usage, wall_ms=wall_ms)
+        await self._completion.end(job, result, spends, self._asks_next(job))
+        outcome = OutcomeKind.COMPLETED.value
+        core.metrics.ended(outcome, dispatch=dispatch, started_at=job.started_at, now=core.now())
+
+    async def _fail(self, job: Job, error: BaseException) -> None:
+        """After a failed execution, queue the dispatch again or end its run with the error."""
+        core, completion, dispatch = self._core, self._completion, job.dispatch
+        if isinstance(error, StaleClaim):
+            _LOG.info("dispatch.cut_off", dispatch_id=dispatch.dispatch_id, reason=error.message)
+            job.comes_again = await completion.cut_off(dispatch)
+            return
+        outcome = classify(error, core.config.give_up_on)
+        failed = _failed(dispatch, error, outcome.error)
+        if outcome.kind is OutcomeKind.COMPLETED:  # a retry is pointless, so the error ends the run
+            code = error.code if isinstance(error, PostroomError) else None
+            text = error.describe() if isinstance(error, PostroomError) else str(error)
+            ended = TerminationReason.error(storable(text), code)
+            await self._finish(job, AgentRunResult(run_id=job.run.run_id, termination=ended))
+            return
+        if outcome.kind is OutcomeKind.TRANSIENT_ERROR:
+            job.comes_again = await completion.try_later(job, outcome, failed)
+        else:
+            instance_id, text, code = job.begun.instance_id, outcome.error, outcome.code
+            await completion.give_up(dispatch, job.told, instance_id, text, failed, code)
+        core.metrics.ended(outcome.kind.value, dispatch=dispatch, started_at=job.started_at, now=core.now())
+
+    async def _give_back(self, claimed: RunDispatch, failed: StoreError | None = None) -> None:
+        """Release a claimed dispatch that is not executing here; has no effect if another process owns it.
+
+        No attempt is counted, unless the execution `failed`. If the store fails, a later poll releases the
+        dispatch.
+        """
+        try:
+            if failed is None:
+                await self._completion.release(claimed)
+            else:
+                await self._completion.put_back(claimed, failed)
+        except StaleClaim as error:
+            _LOG.info("dispatch.lost", dispatch_id=claimed.dispatch_id, reason=error.message)
+        except StoreError as error:
+            _LOG.warning("dispatch.not_released", dispatch_id=claimed.dispatch_id, reason=error.describe())
 
     def _rest(self, job: Job) -> None:
         """Free the slot, and also the worker unless it already executes another run."""
@@ -879,7 +1055,7 @@ class Dispatcher:
         """Execute the dispatch that was claimed when another run ended, in the slot of the ended run."""
         claimed = begun.dispatch
         if not self.accepting:
-            await self._execution.give_back(claimed)
+            await self._give_back(claimed)
             return
         self.slots.overdraw(claimed.tenant)
         self._core.metrics.happened("claim")
@@ -1068,202 +1244,6 @@ class _Held:
 
 def _stops_at(lease_until: int, length: int) -> int:
     return lease_until - min(length // 10, _MAX_SAFETY_MS)
-
-
-class Execution:
-    """Performs the steps before and after the executor of one claimed dispatch."""
-
-    def __init__(
-        self,
-        core: Core,
-        events: ServerEvents,
-        completion: Completion,
-        asks_next: Callable[[Job], ClaimAsk | None],
-    ) -> None:
-        """Store the parts that an execution needs.
-
-        When a run ends, `asks_next` returns the claim to make for the thread's next dispatch.
-        """
-        self._core = core
-        self._events = events
-        self._completion = completion
-        self._asks_next = asks_next
-
-    async def begin(self, job: Job) -> bool:
-        """Store the start of the execution; return False if there is nothing to execute.
-
-        Raises:
-            StaleClaim: This process no longer owns the dispatch; nothing was written.
-        """
-        core, begun, completion = self._core, job.begun, self._completion
-        try:
-            await core.retried(partial(self._prepare, job))
-        except (InputError, StateError, InternalError, StoreCorrupt) as error:
-            await completion.give_up(job.dispatch, job.sink, begun.instance_id, error.describe())
-            return False
-        run = job.run
-        if not is_left_open(run, job.dispatch):  # the run has ended, and its dispatch was not acknowledged
-            _LOG.info("dispatch.settled_before", dispatch_id=job.dispatch.dispatch_id, run_id=run.run_id)
-            termination = run.termination or TerminationReason.suspended()
-            text = run.final_output or ""
-            await completion.end(
-                job,
-                AgentRunResult(
-                    run_id=run.run_id, response=text, termination=termination, waiting=run.waiting
-                ),
-            )
-            return False
-        if begun.start is not None and begun.start.held is not None:
-            await completion.release(job.dispatch)
-            job.comes_again = True
-            return False
-        if begun.start is not None and begun.start.asks:
-            waiting = RunWaitingState(reason=WaitingReason.MANUAL_PAUSE, tickets=begun.start.asks)
-            paused = TerminationReason.suspended()
-            await completion.end(job, AgentRunResult(run_id=run.run_id, termination=paused, waiting=waiting))
-            return False
-        if begun.has_begun:
-            job.started_at = job.dispatch.updated_at
-        else:
-            await completion.begin(job)
-        core.metrics.started(job.dispatch, now=job.started_at)
-        if self._events.is_on:
-            await self._events.dispatch_happened("RunSubmitted", job.dispatch)
-        return True
-
-    async def conclude(self, job: Job) -> bool:
-        """Write the result of the execution.
-
-        Raises:
-            StaleClaim: This process no longer owns the dispatch; nothing was written.
-        """
-        dispatch, end, ended = job.dispatch, job.end, job.ended
-        if job.is_cancelled and isinstance(ended, BaseException):  # the run failed after it was asked to end
-            ended, end = None, LeaseEnd.CANCELLED
-        if ended is None and end is LeaseEnd.CANCELLED:
-            ended = AgentRunResult(run_id=dispatch.run_id, termination=TerminationReason.cancelled())
-        elif ended is None and end is LeaseEnd.TIMED_OUT:
-            most = self._core.config.max_run_ms
-            ended = RunTimedOut(f"the run was not done after {most} ms", value=dispatch.run_id)
-        if isinstance(ended, AgentRunResult):
-            await self._finish(job, ended)
-        elif ended is not None:
-            await self._fail(job, ended)
-        elif end is LeaseEnd.GIVEN_UP:
-            give_back = self._completion.stop if job.has_executed else self._completion.release
-            await give_back(dispatch)
-        elif end is LeaseEnd.GAVE_WAY:
-            job.comes_again = await self._completion.release(dispatch, PLACE_KEPT_MS)
-        else:
-            await self._completion.reconcile(dispatch.dispatch_id)  # the dispatch was superseded
-        if job.comes_again and job.is_cancelled:  # it was cancelled while the dispatch was queued again
-            job.comes_again = await self._completion.withdrawn(dispatch.dispatch_id) is None
-        return True
-
-    async def give_back(self, claimed: RunDispatch, failed: StoreError | None = None) -> None:
-        """Release a claimed dispatch that is not executing here; has no effect if another process owns it.
-
-        No attempt is counted, unless the execution `failed`. If the store fails, a later poll releases the
-        dispatch.
-        """
-        try:
-            if failed is None:
-                await self._completion.release(claimed)
-            else:
-                await self._completion.put_back(claimed, failed)
-        except StaleClaim as error:
-            _LOG.info("dispatch.lost", dispatch_id=claimed.dispatch_id, reason=error.message)
-        except StoreError as error:
-            _LOG.warning("dispatch.not_released", dispatch_id=claimed.dispatch_id, reason=error.describe())
-
-    async def _finish(self, job: Job, result: AgentRunResult) -> None:
-        """Store the result of an execution."""
-        core, dispatch = self._core, job.dispatch
-        wall_ms, response = max(core.now() - job.started_at, 0), storable(result.response)
-        if not result.usage.wall_ms:  # programs do not report their execution time
-            result = replace(result, response=response, usage=replace(result.usage, wall_ms=wall_ms))
-        elif response != result.response:
-            result = replace(result, response=response)
-        spends: tuple[Spending, ...] = ()
-        if core.has_budgets:
-            uncounted = result.usage.beyond(result.counted)
-            spends = core.budgets.spent_by(dispatch, job.run, uncounted, wall_ms=wall_ms, now=core.now())
-            core.budgets.learn(dispatch, job.run, result.usage, wall_ms=wall_ms)
-        await self._completion.end(job, result, spends, self._asks_next(job))
-        outcome = OutcomeKind.COMPLETED.value
-        core.metrics.ended(outcome, dispatch=dispatch, started_at=job.started_at, now=core.now())
-
-    async def _fail(self, job: Job, error: BaseException) -> None:
-        """After a failed execution, queue the dispatch again or end its run with the error."""
-        core, completion, dispatch = self._core, self._completion, job.dispatch
-        if isinstance(error, StaleClaim):
-            _LOG.info("dispatch.cut_off", dispatch_id=dispatch.dispatch_id, reason=error.message)
-            job.comes_again = await completion.cut_off(dispatch)
-            return
-        outcome = classify(error, core.config.give_up_on)
-        failed = _failed(dispatch, error, outcome.error)
-        if outcome.kind is OutcomeKind.COMPLETED:  # a retry is pointless, so the error ends the run
-            code = error.code if isinstance(error, PostroomError) else None
-            text = error.describe() if isinstance(error, PostroomError) else str(error)
-            ended = TerminationReason.error(storable(text), code)
-            await self._finish(job, AgentRunResult(run_id=job.run.run_id, termination=ended))
-            return
-        if outcome.kind is OutcomeKind.TRANSIENT_ERROR:
-            job.comes_again = await completion.try_later(job, outcome, failed)
-        else:
-            instance_id, text, code = job.begun.instance_id, outcome.error, outcome.code
-            await completion.give_up(dispatch, job.told, instance_id, text, failed, code)
-        core.metrics.ended(outcome.kind.value, dispatch=dispatch, started_at=job.started_at, now=core.now())
-
-    async def _prepare(self, job: Job) -> None:
-        """Load the run of a job, and build the executor's request if there is something to execute.
-
-        Raises:
-            DeadlinePassed: The deadline of the dispatch has passed.
-            UnknownRun, ForeignThread: The dispatch has no run on its thread.
-            InternalError: The registry of the run is gone.
-            InvalidActivation, UnknownMessage, ResolveFailed: The request cannot be rebuilt.
-        """
-        core, dispatch, begun, run = self._core, job.dispatch, job.begun, job.begun.run
-        if run is None:
-            raise UnknownRun(f"run {dispatch.run_id!r} not found", value=dispatch.run_id)
-        if run.thread_id != dispatch.thread_id:
-            raise ForeignThread(f"run {run.run_id!r} belongs to thread {run.thread_id!r}", value=run.run_id)
-        buffer = list[CanonicalEventDraft]()
-        coordinator = RunCoordinator(core.coordinator, dispatch.claim_proof, buffer, core.new_id, core.timer)
-        job.run, job.coordinator, job.told = run, coordinator, job.sink
-        job.activation = RunActivation(thread_id=run.thread_id)
-        if is_left_open(run, dispatch):
-            if dispatch.has_missed_deadline(core.now()):
-                raise deadline_passed(dispatch.deadline_at)
-            messages = begun.messages if begun.has_begun else None
-            instance_id = begun.instance_id
-            activation = await rebuild(
-                core.threads, dispatch, run, instance_id=instance_id, messages=messages
-            )
-            pending = None
-            if core.config.pending_zone:
-                pending = PendingInput(core, self._events, coordinator, run.thread_id, run.run_id)
-            hidden = activation.options.without_runs
-            control = RunControl(
-                coordinator=coordinator,
-                threads=core.threads,
-                pending=pending,
-                registry=await core.pinning.materialize(run.resolution_id or ""),
-                run=run,
-                claim=dispatch.claim_proof,
-                hidden_runs=frozenset(hidden),
-                hidden_message_ids=await asked_of(core.threads, hidden) if hidden else frozenset(),
-                give_up_on=core.config.give_up_on,
-                spends=lambda used: core.budgets.spent_by(dispatch, run, used, now=core.now()),
-                beginning=begun.beginning,
-            )
-            was_cut_off = run.status is RunStatus.RUNNING and run.steps > 0
-            recovery = core.executor.recovery(activation) if was_cut_off else Recovery.START
-            job.activation = replace(activation, control=control, recovery=recovery)
-        if core.capture is not None:
-            resumed = job.activation.continue_run_id is not None or run.steps > 0
-            job.told = core.capture.sink(job.sink, buffer, dispatch, resumed=resumed)
 
 
 def _failed(dispatch: RunDispatch, error: BaseException, text: str) -> CanonicalEventDraft:

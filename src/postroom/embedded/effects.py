@@ -8,7 +8,7 @@ from postroom.contracts.dispatch import RunDispatch
 from postroom.contracts.events import AppendOptions, CanonicalEventDraft, EventScope
 from postroom.contracts.messages import Json
 from postroom.contracts.records import replace
-from postroom.contracts.run_stores import Delivery, ThreadCommit
+from postroom.contracts.run_stores import ThreadCommit
 from postroom.contracts.runs import OnTimeout, RunRecord, RunStatus, RunWaitingTicket
 from postroom.contracts.waking import Accept
 from postroom.embedded.running import SLEEP
@@ -109,4 +109,4 @@ def _wake_later(tx: Transaction, run: RunRecord, ticket: RunWaitingTicket) -> No
         limit_key=before.limit_key,
     )
     again = replace(run, dispatch_id=dispatch.dispatch_id)
-    tx.runs.commit(ThreadCommit(thread_id=run.thread_id, run=again, delivery=Delivery(dispatch=dispatch)))
+    tx.runs.commit(ThreadCommit(thread_id=run.thread_id, run=again, queues=dispatch))

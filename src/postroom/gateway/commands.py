@@ -182,7 +182,7 @@ class Commands:
             if call.words.lower() == "all":
                 dropped += await self._handover.dropped(session.thread_id)
             is_at_work = await self._handover.active(session.thread_id) is not None
-            if await self._handover.stop(session.thread_id):
+            if await self._handover.cancel(session.thread_id):
                 stopping, ended = stopping or is_at_work, ended or not is_at_work
             waiting += len(await self._run_queue.pending(session.thread_id))
         lines = [wording.STOPPING] if stopping else [] if ended else [wording.NOTHING_TO_STOP]
@@ -238,7 +238,7 @@ class Commands:
     async def _new(self, call: CommandCall) -> str:
         session, _ = await self._sessions.of(call.key, call.source)
         dropped = await self._handover.dropped(session.thread_id)
-        stopped = await self._handover.stop(session.thread_id)
+        stopped = await self._handover.cancel(session.thread_id)
         await self._sessions.begin_anew(call.key, call.source)
         lines = ["Started a new conversation."]
         if stopped:

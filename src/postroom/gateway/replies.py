@@ -27,7 +27,7 @@ from postroom.contracts.runs import (
     WaitingReason,
 )
 from postroom.contracts.tools import ToolCallResume
-from postroom.contracts.waking import QUESTION_NUMBER, question_number
+from postroom.contracts.waking import number_of
 from postroom.gateway import wording
 from postroom.gateway.events import Button, Card
 from postroom.gateway.session import Platform
@@ -243,17 +243,6 @@ def question_of(run: RunRecord, ticket: RunWaitingTicket) -> Question:
     )
 
 
-def number_of(run_id: str, ticket: RunWaitingTicket) -> str:
-    """Return the number of a question in a chat: six characters that encode 24 bits of a hash.
-
-    Two open questions of a chat have the same number with a probability of one in 16 million. The number then
-    answers neither of them. A question from `ask_person` already has a number, which is returned unchanged.
-    """
-    if ticket.ticket_id == ticket.tool_call_id and QUESTION_NUMBER.fullmatch(ticket.ticket_id):
-        return ticket.ticket_id
-    return question_number(run_id, ticket.ticket_id, ticket.tool_call_id, ticket.updated_at)
-
-
 def card_of(question: Question, before: str = "") -> Card:
     """Return the card of a question with its limits and buttons, below the text `before`.
 
@@ -345,9 +334,9 @@ class ChatEffects(RunEffects):
         """`attempts` is the mailbox's `default_max_attempts`, after which retries are minutes apart."""
         self._attempts = attempts
 
-    def put_back(self, tx: Transaction, row: RunDispatch) -> None:
+    def put_back(self, tx: Transaction, row: RunDispatch, *, is_stop: bool) -> None:
         """Notify the sender once that the answer is delayed, if the next attempts are minutes away."""
-        if is_chat(row.thread_id) and row.attempt_count == self._attempts:
+        if not is_stop and is_chat(row.thread_id) and row.attempt_count == self._attempts:
             text = wording.tried_again(row.last_error or "")
             notice = Reply(kind=ReplyKind.NOTICE, thread_id=row.thread_id, run_id=row.run_id, text=text)
             tx.outbox.enqueue((notice.draft(f"outage/{row.run_id}/{row.dispatch_id}"),))

@@ -472,7 +472,7 @@ class GatewayRunner:
             services.presenter.seen.show(event)
         await self._acknowledge(event, source, key, admission)
         if key in self.workers.stop_requested and admission.kind is AdmissionKind.STARTED:
-            await services.handover.stop(session.thread_id)
+            await services.handover.cancel(session.thread_id)
 
     async def _pass_on(
         self, event: MessageEvent, source: SessionSource, session: ChatSession, key: str

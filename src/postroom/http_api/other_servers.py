@@ -176,7 +176,9 @@ class OtherServers:
             return client, await client.send(outgoing, stream=True)
         except BaseException as error:
             await client.aclose()
-            if _is_silence(error):
+            import httpx2
+
+            if isinstance(error, httpx2.RequestError):
                 problem = (
                     f"the server {server.holder} is responsible, but does not answer ({type(error).__name__})"
                 )
@@ -307,9 +309,3 @@ def _client() -> "httpx2.AsyncClient":
     return httpx2.AsyncClient(
         verify=False, trust_env=False, timeout=httpx2.Timeout(None, connect=_CONNECT_SECONDS)
     )
-
-
-def _is_silence(error: BaseException) -> bool:
-    import httpx2
-
-    return isinstance(error, httpx2.RequestError)

@@ -66,7 +66,11 @@ def merged_since(folder: str, main: MainBranch, before: str) -> list[str]:
     ours = set(ask_git(git, folder, "rev-list", "--first-parent", f"-{_MOST}", new).split())
     moves = list(_moves(git, folder, main, before))
     # After a fast-forward, the commits of a branch are those of the main branch; Git's record tells which.
-    own = {commit for commit, note in moves if _is_made_here(note)} if moves else ours
+    own = (
+        {commit for commit, note in moves if note.startswith(_MADE_HERE) or ": Merge made by" in note}
+        if moves
+        else ours
+    )
     listed = ask_git(
         git,
         folder,
@@ -107,10 +111,6 @@ def _moves(git: str, folder: str, main: MainBranch, before: str) -> Iterator[tup
         if commit == before:
             return
         yield commit, note
-
-
-def _is_made_here(note: str) -> bool:
-    return note.startswith(_MADE_HERE) or ": Merge made by" in note
 
 
 def _short(ref: str) -> str:

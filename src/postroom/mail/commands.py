@@ -876,8 +876,12 @@ def read_command(kind: type[C], arguments: dict[str, Any], tool: str = "") -> C:
         command = command or msgspec.convert(arguments, kind, strict=False)
     except msgspec.ValidationError as error:
         where = place_of(str(error))
+        # A reason with patterns replaced by their descriptions.
+        reason = str(error)
+        for pattern, words in _IN_WORDS.items():
+            reason = reason.replace(f"Expected `str` matching regex {pattern!r}", f"Expected `{words}`")
         raise InvalidArgument(
-            misfit(_without_patterns(str(error)))[:_MAX_SHOWN],
+            misfit(reason)[:_MAX_SHOWN],
             value=_value_at(arguments, where) if where else None,
             remedy=_remedy(kind, str(error), arguments),
         ) from error
@@ -905,7 +909,10 @@ def _remedy(kind: type[Command], said: str, given: Mapping[str, Any]) -> str:
     unknown = re.search(r"unknown field `(.*?)`", said)
     close = nearest(unknown[1], at_fault.__struct_fields__, count=1) if unknown else []
     hint = f"did you mean {close[0]}? " if close else ""
-    every = ", ".join(_signature(at_fault)) or "none"
+    fields = msgspec.structs.fields(at_fault)
+    required = [field.name for field in fields if field.required]
+    signature = required + [f"{field.name}?" for field in fields if not field.required]
+    every = ", ".join(signature) or "none"
     return f"{hint}the {'fields of an attachment' if at_fault is not kind else 'arguments'} are: {every}"
 
 
@@ -1456,13 +1463,6 @@ def _path_list(item: object) -> list[object] | None:
     return [path for path in paths if path is not None] if is_of_texts and isinstance(paths, list) else None
 
 
-def _without_patterns(reason: str) -> str:
-    """Return a reason with patterns replaced by their descriptions."""
-    for pattern, words in _IN_WORDS.items():
-        reason = reason.replace(f"Expected `str` matching regex {pattern!r}", f"Expected `{words}`")
-    return reason
-
-
 def _refuse_broken_text(value: object, where: str = "", depth: int = 0) -> None:
     """Refuse lone surrogates, which UTF-8 cannot store, and NUL, which ends text early in too many places."""
     if isinstance(value, str):
@@ -1491,12 +1491,6 @@ def _refuse_broken_text(value: object, where: str = "", depth: int = 0) -> None:
     elif isinstance(value, list):
         for inner in value:
             _refuse_broken_text(inner, where, depth + 1)
-
-
-def _signature(kind: type[msgspec.Struct]) -> list[str]:
-    fields = msgspec.structs.fields(kind)
-    required = [field.name for field in fields if field.required]
-    return required + [f"{field.name}?" for field in fields if not field.required]
 
 
 def _value_at(arguments: object, where: str) -> object:

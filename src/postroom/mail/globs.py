@@ -174,7 +174,9 @@ def _set(written: str, case_sensitive: bool) -> str | _Ranges:
     if not is_negated and len(ranges) == 1 and ranges[0][0] == ranges[0][1]:
         return chr(ranges[0][0]) if case_sensitive else folded(chr(ranges[0][0]))
     if not case_sensitive:
-        ranges = _with_cases(ranges)
+        # The character class extended by all case variants of its characters.
+        more = [codes for codes in _cases().values() if any(_holds(ranges, code) for code in codes)]
+        ranges = _merge_ranges([*ranges, *((code, code) for codes in more for code in codes)])
     return _invert_ranges(ranges) if is_negated else _invert_ranges(_invert_ranges(ranges))
 
 
@@ -237,12 +239,6 @@ def _cases() -> dict[str, tuple[int, ...]]:
         if form != chr(code):
             groups.setdefault(form, [ord(form)]).append(code)
     return {form: tuple(codes) for form, codes in groups.items()}
-
-
-def _with_cases(ranges: _Ranges) -> _Ranges:
-    """Return the character class extended by all case variants of its characters."""
-    more = [codes for codes in _cases().values() if any(_holds(ranges, code) for code in codes)]
-    return _merge_ranges([*ranges, *((code, code) for codes in more for code in codes)])
 
 
 _ANY = _invert_ranges(())
@@ -661,9 +657,12 @@ def _parse(raw: str, case_sensitive: bool) -> Pattern:
     if _TIDY.fullmatch(raw) and "**/**" not in raw and len(raw) <= MAX_LENGTH:
         text = path = raw
     else:
-        _check_text(raw)
+        _check_length(raw, raw)
+        for refused, problem, remedy in _REFUSED_TEXTS:
+            if refused.search(raw):
+                raise _invalid(raw, problem, remedy)
         if _SCHEME.match(raw):
-            return _resource(raw)
+            return Pattern(raw, raw, True, True, f":{raw}\0", _folders("", True), raw, False)
         text = path = "/".join(_written_names(raw))
         if raw.startswith("./") and (text.startswith("~") or _SCHEME.match(text)):
             text = f"./{text}"  # without it, the text would be parsed as a home folder or a resource
@@ -682,11 +681,6 @@ def _parse(raw: str, case_sensitive: bool) -> Pattern:
     return Pattern(text, prefix, is_literal, False, start, folders, last, not case_sensitive)
 
 
-def _resource(raw: str) -> Pattern:
-    # NUL ends the text, and no path begins with a colon, so two such starts match only if they are equal.
-    return Pattern(raw, raw, True, True, f":{raw}\0", _folders("", True), raw, False)
-
-
 def _invalid(raw: str, problem: str, remedy: str) -> InvalidPattern:
     value = raw if len(raw) <= 200 else f"{raw[:200]}..."
     # a lone surrogate is not valid JSON
@@ -701,13 +695,6 @@ def _check_length(raw: str, text: str) -> None:
             f"is longer than {MAX_LENGTH} characters",
             "reserve a folder that contains it, such as src/**",
         )
-
-
-def _check_text(raw: str) -> None:
-    _check_length(raw, raw)
-    for refused, problem, remedy in _REFUSED_TEXTS:
-        if refused.search(raw):
-            raise _invalid(raw, problem, remedy)
 
 
 def _check_wildcards(raw: str, path: str, case_sensitive: bool) -> None:

@@ -263,7 +263,16 @@ def _within_budget(tx: RecordReads, notes: Sequence[Note], tokens: int, place: s
     left = tokens * _BYTES_OF_TOKEN - len(_HEAD) - len(_MORE) - 10
     lines, ids = [_HEAD], list[int]()
     for note in notes:
-        line = _line(note, names.get(note.author_id, "?"))
+        author = names.get(note.author_id, "?")
+        facts = [f"from {quoted(author)}", iso(note.created_at)[:10]]
+        if note.task_id is not None:
+            facts.append(f"task {note.task_id}")
+        if note.paths:
+            facts.append(f"files {quoted(', '.join(note.paths), longest=200)}")
+        if note.commit:
+            facts.append(f"commit {quoted(note.commit)}")
+        subject = quoted(note.subject, longest=len(note.subject) + 1)
+        line = f"- {note.id} {subject}: {quoted(note.text, longest=2 * MAX_TEXT)} ({', '.join(facts)})"
         left -= len(line.encode()) + 1
         if left < 0:
             break
@@ -274,18 +283,6 @@ def _within_budget(tx: RecordReads, notes: Sequence[Note], tokens: int, place: s
     if len(ids) < len(notes):
         lines.append(_MORE.format(len(notes) - len(ids)))
     return GivenNotes(text="\n".join(lines), place=place, ids=tuple(ids))
-
-
-def _line(note: Note, author: str) -> str:
-    facts = [f"from {quoted(author)}", iso(note.created_at)[:10]]
-    if note.task_id is not None:
-        facts.append(f"task {note.task_id}")
-    if note.paths:
-        facts.append(f"files {quoted(', '.join(note.paths), longest=200)}")
-    if note.commit:
-        facts.append(f"commit {quoted(note.commit)}")
-    subject = quoted(note.subject, longest=len(note.subject) + 1)
-    return f"- {note.id} {subject}: {quoted(note.text, longest=2 * MAX_TEXT)} ({', '.join(facts)})"
 
 
 def _authors(tx: RecordReads, notes: Sequence[Note]) -> dict[int, str]:

@@ -32,7 +32,11 @@ class ProjectRules:
 
     def verdict(self, message: AgedMessage, now: int) -> Verdict:
         """Return whether a message is deleted or, if not, why it is kept."""
-        fitting = [rule for rule in self.rules if _fits(rule, message)]
+        fitting = [
+            rule
+            for rule in self.rules
+            if rule.topic in (None, message.topic) and rule.thread in (None, message.thread_id)
+        ]
         if not fitting:
             return "no_rule"
         if any(rule.holds for rule in fitting):
@@ -122,10 +126,6 @@ def _going(tx: MailReads, project_id: int, ids: Sequence[int], rules: ProjectRul
         for message in tx.aged_messages_of(project_id, ids)
         if rules.verdict(message, now) == "goes"
     ]
-
-
-def _fits(rule: KeepRule, message: AgedMessage) -> bool:
-    return rule.topic in (None, message.topic) and rule.thread in (None, message.thread_id)
 
 
 def _rule_project_id(projects: ProjectReads, rule: KeepRule) -> int | None:

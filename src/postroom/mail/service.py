@@ -495,7 +495,12 @@ class Mail:
     async def _prepare(self, command: Command, caller: Caller) -> Sequence[LoadedAttachment]:
         """Read the files that a command needs, because slow reads must not happen inside a transaction."""
         if isinstance(command, SendMessage | ReplyMessage) and command.attachments:
-            root = await self._root_for(command, caller)
+            # The folder of the sender's project, after checking that the caller may act as the sender.
+            def look(tx: MailReads) -> str:
+                project, _ = acting(self.context(tx, caller), command.project_key, command.sender_name)
+                return project.human_key
+
+            root = await self.store.read(look)
             return await asyncio.to_thread(load_attachments, command.attachments, root=root, rules=self.rules)
         return ()
 
@@ -507,15 +512,6 @@ class Mail:
         if not is_looked_at or _is_bound(caller) or self.rules.projects_by != "repository":
             return None  # a caller that is bound to a project cannot create projects or aliases
         return await self._folders.recognised(home_of(command), may_move=caller.agent_id is None)
-
-    async def _root_for(self, command: SendMessage | ReplyMessage, caller: Caller) -> str:
-        """Return the folder of the sender's project, after checking that the caller may act as the sender."""
-
-        def look(tx: MailReads) -> str:
-            project, _ = acting(self.context(tx, caller), command.project_key, command.sender_name)
-            return project.human_key
-
-        return await self.store.read(look)
 
 
 def _is_bound(caller: Caller) -> bool:

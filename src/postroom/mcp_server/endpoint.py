@@ -93,7 +93,15 @@ class Endpoint:
         if answer is not None:
             await answer(scope, receive, send)
         else:
-            await self._transport(scope, _replay(body, receive), send)
+            # Replay the body that was read, then pass on later messages.
+            waiting = [body]
+
+            async def again() -> Message:
+                if waiting:
+                    return {"type": "http.request", "body": waiting.pop(), "more_body": False}
+                return await receive()
+
+            await self._transport(scope, again, send)
 
     async def _answer_batch(self, scope: Scope, receive: Receive, documents: list[object]) -> Response:
         """Serve the messages of a batch one after another; return their answers, in order, in one list.
@@ -147,18 +155,6 @@ def _with_session(send: Send, marks: Sequence[str]) -> Send:
         await send(message)
 
     return sent
-
-
-def _replay(body: bytes, receive: Receive) -> Receive:
-    """Replay the body that was read, then pass on later messages."""
-    waiting = [body]
-
-    async def again() -> Message:
-        if waiting:
-            return {"type": "http.request", "body": waiting.pop(), "more_body": False}
-        return await receive()
-
-    return again
 
 
 def _beyond(scope: Scope, message: Mapping[str, Any]) -> Response | None:

@@ -277,11 +277,14 @@ def _who(
     call = event.call
     bound = context.tx.client_session(event.client, call.session_id) if call.session_id else None
     if call.agent:
-        actor = _require_proof(context, _find_named_agent(context, event))
+        # The agent that the call names as `name` (in the project around its folder) or `name@project`.
+        name, _, key = event.call.agent.partition("@")
+        actor = _require_proof(context, _agent_in(context, event, name, key))
         is_shown = event.kind in ("start", "prompt", "tool") and not _in_run(context)
     else:
+        # The agent on whose behalf the client has just called a postroom tool.
         actor = (
-            _require_proof(context, _acted_as(context, event))
+            _require_proof(context, _agent_in(context, event, event.call.acts_as, event.call.acts_in))
             if event.kind == "tool" and call.acts_as
             else None
         )
@@ -315,17 +318,6 @@ def _name_from_folder(event: _Event) -> str:
     """Return the default agent name for a session: the client and its folder, as in `claude-harbour`."""
     folder = _NOT_IN_NAMES.sub("-", PurePath(event.call.cwd).name).strip("-.")
     return f"{event.client}-{folder or 'work'}"[:MAX_NAME_LENGTH]
-
-
-def _find_named_agent(context: ReadContext, event: _Event) -> _Actor | None:
-    """Return the agent that the call names as `name` (in the project around its folder) or `name@project`."""
-    name, _, key = event.call.agent.partition("@")
-    return _agent_in(context, event, name, key)
-
-
-def _acted_as(context: ReadContext, event: _Event) -> _Actor | None:
-    """Return the agent on whose behalf the client has just called a postroom tool."""
-    return _agent_in(context, event, event.call.acts_as, event.call.acts_in)
 
 
 def _agent_in(context: ReadContext, event: _Event, name: str, key: str) -> _Actor | None:

@@ -15,13 +15,21 @@ from postroom.contracts.chat import CHAT_THREAD
 from postroom.contracts.clock import Clock, Timer, iso
 from postroom.contracts.errors import InvalidArgument, PostroomError, StaleDecision
 from postroom.contracts.messages import Json
-from postroom.contracts.questions import Answerer, Given, QuestionKind, decision_on, person, schema_of
+from postroom.contracts.questions import (
+    NOBODY,
+    Answerer,
+    Given,
+    QuestionKind,
+    decision_on,
+    person,
+    schema_of,
+)
 from postroom.contracts.quoting import exact, quoted
 from postroom.contracts.records import replace
-from postroom.contracts.run_stores import RunQuery
+from postroom.contracts.run_stores import thread_lock
 from postroom.contracts.runs import AnsweredTicket, OnTimeout, RunRecord, RunStatus, RunWaitingTicket
 from postroom.contracts.tools import ToolCallResume
-from postroom.contracts.waking import QUESTION_NUMBER
+from postroom.contracts.waking import QUESTION_NUMBER, number_of
 from postroom.contracts.work import GivenAnswer, OpenQuestion
 from postroom.dispatch.budgets import answers_budget
 from postroom.gateway.notices import Notices
@@ -31,7 +39,6 @@ from postroom.gateway.replies import (
     closed_card,
     inbound_ids_of,
     is_chat,
-    number_of,
     question_of,
     target_of,
 )
@@ -41,7 +48,7 @@ from postroom.mail.identity import find_agent
 from postroom.mail.projects import find_project
 from postroom.mail.views import maybe_iso
 from postroom.mail.waking.open_questions import IN_WINDOW
-from postroom.mail.waking.prompts import ASKED, ASKING_LANES, asking_thread
+from postroom.mail.waking.prompts import ASKED, ASKING, agent_thread
 from postroom.services.administration import (
     AnsweredQuestion,
     QuestionRecord,
@@ -49,13 +56,12 @@ from postroom.services.administration import (
     WaitingQuestion,
 )
 from postroom.services.cut_ids import whole_id
-from postroom.services.runs import RunService, newest_runs, open_runs, owner_of, project_threads, whose
+from postroom.services.runs import RunService, open_runs, owner_of, project_threads, whose
 from postroom.services.shown import CAN_TAKE_BACK, COMMAND_LINE, SurfaceRecords, answered_where, surfaces_of
 from postroom.stores.store import Transaction
 
 _LOG = get_logger(__name__)
 POLL_MS = 5_000
-NOBODY = "nobody"
 SILENCE = "no answer came in time"
 TAKE_BACK_MS: Final = 8_000
 """Number of milliseconds in which an answer from the pages can be withdrawn before the agent gets it."""
@@ -69,14 +75,18 @@ MAX_NAME_LENGTH: Final = 64
 _OPENS_LOOKS: Final = 30
 """How many times a number is searched for while the run that asks its question is starting."""
 _OPENS_LOOK_S: Final = 0.05
-_EACH: Final = 50
-"""Maximum number of runs of each thread that are searched for answered questions."""
+_LATELY_MS: Final = 7 * 24 * 3_600_000
+"""How long an answered question is still found by a part of its number."""
+_MOST_NUMBERED: Final = 100
+"""Maximum number of questions that are read for one number, or for the beginning of one."""
+_AT_ONCE: Final = 50
+"""How many runs are read at a time to end their wait, or to store where their questions are found."""
+MAX_OPEN: Final = 50
+"""Maximum number of runs of a project or of chats whose open questions are shown on a page."""
 MAX_COUNTED: Final = 500
 """Maximum number of open questions that are counted, and of snoozed ones that are left out of a count."""
 _BATCH: Final = 50
 """How many runs are read at a time for a list of questions."""
-_ALL: Final = (project_threads(""), CHAT_THREAD)
-"""The prefixes of the names of all threads whose runs ask people."""
 
 
 class QuestionService:
@@ -163,7 +173,7 @@ class QuestionService:
 
     def count_due(self, tx: Transaction) -> int:
         """Count the open questions of all agents that nobody has snoozed, up to `MAX_COUNTED + 1`."""
-        return count_due(tx, [""], MAX_COUNTED)[0]
+        return tx.runs.threads.count_asked([""], MAX_COUNTED + 1)[0]
 
     async def answer(
         self, number: str, given: Json, *, why: str = "", by: str = "", at: str = COMMAND_LINE
@@ -195,12 +205,14 @@ class QuestionService:
         def look(tx: Transaction) -> OpenQuestion | GivenAnswer | None:
             project = find_project(tx.mail, project_key)
             agent = find_agent(tx.mail, project, name).name
-            threads = [asking_thread(project.slug, agent, lane) for lane in range(ASKING_LANES)]
-            waiting = tx.mail.waiting_runs(threads)
-            for run, question in asked_in(waiting.values()):
+            runs = [
+                run
+                for run in _numbered(tx, number)
+                if ASKING in run.thread_id and whose(run.thread_id) == (project.slug, agent)
+            ]
+            for run, question in asked_in(runs):
                 if question.number == number:
                     return open_question(run, question, tx)
-            runs = [run for thread in threads for run in tx.runs.threads.latest_runs(thread, _EACH)]
             answers = (self._given_answer(run, answered) for run in runs for answered in run.answered)
             return next((answer for answer in answers if answer.number == number), None)
 
@@ -249,32 +261,27 @@ class QuestionService:
     async def show(self, number: str) -> QuestionRecord:
         """Return the record of a question. A unique prefix of its number is enough.
 
-        Answered questions are found in the newest runs of each agent.
-
         Raises:
             StaleDecision: There is no such question.
             InvalidArgument: Several questions have this number or prefix.
         """
         number = number.strip().lower()
 
-        def look(tx: Transaction) -> tuple[list[QuestionRecord], Sequence[Question]]:
-            waiting = list(open_runs(tx, "", (RunStatus.WAITING,)))
-            runs = {run.run_id: run for run in [*newest_runs(tx, *_ALL, each=_EACH), *waiting]}
+        def look(tx: Transaction) -> list[QuestionRecord]:
             rows = [
                 (run, ticket, decision)
-                for run in runs.values()
+                for run in _numbered(tx, number)
                 for ticket, decision in (
                     *((answered.ticket, answered.decision) for answered in run.answered),
                     *((ticket, None) for ticket in run.open_tickets if run.status is RunStatus.WAITING),
                 )
                 if number_of(run.run_id, ticket).startswith(number)
             ]
-            records = [self._record(tx, *row) for row in rows[:_NAMED]]
-            return records, [question for _, question in asked_in(waiting)]
+            return [self._record(tx, *row) for row in rows[:_NAMED]]
 
-        records, now = await self._store.read(look)
-        if not number or not records:
-            raise _stale(number, None, now)
+        records = await self._store.read(look)
+        if not records:
+            raise await self._unknown(number)
         if len(records) > 1:
             raise InvalidArgument(
                 f"several questions begin with {number}: {', '.join(record['number'] for record in records)}",
@@ -323,9 +330,8 @@ class QuestionService:
         number = number.strip().lower()
         remedy = "list the questions: `postroom questions list`"
         for _ in range(_OPENS_LOOKS):
-            questions, runs, is_starting = await self._store.read(
-                lambda tx: (_open(tx, ""), newest_runs(tx, *_ALL, each=_EACH), _is_starting(tx, number))
-            )
+            runs = await self._store.read(lambda tx: _numbered(tx, number))
+            questions = asked_in(runs)
             numbers = [question.number for _, question in questions]
             answers = {
                 number_of(run.run_id, answered.ticket): (run, answered)
@@ -333,21 +339,15 @@ class QuestionService:
                 for answered in run.answered
             }
             meant = whole_id(number, [*numbers, *answers], what="questions", remedy=remedy)
-            if meant is not None or not is_starting:
+            if meant is not None or not await self._store.read(lambda tx: _is_starting(tx, number)):
                 break
             await asyncio.sleep(_OPENS_LOOK_S)  # `ask_person` has returned, and the run that asks is starting
         if meant not in numbers:
-            run, before = answers.get(meant or "", (None, None))
-            others = [
-                question
-                for other, question in questions
-                if run is not None and is_of_same(other.thread_id, run)
-            ]
-            raise _stale(
-                meant or number,
-                None if run is None or before is None else self._given_answer(run, before),
-                others,
-            )
+            if meant is None:
+                raise await self._unknown(number)
+            run, before = answers[meant]
+            others = await self._store.read(lambda tx: _others(tx, run))
+            raise _stale(meant, self._given_answer(run, before), [question for _, question in others])
         if numbers.count(meant) > 1:  # a number has only 24 bits, so several runs may have the same one
             raise InvalidArgument(
                 f"{numbers.count(meant)} open questions have the number {meant}, so none was answered",
@@ -356,9 +356,33 @@ class QuestionService:
             )
         return questions[numbers.index(meant)]
 
-    def open_questions(self, tx: Transaction, slug: str) -> Sequence[OpenQuestion]:
-        """Return the open questions of a project's agents, oldest first; "" means those of chats."""
-        return self._as_open(tx, _open(tx, _thread_prefix(slug)))
+    async def _unknown(self, number: str) -> StaleDecision:
+        """Return the error for a number that no question has; it names the questions that were asked last."""
+        return _stale(
+            number,
+            None,
+            [
+                one
+                for _, one in await self._store.read(lambda tx: asked_in(tx.runs.threads.asked_last(_NAMED)))
+            ],
+        )
+
+    def open_questions(self, tx: Transaction, slug: str, limit: int = MAX_OPEN) -> Sequence[OpenQuestion]:
+        """Return the open questions of a project's agents, oldest first; "" means those of chats.
+
+        The list ends with the run of the question at the limit.
+        """
+        return self._as_open(tx, asked_in(tx.runs.threads.asked_in(home_of(slug), limit)))
+
+    def questions_of(self, tx: Transaction, slug: str, run_id: str) -> Sequence[OpenQuestion]:
+        """Return the open questions of a project's run ("" for a chat's run)."""
+        run = tx.runs.threads.load_run(run_id)
+        return self._as_open(tx, [] if run is None or whose(run.thread_id)[0] != slug else asked_in([run]))
+
+    def others(self, tx: Transaction, slug: str, run_id: str) -> Sequence[OpenQuestion]:
+        """Return the newest open questions of the agent of a project's run ("" for a chat's run)."""
+        run = tx.runs.threads.load_run(run_id)
+        return self._as_open(tx, [] if run is None or whose(run.thread_id)[0] != slug else _others(tx, run))
 
     def _as_open(self, tx: Transaction, asked: Sequence[tuple[RunRecord, Question]]) -> list[OpenQuestion]:
         snoozed = tx.mail.snoozed([run.run_id for run, _ in asked], self._clock.now()) if asked else {}
@@ -367,13 +391,13 @@ class QuestionService:
             for run, question in asked
         ]
 
-    def count_in_chats(self, tx: Transaction) -> int:
-        """Count the open questions of chats."""
-        return len(_open(tx, CHAT_THREAD))
+    def is_asked_in_chats(self, tx: Transaction) -> bool:
+        """Return whether chats have open questions."""
+        return bool(tx.runs.threads.asked_in(home_of(""), 1))
 
     def given_answers(self, tx: Transaction, slug: str, *, limit: int) -> Sequence[GivenAnswer]:
         """Return the recent answers to a project's agents, newest first."""
-        runs = newest_runs(tx, project_threads(slug), each=_EACH)
+        runs = tx.runs.threads.answered_in(home_of(slug), limit)
         answers = [self._given_answer(run, answered) for run in runs for answered in run.answered]
         return sorted(answers, key=lambda one: one.answered_at, reverse=True)[:limit]
 
@@ -427,12 +451,8 @@ class QuestionService:
         """Return the error for an answer to a question of a run that is not open or no longer open."""
 
         def look(tx: Transaction) -> StaleDecision:
-            mine, questions = tx.runs.threads.load_run(run_id), _open(tx, _thread_prefix(slug))
-            others = [
-                question
-                for run, question in questions
-                if mine is not None and is_of_same(run.thread_id, mine)
-            ]
+            mine = tx.runs.threads.load_run(run_id)
+            others = [] if mine is None else [question for _, question in _others(tx, mine)]
             return _stale(number, self.given_answer(tx, slug, run_id, number), others)
 
         return await self._store.read(look)
@@ -482,23 +502,28 @@ class QuestionService:
         )
 
 
-def count_due(tx: Transaction, prefixes: Sequence[str], most: int) -> list[int]:
-    """Count, for each thread prefix, the open questions that nobody has snoozed, up to `most + 1`."""
-    put_off = {one[:2] for one in tx.mail.all_snoozed(tx.now(), MAX_COUNTED)}
-    counted = [
-        sum((run.run_id, ticket.tool_call_id) not in put_off for run in runs for ticket in run.open_tickets)
-        for runs in tx.runs.threads.asking_below(prefixes, most + 1 + len(put_off))
-    ]
-    return [min(one, most + 1) for one in counted]
+def home_of(slug: str) -> str:
+    """Return what the names of a project's threads have before their first slash; "" means those of chats."""
+    return (project_threads(slug) if slug else CHAT_THREAD).partition("/")[0]
 
 
-def _thread_prefix(slug: str) -> str:
-    """Return the name prefix of a project's threads; "" means the threads of chats."""
-    return project_threads(slug) if slug else CHAT_THREAD
+def _numbered(tx: Transaction, number: str) -> Sequence[RunRecord]:
+    """Return the runs with questions that have this number, or whose numbers begin with it.
+
+    By a part of its number, only a question that is open or was answered lately is found.
+    """
+    if not number:
+        return ()
+    since = 0 if QUESTION_NUMBER.fullmatch(number) else tx.now() - _LATELY_MS
+    return tx.runs.threads.numbered(number, since, _MOST_NUMBERED)
 
 
-def _open(tx: Transaction, prefix: str) -> list[tuple[RunRecord, Question]]:
-    return asked_in(open_runs(tx, prefix, (RunStatus.WAITING,)))
+def _others(tx: Transaction, run: RunRecord) -> list[tuple[RunRecord, Question]]:
+    """Return open questions of a run's agent; in a chat, those of the same chat."""
+    name, slug, _ = owner_of(run.thread_id)
+    prefix = run.thread_id if is_chat(run.thread_id) else agent_thread(slug, name)
+    runs = tx.runs.threads.asking_below(prefix, MAX_OPEN)
+    return asked_in(one for one in runs if is_of_same(one.thread_id, run))
 
 
 def _is_starting(tx: Transaction, number: str) -> bool:
@@ -594,10 +619,11 @@ def _stale(number: str, before: GivenAnswer | None, now: Sequence[Question]) -> 
             f"{iso(before.answered_at)}"
         )
     newest = ", ".join(f"{question.number} ({question.text[:_SHOWN]})" for question in now[-_NAMED:])
-    if newest:
-        text += f"; {before.agent if before else 'its agent'} has other open questions: {newest}"
-    elif before is not None:
-        text += f"; {before.agent} has no other open question"
+    if before is None:
+        text += f"; open questions are: {newest}" if newest else ""
+    else:
+        more = f"other open questions: {newest}" if newest else "no other open question"
+        text += f"; {before.agent} has {more}"
     return StaleDecision(
         text,
         value=number,
@@ -638,17 +664,34 @@ class QuestionTimeouts:
         Raises:
             StoreError: Runs could not be read; the next round tries again.
         """
-        now, ended, after = self._clock.now(), 0, ""
-        while page := await self._runs.stores.threads.list_runs(
-            RunQuery(statuses=(RunStatus.WAITING,), after=after)
-        ):
-            after = page[-1].run_id
-            for run in page:
+        await self._fill()
+        store, now, ended, after = self._runs.stores.store, self._clock.now(), 0, (0, "")
+
+        def look(tx: Transaction) -> Sequence[tuple[int, RunRecord]]:
+            return tx.runs.threads.overdue(now, after, _AT_ONCE)
+
+        while page := await store.read(look):
+            after = page[-1][0], page[-1][1].run_id
+            for run in {run.run_id: run for _, run in page}.values():  # it may have several questions
                 for ticket in run.open_tickets:
                     if ticket.is_over(now):
                         await self._ended_question(run, ticket)
                         ended += 1
         return ended
+
+    async def _fill(self) -> None:
+        """Store where the questions of runs are found that a server of an older release has written."""
+        store = self._runs.stores.store
+        while found := await store.read(lambda tx: tx.runs.threads.unnumbered(_AT_ONCE)):
+
+            def change(tx: Transaction, found: Sequence[RunRecord] = found) -> None:
+                tx.lock(*sorted({thread_lock(run.thread_id) for run in found}))
+                for run in found:
+                    if tx.runs.threads.load_run(run.run_id) == run:
+                        tx.runs.threads.put_questions(run)
+                        tx.runs.threads.mark_numbered(run)
+
+            await store.write(change)
 
     async def _ended_question(self, run: RunRecord, ticket: RunWaitingTicket) -> None:
         question = question_of(run, ticket)

@@ -12,9 +12,9 @@ from postroom.contracts.messages import Json, Role
 from postroom.contracts.run_stores import MAX_PAGE, MessageQuery
 from postroom.contracts.runs import RunRecord, RunWaitingTicket, Usage
 from postroom.contracts.tools import ToolCallResume
+from postroom.contracts.waking import number_of
 from postroom.contracts.work import Output
 from postroom.dispatch.sinks import CALL, CALL_DONE, MODEL_CALL
-from postroom.gateway.replies import number_of
 from postroom.mail.reservations import in_run
 from postroom.mail.waking.prompts import messages_named
 from postroom.services.last_lines import newest_events, output_in

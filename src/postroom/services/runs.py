@@ -10,7 +10,7 @@ from postroom.contracts.clock import Timer
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.executor import RunDispatchExecutor
 from postroom.contracts.limits import Budget
-from postroom.contracts.run_stores import MAX_PAGE, RunQuery, ThreadQuery
+from postroom.contracts.run_stores import MAX_PAGE, RunQuery
 from postroom.contracts.runs import RunRecord, RunStatus
 from postroom.dispatch.config import MailboxConfig
 from postroom.dispatch.mailbox import Mailbox
@@ -191,18 +191,6 @@ def open_runs(
         if len(page) < MAX_PAGE:
             return
         after = page[-1].run_id
-
-
-def newest_runs(tx: Transaction, *prefixes: str, each: int) -> list[RunRecord]:
-    """Return the newest runs of each thread whose name has one of the prefixes, last changed first."""
-    runs = list[RunRecord]()
-    for prefix in prefixes:
-        after = ""
-        while page := tx.runs.threads.list(ThreadQuery(id_prefix=prefix, after=after), MAX_PAGE):
-            after = page[-1].id
-            for thread in page:
-                runs += tx.runs.threads.latest_runs(thread.id, each)
-    return sorted(runs, key=lambda run: run.updated_at, reverse=True)
 
 
 def dispatches_of(tx: Transaction, status: RunDispatchStatus, prefix: str) -> Iterator[RunDispatch]:

@@ -14,7 +14,7 @@ from postroom.contracts.events import AppendOptions, CanonicalEventDraft, EventS
 from postroom.contracts.messages import Json
 from postroom.contracts.runs import RunRecord
 from postroom.contracts.tools import ToolCallResume
-from postroom.gateway.replies import number_of
+from postroom.contracts.waking import number_of
 from postroom.gateway.session import SessionSource
 from postroom.log import get_logger
 from postroom.mail.projects import PEOPLE_SLUG
@@ -75,7 +75,16 @@ class SurfaceRecords:
         new = {key: None for key in shown if (*key, where) not in self._known}
         if not new:
             return
-        drafts = [_draft(run_id, number, where) for run_id, number in new]
+        drafts = [
+            CanonicalEventDraft(
+                scopes=(EventScope.questions(run_id),),
+                event_kind=KIND,
+                payload={"number": number, "where": where},
+                visibility=EventVisibility.INTERNAL,
+                options=AppendOptions(writer_id=_WRITER, idempotency_key=f"{run_id}/{number}/{where}"),
+            )
+            for run_id, number in new
+        ]
         locks = sorted(set[str]().union(*(draft.locks for draft in drafts)))
 
         def change(tx: Transaction) -> None:
@@ -90,16 +99,6 @@ class SurfaceRecords:
         if len(self._known) > _REMEMBERED:
             self._known.clear()
         self._known |= {(*key, where) for key in new}
-
-
-def _draft(run_id: str, number: str, where: str) -> CanonicalEventDraft:
-    return CanonicalEventDraft(
-        scopes=(EventScope.questions(run_id),),
-        event_kind=KIND,
-        payload={"number": number, "where": where},
-        visibility=EventVisibility.INTERNAL,
-        options=AppendOptions(writer_id=_WRITER, idempotency_key=f"{run_id}/{number}/{where}"),
-    )
 
 
 def surfaces_of(tx: Transaction, run: RunRecord) -> Mapping[str, list[Surface]]:

@@ -44,7 +44,7 @@ from postroom.services.administration import DeadLetterView, DecidedTaskView, Op
 from postroom.services.cut_ids import whole_id
 from postroom.services.floor import MAX_DEAD, dispatch_of, floor_of, state_of, waiting_messages, work_of
 from postroom.services.last_lines import last_lines, newest_events, output_in
-from postroom.services.questions import MAX_COUNTED, count_due, place_of
+from postroom.services.questions import MAX_COUNTED, home_of, place_of
 from postroom.services.run_story import Story, story_of
 from postroom.services.runs import (
     RunService,
@@ -252,13 +252,13 @@ class WorkService:
         prefix = project_threads(slug)
         return WorkCounts(
             open_runs=tx.runs.threads.count_open(prefix),
-            questions=count_due(tx, [prefix], MAX_COUNTED)[0],
+            questions=tx.runs.threads.count_asked([home_of(slug)], MAX_COUNTED + 1)[0],
             given_up=tx.runs.dispatches.count_dead(prefix, MAX_DEAD),
         )
 
     def for_people(self, tx: Transaction, slugs: Sequence[str], most: int) -> dict[str, int]:
         """Return, for each project, how many questions, up to `most + 1`, and failed runs need a person."""
-        due = count_due(tx, [project_threads(slug) for slug in slugs], most)
+        due = tx.runs.threads.count_asked([home_of(slug) for slug in slugs], most + 1)
         dead = [tx.runs.dispatches.count_dead(project_threads(slug), MAX_DEAD) for slug in slugs]
         return {slug: asked + failed for slug, asked, failed in zip(slugs, due, dead, strict=True)}
 

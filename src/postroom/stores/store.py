@@ -208,7 +208,8 @@ class SqlStore:
         self.engine = engine
         self.clock = engine.clock
         """The clock that the store uses."""
-        self._changes = changes or ChangeNotifier()
+        self.changes = changes or ChangeNotifier()
+        """Notifications about commits of this and other processes."""
         self._seed = token_bytes(32)
         self._writes = count()
         self._room = Room()
@@ -220,11 +221,6 @@ class SqlStore:
     def identity(self) -> str:
         """The name of the database to which it writes."""
         return self.engine.identity
-
-    @property
-    def changes(self) -> ChangeNotifier:
-        """Notifications about commits of this and other processes."""
-        return self._changes
 
     async def read(self, look: Callable[[Transaction], T]) -> T:
         """Run `look` on one consistent snapshot of the store and return its result.
@@ -262,7 +258,7 @@ class SqlStore:
             CommitUnknown: The change may or may not have been written.
         """
         refuse_forked(self._process)
-        performer = self._changes.performer
+        performer = self.changes.performer
         topics: set[str] = set()
         effects: list[OutboxMessage] = []
         # All runs of the change share one seed, so that each run creates the same ids. Random bytes are read
@@ -283,7 +279,7 @@ class SqlStore:
                 vars(tx).clear()
 
         def committed() -> None:
-            self._changes.tell(topics)
+            self.changes.tell(topics)
             self.engine.share(topics)
             if performer is not None and effects:
                 performer.begin(effects)
@@ -356,7 +352,7 @@ class SqlStore:
             return  # the threads and the lock of the file belong to the process that forked this one
         self.engine.close()
         # listeners that wait for a notification check again, and find that the store is closed
-        self._changes.tell_all()
+        self.changes.tell_all()
 
     async def _set_aside(self, error: StoreCorrupt, before: set[tuple[object, object]]) -> None:
         """Mark an unreadable row as skipped, so that the step can be repeated without it.

@@ -5,22 +5,28 @@ The people in the chats have already been told why a run is a dead letter.
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from postroom.contracts.errors import InvalidArgument, NotPermitted, StaleDecision, TooLarge, UnknownRun
 from postroom.contracts.questions import MAX_TEXT_LENGTH
-from postroom.contracts.runs import RunRecord
+from postroom.contracts.run_stores import RunQuery
+from postroom.contracts.runs import RunRecord, RunStatus
 from postroom.contracts.work import ChatWork, OpenQuestion
 from postroom.gateway.replies import is_chat
 from postroom.services.cut_ids import whole_id
+from postroom.services.questions import MAX_OPEN
 from postroom.stores.store import Transaction
 from postroom.web import links
 from postroom.web.forms import read_form
 from postroom.web.questions import AnswerForm, decide, refused, snooze
 from postroom.web.serving import choice, remember_name, see
 from postroom.web.site import Shown, WorkingSite
+
+_NAMED: Final = 5
+"""Maximum number of waiting runs that are read to find the one whose id begins as the address says."""
 
 
 async def chats(site: WorkingSite, request: Request) -> Response:
@@ -33,12 +39,15 @@ async def chat_run(site: WorkingSite, request: Request) -> Response:
     runs, named = site.services.runs, request.path_params["run_id"]
 
     def look(tx: Transaction) -> tuple[RunRecord | None, Sequence[ChatWork], Sequence[OpenQuestion]]:
-        dead, questions = _look(site, tx)
-        run_ids = [*(row.work.run_id for row in dead), *(question.run_id for question in questions)]
+        dead = runs.dead_in_chats(tx)
+        waiting = tx.runs.threads.list_runs(RunQuery(statuses=(RunStatus.WAITING,), id_prefix=named), _NAMED)
+        run_ids = [
+            *(row.work.run_id for row in dead),
+            *(run.run_id for run in waiting if is_chat(run.thread_id)),
+        ]
         run_id = whole_id(named, run_ids, what="runs", remedy=f"see {links.chats()}") or named
-        run = tx.runs.threads.load_run(run_id)
         mine = [row for row in dead if row.work.run_id == run_id]
-        return run, mine, [question for question in questions if question.run_id == run_id]
+        return tx.runs.threads.load_run(run_id), mine, site.services.questions.questions_of(tx, "", run_id)
 
     run, dead, open_questions = await site.store.read(look)
     if (
@@ -117,6 +126,7 @@ async def _show(
         asked=asked,
         given=await site.store.read(lambda tx: given_answer(tx, "", run_id, number)) if run_id else None,
         longest_why=MAX_TEXT_LENGTH,
+        most=MAX_OPEN,
         one_alone="run_id" in request.path_params,
         done=choice(request, "done", ("", "replay", "discard", "yes", "no", "answered")),
     )

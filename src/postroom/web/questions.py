@@ -12,7 +12,7 @@ from postroom.contracts.mail import Project
 from postroom.contracts.messages import Json
 from postroom.contracts.questions import MAX_FIELDS, MAX_TEXT_LENGTH, Given, QuestionKind, person
 from postroom.contracts.runs import AnsweredTicket
-from postroom.services.questions import MAX_NAME_LENGTH, is_of_same
+from postroom.services.questions import MAX_NAME_LENGTH, MAX_OPEN
 from postroom.services.shown import PAGES
 from postroom.services.statuses import status_of
 from postroom.stores.store import Transaction
@@ -66,7 +66,8 @@ async def questions(site: WorkingSite, request: Request) -> Response:
             "done": request.query_params.get("done", ""),
             "longest_why": MAX_TEXT_LENGTH,
             "live": request.query_params.get("live") == "1",
-            "in_chats": asking.count_in_chats(tx),
+            "in_chats": asking.is_asked_in_chats(tx),
+            "most": MAX_OPEN,
         }
 
     shown = await site.read(request, look)
@@ -146,20 +147,12 @@ async def refused(
     asking = site.services.questions
 
     def look(tx: Transaction, _: Project | None = None) -> dict[str, Any]:
-        questions = asking.open_questions(tx, slug)
-        mine = [
-            question
-            for question in questions
-            if (question.run_id, question.number) == (form.run, form.number)
-        ]
-        before = asking.given_answer(tx, slug, form.run, form.number)
-        run = tx.runs.threads.load_run(form.run)
-        others = (
-            []
-            if mine or run is None
-            else [question for question in questions if is_of_same(question.thread_id, run)]
-        )
-        return {"mine": mine[0] if mine else None, "before": before, "others": others}
+        mine = [one for one in asking.questions_of(tx, slug, form.run) if one.number == form.number]
+        return {
+            "mine": mine[0] if mine else None,
+            "before": asking.given_answer(tx, slug, form.run, form.number),
+            "others": () if mine else asking.others(tx, slug, form.run),
+        }
 
     if slug:
         shown = await site.read(request, look)

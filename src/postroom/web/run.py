@@ -15,7 +15,7 @@ from starlette.responses import Response
 from postroom.contracts.mail import Attempt, Message, Project
 from postroom.contracts.questions import MAX_TEXT_LENGTH
 from postroom.contracts.run_stores import BEFORE_ALL_RUNS, RunCursor
-from postroom.contracts.work import OpenQuestion, Work
+from postroom.contracts.work import Work
 from postroom.mail import conversation
 from postroom.services.changes import changes_since
 from postroom.services.questions import QuestionService
@@ -184,16 +184,11 @@ async def _changes(site: WorkingSite, folder: str, work: Work) -> dict[str, Any]
 
 def _questions(questions: QuestionService, tx: Transaction, work: Work, answered: str) -> dict[str, Any]:
     """Return a run's open questions, and its answer that the address of the page names."""
-    open_questions, answer = list[OpenQuestion](), None
-    if work.state == "asks":
-        open_questions = [
-            question
-            for question in questions.open_questions(tx, work.project)
-            if question.run_id == work.run_id
-        ]
-    if answered:
-        answer = questions.given_answer(tx, work.project, work.run_id, answered)
-    return {"asked": open_questions, "given": answer}
+    run = work.project, work.run_id
+    return {
+        "asked": questions.questions_of(tx, *run) if work.state == "asks" else (),
+        "given": questions.given_answer(tx, *run, answered) if answered else None,
+    }
 
 
 def _folder(reads: MailReads, project: Project, work: Work) -> str:

@@ -180,8 +180,7 @@ def _chosen(site: Site, tx: Transaction, project: Project, asked: Asked, drawn: 
     panel["tail"] = "\n".join(runs.last_output(tx, work.run_id).text.rstrip().splitlines()[-TAIL:])
     panel["about"] = list(reading.subjects_of(tx.mail, project, [work]).values())
     if work.state == "asks":
-        open_now = site.services.questions.open_questions(tx, project.slug)
-        panel["questions"] = [question for question in open_now if question.run_id == work.run_id]
+        panel["questions"] = site.services.questions.questions_of(tx, project.slug, work.run_id)
     return panel
 
 

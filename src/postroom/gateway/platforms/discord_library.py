@@ -23,7 +23,6 @@ from postroom.extras import install_command
 from postroom.gateway.platforms.base import bounded
 
 if TYPE_CHECKING:
-    import discord
     from discord.gateway import DiscordWebSocket
 
 Heard = Callable[[str, object], None]
@@ -130,7 +129,16 @@ class Bot:
         self._token = token
         self._heard = heard
         self._timeout = timeout_seconds
-        self._client = _client()
+        import discord
+
+        intents = discord.Intents.none()
+        intents.guilds = intents.guild_messages = intents.dm_messages = intents.message_content = True
+        self._client = discord.Client(
+            intents=intents,
+            max_messages=None,
+            max_ratelimit_timeout=MAX_WAIT_SECONDS,
+            chunk_guilds_at_startup=False,
+        )
         self._socket: DiscordWebSocket | None = None
 
     def __repr__(self) -> str:
@@ -292,19 +300,6 @@ class Bot:
 
     def _teller(self, name: str) -> Callable[[object], None]:
         return lambda data: self._heard(name, data)
-
-
-def _client() -> "discord.Client":
-    import discord
-
-    intents = discord.Intents.none()
-    intents.guilds = intents.guild_messages = intents.dm_messages = intents.message_content = True
-    return discord.Client(
-        intents=intents,
-        max_messages=None,
-        max_ratelimit_timeout=MAX_WAIT_SECONDS,
-        chunk_guilds_at_startup=False,
-    )
 
 
 @contextmanager

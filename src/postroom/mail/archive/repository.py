@@ -645,16 +645,13 @@ class ArchiveRepository:
         )
         answer = self._git.ask("fast-import", "--quiet", "--done", "--date-format=raw", stdin=stream)
         if answer.code != 0:
-            self._discard(answer.complaint)
+            # Remove the files that a failed import names in its output; they may have filled the disk.
+            for name in _OWN_LEFTOVER.findall(answer.complaint):
+                # Ignored, because the caller needs the import's error; `tidy` removes these files later.
+                with suppress(OSError):
+                    (self._git.folder / name).unlink()
             raise self._git.failure("fast-import", answer)
         return answer.out.decode().strip()
-
-    def _discard(self, complaint: str) -> None:
-        """Remove the files that a failed import names in its output; they may have filled the disk."""
-        for name in _OWN_LEFTOVER.findall(complaint):
-            # Ignored, because the caller needs the import's error; `tidy` removes these files later.
-            with suppress(OSError):
-                (self._git.folder / name).unlink()
 
     def _changes_something(self, parent: str | None, built: str, removed: Sequence[str]) -> bool:
         """Return whether the new tree differs from its parent's tree; raise if the new tree lost a file."""

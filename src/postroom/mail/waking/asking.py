@@ -8,14 +8,16 @@ from msgspec import to_builtins
 from postroom.contracts.errors import IllegalTransition, InvalidArgument
 from postroom.contracts.mail import Agent, Project
 from postroom.contracts.messages import Boundary, ContentBlock, DeliveryMode, Message, Role
-from postroom.contracts.questions import OPERATOR, YES_OR_NO, QuestionKind, asked_for
+from postroom.contracts.questions import NOBODY, OPERATOR, YES_OR_NO, QuestionKind, asked_for
 from postroom.contracts.records import replace
 from postroom.contracts.runs import OnTimeout
+from postroom.contracts.tools import ResumeDecisionAction, ToolCallResume
 from postroom.contracts.waking import AskedQuestion, question_number
 from postroom.mail.commands import AskPerson
 from postroom.mail.context import WriteContext
 from postroom.mail.identity import acting, acting_active, find_address
 from postroom.mail.projects import full_address
+from postroom.mail.waking.open_questions import ASKED_AGAIN
 from postroom.mail.waking.prompts import ASKED, ASKING_LANES, asking_thread, decision_told, messages_named
 
 STARTER: Final = "starter"
@@ -136,10 +138,15 @@ def _ask_outside(context: WriteContext, home: Project, agent: Agent, question: A
     threads = _threads(home, agent, number)
     waiting = context.tx.waiting_runs(threads)
     free = [thread for thread in threads if thread not in waiting]
-    for run in waiting.values():
-        for ticket in run.open_tickets:
-            if (ticket.reason, ticket.asked) == (question.text, question.asked):
-                return {"question_id": ticket.ticket_id, "asked": False, "state": "open"}
+    same = [
+        (run, ticket)
+        for run in waiting.values()
+        for ticket in run.open_tickets
+        if ticket.reason == question.text
+    ]
+    for _, ticket in same:
+        if ticket.asked == question.asked:
+            return {"question_id": ticket.ticket_id, "asked": False, "state": "open"}
     if not free:
         raise IllegalTransition(
             f"{agent.name} has {ASKING_LANES} open questions",
@@ -156,6 +163,20 @@ def _ask_outside(context: WriteContext, home: Project, agent: Agent, question: A
         boundary=Boundary.NEXT_STEP, group=None, starts_run=True, resumes=False, target_run_id=None
     )
     context.waking.accept(free[0], message, mode)
+    for (
+        run,
+        ticket,
+    ) in same:  # asked with another action, or for another kind of answer: nobody may answer that
+        closed = ToolCallResume(
+            decision_id=f"{ASKED_AGAIN}/{ticket.ticket_id}/{number}",
+            action=ResumeDecisionAction.CANCEL,
+            reason=f"{agent.name} has asked this again as question {number}",
+            updated_at=context.now,
+            by=NOBODY,
+        )
+        told = Message.user(closed.reason or "", id=f"{ASKED_AGAIN}-{number}")
+        again = replace(mode, target_run_id=run.run_id)
+        context.waking.accept(run.thread_id, told, again, [(ticket.tool_call_id, closed)])
     return {"question_id": number, "asked": True}
 
 

@@ -7,7 +7,7 @@ ends the run also writes the answer.
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.agent_events import EventSink
@@ -38,7 +38,7 @@ from postroom.mail.notes import notes_to_give
 from postroom.mail.reservations import in_run, release_reserved_in
 from postroom.mail.sending import Addressee, NewMessage, refusals, reply_subject, store_message, wake_readers
 from postroom.mail.tasks import MAX_REASON_LENGTH, block_unfinished, give_back
-from postroom.mail.waking.open_questions import ASK, IN_WINDOW, takes_reply
+from postroom.mail.waking.open_questions import ASK, ASKED_AGAIN, IN_WINDOW, takes_reply
 from postroom.mail.waking.prompts import (
     ASKING,
     DECISION,
@@ -60,6 +60,8 @@ from postroom.stores.store import Transaction
 
 _ENDS_WELL = (TerminationKind.NATURAL_END, TerminationKind.BEHAVIOR_REQUESTED, TerminationKind.SUSPENDED)
 T = TypeVar("T")
+STOPPED: Final = "its server stopped in an orderly way; the run starts again, and no attempt is counted"
+"""The error of an attempt that ended because its server was shut down, and not because it was lost."""
 AgentName = tuple[str, str]
 """The slug of an agent's project, and the agent's name."""
 
@@ -637,9 +639,11 @@ class MessageEffects(RunEffects):
             for task in tx.mail.tasks_claimed_in(run.run_id):
                 give_back(context, task, by=task.holder_id, reason="the run of its holder ended")
 
-    def put_back(self, tx: Transaction, row: RunDispatch) -> None:
+    def put_back(self, tx: Transaction, row: RunDispatch, *, is_stop: bool) -> None:
         """Record that a run is inactive until its next attempt."""
-        tx.mail.end_run(row.run_id, "failed", now=tx.now(), error=row.last_error or "")
+        outcome: Outcome = "cut_off" if is_stop else "failed"
+        error = STOPPED if is_stop else row.last_error or ""
+        tx.mail.end_run(row.run_id, outcome, now=tx.now(), error=error)
 
     def withdraw(self, tx: Transaction, run: RunRecord) -> None:
         """Record that the questions of an agent's run were withdrawn and that the run has failed."""
@@ -652,10 +656,11 @@ class MessageEffects(RunEffects):
 
 
 def _tell_asker(context: WriteContext, tx: Transaction, run: RunRecord) -> None:
-    """Mail the answer to the agent that asked outside a run, unless it was given in that agent's window."""
+    """Mail the answer to the agent that asked outside a run, unless the agent has it or has asked again."""
     whose, answer = agent_of(run.thread_id), run.answered[-1] if run.answered else None
     addressed = None if whose is None else context.tx.agent_addressed(*whose)
-    if addressed is None or (answer is not None and answer.decision.decision_id.startswith(f"{IN_WINDOW}/")):
+    where = "" if answer is None else answer.decision.decision_id.partition("/")[0]
+    if addressed is None or where in (IN_WINDOW, ASKED_AGAIN):
         return
     project, agent = addressed.project, addressed.agent
     context.tx.lock_projects([project.id])

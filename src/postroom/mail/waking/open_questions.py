@@ -25,6 +25,8 @@ IN_WINDOW: Final = "window"
 """Prefix of the ids of decisions that were made in the window of the client program that asked."""
 BY_MAIL: Final = "mail"
 """Prefix of the ids of decisions that were made by a reply."""
+ASKED_AGAIN: Final = "again"
+"""Prefix of the ids of decisions that close a question because its agent asked it again in another form."""
 _SHOWN: Final = 200
 """How many characters of a question the senders of messages see while their messages wait for its answer."""
 
@@ -116,10 +118,26 @@ def held(
                 continue
             except (NotPermitted, InvalidArgument) as error:
                 why = f"; this reply does not answer it: {error.message}"
+        else:
+            why = _why_no_answer(tx, run, message)
         result[recipient.agent_id] = (
             f"{recipient.name} has an open question since {iso(run.open_tickets[0].updated_at)}{why}"
         )
     return result
+
+
+def _why_no_answer(tx: RecordReads, run: RunRecord, message: Message) -> str:
+    """Return why a message in the thread of a run's question is not its answer; empty in other threads."""
+    asking = tx.report_of(run.run_id, run.updated_at)
+    asks = None if asking is None else tx.messages([asking[0]])[asking[0]]
+    if asks is None or (asks.project_id, asks.thread_id) != (message.project_id, message.thread_id):
+        return ""
+    if not takes_reply(run):
+        return "; no reply answers it: people answer on the pages, in chats or with `postroom questions`"
+    readers = [reader.agent_id for reader in tx.recipients([asks.id])[asks.id]]
+    if message.sender_id not in readers and not _answerer(tx, message.sender_id).is_operator:
+        return "; this message does not answer it: only people, and those whom it was sent to, may answer it"
+    return f"; this message does not answer it: only a reply to message {asks.id} does"
 
 
 def why_held(name: str, run: RunRecord) -> str:

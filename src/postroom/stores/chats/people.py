@@ -15,11 +15,6 @@ class ChatPeople:
     def __init__(self, store: SqlStore) -> None:
         self._store = store
 
-    @property
-    def storage_identity(self) -> str | None:
-        """The name of the database to which this store writes."""
-        return self._store.identity
-
     async def person(self, platform: str, user_id: str) -> Person | None:
         """Return a person with access."""
         return await self._store.read(lambda tx: tx.chats.person(platform, user_id))
@@ -71,7 +66,14 @@ class ChatPeople:
             _lock(tx, platform)
             at = _at(tx, now)
             _count_wrong_codes(tx, platform, at)
-            _refuse_too_soon(tx.chats.request_of(platform, user_id), rules, at)
+            former = tx.chats.request_of(platform, user_id)
+            if former is not None and at - former.asked_at < rules.ask_again_ms:
+                raise QueueFull(
+                    f"{former.user_id!r} asked for access a short time ago",
+                    value=former.user_id,
+                    remedy="ask again later",
+                    details={"again_at": former.asked_at + rules.ask_again_ms},
+                )
             waiting = tx.chats.requests(platform=platform, now=at, limit=rules.most_open + 1)
             if (
                 len([pairing_request for pairing_request in waiting if pairing_request.user_id != user_id])
@@ -152,16 +154,6 @@ class ChatPeople:
             return tx.chats.drop_requests(platform)
 
         return await self._store.write(change, key=platform)
-
-
-def _refuse_too_soon(former: PairingRequest | None, rules: PairingRules, now: int) -> None:
-    if former is not None and now - former.asked_at < rules.ask_again_ms:
-        raise QueueFull(
-            f"{former.user_id!r} asked for access a short time ago",
-            value=former.user_id,
-            remedy="ask again later",
-            details={"again_at": former.asked_at + rules.ask_again_ms},
-        )
 
 
 def _count_wrong_codes(tx: Transaction, platform: str, now: int) -> int:

@@ -56,11 +56,6 @@ class ChatSessions:
     def __init__(self, store: SqlStore) -> None:
         self._store = store
 
-    @property
-    def storage_identity(self) -> str | None:
-        """The name of the database to which this store writes."""
-        return self._store.identity
-
     async def load(self, session_key: str) -> ChatSession | None:
         """Return one session."""
         return await self._store.read(lambda tx: tx.chats.session(session_key))

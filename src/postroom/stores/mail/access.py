@@ -370,6 +370,7 @@ _END_EVENTS: Mapping[Outcome, EventKind] = {
     "waiting": "run.waiting",
     "failed": "run.failed",
     "cancelled": "run.failed",
+    "cut_off": "run.cut_off",
 }
 _COLUMNS = tuple(field.name for field in fields(MessageRun))
 
@@ -767,7 +768,15 @@ class TimelineReads:
         messages = self._list_written("written", values)
         # the index by time has found the complete span; otherwise, the indexes below are better
         if len(messages) < limit:
-            messages = self._among(messages, thread_id, agent_id)
+            # Filter messages by thread, and by sender or recipient.
+            found = messages
+            if agent_id is not None:
+                rows = self._tx.all(
+                    "timeline.openly_to", {"agent_id": agent_id, "ids": [message.id for message in found]}
+                )
+                to = {row[0] for row in rows}
+                found = [message for message in found if message.sender_id == agent_id or message.id in to]
+            messages = [message for message in found if thread_id in ("", message.thread_id)]
         elif agent_id is not None:
             mine = values | {"agent_id": agent_id}
             both = (*self._list_written("written_by", mine), *self._list_written("written_to", mine))
@@ -779,16 +788,6 @@ class TimelineReads:
         elif thread_id:
             messages = self._list_written("written_on_thread", values | {"thread_id": thread_id})
         return sorted(messages, key=lambda one: (one.created_at, one.id))[-limit:]
-
-    def _among(self, found: Sequence[Written], thread_id: str, agent_id: int | None) -> list[Written]:
-        """Filter messages by thread, and by sender or recipient."""
-        if agent_id is not None:
-            rows = self._tx.all(
-                "timeline.openly_to", {"agent_id": agent_id, "ids": [message.id for message in found]}
-            )
-            to = {row[0] for row in rows}
-            found = [message for message in found if message.sender_id == agent_id or message.id in to]
-        return [message for message in found if thread_id in ("", message.thread_id)]
 
     def written_into(self, project_id: int, span: Span, *, to: int, limit: int) -> list[Written]:
         """Return the newest messages from one project to agents of another, in order; omit blind copies."""
@@ -1533,7 +1532,8 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
     def __init__(self, tx: "Transaction") -> None:
         tx.tell(MAIL)
         self._tx = tx.sql
-        self._now = tx.now
+        self.now = tx.now
+        """Returns the time of this transaction in ms; it is read once, after the first locks are taken."""
         self._tell: Callable[..., None] = tx.tell
         self.outbox: OutboxTables = tx.outbox
         self._log: EventTables = tx.events
@@ -1554,10 +1554,6 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
 
     def _all(self, kind: type[R], statement: str, /, **values: object) -> list[R]:
         return [record(kind, row) for row in self._tx.all(statement, values)]
-
-    def now(self) -> int:
-        """Return the time of this transaction in ms; it is read once, after the first locks are taken."""
-        return self._now()
 
     def project_by_id(self, project_id: int) -> Project | None:
         """Return the project with this id."""
@@ -2439,12 +2435,9 @@ class MailWrites(RecordWrites, MailReads, MergingWrites, ProjectWrites):
         for slug, newest in (logs or {}).items():
             if made := self.project(slug):
                 self._events.project_made(made.id, made.created_at)
-                self._number_log_behind(made.id, newest)
-
-    def _number_log_behind(self, project_id: int, newest: int) -> None:
-        scope = EventScope.project(project_id).key
-        self._tx.run("merging.move_log", {"scope": scope, "into": scope, "by": newest})
-        self._tx.run("merging.number_log", {"scope": scope})
+                scope = EventScope.project(made.id).key
+                self._tx.run("merging.move_log", {"scope": scope, "into": scope, "by": newest})
+                self._tx.run("merging.number_log", {"scope": scope})
 
 
 def _agent_key(project_id: int, name: str) -> Look:

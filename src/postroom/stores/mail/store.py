@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import TypeVar
 
-from postroom.stores.changes import ChangeNotifier
 from postroom.stores.mail.access import MailReads, MailWrites
 from postroom.stores.sql_transaction import OF_A_PROJECT
 from postroom.stores.store import SqlStore
@@ -16,11 +15,8 @@ class MailStore:
 
     def __init__(self, store: SqlStore) -> None:
         self._store = store
-
-    @property
-    def changes(self) -> ChangeNotifier:
+        self.changes = store.changes
         """Notifications about commits of this and other processes; mail uses the topic `MAIL`."""
-        return self._store.changes
 
     async def read(self, look: Callable[[MailReads], T]) -> T:
         """Run `look` on one consistent snapshot of the store and return its result.

@@ -277,7 +277,15 @@ class PostgresEngine(Engine):
             for number in range(1, _WRITERS):
                 writing.append(ownership.connect(number))  # noqa: PERF401 - what was opened before is closed
             if is_tried:
-                _try_sessions(address, readers if address.direct_dsn else readers + 1)
+                # Open `count` more sessions at once, as a pooler with too few would make readers wait
+                # without an error.
+                count = readers if address.direct_dsn else readers + 1
+                opened: list[Connection] = []
+                try:
+                    for _ in range(count):
+                        opened.append(Connection(address))  # noqa: PERF401 - what was opened before is closed
+                finally:
+                    _close_all(opened)
         except (ConnectionLost, Contended) as error:
             _close_all(writing)
             raise unreachable(error) from error
@@ -456,20 +464,6 @@ def _refuse_pooler(first: Connection, address: Address) -> None:
             )
     finally:
         other.close()
-
-
-def _try_sessions(address: Address, count: int) -> None:
-    """Open `count` more sessions at once, as a pooler with too few would make readers wait without an error.
-
-    Raises:
-        StoreUnavailable: Fewer sessions are available.
-    """
-    opened: list[Connection] = []
-    try:
-        for _ in range(count):
-            opened.append(Connection(address))  # noqa: PERF401 - what was opened before is closed
-    finally:
-        _close_all(opened)
 
 
 def _close_all(connections: list[Connection]) -> None:

@@ -327,24 +327,20 @@ def migrate(
         return []
     patient = Connection(replace(address, answer_within=_WITHIN, settings={**address.settings, **_SETTINGS}))
     try:
-        return _migrate(patient, address.schema, steps, is_gone)
+        # Apply the missing steps, as soon as no other session locks a table that they change.
+        until, pause = elapsed_ms() + milliseconds(_WITHIN), _FIRST_PAUSE
+        while True:
+            try:
+                return _apply_steps(patient, address.schema, steps, is_gone)
+            except (StoreUnavailable, Contended) as error:
+                if elapsed_ms() > until or getattr(error, "details", HELD_UP) != HELD_UP:
+                    raise
+                _LOG.warning("schema.gives_way", reason=str(error), again_after=pause.total_seconds())
+            patient.undo()
+            threading.Event().wait(pause.total_seconds())
+            pause = min(pause * 2, _MAX_PAUSE)
     finally:
         patient.close()
-
-
-def _migrate(connection: Connection, schema: str, steps: Sequence[Migration], is_gone: IsGone) -> list[int]:
-    """Apply the missing steps, as soon as no other session locks a table that they change."""
-    until, pause = elapsed_ms() + milliseconds(_WITHIN), _FIRST_PAUSE
-    while True:
-        try:
-            return _apply_steps(connection, schema, steps, is_gone)
-        except (StoreUnavailable, Contended) as error:
-            if elapsed_ms() > until or getattr(error, "details", HELD_UP) != HELD_UP:
-                raise
-            _LOG.warning("schema.gives_way", reason=str(error), again_after=pause.total_seconds())
-        connection.undo()
-        threading.Event().wait(pause.total_seconds())
-        pause = min(pause * 2, _MAX_PAUSE)
 
 
 def _apply_steps(

@@ -171,7 +171,9 @@ class Writer:
         are repeated on a new session. If the new session refuses them as well, it is closed, too.
         """
         for number in range(TRIES):
-            self._pause(number)
+            # Wait before the next attempt, unless the connection works.
+            if number and self._connection is None:
+                self._closing.wait(FIRST_PAUSE.total_seconds() * 2 ** (number - 1))
             is_new = self._connection is None
             try:
                 return self._transact(self._connected(), group)
@@ -209,12 +211,6 @@ class Writer:
         if all(change.error is not None for change in work.done):
             connection.undo()
             return work.left
-        self._end(connection)
-        self.groups += 1
-        self.changes += len(work.done)
-        return work.left
-
-    def _end(self, connection: Connection) -> None:
         connection.send("COMMIT")
         try:
             connection.wait()
@@ -226,6 +222,9 @@ class Writer:
         except (PostroomError, Contended):
             connection.undo()
             raise
+        self.groups += 1
+        self.changes += len(work.done)
+        return work.left
 
     def _connected(self) -> Connection:
         if self._connection is not None:
@@ -239,11 +238,6 @@ class Writer:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
-
-    def _pause(self, number: int) -> None:
-        """Wait before the next attempt, unless the connection works."""
-        if number and self._connection is None:
-            self._closing.wait(FIRST_PAUSE.total_seconds() * 2 ** (number - 1))
 
 
 class _Work:
@@ -321,10 +315,6 @@ class _Work:
             change.error = no_stop_iteration()
         except BaseException as error:  # the error goes to the caller, whose function raised it
             change.error = error
-        self._end(change, transaction)
-        self._locked.update(dict.fromkeys(transaction.locked, len(self.done)))
-
-    def _end(self, change: _Change, transaction: PostgresTransaction) -> None:
         is_held = isinstance(transaction.failure, LockHeld)
         if transaction.failure is not None:
             change.error = None
@@ -335,6 +325,7 @@ class _Work:
             if has_written and not self._is_alone:
                 raise _OneByOne
         (self.left if is_held else self.done).append(change)
+        self._locked.update(dict.fromkeys(transaction.locked, len(self.done)))
 
 
 def _copy_error(error: PostroomError | Contended) -> StoreError | PostroomError:

@@ -389,8 +389,8 @@ class Dispatches(Tables):
 
     def starts(self, scope: str, most: int) -> tuple[int, int | None]:
         """Return the number of a scope's last start, and the time of the start `most` before the next one."""
-        row = self._sql.one("dispatches.starts", {"scope": scope, "most": most})
-        return (row[0], row[1]) if row else (0, None)
+        [row] = self._sql.all("dispatches.starts", {"scope": scope, "most": most})
+        return row[0], row[1]
 
     def note_start(self, scope: str, most: int) -> None:
         """Record a start in the scope; only the last `most` starts are kept."""

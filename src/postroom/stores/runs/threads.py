@@ -1,20 +1,21 @@
 """Stores threads, runs, executors' state and spending within an open transaction."""
 
 import heapq
-from collections.abc import Iterator, Sequence
-from itertools import islice
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice
 from typing import Any, Final, Literal
 
 from postroom.contracts.errors import DuplicateRecord, InvalidRecord, UnknownThread
 from postroom.contracts.limits import Spending
 from postroom.contracts.messages import Json
 from postroom.contracts.records import replace
-from postroom.contracts.run_stores import RunCursor, RunQuery, ThreadQuery
-from postroom.contracts.runs import RunRecord, RunStatus, Thread, Turn
+from postroom.contracts.run_stores import MAX_PAGE, RunCursor, RunQuery, ThreadQuery
+from postroom.contracts.runs import RunRecord, RunStatus, RunWaitingTicket, Thread, Turn
+from postroom.contracts.waking import number_of
 from postroom.stores.codec import decode_json
 from postroom.stores.runs import rows
 from postroom.stores.runs.rows import beyond
-from postroom.stores.sql_transaction import Row, Tables
+from postroom.stores.sql_transaction import Look, Row, Tables
 
 FAMILIES: Final = "threads"
 """The lock for changing the parents of threads."""
@@ -128,10 +129,76 @@ class Threads(Tables):
         thread = rows.thread(threads[0]) if threads else new_thread(run.thread_id, self._now())
         self.put(thread.after(run))
         self._sql.run("threads.add_run", rows.run_values(run))
+        if run.holds_others:
+            self.put_questions(run)
 
     def put_run(self, run: RunRecord) -> None:
-        """Replace a stored run."""
+        """Replace a stored run that does not ask."""
         self._sql.run("threads.put_run", rows.run_values(run))
+
+    def put_questions(self, run: RunRecord) -> None:
+        """Store where the open and the answered questions of a stored run are found."""
+        answers: list[tuple[RunWaitingTicket, int | None]] = [(ticket, None) for ticket in run.open_tickets]
+        answers += [(answered.ticket, answered.decision.updated_at) for answered in run.answered]
+        asked = {"run_id": run.run_id, "home": _home_of(run), "asked_at": run.updated_at}
+        self._sql.run("threads.drop_questions", {"run_id": run.run_id})
+        self._sql.run_many(
+            "threads.add_question",
+            [
+                {
+                    **asked,
+                    "number": number_of(run.run_id, ticket),
+                    "call_id": ticket.tool_call_id,
+                    "answered_at": answered_at,
+                    "ends_at": ticket.ends_at if answered_at is None else None,
+                }
+                for ticket, answered_at in answers
+            ],
+        )
+
+    def unnumbered(self, limit: int) -> tuple[RunRecord, ...]:
+        """Return waiting runs that a release has written which does not store where questions are found."""
+        return tuple(map(rows.run, self._sql.all("threads.unnumbered", {"limit": limit})))
+
+    def mark_numbered(self, run: RunRecord) -> None:
+        """Record that the questions of a run are stored, unless it has changed since it was read."""
+        self._sql.run("threads.mark_numbered", {"run_id": run.run_id, "updated_at": run.updated_at})
+
+    def numbered(self, prefix: str, since: int, limit: int) -> tuple[RunRecord, ...]:
+        """Return the runs with questions whose numbers begin with `prefix`, open or answered since a time."""
+        bounds = {"low": prefix, "beyond": beyond(prefix), "since": since, "limit": limit}
+        return self._asking(("threads.numbered", bounds))
+
+    def asked_in(self, home: str, limit: int) -> tuple[RunRecord, ...]:
+        """Return the runs with open questions of a project or of chats, those that wait longest first.
+
+        `home` is the part of their threads' names before the first slash.
+        """
+        runs = self._asking(("threads.asked_in", {"home": home, "limit": limit}))
+        return tuple(run for run in runs if run.status is RunStatus.WAITING and _home_of(run) == home)
+
+    def overdue(self, now: int, after: tuple[int, str], limit: int) -> tuple[tuple[int, RunRecord], ...]:
+        """Return the runs with questions whose wait has ended, each with this time, after a position."""
+        parameters = {"now": now, "ends_at": after[0], "run_id": after[1], "limit": limit}
+        return tuple((row[2], rows.run(row[:2])) for row in self._sql.all("threads.overdue", parameters))
+
+    def count_asked(self, homes: Sequence[str], limit: int) -> tuple[int, ...]:
+        """Count the open questions of projects that nobody has snoozed, up to `limit`; "" means all."""
+        bounds = {"now": self._now(), "limit": limit}
+        looks = [
+            # No name of a home contains a space, so these bounds exclude longer names.
+            ("threads.count_asked", {"low": home, "beyond": f"{home} " if home else beyond(""), **bounds})
+            for home in homes
+        ]
+        return tuple(int(row[0]) for [row] in (self._sql.ask(*looks) if looks else []))
+
+    def answered_in(self, home: str, limit: int) -> tuple[RunRecord, ...]:
+        """Return the runs of a project or of chats with the newest answers."""
+        return _each_once(self._sql.all("threads.answered_in", {"home": home, "limit": limit}))
+
+    def _asking(self, look: Look) -> tuple[RunRecord, ...]:
+        """Return runs, together with those whose questions are not stored yet."""
+        return _each_once(chain(*self._sql.ask(("threads.unnumbered", {"limit": MAX_PAGE}), look)))
 
     def load_run(self, run_id: str) -> RunRecord | None:
         """Return one run."""
@@ -180,11 +247,10 @@ class Threads(Tables):
             open_ones = "waiting_"
         return tuple(map(rows.run, self._sql.all(f"threads.{open_ones}runs{of_thread}", parameters)))
 
-    def asking_below(self, thread_prefixes: Sequence[str], limit: int) -> tuple[tuple[RunRecord, ...], ...]:
-        """Return the runs with questions below each thread prefix, up to `limit` for each, unordered."""
-        bounds = [{"low": one, "beyond": beyond(one), "limit": limit} for one in thread_prefixes]
-        found = self._sql.ask(*(("threads.asking_below", each) for each in bounds)) if bounds else []
-        return tuple(tuple(map(rows.run, result)) for result in found)
+    def asking_below(self, thread_prefix: str, limit: int) -> tuple[RunRecord, ...]:
+        """Return runs with questions of threads whose ids have a prefix, unordered."""
+        bounds = {"low": thread_prefix, "beyond": beyond(thread_prefix), "limit": limit}
+        return tuple(map(rows.run, self._sql.all("threads.asking_below", bounds)))
 
     def asked_last(self, limit: int) -> tuple[RunRecord, ...]:
         """Return the waiting runs that were changed last, the last of them first."""
@@ -289,6 +355,14 @@ def own_ancestor(thread_id: str) -> InvalidRecord:
 def no_parent(thread_id: str) -> UnknownThread:
     """Return the error for a thread whose parent does not exist."""
     return UnknownThread(f"the parent thread {thread_id!r} does not exist", value=thread_id)
+
+
+def _home_of(run: RunRecord) -> str:
+    return run.thread_id.partition("/")[0]
+
+
+def _each_once(found: Iterable[Row]) -> tuple[RunRecord, ...]:
+    return tuple(map(rows.run, {row[0]: row for row in found}.values()))
 
 
 def _bounds(prefix: str, after: str, limit: int) -> dict[str, Any]:

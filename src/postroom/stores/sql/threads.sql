@@ -129,13 +129,65 @@ SELECT run_id, thread_id,
   FROM runs WHERE run_id IN {texts :run_ids};
 
 -- add_run
-INSERT INTO runs (run_id, thread_id, status, holds_others, created_at, updated_at, body)
-VALUES (:run_id, :thread_id, :status, :holds_others, :created_at, :updated_at, :body);
+INSERT INTO runs (run_id, thread_id, status, holds_others, created_at, updated_at, numbered_at, body)
+VALUES (:run_id, :thread_id, :status, :holds_others, :created_at, :updated_at, :updated_at, :body);
 
 -- put_run
 UPDATE runs
-   SET status = :status, holds_others = :holds_others, updated_at = :updated_at, body = :body
+   SET status = :status, holds_others = :holds_others, updated_at = :updated_at, numbered_at = :updated_at, body = :body
  WHERE run_id = :run_id;
+
+-- drop_questions
+DELETE FROM run_questions WHERE run_id = :run_id;
+
+-- add_question
+INSERT INTO run_questions (run_id, number, call_id, home, asked_at, answered_at, ends_at)
+VALUES (:run_id, :number, :call_id, :home, :asked_at, :answered_at, :ends_at)
+ON CONFLICT (run_id, number) DO NOTHING;
+
+-- mark_numbered
+UPDATE runs SET numbered_at = updated_at WHERE run_id = :run_id AND updated_at = :updated_at;
+
+-- unnumbered
+-- Runs that a release before the table of questions has written.
+SELECT run_id, body FROM runs {index runs_unnumbered}
+ WHERE status = 'waiting' AND numbered_at <> updated_at
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'run' AND id = run_id)
+ ORDER BY run_id LIMIT :limit;
+
+-- numbered
+SELECT runs.run_id, runs.body FROM run_questions AS q {index run_questions_number} {cross} runs ON runs.run_id = q.run_id
+ WHERE q.number >= :low AND q.number < :beyond AND (q.answered_at IS NULL OR q.answered_at >= :since)
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'run' AND id = runs.run_id)
+ ORDER BY q.number LIMIT :limit;
+
+-- asked_in
+SELECT runs.run_id, runs.body FROM run_questions AS q {index run_questions_open} {cross} runs ON runs.run_id = q.run_id
+ WHERE q.home = :home AND q.answered_at IS NULL AND runs.status = 'waiting'
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'run' AND id = runs.run_id)
+ ORDER BY q.asked_at, q.run_id LIMIT :limit;
+
+-- count_asked
+SELECT count(*) FROM (
+  SELECT 1 FROM run_questions AS q {index run_questions_open} {cross} runs ON runs.run_id = q.run_id
+   WHERE q.home >= :low AND q.home < :beyond AND q.answered_at IS NULL AND runs.status = 'waiting'
+     AND NOT EXISTS (SELECT 1 FROM snoozed_questions s
+                      WHERE s.run_id = q.run_id AND s.question_id = q.call_id AND s.until > :now)
+     AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'run' AND id = runs.run_id)
+   LIMIT :limit) AS asked;
+
+-- overdue
+SELECT runs.run_id, runs.body, q.ends_at
+  FROM run_questions AS q {index run_questions_ends} {cross} runs ON runs.run_id = q.run_id
+ WHERE q.ends_at <= :now AND (q.ends_at, q.run_id) > (:ends_at, :run_id) AND runs.status = 'waiting'
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'run' AND id = runs.run_id)
+ ORDER BY q.ends_at, q.run_id LIMIT :limit;
+
+-- answered_in
+SELECT runs.run_id, runs.body FROM run_questions AS q {index run_questions_answered} {cross} runs ON runs.run_id = q.run_id
+ WHERE q.home = :home AND q.answered_at IS NOT NULL
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'run' AND id = runs.run_id)
+ ORDER BY q.answered_at DESC LIMIT :limit;
 
 -- latest_runs
 SELECT run_id, body FROM runs

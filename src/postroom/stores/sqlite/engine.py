@@ -867,7 +867,16 @@ def _open_newest(path: Path, *, now: int) -> sqlite3.Connection:
         try:
             refuse_lost_commits(connection, path)
             if not connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
-                _begin(connection, now)
+                # Create the newest schema in a new file with a single commit, because each commit waits for
+                # the disk.
+                empty = sqlite3.connect(":memory:", isolation_level=None)
+                try:
+                    [[page_size]] = connection.execute("PRAGMA page_size")
+                    empty.deserialize(_empty_database(page_size))
+                    empty.execute("UPDATE schema_migrations SET applied_at = ?", (now,))
+                    empty.backup(connection)
+                finally:
+                    empty.close()
             migrate(connection, path, now=now)
             # A file that cannot be written is refused now, not at the first message. It takes a statement
             # that writes: on such a file SQLite lets BEGIN IMMEDIATE pass and begins to read.
@@ -878,18 +887,6 @@ def _open_newest(path: Path, *, now: int) -> sqlite3.Connection:
             connection.close()
             raise
     return connection
-
-
-def _begin(connection: sqlite3.Connection, now: int) -> None:
-    """Create the newest schema in a new file with a single commit, because each commit waits for the disk."""
-    empty = sqlite3.connect(":memory:", isolation_level=None)
-    try:
-        [[page_size]] = connection.execute("PRAGMA page_size")
-        empty.deserialize(_empty_database(page_size))
-        empty.execute("UPDATE schema_migrations SET applied_at = ?", (now,))
-        empty.backup(connection)
-    finally:
-        empty.close()
 
 
 @cache
