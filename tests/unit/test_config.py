@@ -99,6 +99,7 @@ DURATIONS |= {"pt1h30m": 5_400, "P1W2DT0.5S": 777_600.5, "2 hours": 7_200, "1h30
             for text, value in DURATIONS.items()
         ),
         *(("POSTROOM_BACKUP_INTERVAL", text, "backup_interval", value) for text, value in INTERVALS.items()),
+        ("POSTROOM_STOP_DELAY", "6s", "stop_delay", timedelta(seconds=6)),
         *(("POSTROOM_TELEMETRY", text, "telemetry", True) for text in ("YES", "on")),
         *(("POSTROOM_TELEMETRY", text, "telemetry", False) for text in ("0", "f", "False")),
         *(("POSTROOM_PORT", text, "port", 12) for text in (" 12 ", "+12", "12.0")),
@@ -217,6 +218,7 @@ def test_names_that_clients_and_runs_use_are_no_settings_and_no_mistakes(home: d
         *(("port = [1", "not TOML"), ("port = true", "write a number"), ("host = 5", "without scheme")),
         *(("answer_retention = 3600", "unit"), ("backup_interval = 60", "unit")),
         ('backup_interval = "59s"', "or a duration from 1m"),
+        ('stop_delay = "11m"', "a duration up to 10m"),
         *(("backup_interval = false", "unit"), ("database = 5", "not a path")),
         *(('data_dir = "/x"', "POSTROOM_DATA_DIR"), ("[port]\nx = 1", "whole number")),
         ("a = " + "[" * 5000, "not TOML"),

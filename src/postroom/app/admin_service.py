@@ -81,6 +81,8 @@ class AdminService:
         self._meter = meter
         self._started_at = started_at
         self.chats = chats
+        self.is_stopping = False
+        """Whether the server was told to stop, and so is not ready."""
         """The service of the gateway; None if there is no gateway."""
 
     async def status(self) -> StatusView:
@@ -249,6 +251,7 @@ class AdminService:
                 loop_check(self._meter, now),
                 await self._backups(),
                 log_check(log_failure()),
+                *([Check(name="stopping", state="failed")] if self.is_stopping else []),
                 *([] if self.chats is None else [self.chats.check()]),
             )
         )

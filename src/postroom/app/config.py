@@ -45,14 +45,24 @@ _SWITCHES: Final = dict.fromkeys(("1", "true", "t", "yes", "y", "on"), True) | d
 )
 
 
-def _interval(value: object) -> timedelta:
-    """Parse a duration; 0 means never."""
-    if value in (0, "0") and not isinstance(value, bool):
-        return timedelta(0)
-    duration = duration_of(value)
-    if not timedelta(minutes=1) <= duration <= MAX_DURATION:
-        raise ValueError("write 0 for 'never', or a duration from 1m to 36500d")
-    return duration
+def _zero_or(least: timedelta, most: timedelta, write: str) -> Callable[[object], timedelta]:
+    """Return a parser of 0 and of durations within these limits."""
+
+    def read(value: object) -> timedelta:
+        if value in (0, "0") and not isinstance(value, bool):
+            return timedelta(0)
+        duration = duration_of(value)
+        if not least <= duration <= most:
+            raise ValueError(write)
+        return duration
+
+    return read
+
+
+_interval: Final = _zero_or(
+    timedelta(minutes=1), MAX_DURATION, "write 0 for 'never', or a duration from 1m to 36500d"
+)
+_delay: Final = _zero_or(timedelta(0), timedelta(minutes=10), "write 0, or a duration up to 10m")
 
 
 def _count(value: object) -> object:
@@ -215,6 +225,14 @@ class Settings(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     port: Annotated[
         Count, _about("Port to listen on. With 0 the system chooses a port.", least=0, most=65535)
     ] = 8765
+    stop_delay: Annotated[
+        timedelta,
+        _read_by(_delay),
+        _about(
+            "How long a server that is stopping continues to serve while `/readyz` answers 503, so that a "
+            "load balancer stops sending calls to it."
+        ),
+    ] = timedelta(0)
     mcp_path: Annotated[str, _read_by(_mcp_path), _about("Path of the MCP endpoint.")] = "/mcp"
     profile: Annotated[Literal["full", "core"], _about("The tools that the URL at `mcp_path` lists.")] = (
         "full"
