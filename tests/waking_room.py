@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
+import pytest
+
 from dispatch_room import Deaf, done
 from postroom.contracts.clock import Timer
 from postroom.contracts.limits import Budget
@@ -24,6 +26,9 @@ from postroom.stores.runs.ports import RunStores
 from postroom.testing import ManualClock
 
 PROJECT = "/projects/shop"
+
+both_engines = pytest.mark.parametrize("stores", ["sqlite", "postgres"], indirect=True)
+"""For a test of tests/waking whose outcome locks, isolation or types decide; the others run on SQLite."""
 
 
 class FakeAgents(Deaf):

@@ -2,6 +2,8 @@
 
 import html
 import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -38,6 +40,7 @@ from postroom.services.schedules import MailSchedules
 from postroom.services.work import WorkService
 from postroom.stores.mail.store import MailStore
 from postroom.stores.runs.ports import RunStores
+from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
 from postroom.web.pages import page_routes
 from postroom.web.site import PageServices
@@ -194,6 +197,19 @@ class WorkRoom:
 
     async def close(self) -> None:
         await self.runs.mailbox.aclose(timedelta(0))
+
+
+@asynccontextmanager
+async def opened(
+    clock: ManualClock, *people: str, runners: tuple[str, ...] = (), **more: Any
+) -> AsyncIterator[WorkRoom]:
+    """Open a room over a store in memory, with these people."""
+    store = SqliteStore.in_memory(clock)
+    room = WorkRoom(store, store.runs, clock, **more)
+    await room.people(*people, runners=runners)
+    yield room
+    await room.close()
+    store.close()
 
 
 def hidden(page: str, name: str) -> str:

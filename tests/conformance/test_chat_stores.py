@@ -24,6 +24,7 @@ from conformance.promises.chat_given import (
     session,
 )
 from log_lines import capture_logs
+from machine import PATIENCE
 from postroom.contracts.chat import (
     ChatSession,
     InboundMessage,
@@ -415,7 +416,7 @@ async def test_a_message_that_another_is_writing_at_this_moment_is_waited_for(
         tx.lock("chat:telegram/bot/c")
         inbound = tx.chats.insert_inbound(draft, 1)
         holds.set()
-        assert released.wait(5)
+        assert released.wait(PATIENCE)
         return inbound
 
     try:

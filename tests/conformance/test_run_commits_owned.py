@@ -8,7 +8,9 @@ from typing import Any
 from conformance.boxes import on_both
 from conformance.promises.given import refused
 from conformance.promises.run_given import (
+    KIND,
     LEASE,
+    TARGET,
     TOGETHER,
     a_thread,
     asked,
@@ -24,6 +26,7 @@ from conformance.promises.run_given import (
     said,
     taken,
 )
+from machine import PATIENCE
 from postroom.contracts.dispatch import STALE_EPOCH, Claim, RunDispatchStatus
 from postroom.contracts.errors import (
     ForeignThread,
@@ -35,6 +38,7 @@ from postroom.contracts.errors import (
 )
 from postroom.contracts.events import EventScope
 from postroom.contracts.messages import Message
+from postroom.contracts.outbox import OutboxDraft
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import ClaimRequest, MessageQuery, ThreadCommit
 from postroom.stores.runs.ports import RunStores
@@ -181,6 +185,7 @@ async def test_a_cancelled_commit_is_written_whole_or_not_at_all(stores: RunStor
             messages=(Message.user("x", id="m1"),),
             run=run(stores, f"r{steps}", thread=thread),
             events=(event(thread=thread),),
+            outbox=(OutboxDraft(kind=KIND, target=TARGET),),
             queues=asked(stores, f"d{steps}", thread=thread),
         )
         async with asyncio.TaskGroup() as group:
@@ -195,6 +200,7 @@ async def test_a_cancelled_commit_is_written_whole_or_not_at_all(stores: RunStor
         assert sorted(one for one in names if one) == (["m1", "m2"] if made else ["m2"])
         assert await stores.events.count(EventScope.thread(thread)) == int(made)
         assert len(await stores.dispatches.list_dispatches(thread)) == int(made)
+        assert len(await stores.outbox.claim(KIND, TARGET, lease_ms=LEASE)) == int(made)
 
 
 @on_both
@@ -223,7 +229,7 @@ async def test_all_kinds_of_work_at_the_same_time_keep_every_rule(stores: RunSto
             with suppress(StateError, StaleClaim):
                 await _one_thing(stores, number + turn, thread, f"{number}-{turn}")
 
-    async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
         for number in range(TOGETHER // 2):
             group.create_task(work(number))
     for thread in threads:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import pytest
 
 from conformance.promises.given import Office, an_office, put_message
+from log_lines import capture_logs
 from machine import PATIENCE
 from postroom.contracts.errors import (
     StateError,
@@ -180,9 +181,12 @@ async def test_a_full_disk_that_undid_one_change_is_told_to_its_caller_alone(
 async def test_a_full_disk_is_told_to_a_single_caller(sqlite_store: SqliteStore) -> None:
     here = await an_office(sqlite_store)
     await let_it_grow_by(sqlite_store, 6)
-    for change in (sending(here, "large", body="plum " * 50_000), lambda tx: tx.insert_blob("large", LARGE)):
-        with pytest.raises(StoreFull):
-            await sqlite_store.write(change)
+    changes = sending(here, "large", body="plum " * 50_000), lambda tx: tx.insert_blob("large", LARGE)
+    with capture_logs() as lines:
+        for change in changes:
+            with pytest.raises(StoreFull):
+                await sqlite_store.write(change)
+    assert [line["event"] for line in lines] == ["store.full"], "a disk that stays full is logged once"
     await let_it_grow_by(sqlite_store, NO_LIMIT)
     assert await subjects(sqlite_store, here) == []
     await sqlite_store.write(sending(here, "later"))

@@ -16,10 +16,10 @@ LINES: tuple[Plant, ...] = (
         "        if known_paths and _program(client, target) and not any(path.exists() for path in known_paths):\n",
     ),
     plant(
-        'app/agent_supervisor.py: name, _, slug = (activation.agent_id and "").partition("@")',
+        "app/agent_supervisor.py: pass",
         "app/agent_supervisor.py",
-        '        name, _, slug = (activation.agent_id or "").partition("@")\n',
-        '        name, _, slug = (activation.agent_id and "").partition("@")\n',
+        "            self._tokens.revoke(token)\n",
+        "            pass\n",
     ),
     plant(
         "app/clients/json_edit.py: pass",
@@ -298,10 +298,10 @@ LINES: tuple[Plant, ...] = (
         "            if known.is_paused:\n",
     ),
     plant(
-        "services/hooks.py: if actor is None or not judged and not found.notes:",
+        "services/hooks.py: if actor is None or not judged and not files.notes:",
         "services/hooks.py",
-        "    if actor is None and not judged and not found.notes:\n",
-        "    if actor is None or not judged and not found.notes:\n",
+        "    if actor is None and not judged and not files.notes:\n",
+        "    if actor is None or not judged and not files.notes:\n",
     ),
     plant(
         "services/schedules.py: return any(recipient.read_at is not None for recipient in ...)",
@@ -328,10 +328,10 @@ LINES: tuple[Plant, ...] = (
         "        if sorted(order) == sorted(by_id):\n",
     ),
     plant(
-        "stores/runs/dispatches.py: return (row[0], row[1]) if row else (1, None)",
+        "stores/runs/dispatches.py: number = self.starts(scope, most)[0] + 2",
         "stores/runs/dispatches.py",
-        "        return (row[0], row[1]) if row else (0, None)\n",
-        "        return (row[0], row[1]) if row else (1, None)\n",
+        "        number = self.starts(scope, most)[0] + 1\n",
+        "        number = self.starts(scope, most)[0] + 2\n",
     ),
     plant(
         "stores/postgres/connection.py: while False:",

@@ -5,11 +5,11 @@ from collections.abc import AsyncIterator
 from datetime import timedelta
 from functools import partial
 from itertools import count
-from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
+from machine import PATIENCE
 from postroom.concurrency import Tasks
 from postroom.contracts.dispatch import OPEN, RunDispatchStatus
 from postroom.contracts.errors import QueueFull, StoreUnavailable, Unauthorized
@@ -20,27 +20,12 @@ from postroom.mail.people import StoredChatDelivery
 from postroom.mail.waking import waker
 from postroom.mail.waking.prompts import agent_thread
 from postroom.mail.waking.waker import MAX_AT_ONCE
-from postroom.stores.mail.store import MailStore
-from postroom.stores.runs.ports import RunStores
 from postroom.testing import ManualClock
-from store_kinds import KINDS, opened, refuse_missing
-from waking_room import PROJECT, Room, number
+from waking_room import PROJECT, Room, both_engines, number
 
 ROOM_FOR_LEASES = timedelta(minutes=5)
 ADA, BO = (agent_thread("projects-shop", name) for name in ("Ada", "Bo"))
 OPERATOR = Caller(operator=True)
-
-
-both_engines = pytest.mark.parametrize("stores", KINDS, indirect=True)
-"""For a test whose outcome locks, isolation or types decide; the others run on SQLite."""
-
-
-@pytest.fixture
-def stores(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock):
-    kind = getattr(request, "param", "sqlite")
-    refuse_missing(kind)
-    with opened(kind, tmp_path, lambda: request.getfixturevalue("postgres_dsn"), clock) as store:
-        yield MailStore(store), RunStores(store)
 
 
 @pytest_asyncio.fixture
@@ -302,7 +287,7 @@ async def test_an_answer_for_an_agent_at_work_is_on_its_thread_when_the_run_has_
     await room.send("Cy", "Ada")
     await began.wait()
     await room.send("Ada", "Bo")
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         while not await room.runs.threads.pending_messages(ADA):
             await asyncio.sleep(0)
     [waiting] = await room.runs.threads.pending_messages(ADA)
@@ -470,7 +455,7 @@ async def test_the_answer_of_a_run_to_an_agent_with_too_many_waiting_messages_wa
     goes_on = await held_up(room, "Bo")
     await room.send("Ada", "Bo", body="second")
     await room.send("Bo", "Cy", body="a question")
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         while ("Cy", "Cy did it") not in await room.texts("Bo"):
             await asyncio.sleep(0)
     assert await room.waker.round() == 0, "it waits for its turn"

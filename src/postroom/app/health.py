@@ -70,11 +70,15 @@ def _archive(check: Check) -> str:
     if check.state == "unknown":
         return "archive state unknown"
     waiting = check.facts["waiting"]
-    return "archive up to date" if not waiting else f"archive {waiting} records behind"
+    return "archive up to date" if not waiting else f"{waiting} records are not yet in the archive"
 
 
 def _loop(check: Check) -> str:
-    return "" if check.state == "ok" else f"the server is slow: {check.facts['lag_ms']} ms late"
+    return (
+        ""
+        if check.state == "ok"
+        else (f"the server is slow: its event loop was blocked for {check.facts['lag_ms']} ms")
+    )
 
 
 def _backups(check: Check) -> str:

@@ -230,7 +230,7 @@ class RunLog:
         self.messages: tuple[Message, ...] = ()
         """Committed and uncommitted messages, in order.
 
-        They exclude the output before a restart, and messages that the summary covers.
+        The messages exclude the output before a restart, and messages that the summary covers.
         """
         self.summary: Summary | None = None
         """The summary that the model reads before the messages."""

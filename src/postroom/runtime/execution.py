@@ -359,7 +359,8 @@ class Execution:
     async def _settle(self, given: Mapping[str, ToolCallResume]) -> AgentRunResult | None:
         """Continue suspended calls.
 
-        Return None if no call is left suspended. Otherwise, return the result with which the run waits.
+        Return None if no call is left suspended. If a call is left suspended, return the result with which
+        the run waits.
         """
         may_hold = self._with.hold_ms > 0
         decisions = dict(given)

@@ -49,7 +49,7 @@ class PeopleService:
         """Remove a person as a recipient, but keep the person's messages.
 
         `removed` is false if there was no such person. `answers` is true if a rule still routes chats to
-        them. In these chats, people then get a notice that nobody answers.
+        them. In those chats, people then get a notice that nobody answers.
         """
         known_value = await self._mail.store.read(lambda tx: _active(tx, name))
         if known_value is None:
@@ -118,7 +118,7 @@ class DraftFile:
 class Draft:
     """A message that a person has written.
 
-    Its key ensures that it is sent only once, even if the form arrives repeatedly.
+    The key of the message ensures that it is sent only once, even if the form arrives repeatedly.
     """
 
     name: str

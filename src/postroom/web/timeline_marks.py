@@ -300,7 +300,7 @@ def _of_attempt(one: Attempt, lane: Track, standing: QueueState, axis: Axis, now
         shape = "dead" if is_dead else "failed" if one.outcome == "failed" else "interrupted"
     key, text = f"attempt:{one.id}", one_line(one.error)
     if one.outcome == "cut_off" and not text:
-        text = "its server ended or lost its lease"
+        text = "the server of the run ended or lost its lease"
     if one.ended_at is None or one.ended_at > axis.span.begin:
         yield _mark(
             lane, axis, shape, one.began_at, one.ended_at, now=now, key=key, run_id=one.run_id, text=text

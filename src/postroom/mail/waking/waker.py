@@ -126,7 +126,8 @@ class OpenChange:
     def has_room(self, reader: Reader, thread_id: str | None, reply_to: int | None, sender_id: int) -> bool:
         """Return whether a recipient's runs can accept a message now.
 
-        They can if fewer messages wait than the limit, or if the message answers an open question.
+        The runs can accept a message if fewer messages wait than the limit, or if the message answers an open
+        question.
         """
         threads = lanes_of(reader, thread_id)
         is_full = all(map(self.accept.is_full, threads))
@@ -342,7 +343,7 @@ class Waker:
             return False
         if seen.chat is not None and (self._chats is None or not self._chats.reaches(seen.chat)):
             await self._chat_delivery.lost(
-                wake_key(message_id, agent_id), f"there is no channel for {seen.chat.name} here"
+                wake_key(message_id, agent_id), f"this server has no channel for {seen.chat.name}"
             )
             return True
 
