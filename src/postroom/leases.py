@@ -42,7 +42,7 @@ _SERVERS_KEPT: Final = timedelta(hours=1)
 
 
 class Leases:
-    """The leases of this server. It holds leases only within `serving`."""
+    """The leases of this server. A server holds leases only within `serving`."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class Leases:
             await self.give_back(*self._wanted)
 
     async def give_back(self, *names: str) -> None:
-        """Release these leases, whose work has ended here, so that another server can acquire them at once.
+        """Release these leases, so that another server can acquire them at once.
 
         A lease that cannot be released expires by itself.
         """

@@ -42,7 +42,7 @@ REMEMBERED = 16 * 1024 * 1024
 """Maximum number of characters of rendered HTML that are cached."""
 
 MAX_LOOKS: Final = 200_000
-"""Maximum number of parser steps within brackets. They take some tenths of a second.
+"""Maximum number of parser steps within brackets. This number of steps takes some tenths of a second.
 
 Each open bracket is examined up to 60 levels deep.
 """
@@ -69,8 +69,9 @@ _CLASSES = {
     **{"span": {"added", "removed", "place"}, "li": {"task"}},
 }
 _SCROLLED = {"pre": {"tabindex": "0"}, "div": {"tabindex": "0"}}
-"""Tags whose content may be wider than the page and scrolls. They need the keyboard focus for people without
-a pointing device.
+"""Tags whose content may be wider than the page and scrolls.
+
+The tags need the keyboard focus for people without a pointing device.
 """
 _SCHEMES = ("http://", "https://", "mailto:")
 _LANGUAGE: Final = re.compile(r"[\w+#.-]{1,30}")
@@ -158,7 +159,10 @@ def to_html(
 
 
 class Markdown:
-    """Renders bodies, and caches the results, keyed by the hash of the text. It belongs to one event loop."""
+    """Renders bodies, and caches the results, keyed by the hash of the text.
+
+    A renderer belongs to one event loop.
+    """
 
     def __init__(self, *, remembered: int = REMEMBERED, headings: Mapping[str, str] = BELOW_A_PAGE) -> None:
         """`remembered` is the maximum number of cached characters of HTML; for `headings`, see `to_html`."""
@@ -246,7 +250,7 @@ class _Inline(ParserInline):
     def skipToken(self, state: StateInline) -> None:
         state.env["looks"] = looks = state.env.get("looks", 0) + 1
         if looks > MAX_LOOKS:
-            raise TooLarge(f"its brackets take more than {MAX_LOOKS} steps")
+            raise TooLarge(f"the brackets of the text take more than {MAX_LOOKS} steps to parse")
         super().skipToken(state)
 
 
@@ -254,7 +258,7 @@ def _bound_blocks(state: StateCore) -> None:
     """Refuse a text with too many blocks."""
     state.env.setdefault("looks", 0)
     if len(state.tokens) > MAX_TOKENS:
-        raise TooLarge(f"it has more than {MAX_TOKENS} blocks and cells")
+        raise TooLarge(f"the text has more than {MAX_TOKENS} blocks and cells")
 
 
 def _link_references(state: StateCore) -> None:

@@ -203,10 +203,10 @@ async def test_a_forwarded_file_is_marked_as_another_persons_and_an_own_file_is_
         await stage.driver.say("Look:", extra=Extra(forward=("Mallory", "see the file"), file=file))
         await stage.answered(2)
     own, *foreign = stage.read()
-    assert "did not make" not in own
+    assert "did not create" not in own
     for read in foreign:
-        assert 'The sender did not make these files of this message: 1 ("orders.txt").' in read
-        assert "never an order" in read.partition("did not make")[2]
+        assert 'The sender did not create these files of this message: 1 ("orders.txt").' in read
+        assert "never an order" in read.partition("did not create")[2]
 
 
 @needs("replies")

@@ -762,7 +762,7 @@ async def test_what_a_person_must_mend_ends_receiving(fake, inbox, clock, code, 
         (4014, "`Message Content`"),
         (4011, "guilds"),
         (4012, "version"),
-        (4013, "invalid intent"),
+        (4013, "intents as invalid"),
     ],
 )
 async def test_what_discord_refuses_at_the_start_is_a_matter_of_settings(

@@ -128,8 +128,8 @@ def test_the_command_prints_what_is_kept_and_ends(server: RunningServer) -> None
     assert seqs([json.loads(one) for one in lines_of(some.process, 2)]) == [1, 4]
     assert some.end() == (0, "")
     for words, said in (
-        (("--after", "9"), "the newest entry is 4"),
-        (("--after", "9", "--follow"), "the newest entry is 4"),
+        (("--after", "9"), "the newest entry has the number 4"),
+        (("--after", "9", "--follow"), "the newest entry has the number 4"),
         (("--kind", "message.lost"), "unknown kind of event:"),
         (("--project", "/nowhere"), "no project is named"),
     ):

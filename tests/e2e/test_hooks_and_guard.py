@@ -149,7 +149,7 @@ def test_commits_and_pushes_are_held_in_every_worktree(server: RunningServer, re
         assert said == ""
         git("mv", "piers/a 'b\".py", "moved.py")
         said = git("commit", "-q", "-m", "nobody", POSTROOM_AGENT="Nobody", code=1, POSTROOM_GUARD="block")
-        assert "there is no agent here" in said
+        assert "no agent belongs to this session" in said
         assert "is reserved by" in git("commit", "-q", "-m", "held", code=1)
         line.tool("release_file_reservations", **place, agent_name="Ada")
         git("commit", "-q", "-m", "free again")

@@ -295,7 +295,7 @@ async def test_a_queued_run_whose_deadline_has_passed_says_so_until_it_fails(man
         mailbox.clock.advance(timedelta(seconds=6))
         reason = await mailbox.admin.why_not(late.id)
         assert (reason.why, reason.until) == (WhyNot.TOO_LATE, None)
-        assert reason.text.endswith("has passed: it never starts, and fails at the next sweep")
+        assert reason.text.endswith("has passed: the run never starts, and fails at the next sweep")
         ends.set()
         await mailbox.run_until_idle()
         assert (await first.status()).state is State.DONE

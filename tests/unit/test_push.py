@@ -396,7 +396,7 @@ async def test_a_person_has_few_browsers_and_a_browser_shows_few_questions(
     room.agents.more_questions = [f"May I {number}?" for number in range(MAX_SHOWN + 5)]
     await ask(room)
     notices = await shown(room, service, browser)
-    assert [one["title"] for one in notices].count("More needs you") == 1
+    assert [one["title"] for one in notices].count("More questions need you") == 1
     assert len(notices) == MAX_SHOWN + 1
     assert await shown(room, service, browser) == []
     [question, *_] = await room.questions.questions()

@@ -82,7 +82,7 @@ async def asked(room: WorkRoom):
 
 
 async def dead(room: WorkRoom):
-    """Have a run become a dead letter, and return a browser with the fields by which its next attempt is due."""
+    """Have a run become a dead letter, and return a browser with the fields by which the next attempt is due."""
     await room.send("Ada", "Fay", subject="Count the bees")
     await room.turn()
     browser = room.browser()
@@ -716,7 +716,12 @@ async def test_runs_say_how_they_stand_what_began_them_and_why_they_wait(room):
     browser = room.browser()
     page = (await browser.get(RUNS)).text
     for words in (
-        *("At hand", "Behind it", "it is active, and reads this message afterwards", "the key is not known"),
+        *(
+            "At hand",
+            "Behind it",
+            "the agent is active, and reads this message after the active run",
+            "the key is not known",
+        ),
     ):
         assert words in page
     agents = (await browser.get(f"/p/{SLUG}/agents")).text
@@ -735,7 +740,7 @@ async def test_a_queued_run_says_what_holds_it_back_and_can_be_cancelled(room):
     request = RunActivation.new(f"agent:{SLUG}/Bo", [Message.user("x", id="mail-1")])
     await other.submit_background(request.delivered(delay_ms=60_000))
     [work] = await room.operator.works(SLUG)
-    assert (work.state, work.why, work.until) == ("queued", "it is due later", room.clock.now() + 60_000)
+    assert (work.state, work.why, work.until) == ("queued", "the run is due later", room.clock.now() + 60_000)
     browser = room.browser()
     page = (await browser.get(RUNS)).text
     assert "Waiting:" in page

@@ -77,7 +77,7 @@ class ChatAgents(SeveralExecutors):
                 self._clients.append(make_model(agent, clock=clock))
                 models[agent.agent_id] = _resolve_agent(agent, self._clients[-1])
             elif agents is None:
-                raise ConfigError("this server does not run any mail room agents", value=agent.agent_id)
+                raise ConfigError("this server runs no registered agents", value=agent.agent_id)
         self._models = AgentRuntime(MapResolver(models), clock=clock, timer=timer) if models else None
         self._agents = agents
 
@@ -131,7 +131,7 @@ class ChatAgents(SeveralExecutors):
         executor = None if agent is None else self._models if agent.run is None else self._agents
         if executor is None:
             name = agent_on(thread_id)
-            raise AgentNotFound(f"{name} no longer answers chats here", value=name)
+            raise AgentNotFound(f"{name} no longer answers in this chat", value=name)
         return executor
 
 

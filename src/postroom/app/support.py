@@ -163,7 +163,8 @@ def _log(file: Path) -> str:
             lines = opened.read(_LOG_BYTES).decode("utf-8", "replace").splitlines()
     except FileNotFoundError:
         return (
-            "no log file: the server writes to standard error, and the process that started it stores that\n"
+            "no log file: the server writes its log to standard error, which the process that started "
+            "the server stores\n"
         )
     except OSError as error:
         return f"the log file cannot be read: {type(error).__name__}\n"

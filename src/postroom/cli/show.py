@@ -257,8 +257,8 @@ def _with_gaps(widths: Sequence[int]) -> int:
 def rendered(found: "RenderableType", *, at_least: int = 0) -> str:
     """Return the text that Rich draws, as wide as the terminal, and without colours if it has none.
 
-    It is drawn for a width of at least `at_least` characters; on a narrower terminal, its lines wrap instead
-    of being cut.
+    The text is drawn for a width of at least `at_least` characters; on a narrower terminal, its lines wrap
+    instead of being cut.
     """
     from rich.console import Console
 

@@ -268,9 +268,9 @@ seven days or the week before this one.
 def past_of(text: str, now: int) -> int:
     """Return the past time that a text expresses, in milliseconds; a time without a time zone is in UTC.
 
-    A text may be ISO 8601, RFC 2822, seconds or milliseconds since 1970, `2026/11/28`, or `now`. It may also
-    be `today` or `yesterday` (0:00 UTC, or with a time of day), or a duration, which is counted back from
-    `now`.
+    A text may be ISO 8601, RFC 2822, seconds or milliseconds since 1970, `2026/11/28`, or `now`. The text may
+    also be `today` or `yesterday` (0:00 UTC, or with a time of day), or a duration, which is counted back
+    from `now`.
 
     Raises:
         ValueError: The text is none of these, or the time is outside the years 1 to 9999.

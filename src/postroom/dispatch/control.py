@@ -256,7 +256,7 @@ class Control:
             return False  # the caller gets this error when it submits the decision
 
     async def _asked_to_give_way(self, active: RunDispatch) -> bool:
-        """Ask the process that executes a run to stop it; return False if no process can be listening.
+        """Ask the process that executes a run to stop it; return False if no process can get the request.
 
         With live channels, a missing answer means that no process listens. The request itself is stored.
         """

@@ -171,7 +171,7 @@ class Recovery:
     async def take_up_left_over(self) -> int:
         """Start new runs for unread messages of ended runs; return the number of started runs.
 
-        Messages for agents that no executor here can run stay pending.
+        Messages for agents that no executor of this mailbox can run stay pending.
         """
         taken_up, after = 0, ""
         if not self._core.config.pending_zone:
@@ -290,8 +290,8 @@ class Rounds:
         The same read finds the claims of this process that it does not execute, and they are released.
 
         The claims of processes that have ended count as due work, too. If the clock was set back since the
-        last round, short delays and leases are shifted to keep their length. Otherwise, a run that is due in
-        5 s could wait for hours.
+        last round, short delays and leases are shifted to keep their length. Without the shift, a run that is
+        due in 5 s could wait for hours.
         """
         slots, self._due_at, now = self._dispatcher.slots, None, self._core.now()
         if back := self._clock.set_back_ms(now):
@@ -331,9 +331,9 @@ class Rounds:
     async def _hold_back(self, due: Sequence[DueThread]) -> tuple[int, frozenset[str]]:
         """Hold the threads that budgets prevent from starting, many per change; return how many were held.
 
-        Thousands of threads may wait for a used-up budget. Otherwise, each of them would need a separate
-        change to find out that it is held. Also return the threads that wait until other runs of their budget
-        have ended.
+        Thousands of threads may wait for a used-up budget. If the threads were not held together, each would
+        need a separate change to find out that it is held. Also return the threads that wait until other runs
+        of their budget have ended.
         """
         held, budgets, starting, crowded = 0, self._core.budgets, Counter[str](), set[str]()
         for first in range(0, len(due), _HELD_AT_ONCE):

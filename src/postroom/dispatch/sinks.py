@@ -239,7 +239,7 @@ MORE_NOTE: Final = "\n[further output was not stored]\n"
 SHOWN: Final = 64 * 1024
 """The number of characters that are shown of a run's output, counted from its end."""
 ALL_KEPT: Final = 64 * KEPT
-"""A limit on memory, in characters. It exceeds what is stored for all executions of a run together."""
+"""A limit on memory, in characters. The limit exceeds what is stored for all executions of a run together."""
 
 
 class EventStream:

@@ -120,8 +120,9 @@ T = TypeVar("T")
 _LOG = get_logger(__name__)
 
 MAX_BATCH: Final = 500
-"""Maximum number of submissions in one commit. Such a commit takes about 50 ms, and blocks all other writers
-for that time.
+"""Maximum number of submissions in one commit.
+
+A commit of this size takes about 50 ms, and blocks all other writers for that time.
 """
 _AT_ONCE: Final = 100
 """Number of submissions that are prepared, within a few milliseconds, before control returns to the event
@@ -341,8 +342,10 @@ class Prepared(Record, frozen=True, kw_only=True):
     commit: ThreadCommit
     """The commit that stores the run and its messages, without a dispatch."""
     queued_at: int
-    """The time at which the dispatch counts as queued. It is later than the time of all earlier work of the
-    thread, even if the clocks of other servers run ahead.
+    """The time at which the dispatch counts as queued.
+
+    This time is later than the time of all earlier work of the thread, even if the clocks of other servers
+    run ahead.
     """
     joins: RunDispatch | None = None
     """The queued dispatch that this submission joins."""
@@ -407,7 +410,7 @@ def selected_messages(
     may_read = pending_zone and boundary is not None and bool(state.pending)
     if not asks_itself and not may_read:
         raise AlreadyConsumed(
-            f"no run and no message waits on thread {request.thread_id!r}", value=request.thread_id
+            f"no run and no message is waiting on thread {request.thread_id!r}", value=request.thread_id
         )
     if boundary is None or not may_read:
         return request.messages, ()
@@ -425,14 +428,15 @@ def selected_messages(
     taken = select_pending((*state.pending, *fresh), boundary, run_id)
     if not asks_itself and not taken:
         raise AlreadyConsumed(
-            f"no run and no message waits on thread {request.thread_id!r}", value=request.thread_id
+            f"no run and no message is waiting on thread {request.thread_id!r}", value=request.thread_id
         )
     missing = {entry.pending_id for entry in fresh} - {entry.pending_id for entry in taken}
     if missing:
         before = (entry for entry in state.pending if entry not in taken or entry.mode.barrier)
         blocking = next(before, state.pending[-1])  # or the last message must be read alone
         raise DeliveryBlocked(
-            f"pending message {blocking.pending_id!r} must be read first", value=blocking.pending_id
+            f"pending message {blocking.pending_id!r} blocks the thread and must be read first",
+            value=blocking.pending_id,
         )
     new_ids = {entry.pending_id for entry in fresh}
     waited = tuple(entry.version for entry in taken if entry.pending_id not in new_ids)
@@ -558,12 +562,6 @@ def build_dispatch(
     )
 
 
-def _continuing(activation: RunActivation, run_id: str, mode: RunMode) -> RunActivation:
-    """Convert the request to one that resumes a run; a run that woke itself keeps its mode."""
-    activation = activation.continuing(run_id)
-    return activation.traced(run_mode=mode) if mode is RunMode.INTERNAL_WAKE else activation
-
-
 def _of_its_run(request: RunActivation, run: RunRecord) -> RunActivation:
     """Return a request that resumes a run, with the limit keys and retry options of that run."""
     if run.activation is None:
@@ -605,6 +603,12 @@ def _answers(run: RunRecord, request: RunActivation, now: int) -> list[AnsweredT
             elif before.decision.decision_id != decision.decision_id:
                 raise StaleDecision(f"question {ticket.ticket_id!r} has already been answered", value=call_id)
     return answered_tickets
+
+
+def _continuing(activation: RunActivation, run_id: str, mode: RunMode) -> RunActivation:
+    """Convert the request to one that resumes a run; a run that woke itself keeps its mode."""
+    activation = activation.continuing(run_id)
+    return activation.traced(run_mode=mode) if mode is RunMode.INTERNAL_WAKE else activation
 
 
 def _merge_request(queued: RunActivationSnapshot, more: RunActivationSnapshot) -> RunActivationSnapshot:
@@ -670,7 +674,10 @@ class Submission:
     already.
     """
     is_now: bool = False
-    """Whether a caller waits for the run. If so, its dispatch is claimed at once, or nothing is written."""
+    """Whether a caller waits for the run.
+
+    If a caller waits, the dispatch is claimed at once, or nothing is written.
+    """
     is_queued: bool = True
     """Whether a dispatch is stored with the run."""
     queue_cap: int | None = None
@@ -678,7 +685,7 @@ class Submission:
     is_reserved: bool = False
     """Whether the thread's worker and a slot are reserved for the claim."""
     run_id: str = ""
-    """The id of a new run. It is generated before the change, so that the change can be repeated."""
+    """The id of a new run. The id is generated before the change, so that the change can be repeated."""
     dispatch_id: str = ""
     """The id of a new dispatch."""
     pin: str | PostroomError | None = None
@@ -1161,7 +1168,8 @@ class Submissions:
         barrier = leading_barrier(waiting, interrupt)
         if barrier is not None:
             raise DeliveryBlocked(
-                f"pending message {barrier.pending_id!r} must be read first", value=barrier.pending_id
+                f"pending message {barrier.pending_id!r} blocks the thread and must be read first",
+                value=barrier.pending_id,
             )
 
     # Messages that wait until a run reads them.
@@ -1400,7 +1408,7 @@ class Submissions:
         run = await self._core.store.read(lambda tx: tx.runs.messages.given_to(thread_id, message_id))
         if run is None:
             return error
-        text = f"{error.message}: run {run.run_id!r} has it"
+        text = f"{error.message}: run {run.run_id!r} contains the message"
         remedy = f"wait for run {run.run_id!r}, or give the message another id"
         return DuplicateRecord(text, value=error.value, remedy=remedy, details={"run_id": run.run_id})
 
@@ -1725,7 +1733,7 @@ def _going_on(
     if row.status is RunDispatchStatus.QUEUED:
         return existing, row, resumed
     if request.run_id is not None:
-        raise RunNotOpen(f"run {row.run_id!r} is already being delivered", value=row.dispatch_id)
+        raise RunNotOpen(f"run {row.run_id!r} is already being executed", value=row.dispatch_id)
     return None, None, resumed  # another message is resuming the run; this one is for the next run
 
 

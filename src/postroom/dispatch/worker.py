@@ -173,29 +173,25 @@ class PendingInput:
         self, state: ThreadState, taken: Sequence[PendingMessage], messages: tuple[Message, ...]
     ) -> ThreadCommit:
         first_seq, run = state.message_count + 1, state.run
+        if run is not None:  # its input has these messages as well
+            before = run.input or RunMessageInput(thread_id=run.thread_id)
+            from_seq = before.range.from_seq if before.range else first_seq
+            added = replace(
+                before,
+                range=SeqRange(from_seq=from_seq, to_seq=first_seq + len(messages) - 1),
+                trigger_message_ids=(
+                    *before.trigger_message_ids,
+                    *(message.id or "" for message in messages),
+                ),
+            )
+            run = replace(run, input=added)
         return ThreadCommit(
             thread_id=self.thread_id,
             messages=messages,
             consumes=tuple(entry.version for entry in taken),
-            run=None if run is None else _with_input(run, messages, first_seq),
+            run=run,
             events=self.events.of_commit(self.thread_id, self.run_id, messages, first_seq=first_seq),
         )
-
-
-def _with_input(run: RunRecord, messages: Sequence[Message], first_seq: int) -> RunRecord:
-    """Return the run with these messages added to its input."""
-    before = run.input or RunMessageInput(thread_id=run.thread_id)
-    last_seq = first_seq + len(messages) - 1
-    from_seq = before.range.from_seq if before.range else first_seq
-    ids = tuple(message.id or "" for message in messages)
-    return replace(
-        run,
-        input=replace(
-            before,
-            range=SeqRange(from_seq=from_seq, to_seq=last_seq),
-            trigger_message_ids=(*before.trigger_message_ids, *ids),
-        ),
-    )
 
 
 _LOG = get_logger(__name__)
@@ -207,7 +203,10 @@ PLACE_KEPT_MS = 250
 _LEASES = "leases"
 """The write key of all changes that renew claims, regardless of the threads that the claims belong to."""
 _TRACEBACK_KEPT = 16 * 1024
-"""Maximum length of a stored traceback. Its end is kept, because it shows where the error was raised."""
+"""Maximum length of a stored traceback.
+
+The end of the traceback is kept, because it shows where the error was raised.
+"""
 ATTEMPT_FAILED = "RunAttemptFailed"
 
 
@@ -243,7 +242,7 @@ class Slots:
         return thread_id in self.waiting
 
     def take(self, thread_id: str, tenant: str, *, has_turn: bool = True) -> bool:
-        """Take a slot, or join the queue for one; return whether a slot was taken. '' is an unknown tenant.
+        """Take a slot, or join the queue for one; return whether a slot was taken. The tenant '' is unknown.
 
         Without `has_turn`, a thread does not take a slot that a waiting thread could use.
         """
@@ -293,7 +292,7 @@ class Slots:
         return True
 
     def stand_in_line(self, thread_id: str, tenant: str) -> None:
-        """Put a thread at the end of its tenant's queue, unless the thread is already queued."""
+        """Put a thread at the end of its tenant's queue, unless the thread is already in the queue."""
         if thread_id not in self.waiting:
             self.waiting[thread_id] = tenant
             self._lines.setdefault(tenant, {})[thread_id] = None
@@ -403,22 +402,25 @@ class Dispatcher:
         self._events = events
         self._completion = completion
         self.leases = LeaseKeeper(core)
-        """The claims of the runs that execute here."""
+        """The claims of the runs that this process executes."""
         self._commands = Commands(core, workers)
         self.workers = workers
         self.slots = Slots(core.config.max_concurrent_runs, core.config.max_concurrent_runs_per_tenant)
         self.accepting = True
         """Whether new work is claimed; False while the mailbox drains."""
         self.is_polled = False
-        """Whether due work of all threads is polled. If so, no work has to be started here when a slot
-        becomes free.
+        """Whether due work of all threads is polled.
+
+        In that case, no work has to be started by this process when a slot becomes free.
         """
         self.failed_claims = 0
         """The number of claims in a row that have failed."""
         self.held: dict[str, int] = {}
         """For each scope of a limit, the time before which no run may start in that scope."""
         self._readers: dict[str, ReconnectableEventSink] = {}
-        """The readers of dispatches that are queued and execute here later, keyed by dispatch."""
+        """The readers of dispatches that are queued and will be executed by this process, keyed by
+        dispatch.
+        """
         self._failed = dict[str, StoreError]()
         """The errors for which the ends of executions could not be stored, keyed by claim token."""
         self._ending = set[asyncio.Future[None]]()
@@ -428,7 +430,7 @@ class Dispatcher:
         self._was_full = False
 
     async def try_dispatch_next(self, thread_id: str, *, has_turn: bool = False) -> DispatchAttempt:
-        """Claim the thread's next due dispatch and start it, if no run of the thread is active here.
+        """Claim the thread's next due dispatch and start it, if this process executes no run of the thread.
 
         Without `has_turn`, the thread queues after the threads that already wait for a slot.
         """
@@ -493,7 +495,7 @@ class Dispatcher:
     def look_for_unexecuted(self) -> None:
         """Schedule a task that releases the claims which this process holds but does not execute.
 
-        Such claims arise when the store's reply to a claim is lost.
+        A process holds a claim that it does not execute if the store's reply to the claim was lost.
         """
         if not self._core.tasks.closed:
             self._core.tasks.start(self.release_unexecuted(), name="claims")
@@ -519,7 +521,7 @@ class Dispatcher:
             await self.end_readers()
 
     def claim_tokens(self) -> frozenset[str]:
-        """Return the tokens of the claims whose runs execute here and may continue."""
+        """Return the tokens of the claims whose runs this process executes and may continue."""
         return frozenset(token for token, job in self.leases.jobs.items() if job.end is None)
 
     async def unexecuted(self) -> tuple[RunDispatch, ...]:
@@ -626,13 +628,13 @@ class Dispatcher:
         self._readers[dispatch_id] = ReconnectableEventSink(stream)
 
     def stop_reading(self, dispatch_id: str) -> None:
-        """Close the stream of a dispatch that will not execute here after all."""
+        """Close the stream of a dispatch that this process will not execute after all."""
         reader = self._readers.pop(dispatch_id, None)
         if reader is not None:
             reader.close()
 
     def reconnect(self, thread_id: str, stream: EventStream) -> bool:
-        """Pass the events of the thread's run on to this reader; return False if no run executes here."""
+        """Pass the events of the thread's active run on to this reader; return False if there is none."""
         worker = self.workers.get(thread_id)
         if worker is None or worker.job is None:
             return False
@@ -694,7 +696,7 @@ class Dispatcher:
             await asyncio.wait(tuple(self._ending), timeout=_MAX_END_S)
 
     async def idle(self) -> None:
-        """Wait until no run executes here."""
+        """Wait until this process executes no run."""
         while self._executing:
             self._idle.clear()
             await self._idle.wait()
@@ -702,7 +704,7 @@ class Dispatcher:
     def leave(self, stays: Callable[[str], bool] | None = None) -> None:
         """Stop every execution and queue its run again.
 
-        This counts as an interruption, not as a failed attempt.
+        The stop counts as an interruption, not as a failed attempt.
 
         An execution of a thread for which `stays` returns True continues.
         """
@@ -892,7 +894,7 @@ class Dispatcher:
         job.ended = ended if job.end is None else None
 
     async def _leave_behind(self, job: Job, task: "asyncio.Task[None]") -> None:
-        """Abandon an executor that ignores its cancellation; its task is no longer awaited."""
+        """Abandon an executor that ignores its cancellation; from now on, nothing waits for its task."""
         await self._core.timer.sleep(self._core.config.stop_wait_ms)
         if not job.is_executing:
             return
@@ -904,7 +906,7 @@ class Dispatcher:
         await self._go_on(job)
 
     async def _guard(self, job: Job, step: Awaitable[bool]) -> bool:
-        """Return the step's result, or False if the step failed and the dispatch is handled elsewhere."""
+        """Return the result of a step, or False if the step failed and other code handles the dispatch."""
         try:
             return await step
         except StaleClaim as error:
@@ -1008,7 +1010,7 @@ class Dispatcher:
             _LOG.warning("dispatch.not_released", dispatch_id=claimed.dispatch_id, reason=error.describe())
 
     def _rest(self, job: Job) -> None:
-        """Free the slot, and also the worker unless it already executes another run."""
+        """Free the slot. Free the worker too, unless it already executes another run."""
         token = job.dispatch.claim_token or ""
         self.leases.jobs.pop(token, None)  # its claim is no longer renewed
         self.leases.ended.add(token)
@@ -1068,7 +1070,7 @@ class Dispatcher:
 
 
 class LeaseKeeper:
-    """Renews the claims of all executions here with a single timer, and stops a run whose claim is lost.
+    """Renews the claims of this process's executions with one timer, and stops a run whose claim is lost.
 
     renewed ──▶ renewed ──▶ …          the store fails, or is silent: until shortly before the lease expires
        │                                  └──▶ work that can pause makes no step until its claim is renewed
@@ -1078,9 +1080,9 @@ class LeaseKeeper:
     def __init__(self, core: Core) -> None:
         self._core = core
         self.jobs: dict[str, Job] = {}
-        """The jobs that execute here, by claim token."""
+        """The jobs that this process executes, by claim token."""
         self.ended: set[str] = set()
-        """The claim tokens of the jobs that have ended here since the last look for claims without a job."""
+        """The claim tokens of jobs that ended here since the last search for claims without a job."""
         self._keeper: asyncio.Task[None] | None = None
 
     def keep(self, job: Job) -> None:
@@ -1159,33 +1161,29 @@ class LeaseKeeper:
                 for job in lost:
                     await self._end_superseded(job)
         except (PostroomError, TimeoutError) as error:
-            is_silent = isinstance(error, TimeoutError)
-            self._handle_missed_renewal(
-                jobs, until if is_silent else core.now(), str(error) or "no answer in time"
-            )
+            now = until if isinstance(error, TimeoutError) else core.now()
+            reason = str(error) or "the store did not answer in time"
+            _LOG.warning("leases.not_renewed", count=len(jobs), reason=reason)
+            for job in jobs:
+                if job.stops_at <= now and not (job.can_pause and job.is_executing):
+                    self._lose(job, "the lease expires, and could not be renewed")
             return False
         for job in jobs:
             length = lengths[job.dispatch.claim_proof]
             job.stops_at = _stops_at(asked_at + length, length)
         for job in lost:
             core.metrics.happened("lease_renewal", "lost")
-            self._lose(job, "the claim was taken away")
+            self._lose(job, "another process took the claim")
         self._tell()
         return True
 
     def _tell(self) -> None:
-        """Report for how long no other process can claim the runs that execute here."""
+        """Report for how long no other process can claim the runs that this process executes."""
         if (claims_hold := self._core.config.claims_hold) is None:
             return
         at_work = [job.stops_at for job in self.jobs.values() if job.end is None]
         if at_work:
             claims_hold(max(min(at_work) - self._core.now(), 0))
-
-    def _handle_missed_renewal(self, jobs: list[Job], now: int, reason: str) -> None:
-        _LOG.warning("leases.not_renewed", count=len(jobs), reason=reason)
-        for job in jobs:
-            if job.stops_at <= now and not (job.can_pause and job.is_executing):
-                self._lose(job, "the lease ends and could not be renewed")
 
     async def _end_superseded(self, job: Job) -> None:
         """End the dispatch of a claim that an interrupt made stale, under the lock of its thread."""
@@ -1292,7 +1290,7 @@ async def rebuild(
     if activation is None:
         raise InvalidActivation(f"run {run.run_id!r} has no stored request", value=run.run_id)
     if run.resolution_id is None:
-        raise ResolveFailed(f"run {run.run_id!r} is pinned to nothing", value=run.run_id)
+        raise ResolveFailed(f"run {run.run_id!r} is pinned to no configuration", value=run.run_id)
     if messages is None:
         messages = await _triggers(threads, run, activation.trigger_message_ids)
     return RunActivation(

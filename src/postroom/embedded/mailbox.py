@@ -257,9 +257,9 @@ class Mailbox:
             try:
                 if not isinstance(item, Item):
                     raise InvalidArgument(
-                        f"it must be an Item, not {type(item).__name__}",
+                        f"the value must be an Item, not {type(item).__name__}",
                         value=repr(item)[:80],
-                        remedy="Item(thread, content)",
+                        remedy="pass Item(thread, content)",
                     )
                 request = item.request(self.admin.new_id)
                 if request.run_id is not None:
@@ -345,7 +345,10 @@ class Mailbox:
 
 
 async def _nothing(run: Run) -> None:
-    """Do nothing: a placeholder for the work in a process that executes no runs. It is never called."""
+    """Do nothing: a placeholder for the work in a process that executes no runs.
+
+    The placeholder is never called.
+    """
 
 
 def _refuse_no_work(work: object) -> None:

@@ -96,8 +96,9 @@ class Answer:
     approved: bool | None
     by: str = ""
     timed_out: bool = False
-    """Whether nobody answered in time. If so, `text` is empty and `approved` is None, so that silence never
-    counts as approval.
+    """Whether nobody answered in time.
+
+    In that case, `text` is empty and `approved` is None, so that silence never counts as approval.
     """
     choice: str = ""
     """The chosen answer, if the question had choices."""
@@ -120,7 +121,8 @@ class Answer:
 def is_awaited(work: object) -> bool:
     """Return whether calls of this function must be awaited.
 
-    That is the case for a coroutine function, a `partial` of one, and an object with an async `__call__`.
+    Calls must be awaited for a coroutine function, a `partial` of one, and an object with an async
+    `__call__`.
     """
     return inspect.iscoroutinefunction(work) or inspect.iscoroutinefunction(
         getattr(type(work), "__call__", None)  # noqa: B004 - an object may be called as a coroutine function is
@@ -198,8 +200,9 @@ class Run:
         self.attempt = activation.attempt
         """The number of this attempt, which is the number of failed attempts plus 1."""
         self.interruptions = activation.interruptions
-        """The number of executions that the end of a server or a lost lease interrupted. They do not count as
-        attempts.
+        """The number of executions that the end of a server or a lost lease interrupted.
+
+        Interruptions do not count as attempts.
         """
         self.messages: Sequence[Message] = activation.messages
         """The messages to answer, in order."""

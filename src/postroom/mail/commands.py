@@ -1,4 +1,4 @@
-"""Requests of callers as typed and documented values, through which every edge reads its arguments."""
+"""Commands: the arguments of operations as typed, documented values, which every interface parses alike."""
 
 import ast
 import math
@@ -777,7 +777,7 @@ _LIST_KEYS = frozenset({"element", "elements", "item", "items"})
 """Names under which a client puts a list that its model wrote in XML."""
 _SCHEMA_TYPES = frozenset({"array", "boolean", "integer", "number", "object", "string"})
 _MAX_COVERS = 3
-"""How many meaningless covers around one value are taken off."""
+"""Maximum number of meaningless wrappers that are removed from one value."""
 _FENCED = re.compile(r"\A```\w{0,16}[ \t]*\n(.*?)\n?[ \t]*```\Z", re.DOTALL)
 _ITEMS = re.compile(r"(?:\s*<(item|element)>[^<>]*</\1>)+\s*")
 _ITEM = re.compile(r"<(?:item|element)>([^<>]*)</")
@@ -834,7 +834,7 @@ _OTHER_WORDS: Final[Mapping[str, tuple[str, ...]]] = {
     "title": ("subject",),
     "ttl": ("ttl_seconds",),
 }
-"""Words that models write for our names of arguments; the first name that a tool has is meant."""
+"""Words that models write in place of our argument names; the first name that a tool has is used."""
 _BEGINS_WITH_KIND = re.compile(r"\A(?:agent|name)(?::\s*|\s+)(?=[^\s/:]+\Z)", re.IGNORECASE)
 _BEGINS_WITH_TO = re.compile(r"\Ato(?::\s*|\s+)", re.IGNORECASE)
 _MAILBOX = re.compile(r"[\"']?([^\s<>\"']+)[\"']?\s*<\s*([^<>]*?)\s*>")
@@ -987,7 +987,7 @@ def _wrapped_arguments(
     for named in others.values():
         if tool and not re.fullmatch(rf"(?:.*[_./:-])?{tool}", named):
             raise InvalidArgument(
-                f"the arguments are those of the tool {named[:_MAX_SHOWN]!r}, and the call is for {tool}",
+                f"the call is for {tool}, but its arguments belong to the tool {named[:_MAX_SHOWN]!r}",
                 value=named[:_MAX_SHOWN],
                 remedy=f"call {named[:_MAX_SHOWN]}, or pass the arguments of {tool}",
             )
@@ -1020,7 +1020,7 @@ def _without_markup(fields: tuple[str, ...], arguments: dict[str, Any]) -> dict[
 def _clean_arguments(kind: type[Command], arguments: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments with names, thread ids and moments in their intended form.
 
-    Such a value can be wrong although it is a text, such as ` @Ada` or the text `null` for no thread.
+    A text may still be an invalid value, such as ` @Ada`, or the text `null` for no thread.
     """
     cleaned = arguments
     for name in _CLEANED.keys() & arguments.keys() & set(kind.__struct_fields__):

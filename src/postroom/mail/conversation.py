@@ -13,7 +13,7 @@ from postroom.stores.mail.access import MailReads, ProjectReads, RecordReads
 FEW = 20
 """Maximum number of other projects whose messages on a thread are read.
 
-It is also the number of the project's own messages that are searched to find those projects.
+The same number of the project's own messages is searched to find those projects.
 """
 COUNTED = 200
 """Maximum number of messages of each other project that are counted on a thread."""

@@ -1,20 +1,18 @@
 """Reads reservation patterns and decides whether two of them overlap.
 
-This module defines the meaning of a pattern. It does not depend on agents, leases, stores or the file system.
+This module defines the meaning of a pattern. The module does not depend on agents, leases, stores or the file
+system.
 
 A path is relative to the project root: names joined by single slashes. A pattern is anchored at the root:
 
-    src/app.py     no wildcard: that path and, if it is a folder, everything below it
-    src/           everything below src (kept as src/**)
-    ?  *           one character; any number of characters; both inside one name, even a leading dot
-    [ab] [a-z]     one character of the set; [!a] and [^a] one that is not in it; never a slash
-    [[]  [*]       a set of one character is that character, so [ * ? ~ lose their special meaning
-    a/**/b  **/b   ** as a whole name stands for any number of names, even none
-    a/**           everything inside a, but not a itself
-    a**b           two stars inside a name count as one star
-    #a             plain text: there are no comments
-    port:8080      a resource, not a file: a scheme of two or more characters, a colon, then no slash.
-                   It matches only the same text. A file of that name is written ./port:8080
+    src/app.py no wildcard: that path and, if it is a folder, everything below it src/ everything below src
+    (kept as src/**) ? * one character; any number of characters; both inside one name, even a leading dot
+    [ab] [a-z] one character of the set; [!a] and [^a] one that is not in it; never a slash [[] [*] a set of
+    one character is that character, so [ * ? ~ lose their special meaning a/**/b **/b ** as a whole name
+    stands for any number of names, even none a/** everything inside a, but not a itself a**b two stars inside
+    a name count as one star #a plain text: there are no comments port:8080 a resource, not a file: a scheme
+    of two or more characters, a colon, then no slash. A resource matches only the same text. A file of that
+    name is written ./port:8080
 
 A pattern with wildcards (a glob) matches only the paths that it describes, not the trees below them. Any text
 without a slash counts as a name. `spelled` also accepts other notations that callers use, such as {a,b}. If
@@ -502,7 +500,7 @@ def _samples(text: str) -> Iterator[str]:
 def overlap(a: Pattern, b: Pattern) -> bool:
     """Return whether the two patterns overlap, as defined in the module's docstring.
 
-    Their order does not matter.
+    The order of the two patterns does not matter.
     """
     return bool(overlapping(a, (b,)))
 

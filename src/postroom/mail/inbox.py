@@ -227,7 +227,7 @@ def fetch_inbox_events(context: ReadContext, asked: FetchInboxEvents) -> InboxEv
     bounds = {"oldest": reader.inbox_floor, "newest": reader.inbox_seq}
     if asked.after < reader.inbox_floor:
         raise CursorExpired(
-            f"entries up to {reader.inbox_floor} were purged",
+            f"entries up to number {reader.inbox_floor} were deleted",
             value=asked.after,
             remedy=f"continue after {reader.inbox_floor}; fetch_inbox returns older unread messages",
             details=bounds,
@@ -246,7 +246,7 @@ def fetch_inbox_events(context: ReadContext, asked: FetchInboxEvents) -> InboxEv
 def _refuse_cursor_ahead(reader: Agent, after: int) -> None:
     if after > reader.inbox_seq:
         raise CursorAhead(
-            f"the newest entry is {reader.inbox_seq}",
+            f"the newest entry has the number {reader.inbox_seq}",
             value=after,
             remedy=f"continue after {reader.inbox_seq}: the database was restored or replaced",
             details={"oldest": reader.inbox_floor, "newest": reader.inbox_seq},
@@ -317,13 +317,15 @@ def _attachment(message_id: int, attachments: Sequence[Attachment], asked: GetAt
     if fitting:
         digests = "; ".join(f"{attachment.name}: {attachment.sha256}" for attachment in fitting[:10])
         raise InvalidArgument(
-            f"{len(fitting)} files of message {message_id} match",
+            f"{len(fitting)} files of message {message_id} match, but only one can be read at a time",
             value=value,
             remedy=f"pass `sha256`: {digests}",
         )
     known_value = ", ".join(f"{attachment.name!r}" for attachment in attachments[:10])
     raise UnknownMessage(
-        f"message {message_id} has no such file" if attachments else f"message {message_id} has no files",
+        f"message {message_id} has no file with this name or sha256"
+        if attachments
+        else f"message {message_id} has no files",
         value=value,
         remedy=f"pass the `name` of one of its files: {known_value}" if attachments else None,
     )

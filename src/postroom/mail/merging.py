@@ -83,9 +83,9 @@ def plan_of(
         more = f" and {len(equal) - _NAMED} more" if len(equal) > _NAMED else ""
         example = f"{equal[0]}={_free_name(tx, source, target, equal[0], set())}"
         equal_names = (
-            f"both have an agent {', '.join(map(shown, equal[:_NAMED]))}{more}, but a name can belong to "
-            f"one agent only: rename the agents of {source.slug} with `--rename {example}`, one option "
-            "for each, or all of them with `--rename-equal`"
+            f"both projects have an agent {', '.join(map(shown, equal[:_NAMED]))}{more}, but only one "
+            f"agent of a project can have a name: rename the agents of {source.slug} with "
+            f"`--rename {example}`, one option for each, or all of them with `--rename-equal`"
         )
         refusals.insert(0, equal_names)
     renamed = []
@@ -186,7 +186,7 @@ def merge(
 
 def _refusals(tx: MailReads, source: Project, target: Project) -> Iterator[str]:
     if PEOPLE_KEY in (source.human_key, target.human_key):
-        yield "the project of people cannot be merged"
+        yield "the project that holds the mailboxes of people cannot be merged"
     if source.owner != target.owner:
         yield f"their owners are {shown(source.owner)} and {shown(target.owner)}"
     if tx.has_threads_of_runs(agent_thread(source.slug, "")):

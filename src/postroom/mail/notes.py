@@ -219,11 +219,11 @@ def notes_to_give(  # noqa: PLR0913 - whose notes, and which of them, by name
 ) -> GivenNotes | None:
     """Return the notes for an agent's files and tasks that it was not given in this place yet; None if none.
 
-    These are the notes on the tasks that the agent holds, and on the files that it has reserved or that these
-    tasks touch. Notes that name neither a file nor a task are included as well. On the mail thread of a task,
-    only that task counts. With `again`, notes that were already given in this place are included. Without
-    `with_own`, the agent's own notes are left out if it wrote them after the first notes were given. Notes
-    on a task come first, then notes on files, each newest first. Notes that exceed the token budget are
+    The result contains the notes on the tasks that the agent holds, and on the files that it has reserved or
+    that these tasks touch. Notes that name neither a file nor a task are included as well. On the mail thread
+    of a task, only that task counts. With `again`, notes that were already given in this place are included.
+    Without `with_own`, the agent's own notes are left out if it wrote them after the first notes were given.
+    Notes on a task come first, then notes on files, each newest first. Notes that exceed the token budget are
     only counted.
     """
     notes = tx.active_notes(project.id, now=tx.now())

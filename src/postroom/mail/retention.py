@@ -1,8 +1,8 @@
 """Decides which messages are deleted, and deletes them in small changes.
 
-A rule that puts messages on hold always takes precedence. Otherwise the first matching rule applies. Messages
-that match no rule are kept. Messages of active runs are kept, too, and so are messages that a recipient has
-not read or acknowledged yet, unless the rule says otherwise.
+A rule that puts messages on hold always takes precedence. If no such rule matches, the first matching rule
+applies. Messages that match no rule are kept. Messages of active runs are kept, too, and so are messages that
+a recipient has not read or acknowledged yet, unless the rule says otherwise.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,7 +20,7 @@ Verdict = Literal["goes", "young", "held", "unread", "at_work", "no_rule"]
 STEP: Final = 10
 """Number of messages that one change deletes.
 
-Such a change takes a few milliseconds, during which the server answers no caller.
+A change of this size takes a few milliseconds, during which the server answers no caller.
 """
 
 

@@ -163,7 +163,7 @@ class Mail:
         `dice` makes the random numbers of a call from its seed. `keep_token` creates a token for an agent of
         a project, stores it in a private file, and returns the token and the path. `tracing` traces calls and
         runs for external monitoring. `waker` returns an object that wakes recipients in the same change that
-        stores their messages. Without it, the waker finds the recipients later.
+        stores their messages. Without `waker`, recipients are found later.
         """
         self.store = store
         self.clock = clock
@@ -318,7 +318,7 @@ class Mail:
     def own_context(self, tx: Transaction, accept: Accept | None = None) -> WriteContext:
         """Return the context for operations that postroom itself performs.
 
-        With `accept`, recipients are woken in the same change. Otherwise they are found later.
+        With `accept`, recipients are woken in the same change. Without `accept`, recipients are found later.
         """
         waker = None if accept is None else self._waker()
         waking = None if waker is None or accept is None else waker.opened(tx, accept)

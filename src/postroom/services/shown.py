@@ -1,8 +1,8 @@
 """Where people saw a question: by mail, in a chat, on the pages, in a notification, in a client's window.
 
 Mail and chats keep their own records: the message that asks, and the card with the buttons. For all other
-places, one event is stored when a question is shown there for the first time. Its key prevents a second one,
-so a page that is loaded again writes nothing.
+places, one event is stored when a question is shown there for the first time. The key of the event prevents a
+second one, so a page that is loaded again writes nothing.
 """
 
 from collections.abc import Iterable, Mapping

@@ -5,8 +5,8 @@ it. A caller that requests that row gets the error. The row is read again at eac
 
 A change is a function that gets a `Transaction`, and is executed as one transaction: when `SqlStore.write`
 returns, all of its writes are durable; if it raises, nothing was changed. The function must be synchronous
-and quick, and must not do any I/O. It may run again after a failure, so it must not modify anything outside
-the transaction. Therefore all engines guarantee the same atomicity.
+and quick, and must not do any I/O. The function may run again after a failure, so it must not modify anything
+outside the transaction. Therefore all engines guarantee the same atomicity.
 """
 
 import os
@@ -49,7 +49,7 @@ _LOG = get_logger(__name__)
 class _Part(Generic[T]):
     """A part of a transaction that is created on first use.
 
-    It replaces `cached_property`, which takes a lock before Python 3.12.
+    The class replaces `cached_property`, which takes a lock before Python 3.12.
     """
 
     def __init__(self, kind: "Callable[[Transaction], T]") -> None:
@@ -249,9 +249,9 @@ class SqlStore:
         """Run `change` as one transaction; when the call returns, the change survives a power failure.
 
         `key` names the thread or project whose changes are ordered: changes with the same key run one after
-        another. An exception from `change` rolls it back and is raised here. A StaleClaim that it returns is
-        also raised, but the writes are kept. If the caller is cancelled, the change may or may not have been
-        made.
+        another. An exception from `change` rolls it back and is passed on to the caller. A StaleClaim that it
+        returns is also raised, but the writes are kept. If the caller is cancelled, the change may or may not
+        have been made.
 
         Raises:
             StoreFull, StoreReadOnly, StoreUnavailable: Nothing was written.

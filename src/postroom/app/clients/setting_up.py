@@ -202,7 +202,7 @@ def _plan_part(client: Client, part: Part, records: Records) -> Change:
         if client.never_with and json_edit.find(text, client.never_with) is not None:
             where = ".".join(client.never_with)
             raise NotJson(
-                f"`{where}` is in the file: it has the form that another version of {client.title} uses"
+                f"the file contains `{where}`, a form that belongs to another version of {client.title}"
             )
         require_form(text, client.json_form, client.title)
         old = _still_true(records.get(value.path), value)
@@ -397,7 +397,7 @@ def _applied_by_name(client: Client, part: Part) -> list[AppliedEdit]:
 def _made_ready(change: Change, records: Records, now: int, drafts: list[Draft]) -> Change:
     """Write the record, backup and draft of a change.
 
-    This does everything that needs disk space, before the first file is changed.
+    These are all the steps that need disk space, and they come before the first file is changed.
     """
     if change.is_none or change.after is None:
         if not change.is_removal:

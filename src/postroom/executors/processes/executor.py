@@ -423,7 +423,7 @@ class ProgramExecutor(RunDispatchExecutor):
 
     @property
     def executing(self) -> int:
-        """The number of runs that execute here."""
+        """The number of runs that this process executes."""
         return len(self._runs)
 
     async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
@@ -564,7 +564,7 @@ class ProgramExecutor(RunDispatchExecutor):
             return error
 
     def cancel(self, id: str) -> bool:
-        """Ask the run with this dispatch, run or thread id to end; return False if none runs here."""
+        """Ask the run with this dispatch, run or thread id to end; return False if no such run is active."""
         active = self._runs.find(id)
         return active is not None and active.cancel()
 

@@ -52,7 +52,7 @@ class ChatPeople:
     ) -> PairingRequest:
         """Store a request that is valid for `rules.code_ms`, and set its `asked_at` and `expires_at`.
 
-        It replaces an expired request of the same person.
+        The request replaces an expired request of the same person.
 
         Raises:
             InvalidRecord: The platform, the id or the hash is blank.
@@ -102,9 +102,9 @@ class ChatPeople:
     ) -> Person | None:
         """Grant access to the person whose open request has this hash, and delete the request.
 
-        Return None if no open request has the hash. This counts as a wrong guess on the platform; when
-        `rules.most_wrong` is reached, the platform is locked for `rules.locked_ms`. A correct code resets the
-        count.
+        Return None if no open request has the hash. A code without an open request counts as a wrong guess on
+        the platform; when `rules.most_wrong` is reached, the platform is locked for `rules.locked_ms`. A
+        correct code resets the count.
 
         Raises:
             QueueFull: The platform is locked; the guess was not checked.
@@ -167,7 +167,7 @@ def _count_wrong_codes(tx: Transaction, platform: str, now: int) -> int:
         raise QueueFull(
             f"pairing on {platform!r} is locked after too many wrong codes",
             value=platform,
-            remedy="try again later, or ask an owner to admit the person",
+            remedy="try again later, or ask an owner to give the person access",
             details={"locked_until": locked_until},
         )
     return failures

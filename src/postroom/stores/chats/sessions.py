@@ -12,7 +12,10 @@ from postroom.stores.store import SqlStore, Transaction
 
 @dataclass(slots=True)
 class Activity:
-    """The time and place of a session's last activity. It is stored in the same change as the message."""
+    """The time and place of a session's last activity.
+
+    The activity is stored in the same change as the message.
+    """
 
     session_key: str
     thread_id: str

@@ -1,4 +1,6 @@
-"""The search index of messages, and the list of threads by newest message. Both depend on the engine.
+"""The search index of messages, and the list of threads by newest message.
+
+The index and the list are implemented differently on each engine.
 
 SQLite has an FTS5 table that does not contain the texts. The writer updates it after it has returned results
 to its callers, with many messages per commit, because an update with each message would double the size of a

@@ -1,4 +1,4 @@
-"""The part of the store that mail may use. It contains only mail's own tables."""
+"""The part of the store that mail may use. This part of the store contains only mail's own tables."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -29,9 +29,9 @@ class MailStore:
     async def write(self, change: Callable[[MailWrites], T], *, key: str = "") -> T:
         """Run `change` as one transaction; when the call returns, the change survives a power failure.
 
-        An exception from `change` rolls it back and is raised here. `key` is the slug or path of the project
-        that changes. Changes with the same key run one after another; other changes may run in parallel. If
-        the caller is cancelled, the change may or may not have been made.
+        An exception from `change` rolls it back and is passed on to the caller. `key` is the slug or path of
+        the project that changes. Changes with the same key run one after another; other changes may run in
+        parallel. If the caller is cancelled, the change may or may not have been made.
 
         Raises:
             StoreFull, StoreReadOnly, StoreUnavailable: Nothing was written.

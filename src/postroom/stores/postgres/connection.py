@@ -1,9 +1,9 @@
 """The only module that uses the PostgreSQL driver. A connection is one database session, for one thread.
 
-It is a thin layer over `psycopg.pq`, the driver's low-level wrapper of libpq. Statements are buffered, and
-sent together with the next query or at the end. Then all answers up to a sync marker are read. Each statement
-is prepared under its own name on first use, because the driver's automatic preparation does not survive an
-error in a pipeline.
+The class is a thin layer over `psycopg.pq`, the driver's low-level wrapper of libpq. Statements are buffered,
+and sent together with the next query or at the end. Then all answers up to a sync marker are read. Each
+statement is prepared under its own name on first use, because the driver's automatic preparation does not
+survive an error in a pipeline.
 """
 
 import contextlib
@@ -252,7 +252,7 @@ class Address:
     reach: Reach | None = field(default=None, repr=False)
     """The log of reachability.
 
-    It is set once the process has opened the database, because only then are the settings known to be
+    The log is set once the process has opened the database, because only then are the settings known to be
     correct.
     """
 

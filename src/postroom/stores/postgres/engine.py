@@ -58,8 +58,9 @@ _LOG = get_logger(__name__)
 
 
 TRIES: Final = 3
-"""Maximum number of attempts of a read whose connection is lost. It is safe to repeat a read, because it
-changes nothing.
+"""Maximum number of attempts of a read whose connection is lost.
+
+A read can be repeated safely, because it changes nothing.
 """
 _END_WITHIN: Final = timedelta(seconds=5)
 _BEGIN: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
@@ -456,7 +457,8 @@ def _refuse_pooler(first: Connection, address: Address) -> None:
         other.process()
         if first.process() != before:
             raise ConfigError(
-                "database_url is a pooler that may use another PostgreSQL session for each transaction",
+                "database_url is the address of a pooler that may use another PostgreSQL session for "
+                "each transaction",
                 remedy=(
                     "also set database_direct_url to the database's own address, which notifications "
                     "between servers need"

@@ -8,8 +8,8 @@ Each connection that writes holds a session lock for as long as it exists. A pro
 connections stops writing if it finds that the schema is being copied. Leases, not these locks, divide the
 work among the servers that share a schema.
 
-An inspection reads the schema's outline and finds its faults. It has no time limit, uses its own connection,
-and bypasses the indexes, because an index may be damaged.
+An inspection reads the schema's outline and finds its faults. An inspection has no time limit, uses its own
+connection, and bypasses the indexes, because an index may be damaged.
 """
 
 import json

@@ -73,7 +73,7 @@ _FAILURES: Final = (PostroomError, Contended, ConnectionLost, LockHeld)
 
 
 class PostgresTransaction(SqlTransaction):
-    """Runs named statements on one connection. It neither begins nor ends the transaction.
+    """Runs named statements on one connection. The class neither begins nor ends the transaction.
 
     Errors are sticky: a change that catches an error and continues is not committed. A transaction that must
     not wait for locks fails with LockHeld. A transaction that may wait only for its first lock fails with

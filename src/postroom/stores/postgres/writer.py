@@ -4,10 +4,10 @@
 
 The writes of a change are sent together with the next query, so an error may be reported to a change that did
 not cause it. If PostgreSQL refuses a statement of a group, the group is rolled back and its changes are
-repeated one by one. The same happens if a change raises after a write. This is rare, because changes read and
-decide before they write. A savepoint before each change would make all changes a fifth slower. If the
-connection is lost before COMMIT was sent, nothing has been written, and the changes are repeated on a new
-connection.
+repeated one by one. The same happens if a change raises after a write. Such repetitions are rare, because
+changes read and decide before they write. A savepoint before each change would make all changes a fifth
+slower. If the connection is lost before COMMIT was sent, nothing has been written, and the changes are
+repeated on a new connection.
 
 If a change in a group needs an answer before its first write, it is deferred: its queries are sent, and the
 next change runs. When all changes are deferred or done, the thread waits once for all answers. Then the
@@ -75,8 +75,8 @@ class Writer:
     ) -> None:
         """Write on a connection; if it is lost, `connect` opens a new one.
 
-        `patient` is the writer that takes over changes which must wait for a lock. Without it, this writer
-        waits itself.
+        `patient` is the writer that takes over changes which must wait for a lock. Without `patient`, this
+        writer waits for the lock itself.
         """
         self.pending = PendingChanges[PostgresTransaction]()
         self.groups = 0
@@ -330,7 +330,9 @@ class _Work:
 
 def _copy_error(error: PostroomError | Contended) -> StoreError | PostroomError:
     if isinstance(error, Contended):
-        failure = StoreUnavailable(f"too many PostgreSQL transactions change the same rows: {error}")
+        failure = StoreUnavailable(
+            f"too many PostgreSQL transactions change the same rows at the same time: {error}"
+        )
         failure.__cause__ = error
         return failure
     return error

@@ -251,7 +251,7 @@ class DispatchStore(_RunPort):
     ) -> tuple[RunDispatch, ...]:
         """Take back dispatches whose lease expired before `now`.
 
-        They are queued again or, after the last attempt, become dead letters.
+        These dispatches are queued again or, after the last attempt, become dead letters.
 
         Each dispatch is returned to only one caller. Dispatches of an older epoch become Superseded and are
         not returned.
@@ -302,7 +302,7 @@ class DispatchStore(_RunPort):
     ) -> tuple[RunDispatch, ...]:
         """Return dispatches of threads with this id prefix, after a position (`updated_at`, id).
 
-        They are ordered by their last change, then by id.
+        The dispatches are ordered by their last change, then by id.
         """
         return await self._look(
             lambda runs: runs.dispatches.by_status(
@@ -684,7 +684,7 @@ class OutboxStore(_Port):
     ) -> tuple[OutboxMessage, ...]:
         """Claim due effects, oldest first.
 
-        These include effects whose claim by another process has expired.
+        The result includes effects whose claim by another process has expired.
 
         An effect whose attempts were all used up by expired claims becomes a dead letter instead. Among
         effects with the same order key, only the oldest one that is neither delivered nor a dead letter is

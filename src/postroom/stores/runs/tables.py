@@ -215,7 +215,7 @@ class _Drafts:
     def were_stored(self) -> bool:
         """Whether there are events and all of them were stored before.
 
-        If so, the commit repeats an earlier one whose result was lost.
+        If all were stored before, the commit repeats an earlier one whose result was lost.
         """
         return bool(self._events) and not self._new
 
@@ -282,7 +282,7 @@ def thread_before(step: ThreadCommit, state: ThreadState, found: Found, now: int
         if stored_run is not None and stored_run.thread_id != thread_id:
             raise IllegalTransition("a run cannot change its thread", value=run.run_id)
         if stored_run is not None and run.status not in LEGAL_MOVES[stored_run.status]:
-            text = f"a run that is {stored_run.status} cannot become {run.status}"
+            text = f"a run with the status {stored_run.status} cannot get the status {run.status}"
             raise IllegalTransition(text, value=run.run_id)
     if step.expected_message_count not in (None, count):
         raise VersionConflict(
@@ -330,7 +330,7 @@ def as_queued(
     """
     asks, cap, thread_id = step.claimed_by, step.queue_cap, step.thread_id
     if dispatch.thread_id != thread_id:
-        raise ForeignThread(f"the dispatch is of thread {dispatch.thread_id!r}", value=dispatch.run_id)
+        raise ForeignThread(f"the dispatch belongs to thread {dispatch.thread_id!r}", value=dispatch.run_id)
     if asks is not None and state.held_by not in (None, dispatch.run_id):
         raise ActiveRunConflict(
             f"run {state.held_by!r} of thread {thread_id!r} waits for an answer, and later runs of the "
