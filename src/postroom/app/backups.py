@@ -238,7 +238,9 @@ class Backups:
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             remove_left(self.folder)
-            size, log = _sizes(self._database)
+            size = self._database.stat().st_size
+            log_file = self._database.with_name(f"{self._database.name}-wal")
+            log = log_file.stat().st_size if log_file.exists() else 0  # it may contain much of the data
             free = self._free(self.folder)
         except OSError as error:
             raise file_error(error, self.folder) from error
@@ -401,12 +403,6 @@ def _instant(text: str) -> int | None:
     except ValueError:
         return None
     return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
-
-
-def _sizes(database: Path) -> tuple[int, int]:
-    """Return the sizes of a database and of its write-ahead log, which may contain much of the data."""
-    log = database.with_name(f"{database.name}-wal")
-    return database.stat().st_size, log.stat().st_size if log.exists() else 0
 
 
 def named_backup(source: Path, settings: Settings) -> Path:

@@ -562,12 +562,6 @@ def build_dispatch(
     )
 
 
-def _continuing(activation: RunActivation, run_id: str, mode: RunMode) -> RunActivation:
-    """Convert the request to one that resumes a run; a run that woke itself keeps its mode."""
-    activation = activation.continuing(run_id)
-    return activation.traced(run_mode=mode) if mode is RunMode.INTERNAL_WAKE else activation
-
-
 def _of_its_run(request: RunActivation, run: RunRecord) -> RunActivation:
     """Return a request that resumes a run, with the limit keys and retry options of that run."""
     if run.activation is None:
@@ -609,6 +603,12 @@ def _answers(run: RunRecord, request: RunActivation, now: int) -> list[AnsweredT
             elif before.decision.decision_id != decision.decision_id:
                 raise StaleDecision(f"question {ticket.ticket_id!r} has already been answered", value=call_id)
     return answered_tickets
+
+
+def _continuing(activation: RunActivation, run_id: str, mode: RunMode) -> RunActivation:
+    """Convert the request to one that resumes a run; a run that woke itself keeps its mode."""
+    activation = activation.continuing(run_id)
+    return activation.traced(run_mode=mode) if mode is RunMode.INTERNAL_WAKE else activation
 
 
 def _merge_request(queued: RunActivationSnapshot, more: RunActivationSnapshot) -> RunActivationSnapshot:

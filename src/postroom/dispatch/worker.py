@@ -173,29 +173,25 @@ class PendingInput:
         self, state: ThreadState, taken: Sequence[PendingMessage], messages: tuple[Message, ...]
     ) -> ThreadCommit:
         first_seq, run = state.message_count + 1, state.run
+        if run is not None:  # its input has these messages as well
+            before = run.input or RunMessageInput(thread_id=run.thread_id)
+            from_seq = before.range.from_seq if before.range else first_seq
+            added = replace(
+                before,
+                range=SeqRange(from_seq=from_seq, to_seq=first_seq + len(messages) - 1),
+                trigger_message_ids=(
+                    *before.trigger_message_ids,
+                    *(message.id or "" for message in messages),
+                ),
+            )
+            run = replace(run, input=added)
         return ThreadCommit(
             thread_id=self.thread_id,
             messages=messages,
             consumes=tuple(entry.version for entry in taken),
-            run=None if run is None else _with_input(run, messages, first_seq),
+            run=run,
             events=self.events.of_commit(self.thread_id, self.run_id, messages, first_seq=first_seq),
         )
-
-
-def _with_input(run: RunRecord, messages: Sequence[Message], first_seq: int) -> RunRecord:
-    """Return the run with these messages added to its input."""
-    before = run.input or RunMessageInput(thread_id=run.thread_id)
-    last_seq = first_seq + len(messages) - 1
-    from_seq = before.range.from_seq if before.range else first_seq
-    ids = tuple(message.id or "" for message in messages)
-    return replace(
-        run,
-        input=replace(
-            before,
-            range=SeqRange(from_seq=from_seq, to_seq=last_seq),
-            trigger_message_ids=(*before.trigger_message_ids, *ids),
-        ),
-    )
 
 
 _LOG = get_logger(__name__)
@@ -1165,10 +1161,12 @@ class LeaseKeeper:
                 for job in lost:
                     await self._end_superseded(job)
         except (PostroomError, TimeoutError) as error:
-            is_silent = isinstance(error, TimeoutError)
-            self._handle_missed_renewal(
-                jobs, until if is_silent else core.now(), str(error) or "the store did not answer in time"
-            )
+            now = until if isinstance(error, TimeoutError) else core.now()
+            reason = str(error) or "the store did not answer in time"
+            _LOG.warning("leases.not_renewed", count=len(jobs), reason=reason)
+            for job in jobs:
+                if job.stops_at <= now and not (job.can_pause and job.is_executing):
+                    self._lose(job, "the lease expires, and could not be renewed")
             return False
         for job in jobs:
             length = lengths[job.dispatch.claim_proof]
@@ -1186,12 +1184,6 @@ class LeaseKeeper:
         at_work = [job.stops_at for job in self.jobs.values() if job.end is None]
         if at_work:
             claims_hold(max(min(at_work) - self._core.now(), 0))
-
-    def _handle_missed_renewal(self, jobs: list[Job], now: int, reason: str) -> None:
-        _LOG.warning("leases.not_renewed", count=len(jobs), reason=reason)
-        for job in jobs:
-            if job.stops_at <= now and not (job.can_pause and job.is_executing):
-                self._lose(job, "the lease expires, and could not be renewed")
 
     async def _end_superseded(self, job: Job) -> None:
         """End the dispatch of a claim that an interrupt made stale, under the lock of its thread."""

@@ -199,7 +199,11 @@ class MessageService:
         }
         sent = await self._calls.perform(operation, arguments, caller=_POSTROOM)
         if operation == "reply_message":
-            await self._acknowledge(arguments["sender_name"], arguments["message_id"])
+            # The answered message counts as acknowledged by the person, if the person is a recipient of it.
+            person, answered = arguments["sender_name"], arguments["message_id"]
+            readers = (await self._mail.store.read(lambda tx: tx.recipients([answered])))[answered]
+            if any((reader.name, reader.project_slug) == (person, PEOPLE_SLUG) for reader in readers):
+                await self.mark(person, answered, acknowledge=True)
         came = [delivery["project"] for delivery in sent["deliveries"]]
         message = int(sent["deliveries"][0]["payload"]["id"])
         return Posted(message=message, slug=slug if slug in came else PEOPLE_SLUG)
@@ -245,12 +249,6 @@ class MessageService:
                 share_reservation(self._mail.context(tx, _POSTROOM), project, reservation)
 
         await self._mail.store.write(change)
-
-    async def _acknowledge(self, person: str, message: int) -> None:
-        """Mark the answered message as acknowledged by the person, if the person is one of its recipients."""
-        readers = (await self._mail.store.read(lambda tx: tx.recipients([message])))[message]
-        if any((reader.name, reader.project_slug) == (person, PEOPLE_SLUG) for reader in readers):
-            await self.mark(person, message, acknowledge=True)
 
 
 def _draft_operation(tx: MailReads, slug: str, draft: Draft) -> tuple[str, dict[str, Any]]:
